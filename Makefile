@@ -1,0 +1,42 @@
+# make run    the main job on the embedded data, from nothing
+# make test   the tests, from nothing
+# make check  lint, format, types, tests
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+
+.PHONY: run test check lint format clean
+
+run: .venv/run
+	$(BIN)/consilience compare
+
+test: .venv/dev
+	$(BIN)/python -m pytest
+
+check: .venv/dev lint
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The stamps say what is installed: neither command installs twice.
+.venv/run: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install --constraint constraints.txt torch==2.13.0
+	$(PIP) install --constraint constraints.txt --editable .
+	touch $@
+
+.venv/dev: .venv/run
+	$(PIP) install --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +

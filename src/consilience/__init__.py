@@ -1,0 +1,1 @@
+"""Learn together without sharing data or models."""

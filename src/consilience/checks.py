@@ -1,0 +1,26 @@
+"""Checks that settings make of themselves: a value out of place is refused with what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from consilience.errors import ConfigurationError, UnknownName
+
+
+def one_of(what: str, value: str, allowed: Iterable[str]) -> None:
+    """Refuse a word that is not among those allowed."""
+    if value not in (names := list(allowed)):
+        raise UnknownName(what, str(value), names)
+
+
+def whole(what: str, value: int, low: int = 1) -> None:
+    """Refuse what is not a whole number of at least `low`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise ConfigurationError(f"{what} is {value!r}; it must be a whole number, {low} or more")
+
+
+def number(what: str, value: float, low: float = 0.0) -> None:
+    """Refuse what is not a finite number of at least `low`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < low:
+        raise ConfigurationError(f"{what} is {value!r}; it must be a finite number, {low:g} or more")

@@ -1,0 +1,7 @@
+"""Data sets, and how they are dealt out to learners. NumPy only: nothing here imports torch."""
+
+from consilience.data.dataset import Dataset
+from consilience.data.partition import class_table, partition
+from consilience.data.registry import DATASETS, load
+
+__all__ = ["DATASETS", "Dataset", "class_table", "load", "partition"]

@@ -1,0 +1,94 @@
+"""Where data files come from: a folder one was pointed to, else a cache that fills itself from public mirrors."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from consilience.errors import DataError
+
+FOLDER_VARIABLE = "CONSILIENCE_DATA"
+
+MIRRORS = {
+    "mnist": (
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    ),
+    # Plain http is all this one speaks; the checksum is what is trusted.
+    "fashion-mnist": ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
+}
+
+SHA256 = {
+    "mnist": {
+        "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    },
+    "fashion-mnist": {
+        "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    },
+}
+
+
+def locate(name: str, file: str, directory: Path | None, progress: bool) -> Path:
+    """The path of one data file, from `directory`, else the folder in CONSILIENCE_DATA, else by download."""
+    variable = os.environ.get(FOLDER_VARIABLE)  # set but empty counts as not set
+    folder = directory or (Path(variable) if variable else None)
+    return download(name, file, progress) if folder is None else find(name, file, folder.expanduser())
+
+
+def find(name: str, file: str, folder: Path) -> Path:
+    """The file in `folder`, in a folder named after the data set or beside it, compressed or not."""
+    plain = file.removesuffix(".gz")
+    places = [parent / each for parent in (folder / name, folder) for each in (file, plain)]
+    for place in places:
+        if place.is_file():
+            return place
+    raise DataError(
+        f"data set {name!r} needs the file {file}, which is at none of {', '.join(map(str, places))}. "
+        f"Point --data-dir or {FOLDER_VARIABLE} to a folder that has it, or leave both out to download it"
+    )
+
+
+def download(name: str, file: str, progress: bool) -> Path:
+    """The file in the user's cache, fetched from the first mirror whose copy has the right checksum."""
+    import pooch  # type: ignore[import-untyped, unused-ignore]  # imported late: only a download needs it
+
+    cache = pooch.os_cache("consilience") / name
+    failures = []
+    for mirror in MIRRORS[name]:
+        bar = _Progress(file) if progress else False
+        try:
+            checksum = f"sha256:{SHA256[name][file]}"
+            return Path(pooch.retrieve(mirror + file, checksum, fname=file, path=cache, progressbar=bar))
+        except (OSError, ValueError) as error:  # no network, no such page, a full disk; a wrong checksum
+            failures.append(f"{mirror + file} ({error})")
+    raise DataError(
+        f"data set {name!r}: {file} could not be downloaded to {cache}. Tried: {'; '.join(failures)}. "
+        f"If you have the file, point --data-dir or {FOLDER_VARIABLE} to its folder"
+    )
+
+
+class _Progress:
+    """A line on stderr that counts up to 100 %; the calls are those pooch makes of a progress bar."""
+
+    def __init__(self, file: str) -> None:
+        self.file, self.total, self.done, self.shown = file, 0, 0, -1
+
+    def update(self, count: int) -> None:
+        self.done += count
+        percent = min(100, 100 * self.done // max(1, self.total))
+        if percent != self.shown:  # pooch calls for every kilobyte; a terminal needs fewer
+            print(f"\r{self.file}: {percent} %", end="", file=sys.stderr, flush=True)
+            self.shown = percent
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        print(file=sys.stderr)

@@ -1,0 +1,62 @@
+"""Every error this library raises on purpose, in one tree.
+
+ConsilienceError
+├── ConfigurationError      settings that cannot work together, or cannot work at all
+│   └── UnknownName         a method, data set, model or key nobody has heard of
+├── DataError               a data file that is missing, damaged or not what it claims
+├── WireError               a message that breaks its schema
+├── ChannelError            a contribution a channel cannot take
+├── TrainingError           a loss that is no number
+├── CheckpointError         a checkpoint that is damaged or belongs to another run
+└── StorageError            a disk that is full or a folder that cannot be written
+
+A message names the thing, the value received, what is allowed, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ConsilienceError(Exception):
+    """The root: catch this to catch everything the library refuses."""
+
+
+class ConfigurationError(ConsilienceError):
+    """A setting, or a combination of settings, that cannot work."""
+
+
+class UnknownName(ConfigurationError):
+    """A name nobody has heard of; the message names the nearest known one."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names) or 'none'}")
+        self.kind, self.name, self.nearest = kind, name, near[0] if near else None
+
+
+class DataError(ConsilienceError):
+    """A data file that is missing, damaged or not what it claims to be."""
+
+
+class WireError(ConsilienceError):
+    """A message that breaks its schema; nothing of it was used."""
+
+
+class ChannelError(ConsilienceError):
+    """A contribution that a channel cannot take."""
+
+
+class TrainingError(ConsilienceError):
+    """A loss that is no number; names learner, round and term."""
+
+
+class CheckpointError(ConsilienceError):
+    """A checkpoint that is damaged or belongs to another run."""
+
+
+class StorageError(ConsilienceError):
+    """A disk that is full or a folder that cannot be written."""

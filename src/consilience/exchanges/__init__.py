@@ -1,0 +1,20 @@
+"""Exchanges: what learners trade. One file each; `base` says what an exchange is."""
+
+from consilience.exchanges.base import Contribution, Exchange, Received, State, Update, View
+from consilience.exchanges.logits import Logits
+from consilience.exchanges.observations import Observations
+from consilience.exchanges.prototypes import Prototypes
+from consilience.exchanges.weights import Weights
+
+__all__ = [
+    "Contribution",
+    "Exchange",
+    "Logits",
+    "Observations",
+    "Prototypes",
+    "Received",
+    "State",
+    "Update",
+    "View",
+    "Weights",
+]

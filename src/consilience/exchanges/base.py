@@ -1,0 +1,158 @@
+"""What an exchange is: one thing learners trade, as pure functions written for one learner.
+
+An exchange says what a learner puts up, on which channel it travels, and what the answer does to the learner's own
+training. The engine decides whether to call it in a loop or to `vmap` it over thousands, so an exchange never branches
+on values, only on settings; randomness and state are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from consilience.schema import Channel
+from consilience.task import Task
+
+State = dict[str, Tensor]
+"""An exchange's own memory at one learner: named tensors, in and out again."""
+
+Start = Literal["common", "different"]
+Scope = Literal["everybody", "oneself"]
+
+
+@dataclass(frozen=True)
+class View:
+    """What an exchange may see of its learner.
+
+    In training the rows are a mini-batch; after training they are all of the learner's samples, seen in evaluation
+    mode, in one pass that every exchange shares.
+    """
+
+    task: Task
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    inputs: Tensor  # (rows, *input)
+    features: Tensor  # (rows, width)
+    logits: Tensor  # (rows, classes)
+    targets: Tensor  # (rows,)
+    valid: Tensor  # (rows,) 1 where the row is a sample, 0 where it only fills up the array
+    classify: Callable[[Tensor], Tensor]  # the learner's own classifier on foreign features
+    samples: Tensor  # () how many samples the learner has
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)  # of the layers the exchange named
+    modules: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)  # of the exchange's own
+    gradients: Mapping[str, Tensor] = field(default_factory=dict)  # of the parts it owns, mean over the round's batches
+    draws: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (draws asked for, rows) uniform in [0, 1)
+
+
+@dataclass(frozen=True)
+class Received:
+    """The newest answer a learner has.
+
+    Standing mean: the mean, with counts by row. Moving mean: the common values. Pool: the entries drawn, (draw, ...).
+    Before the first answer: zeros with count 0, or the common values at the start.
+    """
+
+    tensors: Mapping[str, Tensor]
+    count: Tensor
+    fresh: Tensor  # () true where this answer has not been received before
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a learner puts up, and how much it weighs: one number, or one for each row."""
+
+    tensors: Mapping[str, Tensor]
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class Update:
+    """What an answer changes in the learner: parameters and buffers by name, and the exchange's state."""
+
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    buffers: Mapping[str, Tensor] = field(default_factory=dict)
+    state: State = field(default_factory=dict)
+
+
+class Exchange:
+    """The hooks, each with a default that does nothing.
+
+    Subclasses are frozen dataclasses. Class attributes say what the engine should prepare.
+    """
+
+    name: ClassVar[str] = "exchange"
+    """Of the exchange, its channel and its loss term."""
+    eager: ClassVar[bool] = False
+    """Whether the untrained model's contribution is put up before the first round."""
+    layers: tuple[str, ...] = ()
+    """Modules of the model whose outputs the view should carry."""
+    owns: str | None = None
+    """The part of the model that moves by this exchange alone and not by the local optimiser."""
+    start: Start = "different"
+    """Whether learners begin with the federation's common weights or each with its own."""
+    every: int = 1
+    """Take part in every `every`-th round."""
+
+    @property
+    def weight(self) -> float:
+        """How much the penalty counts in the learner's loss."""
+        return 0.0
+
+    @property
+    def batch_draws(self) -> int:
+        """Uniform numbers the penalty wants for each row of a batch."""
+        return 0
+
+    @property
+    def sample_draws(self) -> int:
+        """Uniform numbers `contribute` wants for each sample."""
+        return 0
+
+    def channel(self, task: Task) -> Channel:
+        """The channel this exchange travels on, with shapes, bounds and encodings."""
+        raise NotImplementedError
+
+    def leaves(self) -> str:
+        """In a few words: what leaves the learner."""
+        raise NotImplementedError
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        """Extra modules that the local optimiser trains beside the model."""
+        return {}
+
+    def init(self, view: View) -> State:
+        """The learner's own state for this exchange, before anything has happened."""
+        return {}
+
+    def common(self, view: View) -> dict[str, Tensor]:
+        """The common values a moving mean starts from, seen in the federation's common model."""
+        return {}
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        """A scalar for every mini-batch; the engine adds `weight` times it to the loss."""
+        return view.logits.new_zeros(())
+
+    def metrics(self, task: Task, penalty: float) -> dict[str, float]:
+        """What else a round's mean penalty tells."""
+        return {}
+
+    def step(self, state: State, view: View) -> State:
+        """State that moves with every mini-batch."""
+        return state
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        """The tensors to put up after local training, and their weight."""
+        raise NotImplementedError
+
+    def receive(self, state: State, view: View, received: Received) -> Update:
+        """What a new answer changes. A `where` on `received.fresh`, not a branch."""
+        return Update(state=state)
+
+    @property
+    def changes_model(self) -> bool:
+        """Whether `receive` does anything: engines skip it where it does not."""
+        return type(self).receive is not Exchange.receive

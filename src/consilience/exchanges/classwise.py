@@ -1,0 +1,52 @@
+"""Means over the samples of a class, without branches: a class without samples is a row of zeros with count 0."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def membership(targets: Tensor, classes: int, valid: Tensor) -> Tensor:
+    """(rows, classes): 1 where the row is a sample of the class."""
+    return F.one_hot(targets, classes).to(valid.dtype) * valid[:, None]
+
+
+def class_means(values: Tensor, targets: Tensor, classes: int, valid: Tensor, least: int) -> tuple[Tensor, Tensor]:
+    """The mean of each class (classes, width) and its sample count (classes,).
+
+    A class with fewer than `least` samples counts as absent: the mean of a single sample is that sample.
+    """
+    member = membership(targets, classes, valid)  # (rows, classes)
+    return _means(member, values, member.sum(0), least)
+
+
+def sampled_means(
+    values: Tensor, targets: Tensor, classes: int, valid: Tensor, chance: Tensor, size: int, least: int
+) -> tuple[Tensor, Tensor]:
+    """As `class_means`, over at most `size` samples of each class: those with the smallest `chance` (rows,)."""
+    member = membership(targets, classes, valid)
+    total = member.sum(0)
+    # Sorting by class + chance puts each class in a block, shuffled; padding goes last.
+    place = torch.where(valid > 0, targets, classes).to(chance.dtype) + chance
+    order = place.argsort()
+    position = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    first = total.cumsum(0) - total  # (classes,) where each block begins
+    rank = position - first[targets].to(position.dtype)
+    chosen = member * (rank < size).to(member.dtype)[:, None]
+    means, _ = _means(chosen, values, total, least)
+    return means, torch.where(total >= least, total.clamp(max=size), torch.zeros_like(total))
+
+
+def _means(member: Tensor, values: Tensor, total: Tensor, least: int) -> tuple[Tensor, Tensor]:
+    taken = member.sum(0)
+    enough = total >= least
+    means = (member.T @ values) / taken.clamp(min=1)[:, None]
+    return torch.where(enough[:, None], means, torch.zeros_like(means)), torch.where(enough, taken, 0 * taken)
+
+
+def pull(values: Tensor, targets: Tensor, goal: Tensor, count: Tensor) -> Tensor:
+    """Mean squared distance of each row to its class's goal, over the rows whose class somebody has."""
+    known = (count > 0)[targets].to(values.dtype)  # (rows,)
+    distance = (values - goal[targets]).square().mean(1)  # (rows,)
+    return (distance * known).sum() / known.sum().clamp(min=1)

@@ -1,0 +1,128 @@
+"""Observations: means of a few samples of each class, compared by contrast (Berdoz 2022, Theorem 1 and Algorithm 2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from consilience import schema
+from consilience.checks import number, one_of, whole
+from consilience.encodings import FLOAT32, Encoding
+from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
+from consilience.exchanges.classwise import sampled_means
+from consilience.task import Task
+
+Discriminator = Literal["classifier", "exponential"]
+_TINY = 1e-7  # keeps logarithms finite
+
+
+@dataclass(frozen=True)
+class Observations(Exchange):
+    """Ask of every sample s and every class's observation t: do they share a class?
+
+    n_avg: samples averaged in one observation. up, down: observations put up and drawn in a round.
+    discriminator: "classifier" takes the chance that the learner's own classifier gives both the same class;
+    "exponential" trains a linear layer g and takes exp(g(s).g(t)/tau) as the density ratio.
+    """
+
+    name: ClassVar[str] = "observations"
+    eager: ClassVar[bool] = True
+    weight: float = 1.0
+    n_avg: int = 10
+    up: int = 1
+    down: int = 1
+    discriminator: Discriminator = "classifier"
+    temperature: float = 0.1
+    min_count: int = 2
+    encoding: Encoding = FLOAT32
+    draw: Literal["member", "row"] = "member"
+    include_self: bool = True
+    scope: Scope = "everybody"
+
+    def __post_init__(self) -> None:
+        number("contrast", self.weight)
+        for what in ("n_avg", "up", "down", "min_count"):
+            whole(what, getattr(self, what))
+        number("temperature", self.temperature, low=1e-6)
+        one_of("discriminator", self.discriminator, get_args(Discriminator))
+
+    @property
+    def batch_draws(self) -> int:
+        """One number a sample, where there is more than one observation to choose from."""
+        return 1 if self.down > 1 else 0
+
+    @property
+    def sample_draws(self) -> int:
+        """One number a sample for each observation put up."""
+        return self.up
+
+    def channel(self, task: Task) -> schema.Pool:
+        """A pool of (classes, width) entries with a count for each class."""
+        means = schema.Tensor((task.classes, task.width), self.encoding, self.encoding, -task.bound, task.bound)
+        return schema.Pool(
+            self.name,
+            {"mean": means},
+            rows=(task.classes,),
+            scope=self.scope,
+            keep=self.up,
+            draw=self.down,
+            by=self.draw,
+            include_self=self.include_self,
+        )
+
+    def leaves(self) -> str:
+        """In a few words: what leaves the learner."""
+        times = "" if self.up == 1 else f" {self.up} times"
+        return f"the mean feature of up to {self.n_avg} samples of each class{times}"
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        """The exponential discriminator's own linear layer."""
+        if self.discriminator == "classifier":
+            return {}
+        return {"discriminator": nn.Linear(task.width, task.width)}
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        """Binary cross-entropy, averaged over batch and classes; classes the observation lacks leave it."""
+        same = self._same_class(view, received.tensors["mean"])  # (down, rows, classes)
+        present = (received.count > 0).to(same.dtype)  # (down, classes)
+        if self.down > 1:
+            chosen = (view.draws[0] * self.down).long()  # (rows,) an observation for each sample
+            same = same.gather(0, chosen[None, :, None].expand(1, *same.shape[1:]))[0]
+            present = present[chosen]  # (rows, classes)
+        else:
+            same, present = same[0], present[0].expand_as(same[0])
+        answer = F.one_hot(view.targets, view.task.classes).to(same.dtype)
+        loss = -(answer * same.clamp(min=_TINY).log() + (1 - answer) * (1 - same).clamp(min=_TINY).log())
+        return (loss * present).sum() / present.sum().clamp(min=1)
+
+    def _same_class(self, view: View, entries: Tensor) -> Tensor:
+        """The chance that sample and observation share a class, (down, rows, classes)."""
+        if self.discriminator == "classifier":
+            mine = view.logits.softmax(-1)  # (rows, classes)
+            theirs = view.classify(entries).softmax(-1)  # (down, classes of the observation, classes)
+            return torch.einsum("bk,dck->dbc", mine, theirs)
+        project = view.modules["discriminator"]
+        mine, theirs = F.normalize(project(view.features), dim=-1), F.normalize(project(entries), dim=-1)
+        ratio = torch.einsum("bk,dck->dbc", mine, theirs) / self.temperature
+        return (ratio - math.log(max(view.task.classes - 1, 1))).sigmoid()
+
+    def metrics(self, task: Task, penalty: float) -> dict[str, float]:
+        """Theorem 1's lower bound on the mutual information, for the class mean that training uses."""
+        if task.classes < 3:
+            return {}
+        return {"mutual_information": math.log(task.classes - 1) - task.classes * penalty}
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        """`up` independent observations, each over at most `n_avg` samples of a class."""
+        drawn = [
+            sampled_means(
+                view.features, view.targets, view.task.classes, view.valid, chance, self.n_avg, self.min_count
+            )
+            for chance in view.draws
+        ]
+        return Contribution({"mean": torch.stack([m for m, _ in drawn])}, torch.stack([c for _, c in drawn]))

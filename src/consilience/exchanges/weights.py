@@ -1,0 +1,113 @@
+"""Weights: the change of the common weights, averaged (FedAvg, McMahan et al. 2017; FedProx, Li et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from consilience import schema
+from consilience.checks import number, one_of, whole
+from consilience.encodings import FLOAT16, FLOAT32, Encoding
+from consilience.errors import ConfigurationError
+from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
+from consilience.task import Task
+
+
+Buffers = Literal["share", "local"]
+
+
+def part_of(part: str, names: Iterable[str]) -> list[str]:
+    """The names a part covers: a module's name, a glob, or "*" for all."""
+    return [n for n in names if n == part or n.startswith(f"{part}.") or fnmatchcase(n, part)]
+
+
+@dataclass(frozen=True)
+class Weights(Exchange):
+    """Move a common model by the mean change of everybody's, weighted by sample counts.
+
+    part: what is shared, a module's name or a glob. prox: how strongly training is held near the common weights.
+    buffers: BatchNorm's running statistics travel as means ("share") or stay private ("local"). start: whether learners
+    begin with the common weights; a learner that begins elsewhere measures its first change from the common weights, so
+    the mean of changes is still the mean of weights. up, down: encodings; coarse ones keep their rounding error.
+    """
+
+    name: ClassVar[str] = "weights"
+    part: str = "*"
+    prox: float = 0.0
+    every: int = 1
+    buffers: Buffers = "share"
+    start: Start = "common"
+    up: Encoding = FLOAT32
+    down: Encoding = FLOAT32
+    max_staleness: int = 8
+
+    def __post_init__(self) -> None:
+        number("prox", self.prox)
+        whole("every", self.every)
+        whole("max_staleness", self.max_staleness, low=0)
+        one_of("buffers", self.buffers, get_args(Buffers))
+        one_of("start", self.start, get_args(Start))
+
+    @property
+    def weight(self) -> float:
+        """How strongly training is held near the common weights."""
+        return self.prox
+
+    def channel(self, task: Task) -> schema.Mean:
+        """A moving mean with one tensor for each parameter and floating buffer of the part."""
+        names = part_of(self.part, task.parameters)
+        if not names:
+            raise ConfigurationError(
+                f"weights: part {self.part!r} covers nothing of {task.model}; its parameters are "
+                f"{', '.join(task.parameters)}"
+            )
+        tensors = {n: schema.Tensor(task.parameters[n], self.up, self.down) for n in names}
+        for name in self._buffers(task.buffers):
+            tensors[name] = schema.Tensor(task.buffers[name], _gentle(self.up), _gentle(self.down))
+        return schema.Mean(self.name, tensors, moving=True, max_staleness=self.max_staleness)
+
+    def _buffers(self, names: Iterable[str]) -> list[str]:
+        return part_of(self.part, names) if self.buffers == "share" else []
+
+    def leaves(self) -> str:
+        """In a few words: what leaves the learner."""
+        what = "every weight" if self.part == "*" else f"every weight of {self.part}"
+        return f"the change of {what}" + (", one bit each" if self.up.bits == 1 else "")
+
+    def _shared(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        held = {n: parameters[n] for n in part_of(self.part, parameters)}
+        return held | {n: buffers[n] for n in self._buffers(buffers)}
+
+    def common(self, view: View) -> dict[str, Tensor]:
+        """The common model's own weights."""
+        return self._shared(view.parameters, view.buffers)
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        """Half the squared distance to the common weights."""
+        names = part_of(self.part, view.parameters)
+        distances = [(view.parameters[n] - received.tensors[n]).square().sum() for n in names]
+        return torch.stack(distances).sum() / 2
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        """The change since the common weights, weighted by the number of samples."""
+        mine = self._shared(view.parameters, view.buffers)
+        return Contribution({n: x - received.tensors[n] for n, x in mine.items()}, view.samples)
+
+    def receive(self, state: State, view: View, received: Received) -> Update:
+        """Go on from the common weights."""
+
+        def moved(now: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+            return {n: torch.where(received.fresh, received.tensors[n], now[n]) for n in names}
+
+        parameters = moved(view.parameters, part_of(self.part, view.parameters))
+        return Update(parameters, moved(view.buffers, self._buffers(view.buffers)), state)
+
+
+def _gentle(encoding: Encoding) -> Encoding:
+    """Running statistics are means, not changes to vote on: never coarser than sixteen bits."""
+    return encoding if encoding.bits > 8 else FLOAT16

@@ -1,0 +1,41 @@
+"""Named tensors laid end to end in one flat vector, so that a whole model is one row of a matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each named tensor lies in the flat vector."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def size(self) -> int:
+        """Length of the flat vector."""
+        return sum(math.prod(s) for s in self.shapes.values())
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The named tensors as views into the flat vector."""
+        views, start = {}, 0
+        for name, shape in self.shapes.items():
+            stop = start + math.prod(shape)
+            views[name] = flat[start:stop].view(shape)
+            start = stop
+        return views
+
+    def flat(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The named tensors end to end."""
+        parts = [tensors[name].reshape(-1) for name in self.shapes]
+        return torch.cat(parts) if parts else torch.empty(0)
+
+    def mask(self, names: set[str]) -> Tensor:
+        """True at the places of those names."""
+        parts = [torch.full((math.prod(s),), n in names) for n, s in self.shapes.items()]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.bool)

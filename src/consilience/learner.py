@@ -1,0 +1,325 @@
+"""One data owner: a model, private data, an optimiser, and what the exchanges of its role do with them.
+
+A learner's whole state is a row: flat vectors of parameters, buffers and optimiser state, and small named tensors of
+the exchanges. A `Learner` object is the machinery; it wears one row after the other, so that a thousand learners of one
+architecture need one module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from consilience import schema
+from consilience.exchanges.base import Contribution, Exchange, Received, View
+from consilience.exchanges.weights import part_of
+from consilience.layout import Layout
+from consilience.method import Role
+from consilience.models import SplitModel, as_split
+from consilience.optimisers import Optimiser
+from consilience.task import Task
+
+Row = dict[str, Tensor]
+"""The state of one learner, by name; views into the stacked state of its cohort."""
+
+PASS_ROWS = 1024
+"""Samples seen at once when nothing is trained: bounds the memory of a pass."""
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Everything that learners of one cohort have in common."""
+
+    build: Callable[[], nn.Module]
+    role: Role
+    optimiser: Optimiser
+    shape: tuple[int, ...]
+    model: str = "model"
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+
+
+@dataclass
+class Batch:
+    """A mini-batch with the random numbers its penalties asked for."""
+
+    inputs: Tensor
+    targets: Tensor
+    draws: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Learner:
+    """The machinery of one learner; `wear` puts it into one learner's state."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self.blueprint, self.role, self.optimiser = blueprint, blueprint.role, blueprint.optimiser
+        self.dtype, self.device = blueprint.dtype, torch.device(blueprint.device)
+        self.model: SplitModel = as_split(blueprint.build()).to(self.device, self.dtype)
+        self.task = _task(self.model, blueprint)
+        self.channels = {e.name: e.channel(self.task) for e in self.role.exchanges}
+        self.modules = {e.name: nn.ModuleDict(e.modules(self.task)).to(self.device, self.dtype) for e in self.exchanges}
+        self._name_tensors()
+        self._outputs: dict[str, Tensor] = {}
+        for layer in {layer for e in self.exchanges for layer in e.layers}:
+            self._listen(layer)
+        self.trained = ~self.parameters.mask(self._owned()).to(self.device)
+        self.all_trained = bool(self.trained.all())
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """The exchanges of the learner's role."""
+        return self.role.exchanges
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    def _name_tensors(self) -> None:
+        """Lay out parameters (the model's, then the exchanges' modules'), floating buffers, and whole-number buffers."""
+        self._parameters = dict(self.model.named_parameters())
+        for exchange, modules in self.modules.items():
+            self._parameters |= {f"{exchange}/{k}": p for k, p in modules.named_parameters()}
+        buffers = dict(self.model.named_buffers())
+        self._buffers = {k: b for k, b in buffers.items() if b.is_floating_point()}
+        self._counters = {k: b for k, b in buffers.items() if not b.is_floating_point()}
+        self.parameters, self.buffers, self.counters = (
+            Layout({k: tuple(t.shape) for k, t in named.items()})
+            for named in (self._parameters, self._buffers, self._counters)
+        )
+        self.gradient = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
+        gradients = self.parameters.views(self.gradient)
+        for name, parameter in self._parameters.items():
+            parameter.grad = gradients[name]
+
+    def _owned(self) -> set[str]:
+        names = self.task.parameters
+        return {n for e in self.exchanges if e.owns is not None for n in part_of(e.owns, names)}
+
+    def _listen(self, layer: str) -> None:
+        def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            self._outputs[layer] = output
+
+        self.model.get_submodule(layer).register_forward_hook(keep)
+
+    def initial(self, seed: int) -> Row:
+        """A new learner's row, with weights drawn from this seed; `states` completes it."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = as_split(self.blueprint.build())
+            modules = {e.name: nn.ModuleDict(e.modules(self.task)) for e in self.exchanges}
+        parameters = dict(model.named_parameters())
+        for exchange, extra in modules.items():
+            parameters |= {f"{exchange}/{k}": p for k, p in extra.named_parameters()}
+        buffers = dict(model.named_buffers())
+        row = {
+            "parameters": self.parameters.flat(parameters).detach().to(self.device, self.dtype),
+            "buffers": self.buffers.flat(buffers).to(self.device, self.dtype),
+            "counters": self.counters.flat(buffers).to(self.device, torch.int64),
+            "step": torch.zeros((), dtype=torch.int64),
+        }
+        row |= {f"optimiser.{slot}": torch.zeros_like(row["parameters"]) for slot in self.optimiser.slots}
+        return row | self._errors()
+
+    def _errors(self) -> Row:
+        """What each encoding has rounded away so far: nothing."""
+        return {
+            f"error.{name}.{k}": torch.zeros(t.shape, dtype=self.dtype, device=self.device)
+            for name, channel in self.channels.items()
+            for k, t in channel.tensors.items()
+            if keeps_error(channel, t)
+        }
+
+    def states(self) -> Row:
+        """The exchanges' own states at the start, seen in the row that is worn."""
+        return {
+            f"state.{e.name}.{k}": v.detach().clone()
+            for e in self.exchanges
+            for k, v in e.init(self._bare_view(e)).items()
+        }
+
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put these values into the row that is worn, by parameter or buffer name."""
+        for name, value in tensors.items():
+            (self._parameters[name].data if name in self._parameters else self._buffers[name]).copy_(value)
+
+    def wear(self, row: Row) -> None:
+        """Step into one learner's state: the module's tensors become views into its row."""
+        for named, layout, key in (
+            (self._parameters, self.parameters, "parameters"),
+            (self._buffers, self.buffers, "buffers"),
+            (self._counters, self.counters, "counters"),
+        ):
+            views = layout.views(row[key])
+            for name, tensor in named.items():
+                tensor.data = views[name]
+        self.row = row
+
+    # -- what exchanges see --------------------------------------------------------------------------------------------
+
+    def _view(self, exchange: Exchange | None, **seen: Any) -> View:
+        """What an exchange may see; the objective sees the same, less what only exchanges ask for."""
+        layers, modules = (exchange.layers, self.modules[exchange.name]) if exchange else ((), {})
+        return View(
+            task=self.task,
+            parameters={n: self._parameters[n] for n in self.task.parameters},
+            buffers=self._buffers,
+            classify=self.model.classifier,
+            outputs={k: self._outputs[k] for k in layers if k in self._outputs},
+            modules=modules,  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
+            **seen,
+        )
+
+    def _bare_view(self, exchange: Exchange) -> View:
+        """A view for hooks that look at the model and not at data."""
+        empty = torch.empty(0, dtype=self.dtype, device=self.device)
+        return self._view(
+            exchange, inputs=empty, features=empty, logits=empty, targets=empty.long(), valid=empty, samples=empty.sum()
+        )
+
+    def _state(self, exchange: Exchange) -> dict[str, Tensor]:
+        prefix = f"state.{exchange.name}."
+        return {k[len(prefix) :]: v for k, v in self.row.items() if k.startswith(prefix)}
+
+    def _keep_state(self, exchange: Exchange, state: Mapping[str, Tensor]) -> None:
+        for key, value in state.items():
+            kept = self.row[f"state.{exchange.name}.{key}"]
+            if kept is not value:
+                kept.copy_(value.detach())
+
+    def common(self, exchange: Exchange) -> dict[str, Tensor]:
+        """The values a moving mean starts from, where this row is the federation's common model."""
+        return {k: v.detach().clone() for k, v in exchange.common(self._bare_view(exchange)).items()}
+
+    # -- the round -----------------------------------------------------------------------------------------------------
+
+    def train(self, batches: Iterable[Batch], samples: int, received: Mapping[str, Received]) -> Tensor:
+        """Local steps. Returns the mean of each loss term over the batches: the objective's, then each exchange's."""
+        self.model.train()
+        losses = torch.zeros(1 + len(self.exchanges), dtype=torch.float64, device=self.device)
+        self.summed = torch.zeros_like(self.gradient) if not self.all_trained else self.gradient
+        steps = 0
+        for batch in batches:
+            losses += self._step(batch, samples, received)
+            steps += 1
+        if not self.all_trained and steps:
+            self.summed /= steps
+        return losses / max(steps, 1)
+
+    def _step(self, batch: Batch, samples: int, received: Mapping[str, Received]) -> Tensor:
+        features = self.model.features(batch.inputs)
+        seen = {
+            "inputs": batch.inputs,
+            "features": features,
+            "logits": self.model.classifier(features),
+            "targets": batch.targets,
+            "valid": torch.ones(len(batch.targets), dtype=self.dtype, device=self.device),
+            "samples": torch.tensor(float(samples), dtype=self.dtype, device=self.device),
+        }
+        views = {e.name: self._view(e, **seen, **_draws(batch, e)) for e in self.exchanges}
+        loss = self.role.objective.loss(self._view(None, **seen))
+        terms = [loss.detach()]
+        for e in self.exchanges:
+            term = e.penalty(self._state(e), views[e.name], received[e.name]) if e.weight else loss.new_zeros(())
+            loss = loss + e.weight * term if e.weight else loss
+            terms.append(term.detach())
+        self.gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._move()
+        for e in self.exchanges:
+            self._keep_state(e, e.step(self._state(e), views[e.name]))
+        return torch.stack(terms).to(torch.float64)
+
+    def _move(self) -> None:
+        row = self.row
+        row["step"] += 1
+        slots = {s: row[f"optimiser.{s}"] for s in self.optimiser.slots}
+        moved, kept = self.optimiser.update(row["parameters"], self.gradient, slots, int(row["step"]))
+        if not self.all_trained:
+            self.summed += self.gradient
+            moved = torch.where(self.trained, moved, row["parameters"])
+        row["parameters"].copy_(moved)
+        for slot, value in kept.items():
+            row[f"optimiser.{slot}"].copy_(value)
+
+    def forget_optimiser(self) -> None:
+        """Begin the optimiser anew."""
+        for key in ("step", *(f"optimiser.{s}" for s in self.optimiser.slots)):
+            self.row[key].zero_()
+
+    @torch.no_grad()
+    def contribute(
+        self, inputs: Tensor, targets: Tensor, draws: Mapping[str, Tensor], received: Mapping[str, Received]
+    ) -> dict[str, Contribution]:
+        """One pass over the learner's samples, and what every exchange in `received` puts up, as the wire shows it."""
+        features, logits = self._pass(inputs)
+        gradients = self.parameters.views(self.summed) if not self.all_trained else {}
+        put: dict[str, Contribution] = {}
+        for e in self.exchanges:
+            if e.name not in received:
+                continue
+            view = self._view(
+                e,
+                inputs=inputs,
+                features=features,
+                logits=logits,
+                targets=targets,
+                valid=torch.ones(len(targets), dtype=self.dtype, device=self.device),
+                samples=torch.tensor(float(len(targets)), dtype=self.dtype, device=self.device),
+                gradients={n: gradients[n] for n in part_of(e.owns, self.task.parameters)} if e.owns else {},
+                draws=draws.get(e.name, torch.empty(0, 0)),
+            )
+            put[e.name] = self._encoded(e, e.contribute(self._state(e), view, received[e.name]))
+        return put
+
+    def _pass(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        self.model.eval()
+        features = torch.cat([self.model.features(part) for part in inputs.split(PASS_ROWS)])
+        return features, self.model.classifier(features)
+
+    def _encoded(self, exchange: Exchange, put: Contribution) -> Contribution:
+        """What the relay will see: quantised, with what was rounded away last time added first."""
+        channel, seen = self.channels[exchange.name], {}
+        for name, tensor in channel.tensors.items():
+            value = put.tensors[name]
+            if not keeps_error(channel, tensor):
+                seen[name] = tensor.up.quantise(value)
+                continue
+            error = self.row[f"error.{exchange.name}.{name}"]
+            wanted = value + error
+            seen[name] = tensor.up.quantise(wanted)
+            error.copy_(wanted - seen[name])
+        return Contribution(seen, put.weight)
+
+    @torch.no_grad()
+    def receive(self, received: Mapping[str, Received]) -> None:
+        """Let new answers change the model."""
+        for e in self.exchanges:
+            if not e.changes_model or e.name not in received:
+                continue
+            update = e.receive(self._state(e), self._bare_view(e), received[e.name])
+            self.take({**update.parameters, **update.buffers})
+            self._keep_state(e, update.state)
+
+    @torch.no_grad()
+    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """How many test samples of each class are told right, (classes,)."""
+        self.model.eval()
+        right = [self.model(x).argmax(1) == y for x, y in zip(inputs.split(256), targets.split(256), strict=True)]
+        return torch.bincount(targets[torch.cat(right)], minlength=self.task.classes)
+
+
+def keeps_error(channel: schema.Channel, tensor: schema.Tensor) -> bool:
+    """Whether a learner remembers what the encoding rounded away: for coarse encodings of changes, not of means."""
+    return isinstance(channel, schema.Mean) and channel.moving and tensor.up.feedback
+
+
+def _task(model: SplitModel, blueprint: Blueprint) -> Task:
+    buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
+    parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
+    return Task(model.classes, model.width, blueprint.shape, model.bound, parameters, buffers, blueprint.model)
+
+
+def _draws(batch: Batch, exchange: Exchange) -> dict[str, Tensor]:
+    return {"draws": batch.draws[exchange.name]} if exchange.name in batch.draws else {}

@@ -1,0 +1,66 @@
+"""What a method is: one or more roles, each with an objective and a tuple of exchanges, under a name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from consilience.errors import ConfigurationError
+from consilience.exchanges.base import Exchange
+from consilience.objectives import CrossEntropy, Objective
+
+
+@dataclass(frozen=True)
+class Role:
+    """Who does what: a local objective, what is traded, and how long to train in a round.
+
+    epochs: passes over the local data in a round; None leaves it to the run's setting.
+    """
+
+    objective: Objective = field(default_factory=CrossEntropy)
+    exchanges: tuple[Exchange, ...] = ()
+    epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        names = [e.name for e in self.exchanges]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ConfigurationError(f"a role holds exchange {twice[0]!r} twice; each may stand once")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to learn together.
+
+    roles: in the order they act in a round. members: the role of particular learners by number; the others have the
+    first role. pooled: all data in the hands of one learner, the yardstick and not a federation.
+    """
+
+    name: str
+    roles: Mapping[str, Role]
+    members: Mapping[int, str] = field(default_factory=dict)
+    pooled: bool = False
+    summary: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.roles:
+            raise ConfigurationError(f"method {self.name!r} has no role")
+        strangers = sorted(set(self.members.values()) - set(self.roles))
+        if strangers:
+            raise ConfigurationError(f"method {self.name!r} gives members the role {strangers[0]!r} it does not have")
+
+    def role_of(self, learner: int) -> str:
+        """The role of a learner by its number."""
+        return self.members.get(learner, next(iter(self.roles)))
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Every exchange of every role."""
+        return tuple(e for role in self.roles.values() for e in role.exchanges)
+
+    def leaves(self) -> str:
+        """In a few words: what leaves a learner."""
+        if self.pooled:
+            return "all data"
+        parts = {e.name: e.leaves() for e in self.exchanges if getattr(e, "scope", "everybody") == "everybody"}
+        return "; ".join(parts.values()) or "nothing"

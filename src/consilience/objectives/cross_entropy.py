@@ -1,0 +1,22 @@
+"""Cross-entropy: ordinary supervised classification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from consilience.exchanges.base import View
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Mean negative log-likelihood of the right class."""
+
+    name: ClassVar[str] = "cross_entropy"
+
+    def loss(self, view: View) -> Tensor:
+        """The loss of a mini-batch."""
+        return F.cross_entropy(view.logits, view.targets)

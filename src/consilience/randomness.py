@@ -1,0 +1,67 @@
+"""Random numbers without a stream: a hash of where and when a number is needed.
+
+The same (seed, purpose, round, learner, index) gives the same bits in NumPy and in torch, in any order and in any
+number of processes, so loop and stack, resumption and participation all see the same numbers. The mixing is
+splitmix64's finaliser over 64-bit integers; both libraries wrap around on overflow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace
+
+Array = Any
+
+_MULTIPLY_1 = -0x40A7B892E31B1A47  # 0xBF58476D1CE4E5B9 as a signed 64-bit number
+_MULTIPLY_2 = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
+_STEP = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15, the golden ratio
+
+
+def _shift(x: Array, bits: int) -> Array:
+    """Shift right and fill with zeros, which `>>` on signed numbers does not."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Array) -> Array:
+    x = (x ^ _shift(x, 30)) * _MULTIPLY_1
+    x = (x ^ _shift(x, 27)) * _MULTIPLY_2
+    return x ^ _shift(x, 31)
+
+
+def key(purpose: str) -> int:
+    """A purpose in words as a signed 64-bit number."""
+    return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little", signed=True)
+
+
+def bits(purpose: str, *where: Array) -> Array:
+    """64 random bits for each place; `where` are integers or integer arrays that broadcast against each other."""
+    state: Array = np.asarray(key(purpose), dtype=np.int64).reshape(1)
+    for coordinate in where:
+        if isinstance(coordinate, int | np.integer | np.ndarray):
+            coordinate = np.asarray(coordinate, dtype=np.int64)
+        elif isinstance(state, np.ndarray):  # a torch tensor joins: its library carries on
+            state = coordinate.new_tensor(state)
+        with np.errstate(over="ignore"):
+            state = _mix(_joined(state, coordinate))
+    return state
+
+
+def _joined(state: Array, coordinate: Array) -> Array:
+    if not isinstance(state, np.ndarray) and isinstance(coordinate, np.ndarray):
+        coordinate = state.new_tensor(coordinate)
+    return (state + _STEP) * 31 + coordinate * _STEP
+
+
+def uniform(purpose: str, *where: Array) -> Array:
+    """A float64 in [0, 1) for each place."""
+    drawn = _shift(bits(purpose, *where), 11)
+    xp = array_namespace(drawn)
+    return xp.astype(drawn, xp.float64) * 2.0**-53
+
+
+def seed_of(purpose: str, *where: int) -> int:
+    """One non-negative seed, for generators of other libraries."""
+    return int(_shift(bits(purpose, *where), 1)[0])

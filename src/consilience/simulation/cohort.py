@@ -1,0 +1,79 @@
+"""Learners of one role and one architecture, with their state stacked: row i of every array is learner i.
+
+The loop engine works on one row after the other, the stack engine on all rows at once; channels, checkpoints and
+evaluation see the same arrays either way. Rows are federations x learners: seeds are just more federations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.learner import Blueprint, Row
+
+
+@dataclass(frozen=True)
+class Members:
+    """Who the rows are: each array has one entry a row."""
+
+    federation: np.ndarray
+    learner: np.ndarray
+    seed: np.ndarray  # the federation's
+    start: np.ndarray  # the learner's samples are index[start:stop]
+    stop: np.ndarray
+    even: np.ndarray  # whether all learners of the federation have equally many samples
+    index: np.ndarray  # all learners' samples, as positions in the training set
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many samples each row has."""
+        return self.stop - self.start
+
+    def __len__(self) -> int:
+        return len(self.learner)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Local work in a round."""
+
+    batch_size: int
+    epochs: int
+    least: int  # samples in a batch
+    reset: bool  # begin the optimiser anew each round
+
+
+@dataclass(frozen=True)
+class CohortPlan:
+    """What a cohort is, apart from its state: small, and sent to worker processes."""
+
+    name: str
+    role: str
+    blueprint: Blueprint
+    members: Members
+    schedule: Schedule
+
+
+@dataclass
+class Cohort:
+    """A cohort and its stacked state, (rows, ...) each."""
+
+    plan: CohortPlan
+    state: dict[str, Tensor]
+
+    def row(self, number: int) -> Row:
+        """One learner's state, as views."""
+        return {name: stacked[number] for name, stacked in self.state.items()}
+
+    def samples(self, number: int) -> np.ndarray:
+        """Where one learner's samples lie in the training set."""
+        members = self.plan.members
+        return members.index[members.start[number] : members.stop[number]]
+
+
+def stacked_shapes(template: Row, rows: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shapes of the stacked state of `rows` learners like the template."""
+    return {name: ((rows, *t.shape), t.dtype) for name, t in template.items()}

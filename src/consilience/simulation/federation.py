@@ -1,0 +1,108 @@
+"""One federation's relay, in memory: its channels, what is put into them and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor
+
+from consilience import schema
+from consilience.channels import Answer, EntryPool, MovingMean, StandingMean, Tensors
+
+Kept = StandingMean | MovingMean | EntryPool
+
+
+def keep(channel: schema.Channel, members: int, start: Tensors, like: Tensor) -> Kept:
+    """The channel itself, for a schema."""
+    if isinstance(channel, schema.Pool):
+        return EntryPool(channel, members, like)
+    if isinstance(channel, schema.Mean) and channel.moving:
+        return MovingMean(channel, start)
+    if isinstance(channel, schema.Mean):
+        return StandingMean(channel, members, like)
+    raise TypeError(f"no such channel: {type(channel).__name__}")
+
+
+class Federation:
+    """Learners of one federation meet here. Everything is keyed by the federation's own seed."""
+
+    def __init__(
+        self,
+        seed: int,
+        channels: Mapping[str, schema.Channel],
+        learners: int,
+        starts: Mapping[str, Tensors],
+        like: Tensor,
+    ) -> None:
+        self.seed = seed
+        self.channels: dict[str, Kept] = {
+            name: keep(channel, learners, starts.get(name, {}), like) for name, channel in channels.items()
+        }
+
+    def expect(self, name: str, members: Sequence[int]) -> None:
+        """Say who will put."""
+        channel = self.channels[name]
+        if isinstance(channel, MovingMean):
+            channel.expect(members)
+
+    def put(
+        self, name: str, members: Sequence[int], tensors: Tensors, weights: Tensor, versions: Sequence[int], now: int
+    ) -> list[int]:
+        """Take contributions; who was refused as too stale comes back."""
+        channel = self.channels[name]
+        if isinstance(channel, MovingMean):
+            return channel.put(members, {k: t.clone() for k, t in tensors.items()}, weights, versions)
+        if isinstance(channel, StandingMean):
+            channel.put(members, tensors, weights, now)
+        else:
+            channel.put(members, tensors, weights)
+        return []
+
+    def close(self, names: Iterable[str]) -> None:
+        """Let moving means move."""
+        for name in names:
+            channel = self.channels[name]
+            if isinstance(channel, MovingMean):
+                channel.close()
+
+    def version(self, name: str) -> int:
+        """How often a moving mean has moved."""
+        channel = self.channels[name]
+        return channel.version if isinstance(channel, MovingMean) else 0
+
+    def answers(self, name: str, readers: Sequence[int], *when: int) -> list[tuple[Answer, list[int]]]:
+        """What each reader gets, as the wire shows it; readers who get the same share one answer."""
+        channel = self.channels[name]
+        if isinstance(channel, MovingMean):
+            return [(channel.answer(), list(readers))]
+        if isinstance(channel, EntryPool):
+            each = channel.answer(readers, self.seed, *when)
+        elif channel.channel.scope == "oneself":
+            each = channel.own(readers)
+        else:
+            return [(_as_sent(channel.answer(), channel.channel), list(readers))]
+        return [(_as_sent(answer, channel.channel), [reader]) for answer, reader in zip(each, readers, strict=True)]
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a restart needs."""
+        return {f"{name}.{k}": v for name, c in self.channels.items() for k, v in c.state().items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        for name, channel in self.channels.items():
+            prefix = f"{name}."
+            channel.load({k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)})
+
+
+def _as_sent(answer: Answer, channel: schema.Channel) -> Answer:
+    if channel.scope == "oneself":
+        return answer  # nothing travels
+    lead = isinstance(channel, schema.Pool)
+    tensors = {}
+    for name, value in answer.tensors.items():
+        encoding = channel.tensors[name].down
+        if not encoding.lossy:
+            tensors[name] = value
+        else:
+            tensors[name] = encoding.quantise(value.reshape(-1, *value.shape[2:]) if lead else value).reshape(value.shape)
+    return Answer(tensors, answer.count, answer.version)

@@ -1,0 +1,227 @@
+"""The hands that do local work, in this process or in a worker: jobs in, small results out.
+
+Large things do not travel with jobs: learners' state and the training data lie in memory that everybody sees, and what
+learners put up is written into numbered slots of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.channels import Answer
+from consilience.exchanges.base import Contribution, Exchange, Received
+from consilience.learner import Batch, Learner
+from consilience.randomness import uniform
+from consilience.simulation.cohort import Cohort
+from consilience.simulation.plan import batches
+
+Held = Mapping[str, int]
+"""The number of the newest answer a learner has, by exchange."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Train some rows of a cohort and write what they put up into a slot."""
+
+    cohort: int
+    rows: tuple[int, ...]
+    round: int
+    held: tuple[Held, ...]
+    put: tuple[tuple[str, ...], ...]  # for each row the exchanges it contributes to
+    train: bool = True
+    evaluate: bool = False
+    slot: int = 0
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Let new answers change some rows of a cohort."""
+
+    cohort: int
+    rows: tuple[int, ...]
+    held: tuple[Held, ...]
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Test some rows of a cohort."""
+
+    cohort: int
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Learn:
+    """Hear new answers, and forget those nobody has any more."""
+
+    answers: Mapping[int, Answer]
+    forget: tuple[int, ...] = ()
+
+
+Job = Work | Receive | Evaluate | Learn
+
+
+@dataclass
+class Done:
+    """What came of a job, one entry a row."""
+
+    losses: np.ndarray | None = None  # (rows, terms)
+    right: np.ndarray | None = None  # (rows, classes) test samples told right
+    finite: list[str] = field(default_factory=list)  # for each row the exchange that put up what is no number, or ""
+    seconds: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass
+class Data:
+    """The data everybody sees."""
+
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+
+
+class Hands:
+    """Does jobs, one learner after the other, with one thread."""
+
+    def __init__(self, cohorts: list[Cohort], data: Data, slots: list[dict[str, Tensor]]) -> None:
+        self.cohorts, self.data, self.slots = cohorts, data, slots
+        self.learners = [Learner(c.plan.blueprint) for c in cohorts]
+        self.answers: dict[int, Received] = {}
+
+    def do(self, job: Job) -> Done:
+        """Do one job."""
+        match job:
+            case Work():
+                return self._work(job)
+            case Receive():
+                return self._receive(job)
+            case Evaluate():
+                return self._evaluate(job)
+            case Learn():
+                return self._learn(job)
+
+    def _learn(self, job: Learn) -> Done:
+        for number, answer in job.answers.items():
+            tensors = {k: torch.as_tensor(t) for k, t in answer.tensors.items()}
+            count = torch.as_tensor(answer.count)
+            self.answers[number] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=count.device))
+        for number in job.forget:
+            self.answers.pop(number, None)
+        return Done()
+
+    def _work(self, job: Work) -> Done:
+        done = [self._work_row(job, i) for i in range(len(job.rows))]
+        losses, right, finite, seconds = zip(*done, strict=True)
+        return Done(
+            losses=np.stack(losses),
+            right=np.stack(right) if job.evaluate else None,
+            finite=list(finite),
+            seconds={phase: np.array([s[phase] for s in seconds]) for phase in seconds[0]},
+        )
+
+    def _work_row(self, job: Work, i: int) -> tuple[np.ndarray, np.ndarray | None, str, dict[str, float]]:
+        number, cohort, learner = job.rows[i], self.cohorts[job.cohort], self.learners[job.cohort]
+        learner.wear(cohort.row(number))
+        held = {name: self.answers[answer] for name, answer in job.held[i].items()}
+        clock, right = _Clock(), None
+        losses = torch.zeros(1 + len(learner.exchanges))
+        if job.train:
+            if cohort.plan.schedule.reset:
+                learner.forget_optimiser()
+            size = int(cohort.plan.members.sizes[number])
+            losses = learner.train(self._batches(cohort, learner, number, job.round), size, held)
+        clock.lap("train")
+        if job.evaluate:
+            right = learner.evaluate(self.data.test_inputs, self.data.test_targets).numpy(force=True)
+        clock.lap("evaluate")
+        bad = self._put(job, i, {name: held[name] for name in job.put[i]}) if job.put[i] else ""
+        clock.lap("exchange")
+        return losses.numpy(force=True), right, bad, clock.laps
+
+    def _batches(self, cohort: Cohort, learner: Learner, number: int, round_: int) -> Iterator[Batch]:
+        members, schedule = cohort.plan.members, cohort.plan.schedule
+        seed, who = int(members.seed[number]), int(members.learner[number])
+        planned = batches(
+            seed,
+            round_,
+            who,
+            int(members.sizes[number]),
+            schedule.batch_size,
+            schedule.epochs,
+            even=bool(members.even[number]),
+            least=schedule.least,
+        )
+        samples = cohort.samples(number)
+        for step, positions in enumerate(planned):
+            chosen = torch.from_numpy(samples[positions]).to(self.data.inputs.device)
+            draws = {
+                e.name: self._draws(e, e.batch_draws, len(positions), seed, round_, who, step)
+                for e in learner.exchanges
+                if e.batch_draws
+            }
+            yield Batch(self.data.inputs[chosen], self.data.targets[chosen], draws)
+
+    def _draws(self, exchange: Exchange, wanted: int, rows: int, *where: int) -> Tensor:
+        drawn = uniform(f"draws {exchange.name}", *where, np.arange(wanted)[:, None], np.arange(rows)[None, :])
+        return torch.from_numpy(drawn).to(self.data.inputs.device)
+
+    def _put(self, job: Work, i: int, received: Mapping[str, Received]) -> str:
+        """Write what a row puts up into the job's slot; name the exchange if it is no number."""
+        cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
+        members, number = cohort.plan.members, job.rows[i]
+        where = int(members.seed[number]), job.round, int(members.learner[number]), -1
+        samples = torch.from_numpy(cohort.samples(number)).to(self.data.inputs.device)
+        draws = {
+            e.name: self._draws(e, e.sample_draws, len(samples), *where)
+            for e in learner.exchanges
+            if e.sample_draws and e.name in received
+        }
+        put = learner.contribute(self.data.inputs[samples], self.data.targets[samples], draws, received)
+        for name, contribution in put.items():
+            if not self._write(job, i, name, contribution):
+                return name
+        return ""
+
+    def _write(self, job: Work, i: int, name: str, put: Contribution) -> bool:
+        """Into the slot; False where the sum of a tensor is not finite, which it is not if a value is not."""
+        slot, finite = self.slots[job.cohort], True
+        for key, value in {**put.tensors, "": put.weight}.items():
+            slot[f"{name}.{key}"][job.slot, i].copy_(value)
+            finite &= bool(torch.isfinite(value.sum()))
+        return finite
+
+    def _receive(self, job: Receive) -> Done:
+        learner, cohort = self.learners[job.cohort], self.cohorts[job.cohort]
+        for number, held in zip(job.rows, job.held, strict=True):
+            learner.wear(cohort.row(number))
+            learner.receive({name: self.answers[answer] for name, answer in held.items()})
+        return Done()
+
+    def _evaluate(self, job: Evaluate) -> Done:
+        learner, cohort, right, clock = self.learners[job.cohort], self.cohorts[job.cohort], [], _Clock()
+        for number in job.rows:
+            learner.wear(cohort.row(number))
+            right.append(learner.evaluate(self.data.test_inputs, self.data.test_targets).numpy(force=True))
+        clock.lap("evaluate")
+        each = np.full(len(job.rows), clock.laps["evaluate"] / len(job.rows))
+        return Done(right=np.stack(right), seconds={"evaluate": each})
+
+
+class _Clock:
+    """Seconds by phase."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        now = time.perf_counter()
+        self.laps[phase] = now - self._last
+        self._last = now

@@ -1,0 +1,195 @@
+"""Who takes part in a simulation, before anything happens: data dealt out, roles given, cohorts formed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from consilience.config import Config
+from consilience.data import Dataset, class_table, partition
+from consilience.errors import ConfigurationError
+from consilience.learner import Blueprint, Learner
+from consilience.method import Method
+from consilience.models import build
+from consilience.optimisers import build_optimiser
+from consilience.randomness import seed_of
+from consilience.simulation.cohort import CohortPlan, Members, Schedule
+
+Build = Callable[[], nn.Module]
+Model = str | Build
+"""A model by name, or whatever makes one."""
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The cast of a simulation; nothing in it changes."""
+
+    method: Method
+    seeds: tuple[int, ...]
+    learners: int
+    participation: float
+    offline: float
+    plans: tuple[CohortPlan, ...]
+    places: dict[tuple[int, int], tuple[int, int]]  # (federation, learner) -> (cohort, row)
+    shares: np.ndarray  # (federations, learners, classes) of a learner's samples
+    counts: np.ndarray  # the same as numbers
+    test_counts: np.ndarray  # (classes,)
+
+    @property
+    def federations(self) -> int:
+        """How many federations run side by side."""
+        return len(self.seeds)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles in the order they act."""
+        return tuple(self.method.roles)
+
+    def place(self, federation: int, learner: int) -> tuple[int, int]:
+        """Where a learner's state lies: its cohort and row."""
+        return self.places[int(federation), int(learner)]
+
+    def common_seed(self, federation: int) -> int:
+        """Of the weights everybody in a federation can make for themselves."""
+        return seed_of("common weights", self.seeds[federation])
+
+    def learner_seed(self, federation: int, learner: int) -> int:
+        """Of a learner's own first weights."""
+        return seed_of("weights", self.seeds[federation], int(learner))
+
+
+def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Model]) -> Scene:
+    """Deal out the data, give everybody a role and a model, and refuse what cannot work together."""
+    learners = 1 if method.pooled else config.learners
+    if len(models) not in (1, learners):
+        raise ConfigurationError(f"{len(models)} models for {learners} learners: give one for all, or one for each")
+    seeds = tuple(range(config.seed, config.seed + config.seeds))
+    parts = [_deal(config, data, learners, seed) for seed in seeds]
+    counts = np.stack([class_table(data.targets, p, data.classes) for p in parts])
+    groups: dict[tuple[str, Model], list[int]] = {}
+    for who in range(learners):
+        groups.setdefault((method.role_of(who), models[who % len(models)]), []).append(who)
+    plans = tuple(_plan(config, method, data, role, model, who, seeds, parts) for (role, model), who in groups.items())
+    places = {
+        (int(f), int(who)): (i, row)
+        for i, plan in enumerate(plans)
+        for row, (f, who) in enumerate(zip(plan.members.federation, plan.members.learner, strict=True))
+    }
+    check_channels([Learner(plan.blueprint) for plan in plans], [plan.members.learner[0] for plan in plans])
+    return Scene(
+        method,
+        seeds,
+        learners,
+        config.participation,
+        config.offline,
+        plans,
+        places,
+        counts / counts.sum(-1, keepdims=True),
+        counts,
+        np.bincount(data.test_targets, minlength=data.classes),
+    )
+
+
+def _deal(config: Config, data: Dataset, learners: int, seed: int) -> list[np.ndarray]:
+    how = "iid" if learners == 1 else config.partition
+    return partition(data.targets, learners, how, np.random.default_rng(seed_of("partition", seed)))
+
+
+def _plan(
+    config: Config,
+    method: Method,
+    data: Dataset,
+    role: str,
+    model: Model,
+    learners: list[int],
+    seeds: tuple[int, ...],
+    parts: list[list[np.ndarray]],
+) -> CohortPlan:
+    name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
+    blueprint = Blueprint(
+        build=partial(build, model, data.shape, data.classes) if isinstance(model, str) else model,
+        role=method.roles[role],
+        optimiser=build_optimiser(config.optimiser, config.lr),
+        shape=data.shape,
+        model=name,
+        dtype=DTYPES[config.precision],
+        device=config.device,
+    )
+    members = _members(learners, seeds, parts)
+    least = _least_batch(blueprint, members, data.classes)
+    epochs = method.roles[role].epochs or config.epochs
+    schedule = Schedule(config.batch_size, epochs, least, config.optimiser_state == "reset")
+    return CohortPlan(f"{role} {name}", role, blueprint, members, schedule)
+
+
+def _members(learners: list[int], seeds: tuple[int, ...], parts: list[list[np.ndarray]]) -> Members:
+    rows = [(f, who) for f in range(len(seeds)) for who in learners]
+    samples = [np.sort(parts[f][who]) for f, who in rows]
+    stops = np.cumsum([len(s) for s in samples])
+    even = [len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
+    return Members(
+        federation=np.array([f for f, _ in rows]),
+        learner=np.array([who for _, who in rows]),
+        seed=np.array([seeds[f] for f, _ in rows]),
+        start=np.concatenate([[0], stops[:-1]]),
+        stop=stops,
+        even=np.array([even[f] for f, _ in rows]),
+        index=np.concatenate(samples),
+    )
+
+
+def _least_batch(blueprint: Blueprint, members: Members, classes: int) -> int:
+    """Two where the model normalises over the batch, else one; refuses a learner who cannot fill such a batch."""
+    learner = Learner(blueprint)
+    if learner.task.classes != classes:
+        raise ConfigurationError(
+            f"model {blueprint.model!r} tells {learner.task.classes} classes apart, the data has {classes}"
+        )
+    if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules()):
+        return 1
+    single = np.flatnonzero(members.sizes < 2)
+    if single.size:
+        raise ConfigurationError(
+            f"learner {members.learner[single[0]]} has one sample, and BatchNorm in model {blueprint.model!r} needs "
+            f"two; give it more data or take a model without BatchNorm"
+        )
+    return 2
+
+
+def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
+    """Refuse learners whose exchanges ask for different channels under one name."""
+    first: dict[str, int] = {}
+    for i, learner in enumerate(learners):
+        for name, channel in learner.channels.items():
+            j = first.setdefault(name, i)
+            other = learners[j].channels[name]
+            if channel == other:
+                continue
+            a, b = learners[j].task, learner.task
+            raise ConfigurationError(
+                f"learners {who[j]} ({a.model}, d' = {a.width}) and {who[i]} ({b.model}, d' = {b.width}) cannot share "
+                f"{name!r}: {_difference(other.tensors, channel.tensors)}. {_way_out(name)}"
+            )
+
+
+def _difference(a: object, b: object) -> str:
+    assert isinstance(a, dict) and isinstance(b, dict)
+    for key in [*a, *b]:
+        if key not in a or key not in b:
+            return f"only one of them has {key!r}"
+        if a[key].shape != b[key].shape:
+            return f"{key!r} is {a[key].shape} at one and {b[key].shape} at the other"
+    return "their settings differ"
+
+
+def _way_out(name: str) -> str:
+    if name == "weights":
+        return "Weights travel between equal architectures only; share prototypes or logits instead"
+    return "Give all models one feature width d', or share logits instead"

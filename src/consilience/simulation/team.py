@@ -1,0 +1,181 @@
+"""Worker processes, kept between simulations: importing torch takes longer than many a run."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from consilience.channels import Answer
+from consilience.errors import ConsilienceError
+from consilience.simulation.arena import Arena
+from consilience.simulation.cohort import CohortPlan
+from consilience.simulation.hands import Done, Job, Learn, Work
+
+_AHEAD = 2  # jobs a worker has in hand, so that it never waits for the next
+
+
+class Worker:
+    """One process and the line to it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "consilience.simulation.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+            )
+        self.socket = ours
+        self.line: Connection[Any, Any] = Connection(os.dup(ours.fileno()))
+
+    def tell(self, kind: str, content: Any) -> None:
+        """Say something."""
+        try:
+            self.line.send((kind, content))
+        except OSError as error:
+            raise self._gone() from error
+
+    def hear(self) -> Any:
+        """Wait for a reply; what failed there is raised here."""
+        try:
+            kind, content = self.line.recv()
+        except (EOFError, OSError) as error:
+            raise self._gone() from error
+        if kind == "failed":
+            raise content
+        return content
+
+    def _gone(self) -> ConsilienceError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=5)
+        code = self.process.poll()
+        why = "out of memory?" if code == -9 else "see its messages above"
+        return ConsilienceError(f"worker process {self.process.pid} ended with exit code {code} ({why})")
+
+    def dismiss(self) -> None:
+        """Hang up and wait for the process to end."""
+        self.line.close()
+        self.socket.close()
+        try:
+            self.process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Team:
+    """Some workers that share an arena."""
+
+    def __init__(self, size: int) -> None:
+        self.workers = [Worker() for _ in range(size)]
+
+    def set_up(self, plans: list[CohortPlan], arena: Arena) -> None:
+        """Give everybody the cohorts and the memory they lie in."""
+        for worker in self.workers:
+            worker.tell("setup", (plans, arena.shapes))
+            socket.send_fds(worker.socket, [b"+"], [arena.fd])
+        for worker in self.workers:
+            worker.hear()
+
+    def tell_all(self, job: Learn) -> None:
+        """New answers for everybody, as plain arrays."""
+        job = Learn({n: _plain(a) for n, a in job.answers.items()}, job.forget)
+        for worker in self.workers:
+            worker.tell("do", job)
+        for worker in self.workers:
+            worker.hear()
+
+    def run(self, jobs: list[Job], slots: int) -> Iterator[tuple[Job, Done]]:
+        """Do jobs in parallel and give results in the order of the jobs, whatever order they end in.
+
+        A job's slot is free again when the caller asks for the next result.
+        """
+        waiting, free = list(enumerate(jobs))[::-1], list(range(slots))
+        in_hand: dict[Worker, list[tuple[int, Job]]] = {w: [] for w in self.workers}
+        finished: dict[int, tuple[Job, Done]] = {}
+        lines = {w.line: w for w in self.workers}
+        for following in range(len(jobs)):
+            while True:
+                self._hand_out(waiting, free, in_hand)
+                if following in finished:
+                    break
+                for line in wait([w.line for w, todo in in_hand.items() if todo]):
+                    worker = lines[line]  # type: ignore[index]
+                    number, job = in_hand[worker].pop(0)
+                    finished[number] = (job, worker.hear())
+            job, done = finished.pop(following)
+            yield job, done
+            if isinstance(job, Work):
+                free.append(job.slot)
+
+    def _hand_out(self, waiting: Any, free: list[int], in_hand: Any) -> None:
+        while waiting:
+            worker = min(in_hand, key=lambda w: len(in_hand[w]))
+            needs_slot = isinstance(waiting[-1][1], Work)
+            if len(in_hand[worker]) >= _AHEAD or (needs_slot and not free):
+                return
+            number, job = waiting.pop()
+            if needs_slot:
+                job = replace(job, slot=free.pop())
+            worker.tell("do", job)
+            in_hand[worker].append((number, job))
+
+    def dismiss(self) -> None:
+        """End every process."""
+        for worker in self.workers:
+            worker.dismiss()
+        self.workers = []
+
+
+def _plain(answer: Answer) -> Answer:
+    tensors = {k: t.numpy(force=True) for k, t in answer.tensors.items()}
+    return Answer(tensors, answer.count.numpy(force=True), answer.version)
+
+
+_teams: dict[int, Team] = {}
+
+
+def team_of(size: int) -> Team:
+    """The team of that size; it is kept until the program ends."""
+    team = _teams.get(size)
+    if team is None or any(w.process.poll() is not None for w in team.workers):
+        if team is not None:
+            team.dismiss()
+        team = _teams[size] = Team(size)
+    return team
+
+
+def forget(team: Team) -> None:
+    """End a team that may be in the middle of something, so that nobody gets it again."""
+    for size in [s for s, t in _teams.items() if t is team]:
+        del _teams[size]
+    for worker in team.workers:
+        worker.process.kill()
+    team.dismiss()
+
+
+@atexit.register
+def dismiss_all() -> None:
+    """End every team."""
+    while _teams:
+        _teams.popitem()[1].dismiss()
+
+
+def portable(plans: list[CohortPlan]) -> bool:
+    """Whether other processes can be given these plans: not where a class or function lives in the user's own script."""
+    try:
+        return b"__main__" not in pickle.dumps(plans)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False

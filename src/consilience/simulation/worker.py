@@ -1,0 +1,71 @@
+"""A worker process: one pair of hands with one thread, told what to do over a socket.
+
+Started as a program of its own, so that it never runs the script of whoever started the simulation.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from consilience.simulation.arena import Arena
+from consilience.simulation.cohort import Cohort, CohortPlan
+from consilience.simulation.hands import Data, Hands
+
+
+def assemble(plans: list[CohortPlan], tensors: dict[str, torch.Tensor]) -> Hands:
+    """Hands over tensors named `data.*`, `state.COHORT.*` and `slot.COHORT.*`."""
+
+    def under(prefix: str) -> dict[str, torch.Tensor]:
+        return {k[len(prefix) :]: t for k, t in tensors.items() if k.startswith(prefix)}
+
+    cohorts = [Cohort(plan, under(f"state.{i}.")) for i, plan in enumerate(plans)]
+    return Hands(cohorts, Data(**under("data.")), [under(f"slot.{i}.") for i in range(len(plans))])
+
+
+def serve(connection: Connection, channel: socket.socket) -> None:
+    """Set up, do jobs and answer, until the other side is gone."""
+    hands: Hands | None = None
+    while True:
+        try:
+            kind, content = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            if kind == "setup":
+                hands = None  # lets go of the last simulation's memory first
+                _, (fd, *_), _, _ = socket.recv_fds(channel, 1, 1)
+                hands = _set_up(*content, fd)
+                reply: tuple[str, Any] = ("ready", None)
+            else:
+                assert hands is not None
+                reply = ("done", hands.do(content))
+        except Exception as error:  # the other side raises it
+            reply = ("failed", error)
+        connection.send(reply)
+
+
+def _set_up(plans: list[CohortPlan], shapes: Any, fd: int) -> Hands:
+    try:
+        return assemble(plans, Arena(shapes, fd).tensors)
+    finally:
+        os.close(fd)
+
+
+def main() -> None:
+    """Entry point: the number of an inherited socket is the only argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process decides when to stop
+    torch.set_num_threads(1)
+    number = int(sys.argv[1])
+    channel = socket.socket(fileno=os.dup(number))
+    serve(Connection(number), channel)
+
+
+if __name__ == "__main__":
+    main()

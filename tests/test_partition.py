@@ -1,0 +1,219 @@
+"""Partitions: every sample to exactly one learner, in the shares that were asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consilience.data import class_table, partition
+from consilience.data.partition import dirichlet_shares
+from consilience.errors import ConfigurationError, UnknownName
+
+SETTINGS = settings(max_examples=60, deadline=None)
+ALPHAS = st.floats(1e-300, 1e300) | st.sampled_from([5e-324, 1e-12, 1e-3, 0.01, 1.0, 100.0, 1.7e308])
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@st.composite
+def dealt(draw: st.DrawFn) -> tuple[np.ndarray, int]:
+    """Targets, and a number of learners they are enough for."""
+    targets = draw(st.lists(st.integers(0, 9), min_size=1, max_size=120))
+    return np.array(targets, dtype=np.int64), draw(st.integers(1, len(targets)))
+
+
+def check_every_sample_once(targets: np.ndarray, parts: list[np.ndarray], learners: int) -> None:
+    assert len(parts) == learners
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(len(targets)))
+    for part in parts:
+        assert part.dtype == np.int64 and part.ndim == 1 and np.all(np.diff(part) > 0)
+
+
+# --- iid
+
+
+@SETTINGS
+@given(dealt(), st.integers(0, 2**32))
+def test_iid_is_even_in_size_and_in_every_class(case: tuple[np.ndarray, int], seed: int) -> None:
+    targets, learners = case
+    parts = partition(targets, learners, "iid", rng(seed))
+    check_every_sample_once(targets, parts, learners)
+    assert np.ptp([len(part) for part in parts]) <= 1
+    assert np.ptp(class_table(targets, parts, 10), axis=0).max() <= 1
+
+
+def test_iid_by_hand() -> None:
+    targets = np.array([1, 0, 1, 0, 1, 0, 1])
+    parts = partition(targets, 2, "iid", rng())
+    # Three of class 0 go to learners 0, 1, 0; then the four of class 1 to 1, 0, 1, 0.
+    assert class_table(targets, parts, 2).tolist() == [[2, 2], [1, 2]]
+
+
+def test_iid_gives_equal_shares_where_they_divide() -> None:
+    targets = np.repeat(np.arange(10), 120)
+    assert (class_table(targets, partition(targets, 10, "iid", rng()), 10) == 12).all()
+
+
+def test_iid_is_shuffled() -> None:
+    targets = np.zeros(100, dtype=np.int64)
+    one, other = (partition(targets, 2, "iid", rng(seed))[0].tolist() for seed in (1, 2))
+    assert one != other and one != list(range(0, 100, 2))
+
+
+# --- dirichlet
+
+
+@SETTINGS
+@given(dealt(), ALPHAS, st.integers(0, 2**32), st.integers(1, 6))
+def test_dirichlet_gives_every_sample_once_and_leaves_nobody_short(
+    case: tuple[np.ndarray, int], alpha: float, seed: int, minimum: int
+) -> None:
+    targets, learners = case
+    parts = partition(targets, learners, f"dirichlet({alpha})", rng(seed), minimum=minimum)
+    check_every_sample_once(targets, parts, learners)
+    assert min(map(len, parts)) >= min(minimum, len(targets) // learners)
+
+
+@pytest.mark.parametrize("how", ["iid", "dirichlet(0.3)", "dirichlet(1e-6)"])
+def test_the_same_generator_gives_the_same_parts(how: str) -> None:
+    targets = rng(5).integers(0, 10, 500)
+    one, two, other = (partition(targets, 7, how, rng(seed)) for seed in (1, 1, 2))
+    assert [p.tolist() for p in one] == [p.tolist() for p in two]
+    assert [p.tolist() for p in one] != [p.tolist() for p in other]
+
+
+def test_both_spellings_of_dirichlet_are_one() -> None:
+    targets = rng(5).integers(0, 10, 200)
+    spellings = ("dirichlet(0.5)", "dirichlet:0.5", "dirichlet(5e-1)", "dirichlet( .5 )")
+    parts = [[p.tolist() for p in partition(targets, 4, how, rng())] for how in spellings]
+    assert all(each == parts[0] for each in parts)
+
+
+@pytest.mark.parametrize("alpha", ["1e-3", "1e-6", "1e-100", "5e-324"])
+def test_a_very_small_alpha_gives_each_class_to_one_learner(alpha: str) -> None:
+    targets = np.repeat(np.arange(10), 50)
+    parts = partition(targets, 5, f"dirichlet({alpha})", rng(1))
+    check_every_sample_once(targets, parts, 5)
+    table = class_table(targets, parts, 10)
+    assert (table.max(axis=0) >= 40).all()  # all but what was handed on to reach the minimum
+    assert table.sum(axis=1).min() >= 2
+
+
+def test_a_very_large_alpha_gives_equal_shares() -> None:
+    targets = np.repeat(np.arange(10), 50)
+    for alpha in ("1e9", "1.7e308"):
+        assert (class_table(targets, partition(targets, 5, f"dirichlet({alpha})", rng()), 10) == 10).all()
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0])
+def test_shares_have_the_moments_of_a_dirichlet(alpha: float) -> None:
+    generator, learners, draws = rng(7), 4, 20_000
+    shares = np.stack([dirichlet_shares(alpha, learners, generator) for _ in range(draws)])  # (draws, learners)
+    variance = (1 / learners) * (1 - 1 / learners) / (learners * alpha + 1)
+    error = 4 * (variance / draws) ** 0.5
+    assert shares.mean(axis=0) == pytest.approx(np.full(learners, 1 / learners), abs=error)
+    assert shares.var(axis=0) == pytest.approx(np.full(learners, variance), rel=0.06)
+
+
+@SETTINGS
+@given(ALPHAS, st.integers(1, 50), st.integers(0, 2**32))
+def test_shares_always_sum_to_one(alpha: float, learners: int, seed: int) -> None:
+    shares = dirichlet_shares(alpha, learners, rng(seed))
+    assert shares.shape == (learners,) and (shares >= 0).all() and shares.sum() == pytest.approx(1)
+
+
+def test_heterogeneity_falls_as_alpha_grows() -> None:
+    targets = np.repeat(np.arange(10), 200)
+
+    def spread(alpha: float) -> float:
+        tables = [class_table(targets, partition(targets, 10, f"dirichlet({alpha})", rng(s)), 10) for s in range(20)]
+        return float(np.mean([table.std(axis=0) for table in tables]))
+
+    assert spread(0.01) > spread(0.1) > spread(1) > spread(10) > spread(100)
+
+
+def test_who_is_short_takes_from_the_largest() -> None:
+    targets = np.zeros(10, dtype=np.int64)  # one class and a tiny alpha: one learner gets all ten
+    sizes = sorted(len(part) for part in partition(targets, 4, "dirichlet(1e-9)", rng()))
+    assert sizes == [2, 2, 2, 4]
+    sizes = sorted(len(part) for part in partition(targets, 4, "dirichlet(1e-9)", rng(), minimum=1))
+    assert sizes == [1, 1, 1, 7]
+
+
+def test_too_few_samples_for_the_minimum_still_leave_nobody_empty() -> None:
+    parts = partition(np.zeros(7, dtype=np.int64), 5, "dirichlet(1e-9)", rng(), minimum=3)
+    assert sorted(map(len, parts)) == [1, 1, 1, 1, 3]
+
+
+def test_a_thousand_learners_are_dealt_in_no_time() -> None:
+    targets = np.arange(60_000) % 10
+    parts = partition(targets, 1000, "dirichlet(0.001)", rng())
+    check_every_sample_once(targets, parts, 1000)
+    assert min(map(len, parts)) == 2
+
+
+def test_one_learner_gets_everything() -> None:
+    for how in ("iid", "dirichlet(0.1)"):
+        assert partition(np.array([3, 1, 2]), 1, how, rng())[0].tolist() == [0, 1, 2]
+
+
+# --- the table
+
+
+def test_class_table_by_hand() -> None:
+    targets = np.array([0, 2, 2, 1, 2])
+    table = class_table(targets, [np.array([0, 1, 2]), np.array([3, 4]), np.array([], dtype=np.int64)], classes=4)
+    assert table.tolist() == [[1, 0, 2, 0], [0, 1, 1, 0], [0, 0, 0, 0]] and table.dtype == np.int64
+    assert class_table(targets, [], classes=3).shape == (0, 3)
+
+
+@pytest.mark.parametrize("targets", [[0, 3], [-1, 0]])
+def test_class_table_refuses_targets_outside_the_classes(targets: list[int]) -> None:
+    with pytest.raises(ConfigurationError, match=r"0\.\.2"):
+        class_table(np.array(targets), [np.array([0])], classes=3)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize("learners", [0, -3])
+def test_too_few_learners_are_refused(learners: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"got {learners}"):
+        partition(np.zeros(5, dtype=np.int64), learners, "iid", rng())
+
+
+@pytest.mark.parametrize("how", ["iid", "dirichlet(1)"])
+def test_more_learners_than_samples_are_refused(how: str) -> None:
+    with pytest.raises(ConfigurationError, match="6 learners cannot share 5 samples"):
+        partition(np.zeros(5, dtype=np.int64), 6, how, rng())
+
+
+@pytest.mark.parametrize("alpha", ["0", "-1", "nan", "inf", "-inf", "", "many", "0.1)(", "1e999"])
+@pytest.mark.parametrize("spelling", ["dirichlet({})", "dirichlet:{}"])
+def test_a_bad_alpha_is_refused(alpha: str, spelling: str) -> None:
+    with pytest.raises(ConfigurationError, match="ALPHA must be a finite number above 0"):
+        partition(np.zeros(5, dtype=np.int64), 2, spelling.format(alpha), rng())
+
+
+@pytest.mark.parametrize(
+    ("how", "nearest"), [("idd", "iid"), ("dirichlet", "dirichlet(ALPHA)"), ("zzz", None), ("", None)]
+)
+def test_an_unknown_scheme_is_refused(how: str, nearest: str | None) -> None:
+    with pytest.raises(UnknownName, match="unknown partition") as caught:
+        partition(np.zeros(5, dtype=np.int64), 2, how, rng())
+    assert caught.value.kind == "partition" and caught.value.nearest == nearest
+
+
+def test_targets_must_be_whole_numbers_in_one_row() -> None:
+    for targets in (np.zeros(5), np.zeros((5, 1), dtype=np.int64)):
+        with pytest.raises(ConfigurationError, match="whole numbers"):
+            partition(targets, 2, "iid", rng())  # type: ignore[arg-type]
+
+
+def test_a_minimum_below_one_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="minimum must be at least 1"):
+        partition(np.zeros(5, dtype=np.int64), 2, "dirichlet(1)", rng(), minimum=0)
