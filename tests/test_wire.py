@@ -230,6 +230,37 @@ def test_values_beyond_the_bounds_are_refused_on_arrival(encoding: Encoding, val
         wire.decode({"x": Field((1, 2), encoding, low=-1, high=1)}, body)
 
 
+def test_rounding_by_half_a_step_is_allowed() -> None:
+    """The step is 1, so 0.51 becomes 1: beyond the bound, yet honest."""
+    field = Field((2,), INT8, low=-127, high=0.51)
+    assert wire.decode({"x": field}, wire.encode({"x": field}, {"x": floats(-127, 0.51)}))["x"].tolist() == [-127, 1]
+
+
+def test_a_step_wider_than_the_bounds_earns_no_allowance() -> None:
+    body = wire.encode({"x": Field((2,), INT8)}, {"x": floats(127, 0)})
+    forged = body[:-6] + np.float32(1.9).tobytes() + bytes([1, 0])  # one scale, then two levels
+    with pytest.raises(WireError, match=r"'x' at \(0,\) is 1.9; allowed is -1 to 1"):
+        wire.decode({"x": Field((2,), INT8, low=-1, high=1)}, forged)
+
+
+def test_a_mean_that_rounds_upwards_is_allowed() -> None:
+    bound, rounded_up = np.float32(0.1), 0
+    for n in range(1, 500):
+        x = np.full(n, bound)
+        rounded_up += bool(BIT.scale(x) > bound)
+        for sign in (1, -1):
+            field = Field((n,), BIT, low=-0.1, high=0.1)
+            assert wire.decode({"x": field}, wire.encode({"x": field}, {"x": sign * x}))["x"].shape == (n,)
+    assert rounded_up
+
+
+def test_numbers_too_small_for_a_scale_are_not_quarrelled_with() -> None:
+    smallest = float(np.finfo(np.float32).smallest_subnormal)
+    field = Field((1,), INT8, low=150 * smallest)
+    x = floats(190 * smallest)
+    assert wire.decode({"x": field}, wire.encode({"x": field}, {"x": x}))["x"] == np.float32(127 * smallest)
+
+
 def test_a_negative_sign_is_refused_where_nothing_is_negative() -> None:
     for encoding in (BIT, INT8):
         body = wire.encode({"x": Field((2,), encoding)}, {"x": floats(1, -1)})

@@ -99,3 +99,19 @@ def read_config(path: Path) -> Config:
         raise ConfigurationError(f"{path}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{path}: not a readable TOML file: {error}") from error
+
+
+def override(settings: dict[str, Any], text: str) -> None:
+    """Apply `a.b=value` to nested settings; the value is read as TOML, or taken as a word."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise ConfigurationError(f"--set {text!r}: write KEY=VALUE, such as method.kd=3")
+    *folders, name = key.strip().split(".")
+    for folder in folders:
+        settings = settings.setdefault(folder, {})
+        if not isinstance(settings, dict):
+            raise ConfigurationError(f"--set {text!r}: {folder!r} has no keys of its own")
+    try:
+        settings[name] = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        settings[name] = value.strip()

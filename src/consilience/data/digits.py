@@ -18,7 +18,7 @@ SEED = 1797
 def read_digits() -> Pixels:
     """All digits, split and ordered as this module says."""
     # Imported here because scikit-learn takes a second to import and most runs do without it.
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped, unused-ignore]
+    from sklearn.datasets import load_digits
 
     bunch = load_digits()
     images = np.asarray(bunch.images, dtype=np.uint8)  # (1797, 8, 8), 0..16

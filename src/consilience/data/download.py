@@ -57,7 +57,7 @@ def find(name: str, file: str, folder: Path) -> Path:
 
 def download(name: str, file: str, progress: bool) -> Path:
     """The file in the user's cache, fetched from the first mirror whose copy has the right checksum."""
-    import pooch  # type: ignore[import-untyped, unused-ignore]  # imported late: only a download needs it
+    import pooch  # imported late: only a download needs it
 
     cache = pooch.os_cache("consilience") / name
     failures = []

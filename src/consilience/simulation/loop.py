@@ -95,6 +95,11 @@ class LoopEngine:
         else:
             self._team.tell_all(job)
 
+    @property
+    def processes(self) -> list[int]:
+        """Process numbers of the workers."""
+        return [w.process.pid for w in self._team.workers] if self._team else []
+
     def contributions(self, job: Work, name: str) -> tuple[dict[str, Tensor], Tensor]:
         """What the rows of a job have put up for an exchange: tensors (rows, ...) and weights."""
         slot, rows = self.hands.slots[job.cohort], len(job.rows)

@@ -1,0 +1,196 @@
+"""The command: `consilience run | compare | methods | show`.
+
+Options mirror the keys of the configuration file; they are made from it, so that there is one list. What is asked for
+goes to standard output, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from consilience.config import Config
+from consilience.errors import ConfigurationError, ConsilienceError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Learn together without sharing data or models.",
+)
+
+COMPARED = "centralized,independent,alone,federated-distillation,fedavg,representation-sharing,voted,consilience"
+
+ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file with settings; options override it")]
+Out = Annotated[Path | None, typer.Option(help="folder to keep the run in (default: a new one under runs/)")]
+Resume = Annotated[Path | None, typer.Option(help="go on with the run in this folder")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object a line on standard output, nothing else")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting, such as method.kd=3; may be repeated")
+]
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for every key of the configuration."""
+    own = inspect.signature(command, eval_str=True)
+    parameters = [p for p in own.parameters.values() if p.name != "settings"]
+    for name, field in Config.model_fields.items():
+        if name == "method":
+            continue
+        kind = {int: int, float: float}.get(_plain_type(field.annotation), str)
+        shown = f"{field.description} [{field.default}]" if field.default is not None else field.description
+        option = typer.Option(help=shown, show_default=False, rich_help_panel="Settings")
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+        )
+
+    def wrapper(**given: Any) -> None:
+        names = set(Config.model_fields) - {"method"}
+        settings = {k: given.pop(k) for k in list(given) if k in names}
+        command(**given, settings={k: v for k, v in settings.items() if v is not None})
+
+    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+    wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper
+
+
+def _plain_type(annotation: Any) -> Any:
+    kinds = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and a is not type(None)]
+    return kinds[0] if kinds else annotation
+
+
+@app.command()
+@with_settings
+def run(
+    config: ConfigFile = None,
+    method: Annotated[str | None, typer.Option(help="method to run; see `consilience methods`")] = None,
+    set_: Set = None,
+    out: Out = None,
+    resume: Resume = None,
+    json_: Json = False,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    """Run one method and keep the run in a folder."""
+    from consilience.report.terminal import Screen
+    from consilience.simulation.compare import new_folder
+    from consilience.simulation.simulate import simulate
+
+    screen = Screen(json_)
+    if resume is not None:
+        _refuse_beside_resume(config, method, set_, out, settings)
+        result = simulate(resume=resume, on_round=screen.on_round)
+    else:
+        wanted = _gather(config, set_, settings or {}, method)
+        result = simulate(wanted, out=out or new_folder(wanted, wanted.method.name), on_round=screen.on_round)
+    screen.show([result.summary()])
+    if not result.finished:
+        screen.say(f"stopped after round {result.history.rounds}; go on with: consilience run --resume {result.folder}")
+        raise typer.Exit(130)
+
+
+@app.command()
+@with_settings
+def compare(
+    config: ConfigFile = None,
+    methods: Annotated[str, typer.Option(help="methods to compare, separated by commas")] = COMPARED,
+    set_: Set = None,
+    out: Out = None,
+    resume: Resume = None,
+    json_: Json = False,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    """Run several methods on the same data and seeds, and print one table."""
+    from consilience.report.terminal import Screen
+    from consilience.simulation import compare as comparison
+
+    screen = Screen(json_)
+    if resume is not None:
+        _refuse_beside_resume(config, None, set_, out, settings)
+        work = comparison.reopen(resume)
+    else:
+        wanted = _gather(config, set_, settings or {}, None)
+        names = [name.strip() for name in methods.split(",") if name.strip()]
+        work = comparison.begin(wanted, names, out or comparison.new_folder(wanted, "compare"))
+    summaries = []
+    for summary in work.play(screen.on_round):
+        summaries.append(summary)
+        screen.each(summary)
+        if not summary["finished"]:
+            screen.say(f"stopped in {summary['method']!r}; go on with: consilience compare --resume {work.folder}")
+            raise typer.Exit(130)
+    screen.table(summaries)
+    screen.say(f"kept in {work.folder}")
+
+
+@app.command()
+def methods(
+    data: Annotated[str, typer.Option(help="the task's data set, for the bytes")] = "mnist",
+    model: Annotated[str | None, typer.Option(help="the learners' model, for the bytes")] = None,
+    json_: Json = False,
+) -> None:
+    """List the methods: what each does, what leaves the learner, and bytes a round for a task."""
+    from consilience.report.catalogue import catalogue, catalogue_table
+    from consilience.report.terminal import Screen
+
+    rows = catalogue(data, model)
+    if json_:
+        for row in rows:
+            print(json.dumps(row))
+    else:
+        Screen(False).print(catalogue_table(rows))
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run or a comparison")],
+    json_: Json = False,
+) -> None:
+    """Show what a run or a comparison came to."""
+    from consilience.report.terminal import Screen
+    from consilience.simulation.compare import summaries_of
+
+    screen = Screen(json_)
+    found = summaries_of(folder)
+    for summary in found:
+        screen.each(summary)
+    screen.table(found)
+    screen.curves(folder)
+
+
+def _gather(config: Path | None, overrides: Sequence[str] | None, settings: dict[str, Any], method: str | None) -> Config:
+    """Settings from a file, then options, then --set; the last word counts."""
+    from consilience.config import make_config, override, read_config
+
+    given = read_config(config).model_dump(exclude_none=True) if config else {}
+    given |= settings
+    if method is not None:
+        own = given.get("method", {})
+        given["method"] = {**(own if own.get("name") == method else {}), "name": method}
+    for text in overrides or ():
+        override(given, text)
+    return make_config(given)
+
+
+def _refuse_beside_resume(*others: object) -> None:
+    if any(others):
+        raise ConfigurationError("--resume takes its settings from the run's folder; give it no others")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point: errors become one line on standard error, and an exit code."""
+    try:
+        app(args=list(arguments) if arguments is not None else None)
+    except ConsilienceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigurationError) else 1)
+
+
+if __name__ == "__main__":
+    main()

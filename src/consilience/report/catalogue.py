@@ -1,0 +1,58 @@
+"""The methods as a table: what each does, what leaves the learner, what it costs for a task."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from rich.table import Table
+
+from consilience.config import MODEL_OF
+from consilience.errors import UnknownName
+from consilience.learner import Blueprint, Learner
+from consilience.methods import METHODS, build_method, settings_of
+from consilience.models import build
+from consilience.optimisers import Adam
+from consilience.report.tables import size
+from consilience.simulation.traffic import Traffic
+
+SHAPES = {"digits": ((1, 8, 8), 10), "mnist": ((1, 28, 28), 10), "fashion-mnist": ((1, 28, 28), 10)}
+
+
+def catalogue(data: str, model: str | None) -> list[dict[str, Any]]:
+    """One entry a method, with the bytes of a full message for this data and model."""
+    if data not in SHAPES:
+        raise UnknownName("data set", data, SHAPES)
+    (shape, classes), name = SHAPES[data], model or MODEL_OF[data]
+    return [_entry(m, data, name, shape, classes) for m in METHODS]
+
+
+def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], classes: int) -> dict[str, Any]:
+    built = build_method(method)
+    role = next(iter(built.roles.values()))
+    learner = Learner(Blueprint(partial(build, model, shape, classes), role, Adam(), shape, model))
+    traffic = Traffic(learner.channels)
+    names = list(learner.channels)
+    return {
+        "method": method,
+        "summary": built.summary,
+        "leaves": built.leaves(),
+        "settings": settings_of(method),
+        "data": data,
+        "model": model,
+        "message_bytes": {"up": traffic.up(names), "down": traffic.down(names)},
+    }
+
+
+def catalogue_table(rows: list[dict[str, Any]]) -> Table:
+    """The catalogue for a terminal."""
+    task = f"{rows[0]['model']} on {rows[0]['data']}"
+    table = Table(title=f"Methods; bytes a learner and round for {task}", title_justify="left", show_lines=True)
+    for heading in ("method", "what it does", "what leaves the learner"):
+        table.add_column(heading, no_wrap=heading == "method")
+    table.add_column("up", justify="right", no_wrap=True)
+    table.add_column("down", justify="right", no_wrap=True)
+    for row in rows:
+        cost = row["message_bytes"]
+        table.add_row(row["method"], row["summary"], row["leaves"], size(cost["up"]), size(cost["down"]))
+    return table

@@ -1,0 +1,72 @@
+"""Results and methods as tables, for a terminal or as plain text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Summary = Mapping[str, Any]
+
+
+def comparison(summaries: Sequence[Summary]) -> Table:
+    """One row a method: what it reaches, and what it costs."""
+    first = summaries[0]
+    title = (
+        f"{first['data']}, {first['model']}: {max(s['learners'] for s in summaries)} learners, "
+        f"{first['rounds']} rounds, {_count(first['seeds'], 'seed')}"
+    )
+    table = Table(title=title, caption=CAPTION, caption_justify="left", title_justify="left")
+    table.add_column("method", no_wrap=True)
+    for heading in ("accuracy %", "± seeds", "± learners", "own data %", "up/round", "down/round", "total", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    best = max((s["accuracy"]["mean"] or 0.0 for s in summaries if s["method"] != "centralized"), default=0.0)
+    for s in summaries:
+        mean = s["accuracy"]["mean"]
+        table.add_row(
+            s["method"],
+            _number(mean),
+            _number(s["accuracy"]["std_seeds"]),
+            _number(s["accuracy"]["std_learners"]),
+            _number(s["accuracy_local"]["mean"]),
+            size(s["bytes"]["up"]),
+            size(s["bytes"]["down"]),
+            size(s["bytes_total"]),
+            f"{s['seconds']['total']:.1f} s",
+            style="bold" if mean is not None and mean == best else "",
+        )
+    return table
+
+
+CAPTION = (
+    "Accuracy on the test set, mean over learners and seeds after the last round; own data: weighted to each learner's "
+    "own classes. Bytes: mean of a learner and round; total: of a federation, both ways."
+)
+
+
+def size(count: float) -> str:
+    """Bytes in words: 0, 812 B, 3.1 kB, 9.9 MB."""
+    if count == 0:
+        return "0"
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def plain_text(table: Table) -> str:
+    """The table without colours, wide enough for all of it."""
+    stream = io.StringIO()
+    Console(file=stream, width=140, no_color=True).print(table)
+    return stream.getvalue()

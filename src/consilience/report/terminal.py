@@ -1,0 +1,113 @@
+"""What a person sees while a run is under way and after it: progress, tables, curves."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from consilience.report.tables import comparison
+from consilience.simulation.history import History
+
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+class Screen:
+    """Standard output for what was asked for, standard error for progress; quiet where nobody watches."""
+
+    def __init__(self, json_lines: bool) -> None:
+        self.json = json_lines
+        wide = None if sys.stdout.isatty() else 140
+        self.out = Console(width=wide, highlight=False)
+        self.err = Console(stderr=True, highlight=False)
+        self._progress: Progress | None = None
+        self._task: Any = None
+        self._method = ""
+
+    def on_round(self, method: str, round_: int, rounds: int, history: History) -> None:
+        """Show how far a method has come."""
+        if not self.err.is_terminal:
+            return
+        if self._progress is None:
+            columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} {task.fields[seen]}")
+            self._progress = Progress(*columns, TimeRemainingColumn(), console=self.err, transient=True)
+            self._progress.start()
+        if method != self._method:
+            if self._task is not None:
+                self._progress.remove_task(self._task)
+            self._method, self._task = method, self._progress.add_task(method, total=rounds, seen="")
+        accuracy = history.last("accuracy")
+        seen = "" if np.isnan(accuracy).all() else f"{np.nanmean(accuracy):.1f} %"
+        self._progress.update(self._task, completed=round_, seen=seen)
+
+    def _quiet(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = self._task = None
+
+    def each(self, summary: Mapping[str, Any]) -> None:
+        """A method is done."""
+        if self.json:
+            print(json.dumps(summary), flush=True)
+
+    def table(self, summaries: Sequence[Mapping[str, Any]]) -> None:
+        """All that was compared."""
+        self._quiet()
+        if not self.json:
+            self.out.print(comparison(summaries))
+
+    def show(self, summaries: Sequence[Mapping[str, Any]]) -> None:
+        """One run, done."""
+        for summary in summaries:
+            self.each(summary)
+        self.table(summaries)
+        folder = summaries[0]["run"]
+        if folder:
+            self.say(f"kept in {folder}")
+
+    def print(self, table: Table) -> None:
+        """Any table."""
+        self.out.print(table)
+
+    def say(self, text: str) -> None:
+        """A word beside the result."""
+        self._quiet()
+        self.err.print(text, soft_wrap=True)
+
+    def curves(self, folder: Path) -> None:
+        """Accuracy over rounds, a line of bars for each method."""
+        if self.json:
+            return
+        from consilience.simulation.compare import run_folders
+
+        table = Table(title="accuracy over rounds", title_justify="left")
+        for heading in ("method", "first", "", "last"):
+            table.add_column(heading, no_wrap=True)
+        for run in run_folders(folder):
+            curve = _curve(run.metrics)
+            table.add_row(run.config.method.name, f"{curve[0]:.1f}", bars(curve), f"{curve[-1]:.1f}")
+        self.out.print(table)
+
+
+def _curve(metrics: Path) -> list[float]:
+    by_round: dict[int, list[float]] = {}
+    with metrics.open(encoding="utf-8") as lines:
+        for text in lines:
+            line = json.loads(text)
+            if line["accuracy"] is not None:
+                by_round.setdefault(line["round"], []).append(line["accuracy"])
+    return [float(np.mean(by_round[r])) for r in sorted(by_round)]
+
+
+def bars(curve: Sequence[float], width: int = 60) -> str:
+    """A curve as a line of bars, from 0 to 100 percent."""
+    if len(curve) > width:
+        curve = [curve[i * len(curve) // width] for i in range(width - 1)] + [curve[-1]]
+    return "".join(_BARS[round(value / 100 * (len(_BARS) - 1))] for value in curve)

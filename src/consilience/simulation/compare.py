@@ -1,0 +1,101 @@
+"""Several methods on the same data, seeds and first weights, each in a run folder of its own."""
+
+from __future__ import annotations
+
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from consilience.config import Config, make_config
+from consilience.errors import CheckpointError, ConfigurationError
+from consilience.methods import build_method
+from consilience.simulation.folder import RunFolder, storing
+from consilience.simulation.simulate import OnRound, simulate
+
+_PLAN = "comparison.toml"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison and the folder it is kept in; finished methods are not run again."""
+
+    config: Config
+    methods: tuple[str, ...]
+    folder: Path
+
+    def play(self, on_round: OnRound | None = None) -> Iterator[dict[str, Any]]:
+        """Run what is not finished; one summary for each method in turn."""
+        for name in self.methods:
+            folder = self.folder / name
+            done = RunFolder(folder).result
+            if done is not None:
+                yield done
+            elif (folder / "config.toml").exists():
+                yield simulate(resume=folder, on_round=on_round).summary()
+            else:
+                yield simulate(configured(self.config, name), out=folder, on_round=on_round).summary()
+
+
+def configured(config: Config, method: str) -> Config:
+    """The configuration for one of the methods: its own settings apply only where it is the one configured."""
+    own = config.method.settings if config.method.name == method else {}
+    return make_config(config.model_dump(exclude_none=True) | {"method": {"name": method, **own}})
+
+
+def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
+    """A new comparison; every method is built once first, so that a wrong name is told before the work."""
+    if not methods:
+        raise ConfigurationError("no method to compare; name at least one")
+    if (folder / _PLAN).exists():
+        raise ConfigurationError(f"{folder} holds a comparison already; resume it, or choose another folder")
+    for name in methods:
+        build_method(name, configured(config, name).method.settings)
+    with storing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        plan = {"methods": list(methods), "config": config.model_dump(exclude_none=True)}
+        (folder / _PLAN).write_text(tomli_w.dumps(plan), encoding="utf-8")
+    return Comparison(config, tuple(dict.fromkeys(methods)), folder)
+
+
+def reopen(folder: Path) -> Comparison:
+    """A comparison begun before."""
+    plan = folder / _PLAN
+    if not plan.is_file():
+        raise ConfigurationError(f"{folder} is no comparison: it has no {_PLAN}")
+    try:
+        content = tomllib.loads(plan.read_text(encoding="utf-8"))
+        return Comparison(make_config(content["config"]), tuple(content["methods"]), folder)
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{plan} is damaged: {error}") from error
+
+
+def new_folder(config: Config, what: str) -> Path:
+    """A folder under `runs/` that nobody has yet."""
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.data}-{what}"
+    tries = [base, *(base.with_name(f"{base.name}-{i}") for i in range(2, 1000))]
+    return next(path for path in tries if not path.exists())
+
+
+def run_folders(folder: Path) -> list[RunFolder]:
+    """The run in a folder, or the runs of a comparison."""
+    if (folder / _PLAN).is_file():
+        names = reopen(folder).methods
+        return [RunFolder(folder / name) for name in names if (folder / name / "config.toml").exists()]
+    return [RunFolder.open(folder)]
+
+
+def summaries_of(folder: Path) -> list[Mapping[str, Any]]:
+    """What the runs in a folder came to; a run that is not finished is refused by name."""
+    found = []
+    for run in run_folders(folder):
+        if run.result is None:
+            raise CheckpointError(f"{run.path} is not finished; go on with: consilience run --resume {run.path}")
+        found.append(run.result)
+    if not found:
+        raise CheckpointError(f"{folder} holds no run yet")
+    return found

@@ -1,0 +1,156 @@
+"""The run folder: `config.toml`, `metrics.jsonl` and the newest checkpoint. What is written is never lost.
+
+Files are replaced whole: a new one is written beside the old, brought to disk, and takes its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+from safetensors.numpy import load_file, save_file
+
+from consilience.config import Config, read_config
+from consilience.errors import CheckpointError, ConfigurationError, StorageError
+
+_POINTER = "checkpoint.json"
+_RESULT = "result.json"
+
+
+class RunFolder:
+    """One run's folder on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: Config) -> RunFolder:
+        """A new folder with the resolved configuration; a folder that holds a run already is refused."""
+        if (path / "config.toml").exists():
+            raise ConfigurationError(f"{path} holds a run already; resume it, or choose another folder")
+        folder = cls(path)
+        with storing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            folder._replace("config.toml", config.to_toml().encode())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing run's folder."""
+        if not (path / "config.toml").is_file():
+            raise ConfigurationError(f"{path} is no run folder: it has no config.toml")
+        return cls(path)
+
+    @property
+    def config(self) -> Config:
+        """The resolved configuration of the run."""
+        return read_config(self.path / "config.toml")
+
+    # -- metrics -------------------------------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> Path:
+        """Where the lines of metrics are."""
+        return self.path / "metrics.jsonl"
+
+    def append(self, lines: Iterable[str]) -> None:
+        """Add lines of metrics."""
+        with storing(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    def rewrite(self, lines: Iterable[str]) -> None:
+        """Replace all lines of metrics."""
+        with storing(self.metrics):
+            self._replace("metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
+
+    # -- the result ----------------------------------------------------------------------------------------------------
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What a finished run came to, or None."""
+        file = self.path / _RESULT
+        if not file.exists():
+            return None
+        try:
+            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CheckpointError(f"{file} is damaged: {error}") from error
+        return content
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Keep what the run came to."""
+        with storing(self.path / _RESULT):
+            self._replace(_RESULT, json.dumps(summary, indent=1).encode())
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def save(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Any], round_: int) -> None:
+        """Keep a checkpoint; the one before goes only when this one is safe."""
+        name = f"checkpoint-{round_}.safetensors"
+        with storing(self.path / name):
+            fresh = self.path / f"{name}.new"
+            try:
+                save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, fresh)
+            except safetensors.SafetensorError as error:  # it hides the OSError of a full disk
+                fresh.unlink(missing_ok=True)
+                raise OSError(None, str(error)) from error
+            _sync(fresh)
+            digest = _digest(fresh)
+            fresh.replace(self.path / name)
+            pointer = {"file": name, "sha256": digest, **numbers}
+            self._replace(_POINTER, json.dumps(pointer, indent=1).encode())
+            for old in self.path.glob("checkpoint-*.safetensors"):
+                if old.name != name:
+                    old.unlink(missing_ok=True)
+
+    def load(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """The newest checkpoint, or None where there is none yet; a damaged one is refused by name."""
+        pointer = self.path / _POINTER
+        if not pointer.exists():
+            return None
+        try:
+            numbers = json.loads(pointer.read_text(encoding="utf-8"))
+            file = self.path / Path(numbers["file"]).name
+            expected = numbers["sha256"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{pointer} is damaged: {error}") from error
+        if not file.is_file():
+            raise CheckpointError(f"{file} is missing, though {pointer.name} names it")
+        if _digest(file) != expected:
+            raise CheckpointError(f"{file} is damaged: its SHA-256 is not the one {pointer.name} recorded")
+        return load_file(file), numbers
+
+    def _replace(self, name: str, content: bytes) -> None:
+        fresh = self.path / f"{name}.new"
+        fresh.write_bytes(content)
+        _sync(fresh)
+        fresh.replace(self.path / name)
+
+
+@contextlib.contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Report a disk that is full or a folder that cannot be written by its path."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}; what was written before is whole, "
+            f"and the run can be resumed from its last checkpoint"
+        ) from error
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,110 @@
+"""What a run has been like so far: per round, federation and learner, as arrays and as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from consilience.errors import CheckpointError
+from consilience.simulation.rounds import Record
+
+PHASES = ("train", "exchange", "evaluate")
+
+
+class History:
+    """Records by round; round 0 is what happened before the first."""
+
+    def __init__(self, seeds: tuple[int, ...], learners: int) -> None:
+        self.seeds, self.learners = seeds, learners
+        self.records: list[Record] = []
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+
+    def add(self, record: Record) -> None:
+        """Add the next round."""
+        self.records.append({k: v for k, v in record.items() if not k.startswith("wall.")})
+        for phase in PHASES:
+            self.seconds[phase] += float(record[f"wall.{phase}"])
+
+    @property
+    def rounds(self) -> int:
+        """Rounds played."""
+        return max(len(self.records) - 1, 0)
+
+    def __getitem__(self, metric: str) -> np.ndarray:
+        """A metric over rounds 1, 2, ...: (rounds, federations, learners)."""
+        return np.stack([r[metric] for r in self.records[1:]])
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what is recorded."""
+        return tuple(self.records[0]) if self.records else ()
+
+    def total(self, metric: str) -> np.ndarray:
+        """A metric summed over all rounds, the one before the first included: (federations, learners)."""
+        summed: np.ndarray = np.sum([r[metric] for r in self.records], axis=0)
+        return summed
+
+    def last(self, metric: str) -> np.ndarray:
+        """A metric at the last round that has it, (federations, learners); NaN if none has."""
+        for record in reversed(self.records):
+            if not np.isnan(record[metric]).all():
+                return record[metric]
+        return np.full((len(self.seeds), self.learners), np.nan)
+
+    # -- lines of JSON -------------------------------------------------------------------------------------------------
+
+    def lines(self, round_: int) -> Iterator[str]:
+        """A round as lines, one a learner."""
+        record = self.records[round_]
+        for f, seed in enumerate(self.seeds):
+            for learner in range(self.learners):
+                line: dict[str, Any] = {"round": round_, "seed": seed, "learner": learner}
+                for key, values in record.items():
+                    _nest(line, key, float(values[f, learner]))
+                yield json.dumps(line)
+
+    def read(self, lines: Iterable[str], rounds: int, where: str) -> None:
+        """Take rounds 0 to `rounds` from lines; later ones and a torn last line are left out."""
+        blank: list[dict[str, np.ndarray]] = [{} for _ in range(rounds + 1)]
+        shape = (len(self.seeds), self.learners)
+        seen = 0
+        for text in lines:
+            try:
+                line = json.loads(text)
+                round_, f, learner = line.pop("round"), self.seeds.index(line.pop("seed")), line.pop("learner")
+            except (ValueError, KeyError, AttributeError):
+                continue
+            if round_ > rounds:
+                continue
+            seen += 1
+            for key, value in _flatten(line):
+                column = blank[round_].setdefault(key, np.full(shape, np.nan))
+                column[f, learner] = np.nan if value is None else value
+        if seen != (rounds + 1) * shape[0] * shape[1]:
+            raise CheckpointError(
+                f"{where}: {seen} lines for rounds 0 to {rounds}, expected {(rounds + 1) * shape[0] * shape[1]}; "
+                f"the file was damaged or belongs to another run"
+            )
+        self.records = [dict(r) for r in blank]
+
+
+def _nest(line: dict[str, Any], key: str, value: float) -> None:
+    """Put `a.b` under `a`; NaN, which JSON does not have, becomes null, whole numbers stay whole."""
+    *folders, name = key.split(".")
+    for folder in folders:
+        line = line.setdefault(folder, {})
+    if key == "participated":
+        line[name] = bool(value)
+    else:
+        line[name] = None if np.isnan(value) else int(value) if folders == ["bytes"] else value
+
+
+def _flatten(line: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
+    for key, value in line.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,27 @@
+"""How much memory a simulation holds, over all its processes."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+
+def held_mb(processes: Iterable[int]) -> float:
+    """MiB held by these processes together, memory they share counted once.
+
+    Linux tells each process's proportional share; elsewhere this process's peak has to do.
+    """
+    try:
+        return sum(_proportional_kb(p) for p in processes) / 1024
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def _proportional_kb(process: int) -> int:
+    for line in Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1])
+    raise OSError(f"process {process} tells no memory")

@@ -1,0 +1,79 @@
+"""What came out of a run: numbers with their spread, what they cost, and the whole history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.config import Config
+from consilience.simulation.history import History
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run's outcome. `history[metric]` is (rounds, seeds, learners)."""
+
+    config: Config
+    history: History
+    engine: str
+    model: str
+    message_bytes: dict[str, int]
+    peak_memory_mb: float
+    finished: bool = True
+    folder: Path | None = None
+
+    @property
+    def accuracy(self) -> np.ndarray:
+        """In percent, after the last round tested: (seeds, learners)."""
+        return self.history.last("accuracy")
+
+    def summary(self) -> dict[str, Any]:
+        """The run as one JSON object."""
+        history, config = self.history, self.config
+        rounds = max(history.rounds, 1)
+        moved = {way: history.total(f"bytes.{way}") for way in ("up", "down")}
+        later = {way: total - history.records[0][f"bytes.{way}"] for way, total in moved.items()}
+        before = _spread(history.last("accuracy_before"))
+        return {
+            "method": config.method.name,
+            "settings": config.method.settings,
+            "data": config.data,
+            "model": self.model,
+            "learners": history.learners,
+            "rounds": history.rounds,
+            "seeds": len(history.seeds),
+            "engine": self.engine,
+            "device": config.device,
+            "accuracy": _spread(self.accuracy),
+            "accuracy_local": _spread(history.last("accuracy_local")),
+            "accuracy_before": before if before["mean"] is not None else None,
+            "bytes": {way: float(total.mean() / rounds) for way, total in later.items()},
+            "message_bytes": self.message_bytes,
+            "bytes_total": float(sum(total.sum() for total in moved.values()) / len(history.seeds)),
+            "seconds": {"total": sum(history.seconds.values()), **history.seconds},
+            "peak_memory_mb": self.peak_memory_mb,
+            "finished": self.finished,
+            "run": str(self.folder) if self.folder else None,
+        }
+
+    def table(self) -> str:
+        """The last round in a few lines of text."""
+        from consilience.report.tables import comparison, plain_text
+
+        return plain_text(comparison([self.summary()]))
+
+
+def _spread(values: np.ndarray) -> dict[str, Any]:
+    """Mean over seeds and learners, and how far each moves it; values are (seeds, learners)."""
+    if np.isnan(values).all():
+        return {"mean": None, "std_seeds": None, "std_learners": None, "by_seed": []}
+    by_seed = np.nanmean(values, axis=1)
+    return {
+        "mean": float(by_seed.mean()),
+        "std_seeds": float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None,
+        "std_learners": float(np.nanstd(values, axis=1).mean()),
+        "by_seed": [float(x) for x in by_seed],
+    }

@@ -1,0 +1,235 @@
+"""`simulate`: one run, from settings to a result; begun, watched, interrupted, resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from consilience.config import Config, make_config
+from consilience.data import Dataset, load
+from consilience.errors import ConfigurationError
+from consilience.method import Method
+from consilience.methods import build_method
+from consilience.simulation.folder import RunFolder
+from consilience.simulation.history import History
+from consilience.simulation.loop import LoopEngine, default_workers
+from consilience.simulation.memory import held_mb
+from consilience.simulation.result import Result
+from consilience.simulation.rounds import Rounds
+from consilience.simulation.scene import Model, Scene, set_scene
+
+OnRound = Callable[[str, int, int, History], None]
+"""Called after each round with the method's name, the round, how many there will be, and the history so far."""
+_SAVE_SECONDS = 30.0  # between checkpoints; resuming gives the same bits from any of them
+_WORTH_WORKERS = 2e9  # samples x parameters below which starting processes takes longer than the work
+
+
+def simulate(
+    config: Config | None = None,
+    *,
+    data: Dataset | str | None = None,
+    model: Model | Sequence[Model] | None = None,
+    method: Method | str | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_round: OnRound | None = None,
+    **settings: Any,
+) -> Result:
+    """Simulate a federation and return what came out.
+
+    data, model, method: names, or your own: a `Dataset`, a function that builds a model (or one for each learner), a
+    `Method`. settings: the keys of the configuration, such as `rounds=50`. out: a folder to keep the run in.
+    resume: the folder of a run to go on with; it gives the same bits as a run that was never stopped.
+
+        >>> result = simulate(method="representation-sharing", rounds=2, learners=2)
+        >>> result.accuracy.shape
+        (1, 2)
+    """
+    folder = None
+    if resume is not None:
+        if config is not None or settings or out is not None:
+            raise ConfigurationError("resume takes its settings from the run's folder; give it no others")
+        folder = RunFolder.open(Path(resume))
+        config = folder.config
+    else:
+        config = _resolve(config, data, model, method, settings)
+    chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
+    dataset = data if isinstance(data, Dataset) else load(
+        config.data, directory=config.data_dir, train=config.train, test=config.test
+    )
+    models = _models(model, config)
+    _check_device(config.device)
+    scene = set_scene(config, chosen, dataset, models)
+    if out is not None:
+        folder = RunFolder.create(Path(out), config)
+    with LoopEngine(list(scene.plans), dataset, _workers(config, scene)) as engine:
+        return _Run(config, scene, engine, folder, on_round).go()
+
+
+def _resolve(
+    config: Config | None,
+    data: Dataset | str | None,
+    model: Model | Sequence[Model] | None,
+    method: Method | str | None,
+    settings: dict[str, Any],
+) -> Config:
+    given = config.model_dump(exclude_none=True) if config else {}
+    given |= settings
+    if data is not None:
+        given["data"] = data if isinstance(data, str) else data.name
+    if isinstance(model, str):
+        given["model"] = model
+    elif model is not None:
+        given["model"] = ",".join(_model_name(m) for m in (model if isinstance(model, Sequence) else [model]))
+    if isinstance(method, str):
+        given["method"] = {"name": method}
+    elif method is not None:
+        given["method"] = {"name": method.name}
+    resolved = make_config(given)
+    return resolved.model_copy(update={"model": resolved.model_name})
+
+
+def _model_name(model: Model) -> str:
+    return model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
+
+
+def _models(model: Model | Sequence[Model] | None, config: Config) -> Sequence[Model]:
+    if model is None:
+        return config.model_name.split(",")
+    if isinstance(model, str):
+        return model.split(",")
+    return list(model) if isinstance(model, Sequence) else [model]
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ConfigurationError(f"unknown device {device!r}; there are cpu, cuda and cuda:NUMBER") from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError(f"device {device!r} was asked for, but this machine has no GPU that torch can use")
+
+
+def _workers(config: Config, scene: Scene) -> int:
+    if config.workers is not None:
+        return config.workers
+    size = sum(
+        float(p.members.sizes.sum()) * sum(map(_size, p.blueprint.build().parameters())) * p.schedule.epochs
+        for p in scene.plans
+    )
+    rows = sum(len(p.members) for p in scene.plans)
+    return min(default_workers(), rows) if size * config.rounds > _WORTH_WORKERS else 0
+
+
+def _size(parameter: torch.Tensor) -> int:
+    return parameter.numel()
+
+
+class _Run:
+    """The course of one run: begin or go on, play, record, keep."""
+
+    def __init__(
+        self, config: Config, scene: Scene, engine: LoopEngine, folder: RunFolder | None, on_round: OnRound | None
+    ) -> None:
+        self.config, self.scene, self.engine, self.folder, self.on_round = config, scene, engine, folder, on_round
+        self.rounds = Rounds(scene, engine)
+        self.history = History(scene.seeds, scene.learners)
+        self.peak = 0.0
+        self._measured = self._saved = -float("inf")
+
+    def go(self) -> Result:
+        first = self.rounds.begin()
+        if not self._resumed():
+            self.history.add(first)
+            self._keep(0)
+            self._save()
+        with self._stop_on_interrupt() as stop:
+            while self.rounds.round < self.config.rounds and not stop.is_set():
+                self._play()
+        if self.rounds.round != self.saved_round:
+            self._save()
+        result = self._result()
+        if self.folder is not None and result.finished:
+            self.folder.finish(result.summary())
+        return result
+
+    def _resumed(self) -> bool:
+        checkpoint = self.folder.load() if self.folder else None
+        if checkpoint is None or self.folder is None:
+            return False
+        arrays, numbers = checkpoint
+        self.rounds.load(arrays, numbers)
+        with self.folder.metrics.open(encoding="utf-8") as lines:
+            self.history.read(lines, self.rounds.round, str(self.folder.metrics))
+        self.history.seconds = dict(numbers["seconds"])
+        self.folder.rewrite(line for r in range(self.rounds.round + 1) for line in self.history.lines(r))
+        self.saved_round = self.rounds.round
+        return True
+
+    def _play(self) -> None:
+        following = self.rounds.round + 1
+        due = following % self.config.eval_every == 0 or following == self.config.rounds
+        self.history.add(self.rounds.play(evaluate=due))
+        self._keep(following)
+        self._measure()
+        if self.on_round is not None:
+            self.on_round(self.scene.method.name, following, self.config.rounds, self.history)
+        if time.monotonic() - self._saved > _SAVE_SECONDS:
+            self._save()
+
+    def _keep(self, round_: int) -> None:
+        if self.folder is not None:
+            self.folder.append(self.history.lines(round_))
+
+    def _save(self) -> None:
+        self.saved_round, self._saved = self.rounds.round, time.monotonic()
+        if self.folder is not None:
+            arrays, numbers = self.rounds.state()
+            self.folder.save(arrays, numbers | {"seconds": self.history.seconds}, self.rounds.round)
+
+    def _measure(self) -> None:
+        if time.monotonic() - self._measured > 1.0 or self.rounds.round == self.config.rounds:
+            self.peak = max(self.peak, held_mb([os.getpid(), *self.engine.processes]))
+            self._measured = time.monotonic()
+
+    @contextlib.contextmanager
+    def _stop_on_interrupt(self) -> Iterator[threading.Event]:
+        """Ctrl-C ends the run after its round, where there is a folder to resume it from; a second one ends it now."""
+        stop = threading.Event()
+        if self.folder is None or threading.current_thread() is not threading.main_thread():
+            yield stop
+            return
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if stop.is_set():
+                raise KeyboardInterrupt
+            stop.set()
+
+        before = signal.signal(signal.SIGINT, ask)
+        try:
+            yield stop
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _result(self) -> Result:
+        traffic = self.rounds.traffic[0]
+        names = list(traffic.channels)
+        return Result(
+            config=self.config,
+            history=self.history,
+            engine=self.engine.name,
+            model=self.config.model_name,
+            message_bytes={"up": traffic.up(names), "down": traffic.down(names)},
+            peak_memory_mb=self.peak,
+            finished=self.rounds.round >= self.config.rounds,
+            folder=self.folder.path if self.folder else None,
+        )
