@@ -1,1 +1,72 @@
-"""Learn together without sharing data or models."""
+"""Learn together without sharing data or models.
+
+    >>> import consilience
+    >>> result = consilience.simulate(method="fedavg", rounds=1, learners=2)
+    >>> print(result.table())  # doctest: +SKIP
+
+Names are loaded when they are first used, so that a relay never imports torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from consilience.config import Config
+    from consilience.data import Dataset, load
+    from consilience.errors import ConsilienceError
+    from consilience.exchanges import Exchange, Logits, Observations, Prototypes, Weights
+    from consilience.method import Method, Role
+    from consilience.methods import build_method
+    from consilience.models import SplitModel
+    from consilience.simulation.result import Result
+    from consilience.simulation.simulate import simulate
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Config": "config",
+    "ConsilienceError": "errors",
+    "Dataset": "data",
+    "Exchange": "exchanges",
+    "Logits": "exchanges",
+    "Method": "method",
+    "Observations": "exchanges",
+    "Prototypes": "exchanges",
+    "Result": "simulation.result",
+    "Role": "method",
+    "SplitModel": "models",
+    "Weights": "exchanges",
+    "build_method": "methods",
+    "load": "data",
+    "simulate": "simulation.simulate",
+}
+
+__all__ = [
+    "Config",
+    "ConsilienceError",
+    "Dataset",
+    "Exchange",
+    "Logits",
+    "Method",
+    "Observations",
+    "Prototypes",
+    "Result",
+    "Role",
+    "SplitModel",
+    "Weights",
+    "build_method",
+    "load",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'consilience' has no attribute {name!r}")
+    return getattr(import_module(f"consilience.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -32,7 +32,8 @@ Out = Annotated[Path | None, typer.Option(help="folder to keep the run in (defau
 Resume = Annotated[Path | None, typer.Option(help="go on with the run in this folder")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object a line on standard output, nothing else")]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any setting, such as method.kd=3; may be repeated")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="any setting, such as method.kd=3; may be repeated"),
 ]
 
 
@@ -47,7 +48,9 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         shown = f"{field.description} [{field.default}]" if field.default is not None else field.description
         option = typer.Option(help=shown, show_default=False, rich_help_panel="Settings")
         parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+            )
         )
 
     def wrapper(**given: Any) -> None:
@@ -164,7 +167,9 @@ def show(
     screen.curves(folder)
 
 
-def _gather(config: Path | None, overrides: Sequence[str] | None, settings: dict[str, Any], method: str | None) -> Config:
+def _gather(
+    config: Path | None, overrides: Sequence[str] | None, settings: dict[str, Any], method: str | None
+) -> Config:
     """Settings from a file, then options, then --set; the last word counts."""
     from consilience.config import make_config, override, read_config
 

@@ -50,6 +50,7 @@ class Exact(Encoding):
     lossy: bool = False
 
     def quantise(self, x: Array) -> Array:
+        """What the far side will see of `x`."""
         return x
 
 
@@ -61,6 +62,7 @@ class Half(Encoding):
     bits: int = 16
 
     def quantise(self, x: Array) -> Array:
+        """What the far side will see of `x`."""
         xp = array_namespace(x)
         return xp.astype(xp.astype(xp.clip(x, -65504.0, 65504.0), xp.float16), x.dtype)
 
@@ -84,6 +86,7 @@ class Byte(Encoding):
         return levels + 0.0, scale  # + 0.0 turns -0 into 0: whole numbers on the wire have only one zero
 
     def quantise(self, x: Array) -> Array:
+        """What the far side will see of `x`."""
         xp = array_namespace(x)
         levels, scale = self.levels(x)
         return xp.reshape(levels * scale[:, None], x.shape)
@@ -112,6 +115,7 @@ class Bit(Encoding):
         return mean if self.unit is None else xp.full_like(mean, self.unit)
 
     def quantise(self, x: Array) -> Array:
+        """What the far side will see of `x`."""
         xp = array_namespace(x)
         scale = self.scale(x)
         return xp.where(x >= 0, scale, -scale)

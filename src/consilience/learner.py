@@ -275,7 +275,7 @@ class Learner:
 
     def _pass(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         self.model.eval()
-        features = torch.cat([self.model.features(part) for part in inputs.split(PASS_ROWS)])
+        features = torch.cat([self.model.features(part) for part in torch.split(inputs, PASS_ROWS)])
         return features, self.model.classifier(features)
 
     def _encoded(self, exchange: Exchange, put: Contribution) -> Contribution:
@@ -306,7 +306,10 @@ class Learner:
     def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """How many test samples of each class are told right, (classes,)."""
         self.model.eval()
-        right = [self.model(x).argmax(1) == y for x, y in zip(inputs.split(256), targets.split(256), strict=True)]
+        right = [
+            self.model(x).argmax(1) == y
+            for x, y in zip(torch.split(inputs, 256), torch.split(targets, 256), strict=True)
+        ]
         return torch.bincount(targets[torch.cat(right)], minlength=self.task.classes)
 
 

@@ -26,6 +26,7 @@ class Field:
 
     @property
     def size(self) -> int:
+        """How many values."""
         return math.prod(self.shape)
 
 
@@ -44,6 +45,7 @@ class Tensor:
     high: float = math.inf
 
     def field(self, direction: Direction) -> Field:
+        """The tensor as it travels one way."""
         encoding = self.up if direction == "up" else self.down
         return Field(self.shape, encoding, self.low, self.high)
 
@@ -96,6 +98,7 @@ class Pool(Channel):
     include_self: bool = True
 
     def message(self, direction: Direction) -> dict[str, Field]:
+        """The part of a body that belongs to this channel: `keep` entries up, `draw` down."""
         count = self.keep if direction == "up" else self.draw
         fields = Channel.message(self, direction)
         return {k: replace(f, shape=(count, *f.shape)) for k, f in fields.items()}

@@ -17,7 +17,6 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.task import Task
 
-
 Buffers = Literal["share", "local"]
 
 

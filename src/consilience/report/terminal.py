@@ -36,7 +36,11 @@ class Screen:
         if not self.err.is_terminal:
             return
         if self._progress is None:
-            columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total} {task.fields[seen]}")
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total} {task.fields[seen]}"),
+            )
             self._progress = Progress(*columns, TimeRemainingColumn(), console=self.err, transient=True)
             self._progress.start()
         if method != self._method:

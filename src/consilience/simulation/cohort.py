@@ -30,7 +30,7 @@ class Members:
     @property
     def sizes(self) -> np.ndarray:
         """How many samples each row has."""
-        return self.stop - self.start
+        return np.subtract(self.stop, self.start)
 
     def __len__(self) -> int:
         return len(self.learner)

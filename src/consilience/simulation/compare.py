@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,7 @@ def run_folders(folder: Path) -> list[RunFolder]:
     return [RunFolder.open(folder)]
 
 
-def summaries_of(folder: Path) -> list[Mapping[str, Any]]:
+def summaries_of(folder: Path) -> list[dict[str, Any]]:
     """What the runs in a folder came to; a run that is not finished is refused by name."""
     found = []
     for run in run_folders(folder):

@@ -7,20 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor
 
 from consilience import schema
-from consilience.channels import Answer, EntryPool, MovingMean, StandingMean, Tensors
-
-Kept = StandingMean | MovingMean | EntryPool
-
-
-def keep(channel: schema.Channel, members: int, start: Tensors, like: Tensor) -> Kept:
-    """The channel itself, for a schema."""
-    if isinstance(channel, schema.Pool):
-        return EntryPool(channel, members, like)
-    if isinstance(channel, schema.Mean) and channel.moving:
-        return MovingMean(channel, start)
-    if isinstance(channel, schema.Mean):
-        return StandingMean(channel, members, like)
-    raise TypeError(f"no such channel: {type(channel).__name__}")
+from consilience.channels import Answer, EntryPool, Kept, MovingMean, StandingMean, Tensors, keep
 
 
 class Federation:
@@ -104,5 +91,7 @@ def _as_sent(answer: Answer, channel: schema.Channel) -> Answer:
         if not encoding.lossy:
             tensors[name] = value
         else:
-            tensors[name] = encoding.quantise(value.reshape(-1, *value.shape[2:]) if lead else value).reshape(value.shape)
+            tensors[name] = encoding.quantise(value.reshape(-1, *value.shape[2:]) if lead else value).reshape(
+                value.shape
+            )
     return Answer(tensors, answer.count, answer.version)

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from consilience.errors import CheckpointError
-from consilience.simulation.rounds import Record
-
-PHASES = ("train", "exchange", "evaluate")
+from consilience.simulation.record import PHASES, Record
 
 
 class History:

@@ -136,6 +136,8 @@ def _put_shapes(channel: schema.Channel) -> dict[str, tuple[int, ...]]:
 
 
 def _rows_per_job(plan: CohortPlan, learner: Learner) -> int:
-    put = sum(t.up.bits and schema.Field(t.shape).size * 4 for c in learner.channels.values() for t in c.tensors.values())
+    put = sum(
+        t.up.bits and schema.Field(t.shape).size * 4 for c in learner.channels.values() for t in c.tensors.values()
+    )
     by_memory = _SLOT_BYTES // max(put, 1)
     return max(1, min(_ROWS, len(plan.members) // _JOBS, by_memory))

@@ -42,7 +42,7 @@ class Presence:
     @property
     def exchanges(self) -> np.ndarray:
         """Who both trains and can be reached."""
-        return self.participates & self.online
+        return np.logical_and(self.participates, self.online)
 
 
 def presence(seed: int, round_: int, learners: int, participation: float, offline: float) -> Presence:

@@ -63,8 +63,10 @@ def simulate(
     else:
         config = _resolve(config, data, model, method, settings)
     chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
-    dataset = data if isinstance(data, Dataset) else load(
-        config.data, directory=config.data_dir, train=config.train, test=config.test
+    dataset = (
+        data
+        if isinstance(data, Dataset)
+        else load(config.data, directory=config.data_dir, train=config.train, test=config.test)
     )
     models = _models(model, config)
     _check_device(config.device)

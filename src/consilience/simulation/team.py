@@ -174,7 +174,7 @@ def dismiss_all() -> None:
 
 
 def portable(plans: list[CohortPlan]) -> bool:
-    """Whether other processes can be given these plans: not where a class or function lives in the user's own script."""
+    """Whether other processes can be given these plans: not where a class or function lives in a user's script."""
     try:
         return b"__main__" not in pickle.dumps(plans)
     except (pickle.PicklingError, AttributeError, TypeError):

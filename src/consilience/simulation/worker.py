@@ -41,7 +41,7 @@ def serve(connection: Connection, channel: socket.socket) -> None:
             if kind == "setup":
                 hands = None  # lets go of the last simulation's memory first
                 _, (fd, *_), _, _ = socket.recv_fds(channel, 1, 1)
-                hands = _set_up(*content, fd)
+                hands = _set_up(content[0], content[1], fd)
                 reply: tuple[str, Any] = ("ready", None)
             else:
                 assert hands is not None

@@ -1,0 +1,28 @@
+"""What a relay keeps: running means and pools, and nothing about learning.
+
+One code for the relay (NumPy) and the simulator (torch), written against the array-API standard. Members are numbers;
+a put names several at once, so that one request and a whole simulated federation take the same path.
+"""
+
+from __future__ import annotations
+
+from consilience import schema
+from consilience.channels.answer import Answer, Tensors
+from consilience.channels.moving import MovingMean
+from consilience.channels.pool import EntryPool
+from consilience.channels.standing import StandingMean
+from consilience.encodings import Array
+
+Kept = StandingMean | MovingMean | EntryPool
+
+
+def keep(channel: schema.Channel, members: int, start: Tensors, like: Array) -> Kept:
+    """The channel itself, for a schema; `like` says which arrays it keeps."""
+    if isinstance(channel, schema.Pool):
+        return EntryPool(channel, members, like)
+    if not isinstance(channel, schema.Mean):
+        raise TypeError(f"no such channel: {type(channel).__name__}")
+    return MovingMean(channel, start) if channel.moving else StandingMean(channel, members, like)
+
+
+__all__ = ["Answer", "EntryPool", "Kept", "MovingMean", "StandingMean", "Tensors", "keep"]

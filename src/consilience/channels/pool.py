@@ -1,0 +1,121 @@
+"""A pool: everybody's newest entries, of which a reader gets a few random ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from consilience import schema
+from consilience.channels.answer import Answer, Tensors, by_row, checked, double
+from consilience.encodings import Array
+from consilience.errors import ChannelError
+from consilience.randomness import uniform
+
+
+class EntryPool:
+    """Each member's newest entries, of which an answer is a few random ones."""
+
+    def __init__(self, channel: schema.Pool, members: int, like: Array) -> None:
+        xp, place = array_namespace(like), device(like)
+        self.channel, self.members = channel, members
+        lead = (members, channel.keep)
+        self.values = {
+            k: xp.zeros((*lead, *t.shape), dtype=like.dtype, device=place) for k, t in channel.tensors.items()
+        }
+        self.weights = xp.zeros((*lead, *channel.rows), dtype=xp.float64, device=place)
+        self.present = np.zeros(lead, dtype=bool)
+
+    def put(self, members: Sequence[int], tensors: Tensors, weights: Array) -> None:
+        """Take up to `keep` new entries from each member: tensors (k, entries, ...), weights (k, entries, *rows)."""
+        who = checked(members, self.members, self.channel.name)
+        new = weights.shape[1]
+        if new > self.channel.keep:
+            raise ChannelError(f"{self.channel.name}: {new} entries put at once, at most {self.channel.keep} are kept")
+        for store, fresh in [(self.values[k], tensors[k]) for k in self.values] + [(self.weights, double(weights))]:
+            xp = array_namespace(store)
+            store[who] = xp.concat([fresh, store[who][:, : self.channel.keep - new]], axis=1)
+        self.present[who] = np.concatenate(
+            [np.ones((len(who), new), dtype=bool), self.present[who][:, : self.channel.keep - new]], axis=1
+        )
+
+    def answer(self, readers: Sequence[int], *where: int) -> list[Answer]:
+        """`draw` random entries for each reader, seeded by `where` (a federation's seed and the round)."""
+        who = checked(readers, self.members, self.channel.name)
+        rows = self.channel.rows if self.channel.by == "row" else ()
+        have = self._having(rows)  # (entries, *rows): which entries may be drawn for which row
+        picks = np.stack(
+            [self._picks(have[(slice(None), *row)], who, row, where) for row in np.ndindex(*rows)], axis=-1
+        ).reshape(len(who), self.channel.draw, *rows)  # entry numbers, -1 for none
+        return [self._gather(p) for p in picks]
+
+    def _having(self, rows: tuple[int, ...]) -> np.ndarray:
+        present = self.present.reshape(-1)
+        if not rows:
+            return present
+        weights = np.asarray(self.weights.tolist() if not isinstance(self.weights, np.ndarray) else self.weights)
+        return present.reshape(-1, *(1,) * len(rows)) & (weights.reshape(-1, *rows) > 0)
+
+    def _picks(self, have: np.ndarray, who: np.ndarray, row: tuple[int, ...], where: tuple[int, ...]) -> np.ndarray:
+        """Entry numbers (readers, draw), without repetition where there are enough."""
+        entries = np.flatnonzero(have)
+        owners = entries // self.channel.keep
+        if self.channel.scope == "oneself":
+            return np.stack([_cycle(entries[owners == reader], self.channel.draw) for reader in who])
+        draws = np.arange(self.channel.draw)
+        chance = uniform(f"pool {self.channel.name}", *where, *row, who[:, None], draws[None, :])  # (readers, draw)
+        if self.channel.include_self:
+            return _distinct(chance, np.broadcast_to(entries, (len(who), len(entries))))
+        return np.stack([_distinct(chance[i : i + 1], entries[owners != r][None])[0] for i, r in enumerate(who)])
+
+    def _gather(self, picks: np.ndarray) -> Answer:
+        """The entries picked, (draw, ...): whole ones, or row by row; where nothing was there, zeros with count 0."""
+        index: tuple[Any, ...] = (np.maximum(picks, 0),)
+        if picks.ndim > 1:
+            index += tuple(
+                np.arange(n).reshape((-1,) + (1,) * (picks.ndim - 2 - i)) for i, n in enumerate(picks.shape[1:])
+            )
+        taken = self.weights.reshape((-1, *self.channel.rows))[index]
+        xp = array_namespace(taken)
+        found = xp.asarray(picks >= 0, device=device(taken))
+        found = xp.reshape(found, tuple(found.shape) + (1,) * (taken.ndim - found.ndim))
+        count = xp.where(found, taken, xp.zeros_like(taken))
+        tensors = {}
+        for name, store in self.values.items():
+            value = store.reshape((-1, *store.shape[2:]))[index]
+            tensors[name] = xp.where(by_row(count, value) > 0, value, xp.zeros_like(value))
+        return Answer(tensors, count)
+
+    def state(self) -> dict[str, Array]:
+        """Everything a restart needs."""
+        named = {f"values.{k}": v for k, v in self.values.items()}
+        return named | {"weights": self.weights, "present": self.present.astype(np.uint8)}
+
+    def load(self, state: Tensors) -> None:
+        """Go on from what `state` gave."""
+        self.values = {k: state[f"values.{k}"] for k in self.values}
+        self.weights = state["weights"]
+        self.present = np.array(state["present"], dtype=bool)
+
+
+def _cycle(entries: np.ndarray, draw: int) -> np.ndarray:
+    if not len(entries):
+        return np.full(draw, -1)
+    return entries[np.arange(draw) % len(entries)]
+
+
+def _distinct(chance: np.ndarray, entries: np.ndarray) -> np.ndarray:
+    """Floyd's sampling without repetition, for many readers at once: entries (readers, n) -> (readers, draw)."""
+    readers, draw = chance.shape
+    n = entries.shape[1]
+    if n <= draw:
+        return np.stack([_cycle(e, draw) for e in entries]) if readers else np.zeros((0, draw), dtype=np.int64)
+    picked = np.full((readers, draw), -1, dtype=np.int64)
+    for j in range(draw):
+        top = n - draw + j
+        guess = (chance[:, j] * (top + 1)).astype(np.int64)
+        taken = (picked[:, :j] == guess[:, None]).any(axis=1)
+        picked[:, j] = np.where(taken, top, guess)
+    return np.take_along_axis(entries, picked, axis=1)

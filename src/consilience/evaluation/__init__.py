@@ -1,0 +1,5 @@
+"""Evaluation: how good a model is."""
+
+from consilience.evaluation.accuracy import accuracy
+
+__all__ = ["accuracy"]

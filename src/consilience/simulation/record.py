@@ -1,0 +1,35 @@
+"""What one round was like: metric names to (federations, learners) arrays, NaN where a learner has none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from consilience.learner import Learner
+
+Record = dict[str, np.ndarray]
+PHASES = ("train", "exchange", "evaluate")
+
+
+def terms_of(learner: Learner) -> list[str]:
+    """Names of the loss terms, in the order training reports them."""
+    return [learner.role.objective.name, *(e.name for e in learner.exchanges)]
+
+
+def blank(federations: int, learners: int, machinery: Iterable[Learner]) -> Record:
+    """A record of a round in which nothing has happened yet."""
+    shape = (federations, learners)
+    terms = dict.fromkeys(f"loss.{t}" for m in machinery for t in terms_of(m))
+    extra = dict.fromkeys(k for m in machinery for e in m.exchanges for k in e.metrics(m.task, 0.0))
+    missing = [*terms, "accuracy", "accuracy_local", "accuracy_before", *extra]
+    zero = ["bytes.up", "bytes.down", *(f"seconds.{p}" for p in PHASES), "participated"]
+    record = {k: np.full(shape, np.nan) for k in missing} | {k: np.zeros(shape) for k in zero}
+    return record | {f"wall.{p}": np.zeros(()) for p in PHASES}
+
+
+def share_out(wall: float, spent: Mapping[str, float], record: Record) -> None:
+    """Wall-clock time of work done side by side, by the phases it was spent on."""
+    total = sum(spent.values()) or 1.0
+    for phase in PHASES:
+        record[f"wall.{phase}"] += wall * spent.get(phase, 0.0) / total
