@@ -77,7 +77,7 @@ class Learner:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def _name_tensors(self) -> None:
-        """Lay out parameters (the model's, then the exchanges' modules'), floating buffers, and whole-number buffers."""
+        """Lay out parameters (the model's, then the exchanges' modules'), floating buffers, and whole numbers."""
         self._parameters = dict(self.model.named_parameters())
         for exchange, modules in self.modules.items():
             self._parameters |= {f"{exchange}/{k}": p for k, p in modules.named_parameters()}

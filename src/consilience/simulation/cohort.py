@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.learner import Blueprint, Row
@@ -22,15 +23,15 @@ class Members:
     federation: np.ndarray
     learner: np.ndarray
     seed: np.ndarray  # the federation's
-    start: np.ndarray  # the learner's samples are index[start:stop]
-    stop: np.ndarray
+    start: NDArray[np.int64]  # the learner's samples are index[start:stop]
+    stop: NDArray[np.int64]
     even: np.ndarray  # whether all learners of the federation have equally many samples
     index: np.ndarray  # all learners' samples, as positions in the training set
 
     @property
-    def sizes(self) -> np.ndarray:
+    def sizes(self) -> NDArray[np.int64]:
         """How many samples each row has."""
-        return np.subtract(self.stop, self.start)
+        return self.stop - self.start
 
     def __len__(self) -> int:
         return len(self.learner)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from consilience.randomness import uniform
 
-Indices = np.ndarray
+Indices = NDArray[np.int64]
 
 
 def batches(
@@ -36,13 +37,13 @@ def batches(
 class Presence:
     """Who trains and who can be reached in a round, (learners,) each."""
 
-    participates: np.ndarray
-    online: np.ndarray
+    participates: NDArray[np.bool_]
+    online: NDArray[np.bool_]
 
     @property
-    def exchanges(self) -> np.ndarray:
+    def exchanges(self) -> NDArray[np.bool_]:
         """Who both trains and can be reached."""
-        return np.logical_and(self.participates, self.online)
+        return self.participates & self.online
 
 
 def presence(seed: int, round_: int, learners: int, participation: float, offline: float) -> Presence:
