@@ -245,7 +245,7 @@ def test_a_step_wider_than_the_bounds_earns_no_allowance() -> None:
 
 def test_a_mean_that_rounds_upwards_is_allowed() -> None:
     bound, rounded_up = np.float32(0.1), 0
-    for n in range(1, 500):
+    for n in range(1, 200):
         x = np.full(n, bound)
         rounded_up += bool(BIT.scale(x) > bound)
         for sign in (1, -1):
@@ -295,7 +295,7 @@ def bodies(draw: st.DrawFn, inside: bool = False) -> tuple[dict[str, Field], dic
     return message, tensors
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=200)
 @given(bodies())
 def test_round_trip_is_quantise_bit_for_bit(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
     message, tensors = case
@@ -323,7 +323,7 @@ def test_round_trip_is_torchs_quantise(case: tuple[dict[str, Field], dict[str, V
             assert seen[name].tobytes() == expected.tobytes()
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=200)
 @given(bodies(inside=True))
 def test_what_was_within_bounds_is_never_refused(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
     message, tensors = case

@@ -102,7 +102,7 @@ def run(
 @with_settings
 def compare(
     config: ConfigFile = None,
-    methods: Annotated[str, typer.Option(help="methods to compare, separated by commas")] = COMPARED,
+    methods: Annotated[str | None, typer.Option(help=f"methods to compare, separated by commas [{COMPARED}]")] = None,
     set_: Set = None,
     out: Out = None,
     resume: Resume = None,
@@ -115,11 +115,11 @@ def compare(
 
     screen = Screen(json_)
     if resume is not None:
-        _refuse_beside_resume(config, None, set_, out, settings)
+        _refuse_beside_resume(config, methods, set_, out, settings)
         work = comparison.reopen(resume)
     else:
         wanted = _gather(config, set_, settings or {}, None)
-        names = [name.strip() for name in methods.split(",") if name.strip()]
+        names = [name.strip() for name in (COMPARED if methods is None else methods).split(",") if name.strip()]
         work = comparison.begin(wanted, names, out or comparison.new_folder(wanted, "compare"))
     summaries = []
     for summary in work.play(screen.on_round):

@@ -49,7 +49,7 @@ class Config(BaseModel):
     lr: float = Field(1e-3, gt=0, description="learning rate")
     participation: float = Field(1.0, gt=0, le=1, description="share of learners that take part in a round")
     offline: float = Field(0.0, ge=0, le=1, description="chance that a learner cannot be reached in a round")
-    seed: int = Field(0, ge=0, description="the first seed")
+    seed: int = Field(0, ge=0, le=2**53, description="the first seed")
     seeds: int = Field(1, ge=1, description="how many seeds to run")
     eval_every: int = Field(1, ge=1, description="test every so many rounds, and after the last")
     engine: Literal["auto", "loop"] = Field("auto", description="how learners are run")

@@ -12,9 +12,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named tensor lies in the flat vector."""
+    """Where each named tensor lies in the flat vector.
+
+    channels_last: kernels of convolutions lie with their channels innermost, as a CPU likes them best.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
+    channels_last: bool = False
 
     @property
     def size(self) -> int:
@@ -26,13 +30,24 @@ class Layout:
         views, start = {}, 0
         for name, shape in self.shapes.items():
             stop = start + math.prod(shape)
-            views[name] = flat[start:stop].view(shape)
+            views[name] = self._shaped(flat[start:stop], shape)
             start = stop
         return views
 
+    def _shaped(self, part: Tensor, shape: tuple[int, ...]) -> Tensor:
+        if not self.channels_last or len(shape) != 4:
+            return part.view(shape)
+        outputs, inputs, height, width = shape
+        return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+
+    def _laid(self, tensor: Tensor) -> Tensor:
+        if self.channels_last and tensor.ndim == 4:
+            tensor = tensor.permute(0, 2, 3, 1)
+        return tensor.reshape(-1)
+
     def flat(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The named tensors end to end."""
-        parts = [tensors[name].reshape(-1) for name in self.shapes]
+        parts = [self._laid(tensors[name]) for name in self.shapes]
         return torch.cat(parts) if parts else torch.empty(0)
 
     def mask(self, names: set[str]) -> Tensor:

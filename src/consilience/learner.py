@@ -85,7 +85,7 @@ class Learner:
         self._buffers = {k: b for k, b in buffers.items() if b.is_floating_point()}
         self._counters = {k: b for k, b in buffers.items() if not b.is_floating_point()}
         self.parameters, self.buffers, self.counters = (
-            Layout({k: tuple(t.shape) for k, t in named.items()})
+            Layout({k: tuple(t.shape) for k, t in named.items()}, channels_last=self.device.type == "cpu")
             for named in (self._parameters, self._buffers, self._counters)
         )
         self.gradient = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
@@ -173,10 +173,12 @@ class Learner:
 
     def _bare_view(self, exchange: Exchange) -> View:
         """A view for hooks that look at the model and not at data."""
+        return self._view(exchange, **self._nothing())
+
+    def _nothing(self) -> dict[str, Tensor]:
         empty = torch.empty(0, dtype=self.dtype, device=self.device)
-        return self._view(
-            exchange, inputs=empty, features=empty, logits=empty, targets=empty.long(), valid=empty, samples=empty.sum()
-        )
+        names = ("inputs", "features", "logits", "valid")
+        return dict.fromkeys(names, empty) | {"targets": empty.long(), "samples": empty.sum()}
 
     def _state(self, exchange: Exchange) -> dict[str, Tensor]:
         prefix = f"state.{exchange.name}."
@@ -250,33 +252,35 @@ class Learner:
 
     @torch.no_grad()
     def contribute(
-        self, inputs: Tensor, targets: Tensor, draws: Mapping[str, Tensor], received: Mapping[str, Received]
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        samples: int,
+        draws: Mapping[str, Tensor],
+        received: Mapping[str, Received],
     ) -> dict[str, Contribution]:
-        """One pass over the learner's samples, and what every exchange in `received` puts up, as the wire shows it."""
-        features, logits = self._pass(inputs)
+        """One pass over the learner's samples, and what every exchange in `received` puts up, as the wire shows it.
+
+        Where none of them looks at samples there is no pass, and their number is enough.
+        """
+        active = [e for e in self.exchanges if e.name in received]
+        seen = self._samples(inputs, targets) if any(e.looks for e in active) else self._nothing()
+        seen["samples"] = torch.tensor(float(samples), dtype=self.dtype, device=self.device)
         gradients = self.parameters.views(self.summed) if not self.all_trained else {}
         put: dict[str, Contribution] = {}
-        for e in self.exchanges:
-            if e.name not in received:
-                continue
-            view = self._view(
-                e,
-                inputs=inputs,
-                features=features,
-                logits=logits,
-                targets=targets,
-                valid=torch.ones(len(targets), dtype=self.dtype, device=self.device),
-                samples=torch.tensor(float(len(targets)), dtype=self.dtype, device=self.device),
-                gradients={n: gradients[n] for n in part_of(e.owns, self.task.parameters)} if e.owns else {},
-                draws=draws.get(e.name, torch.empty(0, 0)),
-            )
+        for e in active:
+            own = {n: gradients[n] for n in part_of(e.owns, self.task.parameters)} if e.owns else {}
+            view = self._view(e, **seen, gradients=own, draws=draws.get(e.name, torch.empty(0, 0)))
             put[e.name] = self._encoded(e, e.contribute(self._state(e), view, received[e.name]))
         return put
 
-    def _pass(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def _samples(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """All of the learner's samples as exchanges see them, in evaluation mode."""
         self.model.eval()
         features = torch.cat([self.model.features(part) for part in torch.split(inputs, PASS_ROWS)])
-        return features, self.model.classifier(features)
+        valid = torch.ones(len(targets), dtype=self.dtype, device=self.device)
+        logits = self.model.classifier(features)
+        return {"inputs": inputs, "features": features, "logits": logits, "targets": targets, "valid": valid}
 
     def _encoded(self, exchange: Exchange, put: Contribution) -> Contribution:
         """What the relay will see: quantised, with what was rounded away last time added first."""

@@ -8,6 +8,7 @@ splitmix64's finaliser over 64-bit integers; both libraries wrap around on overf
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ def _mix(x: Array) -> Array:
     return x ^ _shift(x, 31)
 
 
+@cache
 def key(purpose: str) -> int:
     """A purpose in words as a signed 64-bit number."""
     return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little", signed=True)
@@ -42,8 +44,9 @@ def bits(purpose: str, *where: Array) -> Array:
     for coordinate in where:
         if isinstance(coordinate, int | np.integer | np.ndarray):
             coordinate = np.asarray(coordinate, dtype=np.int64)
-        elif isinstance(state, np.ndarray):  # a torch tensor joins: its library carries on
-            state = coordinate.new_tensor(state)
+        else:  # a torch tensor joins: its library carries on, in 64 bits
+            coordinate = coordinate.long()
+            state = coordinate.new_tensor(state) if isinstance(state, np.ndarray) else state
         with np.errstate(over="ignore"):
             state = _mix(_joined(state, coordinate))
     return state

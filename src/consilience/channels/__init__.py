@@ -22,7 +22,7 @@ def keep(channel: schema.Channel, members: int, start: Tensors, like: Array) -> 
         return EntryPool(channel, members, like)
     if not isinstance(channel, schema.Mean):
         raise TypeError(f"no such channel: {type(channel).__name__}")
-    return MovingMean(channel, start) if channel.moving else StandingMean(channel, members, like)
+    return MovingMean(channel, members, start) if channel.moving else StandingMean(channel, members, like)
 
 
 __all__ = ["Answer", "EntryPool", "Kept", "MovingMean", "StandingMean", "Tensors", "keep"]

@@ -36,8 +36,10 @@ def double(x: Array) -> Array:
 
 
 def checked(members: Sequence[int], count: int, channel: str) -> np.ndarray:
-    """Member numbers as an array; numbers the channel does not have are refused."""
+    """Member numbers as an array; numbers the channel does not have, or named twice, are refused."""
     who = np.asarray(members, dtype=np.int64)
     if who.size and (who.min() < 0 or who.max() >= count):
         raise ChannelError(f"{channel}: members {who.min()} to {who.max()} named, the channel has 0 to {count - 1}")
+    if len(np.unique(who)) < who.size:
+        raise ChannelError(f"{channel}: members {sorted(who.tolist())} named; each may be named once at a time")
     return who

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from consilience import schema
-from consilience.channels.answer import Answer, Tensors, double
+from consilience.channels.answer import Answer, Tensors, checked, double
 from consilience.encodings import Array
 from consilience.errors import ChannelError
 
@@ -21,53 +22,64 @@ class MovingMean:
     closes. The reply is quantised once, with error feedback, and added to the common values here and at every member.
     """
 
-    def __init__(self, channel: schema.Mean, start: Tensors) -> None:
-        self.channel = channel
+    def __init__(self, channel: schema.Mean, members: int, start: Tensors) -> None:
+        if set(start) != set(channel.tensors):
+            raise ChannelError(
+                f"{channel.name}: starts from values for {sorted(start)}; a moving mean needs one for each of its "
+                f"tensors, {sorted(channel.tensors)}"
+            )
+        self.channel, self.members = channel, members
         self.common = dict(start)
-        self.sums = {k: double(v) * 0 for k, v in self.common.items()}
+        self._total = self._flat({k: v[None] for k, v in self.common.items()})[0] * 0
         self.errors = {k: v * 0 for k, v in self.common.items() if channel.tensors[k].down.feedback}
         self.version, self.weight = 0, 0.0
-        self._waiting: dict[int, tuple[dict[str, Array], float]] = {}
+        self._waiting: dict[int, tuple[Array, float]] = {}
         self._expected: list[int] = []
         self._counted: set[int] = set()
 
     def expect(self, members: Sequence[int]) -> None:
         """Say who will put before the next close."""
-        self._expected = sorted(int(m) for m in members)
+        who = checked(members, self.members, self.channel.name)
+        self._expected = [m for m in sorted(who.tolist()) if m not in self._counted]
+        self._fold_in_order()
 
     def put(self, members: Sequence[int], tensors: Tensors, weights: Array, versions: Sequence[int]) -> list[int]:
         """Take changes (k, ...) made from the common values at `versions`; members refused as too stale come back."""
-        refused = []
-        for i, (member, version) in enumerate(zip(members, versions, strict=True)):
-            staleness = self.version - int(version)
-            if member in self._counted or member in self._waiting:
-                raise ChannelError(f"{self.channel.name}: member {member} has put since the last close already")
-            if staleness < 0:
-                raise ChannelError(f"{self.channel.name}: version {version} is ahead of the channel's {self.version}")
-            if staleness > self.channel.max_staleness:
-                refused.append(int(member))
-                continue
-            weight = float(weights[i]) / (1.0 + staleness) ** 0.5
-            self._waiting[int(member)] = ({k: v[i] for k, v in tensors.items()}, weight)
+        who = checked(members, self.members, self.channel.name).tolist()
+        weighed = [self._weighed(*put) for put in zip(who, map(float, weights), map(int, versions), strict=True)]
+        for member, weight, change in zip(who, weighed, self._flat(tensors), strict=True):
+            if weight is not None:
+                self._waiting[member] = (change, weight)
         self._fold_in_order()
-        return refused
+        return [member for member, weight in zip(who, weighed, strict=True) if weight is None]
+
+    def _weighed(self, member: int, weight: float, version: int) -> float | None:
+        """What a put will weigh, or None where it is too stale; one that may not be is refused before any is taken."""
+        if member in self._counted or member in self._waiting:
+            raise ChannelError(f"{self.channel.name}: member {member} has put since the last close already")
+        if not 0 <= weight < math.inf:
+            raise ChannelError(f"{self.channel.name}: member {member} weighs {weight}; it must be finite, 0 or more")
+        staleness = self.version - version
+        if staleness < 0:
+            raise ChannelError(f"{self.channel.name}: version {version} is ahead of the channel's {self.version}")
+        return weight / (1.0 + staleness) ** 0.5 if staleness <= self.channel.max_staleness else None
 
     def _fold_in_order(self) -> None:
         while self._expected and self._expected[0] in self._waiting:
             self._fold(self._expected.pop(0))
 
     def _fold(self, member: int) -> None:
-        tensors, weight = self._waiting.pop(member)
-        for name, total in self.sums.items():
-            self.sums[name] = total + double(tensors[name]) * weight
+        change, weight = self._waiting.pop(member)
+        self._total = self._total + change * weight
         self.weight += weight
         self._counted.add(member)
 
     @property
     def ready(self) -> bool:
         """Whether everybody expected, or the quorum, has put."""
-        have = len(self._counted) + len(self._waiting)
-        return have > 0 and (not self._expected or have >= (self.channel.quorum or have + 1))
+        have, quorum = len(self._counted) + len(self._waiting), self.channel.quorum
+        everybody = not self._expected and (quorum is None or bool(self._counted))  # where anybody was expected
+        return have > 0 and (everybody or (quorum is not None and have >= quorum))
 
     def close(self) -> bool:
         """Move the common values by the mean change; False, and nothing moves, where nobody weighed anything."""
@@ -77,13 +89,20 @@ class MovingMean:
         self._expected, self._counted = [], set()
         if weight <= 0:
             return False
-        for name, total in self.sums.items():
-            xp, common = array_namespace(total), self.common[name]
-            reply = self._encoded(name, xp.astype(total / weight, common.dtype))
-            self.common[name] = common + reply
-            self.sums[name] = total * 0
+        mean, self._total, start = self._total / weight, self._total * 0, 0
+        for name, common in self.common.items():
+            xp, stop = array_namespace(common), start + math.prod(common.shape)
+            change = xp.astype(xp.reshape(mean[start:stop], common.shape), common.dtype)
+            self.common[name] = common + self._encoded(name, change)
+            start = stop
         self.version += 1
         return True
+
+    def _flat(self, tensors: Tensors) -> Array:
+        """Contributions (k, ...) end to end and in float64, (k, size): adding one is then one sum, not one a tensor."""
+        parts = [tensors[k] for k in self.common]
+        xp = array_namespace(parts[0])
+        return double(xp.concat([xp.reshape(p, (p.shape[0], -1)) for p in parts], axis=1))
 
     def _encoded(self, name: str, change: Array) -> Array:
         encoding = self.channel.tensors[name].down

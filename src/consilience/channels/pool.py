@@ -97,7 +97,7 @@ class EntryPool:
         """Go on from what `state` gave."""
         self.values = {k: state[f"values.{k}"] for k in self.values}
         self.weights = state["weights"]
-        self.present = np.array(state["present"], dtype=bool)
+        self.present = np.array(state["present"].tolist(), dtype=bool)
 
 
 def _cycle(entries: np.ndarray, draw: int) -> np.ndarray:

@@ -27,6 +27,7 @@ class StandingMean:
         self.weights = xp.zeros((members, *channel.rows), dtype=xp.float64, device=place)
         self.sums = {k: xp.zeros(s, dtype=xp.float64, device=place) for k, s in shapes.items()}
         self.count = xp.zeros(channel.rows, dtype=xp.float64, device=place)
+        self.holders = _holders(self.weights)  # members who have the row
         self.put_at = np.full(members, -1, dtype=np.int64)  # the round of each member's newest contribution
 
     def put(self, members: Sequence[int], tensors: Tensors, weights: Array, now: int = 0) -> None:
@@ -50,10 +51,22 @@ class StandingMean:
         for name, total in self.sums.items():
             kept = self.values[name]
             fresh, stale = double(tensors[name]), double(kept[who])
-            self.sums[name] = total + xp.sum(by_row(weights, fresh) * fresh - by_row(old, stale) * stale, axis=0)
+            changes = by_row(weights, fresh) * fresh - by_row(old, stale) * stale
+            for i in range(len(who)):  # one member after the other: the same bits however many put at once
+                total = total + changes[i]
+            self.sums[name] = total
             kept[who] = tensors[name]
         self.count = self.count + xp.sum(weights - old, axis=0)
         self.weights[who] = weights
+        self.holders = self.holders + _holders(weights) - _holders(old)
+        self._clear(self.holders == 0)
+
+    def _clear(self, rows: Array) -> None:
+        """Nothing stays of rows that nobody has: what fractions leave when they are taken out again is not quite 0."""
+        xp = array_namespace(rows)
+        self.count = xp.where(rows, xp.zeros_like(self.count), self.count)
+        for name, total in self.sums.items():
+            self.sums[name] = xp.where(by_row(rows, total), xp.zeros_like(total), total)
 
     def answer(self) -> Answer:
         """The mean over everybody; rows nobody has are zeros with count 0."""
@@ -67,7 +80,10 @@ class StandingMean:
 
     def own(self, members: Sequence[int]) -> list[Answer]:
         """What each member alone has put: the answer under the scope "oneself"."""
-        return [Answer({k: v[m] for k, v in self.values.items()}, self.weights[m]) for m in members]
+        who = checked(members, self.members, self.channel.name)
+        # Copies: the next put changes the values in place.
+        values, weights = {k: v[who] for k, v in self.values.items()}, self.weights[who]
+        return [Answer({k: v[i] for k, v in values.items()}, weights[i]) for i in range(len(who))]
 
     def state(self) -> dict[str, Array]:
         """Everything a restart needs."""
@@ -79,4 +95,11 @@ class StandingMean:
         self.values = {k: state[f"values.{k}"] for k in self.values}
         self.sums = {k: state[f"sums.{k}"] for k in self.sums}
         self.weights, self.count = state["weights"], state["count"]
-        self.put_at = np.array(state["put_at"], dtype=np.int64)
+        self.holders = _holders(self.weights)
+        self.put_at = np.array(state["put_at"].tolist(), dtype=np.int64)
+
+
+def _holders(weights: Array) -> Array:
+    """How many of these weigh anything, by row."""
+    xp = array_namespace(weights)
+    return xp.sum(xp.astype(weights > 0, xp.int64), axis=0)

@@ -88,6 +88,8 @@ class Exchange:
     """Of the exchange, its channel and its loss term."""
     eager: ClassVar[bool] = False
     """Whether the untrained model's contribution is put up before the first round."""
+    looks: ClassVar[bool] = True
+    """Whether `contribute` looks at samples: where no exchange does, the pass over them is left out."""
     layers: tuple[str, ...] = ()
     """Modules of the model whose outputs the view should carry."""
     owns: str | None = None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+
+def one_hot(targets: Tensor, classes: int) -> Tensor:
+    """(rows, classes): true at the row's class. torch's own looks at the values, which a stack does not allow."""
+    return targets[:, None] == torch.arange(classes, device=targets.device)
 
 
 def membership(targets: Tensor, classes: int, valid: Tensor) -> Tensor:
     """(rows, classes): 1 where the row is a sample of the class."""
-    return F.one_hot(targets, classes).to(valid.dtype) * valid[:, None]
+    return one_hot(targets, classes).to(valid.dtype) * valid[:, None]
 
 
 def class_means(values: Tensor, targets: Tensor, classes: int, valid: Tensor, least: int) -> tuple[Tensor, Tensor]:
@@ -30,7 +34,7 @@ def sampled_means(
     # Sorting by class + chance puts each class in a block, shuffled; padding goes last.
     place = torch.where(valid > 0, targets, classes).to(chance.dtype) + chance
     order = place.argsort()
-    position = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    position = torch.zeros_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
     first = total.cumsum(0) - total  # (classes,) where each block begins
     rank = position - first[targets].to(position.dtype)
     chosen = member * (rank < size).to(member.dtype)[:, None]

@@ -14,7 +14,7 @@ from consilience import schema
 from consilience.checks import number, one_of, whole
 from consilience.encodings import FLOAT32, Encoding
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
-from consilience.exchanges.classwise import sampled_means
+from consilience.exchanges.classwise import one_hot, sampled_means
 from consilience.task import Task
 
 Discriminator = Literal["classifier", "exponential"]
@@ -96,7 +96,7 @@ class Observations(Exchange):
             present = present[chosen]  # (rows, classes)
         else:
             same, present = same[0], present[0].expand_as(same[0])
-        answer = F.one_hot(view.targets, view.task.classes).to(same.dtype)
+        answer = one_hot(view.targets, view.task.classes).to(same.dtype)
         loss = -(answer * same.clamp(min=_TINY).log() + (1 - answer) * (1 - same).clamp(min=_TINY).log())
         return (loss * present).sum() / present.sum().clamp(min=1)
 

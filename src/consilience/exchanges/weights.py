@@ -36,6 +36,7 @@ class Weights(Exchange):
     """
 
     name: ClassVar[str] = "weights"
+    looks: ClassVar[bool] = False
     part: str = "*"
     prox: float = 0.0
     every: int = 1

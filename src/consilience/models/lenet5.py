@@ -26,7 +26,8 @@ class LeNet5Features(nn.Module):
         """Three convolutions, averaged over all places, then linear and tanh."""
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)  # (n, 6, height / 2, width / 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)  # (n, 16, height / 4, width / 4)
-        x = F.relu(self.conv3(x)).mean(dim=(-2, -1))  # (n, 120)
+        x = F.relu(self.conv3(x))  # (n, 120, height / 4, width / 4)
+        x = F.avg_pool2d(x, x.shape[-2:]).flatten(1)  # (n, 120); keeps the memory format, which a mean does not
         return torch.tanh(self.linear(x))  # (n, 84)
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from consilience.errors import CheckpointError
 from consilience.report.tables import comparison
 from consilience.simulation.history import History
 
@@ -102,12 +103,15 @@ class Screen:
 
 def _curve(metrics: Path) -> list[float]:
     by_round: dict[int, list[float]] = {}
-    with metrics.open(encoding="utf-8") as lines:
-        for text in lines:
-            line = json.loads(text)
-            if line["accuracy"] is not None:
-                by_round.setdefault(line["round"], []).append(line["accuracy"])
-    return [float(np.mean(by_round[r])) for r in sorted(by_round)]
+    try:
+        with metrics.open(encoding="utf-8") as lines:
+            for text in lines:
+                line = json.loads(text)
+                if line["accuracy"] is not None:
+                    by_round.setdefault(line["round"], []).append(line["accuracy"])
+        return [float(np.mean(by_round[r])) for r in sorted(by_round)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{metrics} is damaged or missing: {error}") from error
 
 
 def bars(curve: Sequence[float], width: int = 60) -> str:

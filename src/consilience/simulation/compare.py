@@ -51,15 +51,20 @@ def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
     """A new comparison; every method is built once first, so that a wrong name is told before the work."""
     if not methods:
         raise ConfigurationError("no method to compare; name at least one")
-    if (folder / _PLAN).exists():
+    if (folder / _PLAN).exists() and run_folders(folder):
         raise ConfigurationError(f"{folder} holds a comparison already; resume it, or choose another folder")
-    for name in methods:
+    for name in (names := tuple(dict.fromkeys(methods))):
         build_method(name, configured(config, name).method.settings)
+    if config.method.settings and config.method.name not in names:
+        raise ConfigurationError(
+            f"method.{next(iter(config.method.settings))} is set for method {config.method.name!r}, which is not "
+            f"compared; say which it is for with --set method.name=NAME"
+        )
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        plan = {"methods": list(methods), "config": config.model_dump(exclude_none=True)}
+        plan = {"methods": list(names), "config": config.model_dump(exclude_none=True)}
         (folder / _PLAN).write_text(tomli_w.dumps(plan), encoding="utf-8")
-    return Comparison(config, tuple(dict.fromkeys(methods)), folder)
+    return Comparison(config, names, folder)
 
 
 def reopen(folder: Path) -> Comparison:
@@ -70,7 +75,7 @@ def reopen(folder: Path) -> Comparison:
     try:
         content = tomllib.loads(plan.read_text(encoding="utf-8"))
         return Comparison(make_config(content["config"]), tuple(content["methods"]), folder)
-    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{plan} is damaged: {error}") from error
 
 

@@ -38,7 +38,7 @@ class Federation:
         """Take contributions; who was refused as too stale comes back."""
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
-            return channel.put(members, {k: t.clone() for k, t in tensors.items()}, weights, versions)
+            return channel.put(members, tensors, weights, versions)
         if isinstance(channel, StandingMean):
             channel.put(members, tensors, weights, now)
         else:
@@ -84,14 +84,5 @@ class Federation:
 def _as_sent(answer: Answer, channel: schema.Channel) -> Answer:
     if channel.scope == "oneself":
         return answer  # nothing travels
-    lead = isinstance(channel, schema.Pool)
-    tensors = {}
-    for name, value in answer.tensors.items():
-        encoding = channel.tensors[name].down
-        if not encoding.lossy:
-            tensors[name] = value
-        else:
-            tensors[name] = encoding.quantise(value.reshape(-1, *value.shape[2:]) if lead else value).reshape(
-                value.shape
-            )
+    tensors = {name: channel.tensors[name].down.quantise(value) for name, value in answer.tensors.items()}
     return Answer(tensors, answer.count, answer.version)

@@ -60,6 +60,14 @@ class RunFolder:
         """Where the lines of metrics are."""
         return self.path / "metrics.jsonl"
 
+    def lines(self) -> Iterator[str]:
+        """The lines of metrics; what is no text comes as such, for whoever reads them to refuse."""
+        try:
+            with self.metrics.open(encoding="utf-8", errors="replace") as file:
+                yield from file
+        except OSError as error:
+            raise CheckpointError(f"{self.metrics} cannot be read: {error.strerror or error}") from error
+
     def append(self, lines: Iterable[str]) -> None:
         """Add lines of metrics."""
         with storing(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
@@ -102,10 +110,10 @@ class RunFolder:
                 fresh.unlink(missing_ok=True)
                 raise OSError(None, str(error)) from error
             _sync(fresh)
-            digest = _digest(fresh)
+            _sync(self.metrics)
+            pointer = {"file": name, "sha256": _digest(fresh), "config": _digest(self.path / "config.toml"), **numbers}
             fresh.replace(self.path / name)
-            pointer = {"file": name, "sha256": digest, **numbers}
-            self._replace(_POINTER, json.dumps(pointer, indent=1).encode())
+            self._replace(_POINTER, json.dumps({"seal": _seal(pointer), **pointer}, indent=1).encode())
             for old in self.path.glob("checkpoint-*.safetensors"):
                 if old.name != name:
                     old.unlink(missing_ok=True)
@@ -117,10 +125,16 @@ class RunFolder:
             return None
         try:
             numbers = json.loads(pointer.read_text(encoding="utf-8"))
+            if numbers.pop("seal") != _seal(numbers):
+                raise ValueError("its numbers are not the ones that were written")
             file = self.path / Path(numbers["file"]).name
-            expected = numbers["sha256"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            expected, config = numbers["sha256"], numbers["config"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{pointer} is damaged: {error}") from error
+        if _digest(self.path / "config.toml") != config:
+            raise CheckpointError(
+                f"{self.path / 'config.toml'} is not as it was when the run began; a run goes on with its own settings"
+            )
         if not file.is_file():
             raise CheckpointError(f"{file} is missing, though {pointer.name} names it")
         if _digest(file) != expected:
@@ -149,6 +163,11 @@ def storing(path: Path) -> Iterator[None]:
 def _sync(path: Path) -> None:
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def _seal(numbers: Mapping[str, Any]) -> str:
+    """A digest of the numbers themselves, so that a changed one is noticed."""
+    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

@@ -6,6 +6,7 @@ learners put up is written into numbered slots of it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class Done:
 
     losses: np.ndarray | None = None  # (rows, terms)
     right: np.ndarray | None = None  # (rows, classes) test samples told right
-    finite: list[str] = field(default_factory=list)  # for each row the exchange that put up what is no number, or ""
+    finite: list[str] = field(default_factory=list)  # for each row what is no number, in words, or ""
     seconds: dict[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -142,6 +143,8 @@ class Hands:
             right = learner.evaluate(self.data.test_inputs, self.data.test_targets).numpy(force=True)
         clock.lap("evaluate")
         bad = self._put(job, i, {name: held[name] for name in job.put[i]}) if job.put[i] else ""
+        if job.train and not torch.isfinite(learner.row["parameters"].sum()):
+            bad = "a parameter is no number after training"
         clock.lap("exchange")
         return losses.numpy(force=True), right, bad, clock.laps
 
@@ -173,20 +176,22 @@ class Hands:
         return torch.from_numpy(drawn).to(self.data.inputs.device)
 
     def _put(self, job: Work, i: int, received: Mapping[str, Received]) -> str:
-        """Write what a row puts up into the job's slot; name the exchange if it is no number."""
+        """Write what a row puts up into the job's slot; say so if it is no number."""
         cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
         members, number = cohort.plan.members, job.rows[i]
         where = int(members.seed[number]), job.round, int(members.learner[number]), -1
-        samples = torch.from_numpy(cohort.samples(number)).to(self.data.inputs.device)
-        draws = {
-            e.name: self._draws(e, e.sample_draws, len(samples), *where)
-            for e in learner.exchanges
-            if e.sample_draws and e.name in received
-        }
-        put = learner.contribute(self.data.inputs[samples], self.data.targets[samples], draws, received)
+        positions = cohort.samples(number)
+        active = [e for e in learner.exchanges if e.name in received]
+        draws = {e.name: self._draws(e, e.sample_draws, len(positions), *where) for e in active if e.sample_draws}
+        if any(e.looks for e in active):
+            samples = torch.from_numpy(positions).to(self.data.inputs.device)
+            inputs, targets = self.data.inputs[samples], self.data.targets[samples]
+        else:
+            inputs = targets = self.data.targets[:0]
+        put = learner.contribute(inputs, targets, len(positions), draws, received)
         for name, contribution in put.items():
             if not self._write(job, i, name, contribution):
-                return name
+                return f"exchange {name!r} would put up what is no number"
         return ""
 
     def _write(self, job: Work, i: int, name: str, put: Contribution) -> bool:
@@ -194,7 +199,7 @@ class Hands:
         slot, finite = self.slots[job.cohort], True
         for key, value in {**put.tensors, "": put.weight}.items():
             slot[f"{name}.{key}"][job.slot, i].copy_(value)
-            finite &= bool(torch.isfinite(value.sum()))
+            finite = finite and math.isfinite(value.sum())
         return finite
 
     def _receive(self, job: Receive) -> Done:

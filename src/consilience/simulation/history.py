@@ -68,22 +68,27 @@ class History:
         """Take rounds 0 to `rounds` from lines; later ones and a torn last line are left out."""
         blank: list[dict[str, np.ndarray]] = [{} for _ in range(rounds + 1)]
         shape = (len(self.seeds), self.learners)
-        seen = 0
+        seen: set[tuple[int, int, int]] = set()
+        columns: set[str] = set()
         for text in lines:
             try:
                 line = json.loads(text)
                 round_, f, learner = line.pop("round"), self.seeds.index(line.pop("seed")), line.pop("learner")
-            except (ValueError, KeyError, AttributeError):
+                if not (0 <= round_ <= rounds and 0 <= learner < self.learners):
+                    continue
+                flat = dict(_flatten(line))
+                if set(flat) != (columns := columns or set(flat)):
+                    continue
+                for key, value in flat.items():
+                    column = blank[round_].setdefault(key, np.full(shape, np.nan))
+                    column[f, learner] = np.nan if value is None else value
+            except (ValueError, KeyError, AttributeError, TypeError, IndexError):
                 continue
-            if round_ > rounds:
-                continue
-            seen += 1
-            for key, value in _flatten(line):
-                column = blank[round_].setdefault(key, np.full(shape, np.nan))
-                column[f, learner] = np.nan if value is None else value
-        if seen != (rounds + 1) * shape[0] * shape[1]:
+            seen.add((round_, f, learner))
+        expected = (rounds + 1) * shape[0] * shape[1]
+        if len(seen) != expected:
             raise CheckpointError(
-                f"{where}: {seen} lines for rounds 0 to {rounds}, expected {(rounds + 1) * shape[0] * shape[1]}; "
+                f"{where}: {len(seen)} whole lines for rounds 0 to {rounds}, expected {expected}; "
                 f"the file was damaged or belongs to another run"
             )
         self.records = [dict(r) for r in blank]

@@ -57,8 +57,13 @@ class LoopEngine:
         self.cohorts = self.hands.cohorts
         if self.workers:
             self._team = team_of(self.workers)
-            self._team.set_up(plans, arena)
-            arena.close()
+            try:
+                self._team.set_up(plans, arena)
+            except BaseException as error:
+                self.__exit__(type(error), error, None)
+                raise
+            finally:
+                arena.close()
 
     def _shapes(self, plans: list[CohortPlan], learners: list[Learner], data: Dataset) -> Shapes:
         dtype = plans[0].blueprint.dtype

@@ -170,7 +170,7 @@ class Rounds:
         wrong = [term for term, loss in losses.items() if not np.isfinite(loss)]
         if not wrong and not bad:
             return
-        what = f"loss term {wrong[0]!r} is no number" if wrong else f"exchange {bad!r} would put up what is no number"
+        what = f"loss term {wrong[0]!r} is no number" if wrong else bad
         raise TrainingError(
             f"learner {at[1]} (seed {self.scene.seeds[at[0]]}), round {self.round}: {what}; "
             f"try a smaller learning rate or weight"

@@ -124,6 +124,11 @@ def _plan(
     )
     members = _members(learners, seeds, parts)
     least = _least_batch(blueprint, members, data.classes)
+    if config.batch_size < least:
+        raise ConfigurationError(
+            f"batch_size is {config.batch_size}, and BatchNorm in model {name!r} needs at least {least} samples in a "
+            f"batch; take larger batches or a model without BatchNorm"
+        )
     epochs = method.roles[role].epochs or config.epochs
     schedule = Schedule(config.batch_size, epochs, least, config.optimiser_state == "reset")
     return CohortPlan(f"{role} {name}", role, blueprint, members, schedule)

@@ -16,7 +16,7 @@ import torch
 
 from consilience.config import Config, make_config
 from consilience.data import Dataset, load
-from consilience.errors import ConfigurationError
+from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.simulation.folder import RunFolder
@@ -117,6 +117,8 @@ def _check_device(device: str) -> None:
         kind = torch.device(device).type
     except RuntimeError:
         raise ConfigurationError(f"unknown device {device!r}; there are cpu, cuda and cuda:NUMBER") from None
+    if kind not in ("cpu", "cuda"):
+        raise ConfigurationError(f"device {device!r} cannot be used; there are cpu, cuda and cuda:NUMBER")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError(f"device {device!r} was asked for, but this machine has no GPU that torch can use")
 
@@ -169,10 +171,12 @@ class _Run:
         if checkpoint is None or self.folder is None:
             return False
         arrays, numbers = checkpoint
-        self.rounds.load(arrays, numbers)
-        with self.folder.metrics.open(encoding="utf-8") as lines:
-            self.history.read(lines, self.rounds.round, str(self.folder.metrics))
-        self.history.seconds = dict(numbers["seconds"])
+        try:
+            self.rounds.load(arrays, numbers)
+        except (KeyError, RuntimeError) as error:  # a model, data or method of one's own that is not the run's
+            raise CheckpointError(f"the checkpoint in {self.folder.path} is of another run: {error}") from error
+        self.history.read(self.folder.lines(), self.rounds.round, str(self.folder.metrics))
+        self.history.seconds, self.peak = dict(numbers["seconds"]), float(numbers["peak_memory_mb"])
         self.folder.rewrite(line for r in range(self.rounds.round + 1) for line in self.history.lines(r))
         self.saved_round = self.rounds.round
         return True
@@ -189,14 +193,19 @@ class _Run:
             self._save()
 
     def _keep(self, round_: int) -> None:
-        if self.folder is not None:
+        if self.folder is None:
+            return
+        if round_:
             self.folder.append(self.history.lines(round_))
+        else:  # a run that was stopped before its first checkpoint begins anew
+            self.folder.rewrite(self.history.lines(round_))
 
     def _save(self) -> None:
         self.saved_round, self._saved = self.rounds.round, time.monotonic()
         if self.folder is not None:
             arrays, numbers = self.rounds.state()
-            self.folder.save(arrays, numbers | {"seconds": self.history.seconds}, self.rounds.round)
+            spent = {"seconds": self.history.seconds, "peak_memory_mb": self.peak}
+            self.folder.save(arrays, numbers | spent, self.rounds.round)
 
     def _measure(self) -> None:
         if time.monotonic() - self._measured > 1.0 or self.rounds.round == self.config.rounds:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import io
 import os
 import pickle
 import socket
@@ -23,12 +24,22 @@ from consilience.simulation.hands import Done, Job, Learn, Work
 _AHEAD = 2  # jobs a worker has in hand, so that it never waits for the next
 
 
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    # glibc gives memory of this size back at once and takes it anew at every step; page faults cost a tenth of one.
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_TOP_PAD_": str(2**24),
+}
+
+
 class Worker:
     """One process and the line to it."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment = _ENVIRONMENT | os.environ
         environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
         with theirs:
             self.process = subprocess.Popen(
@@ -176,6 +187,25 @@ def dismiss_all() -> None:
 def portable(plans: list[CohortPlan]) -> bool:
     """Whether other processes can be given these plans: not where a class or function lives in a user's script."""
     try:
-        return b"__main__" not in pickle.dumps(plans)
+        reader = _Reader(io.BytesIO(pickle.dumps(plans)))
+        reader.load()
     except (pickle.PicklingError, AttributeError, TypeError):
         return False
+    return all(_importable(module.partition(".")[0]) for module in reader.modules)
+
+
+class _Reader(pickle.Unpickler):
+    """Notes which modules a pickle needs."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.modules: set[str] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        self.modules.add(module)
+        return super().find_class(module, name)
+
+
+def _importable(package: str) -> bool:
+    """Whether a new process finds it too, and not only this one, which has loaded it by some other way."""
+    return package != "__main__" and any(finder.find_spec(package, None) for finder in sys.meta_path)

@@ -16,18 +16,24 @@ class Traffic:
         self.channels = dict(channels)
         self._size = cache(self._measure)
 
-    def message(self, direction: Direction, names: Iterable[str] | None = None) -> dict[str, Field]:
-        """A whole body, for all channels or some."""
-        wanted = self.channels if names is None else set(names)
-        parts = [c.message(direction) for n, c in self.channels.items() if n in wanted]
-        return {k: f for part in parts for k, f in part.items()}
+    def message(
+        self, direction: Direction, names: Iterable[str] | None = None, whole: Iterable[str] = ()
+    ) -> dict[str, Field]:
+        """A whole body, for all channels or some; those in `whole` come as common values and not as a reply."""
+        wanted, values = self.channels if names is None else set(names), set(whole)
+        fields: dict[str, Field] = {}
+        for name, channel in self.channels.items():
+            if name in wanted:
+                part = channel.message(direction)
+                fields |= {k: Field(f.shape) for k, f in part.items()} if name in values else part
+        return fields
 
-    def _measure(self, direction: Direction, names: frozenset[str]) -> int:
-        return wire.size(self.message(direction, names))
+    def _measure(self, direction: Direction, names: frozenset[str], whole: frozenset[str]) -> int:
+        return wire.size(self.message(direction, names, whole))
 
     def up(self, names: Iterable[str]) -> int:
         """Bytes of a body that puts up these channels."""
-        return self._size("up", frozenset(names))
+        return self._size("up", frozenset(names), frozenset())
 
     def down(self, names: Iterable[str], missed: Mapping[str, int] | None = None) -> int:
         """Bytes of a body that answers these channels.
@@ -35,12 +41,15 @@ class Traffic:
         Where replies of a moving mean were missed, they come one by one, or the whole common values do where that is
         less.
         """
-        total = self._size("down", frozenset(names))
+        wanted, whole, earlier = frozenset(names), frozenset[str](), 0
+        body = self._size("down", wanted, whole)
         for name, replies in (missed or {}).items():
-            if name not in names or replies == 1:
+            if name not in wanted or replies <= 1:
                 continue
-            one = self._size("down", frozenset([name]))
-            # Without any reply missing or new, this channel's part of the body falls away.
-            whole = wire.size({k: Field(f.shape) for k, f in self.channels[name].message("down").items()})
-            total += min((replies - 1) * one, whole - one)
-        return total
+            one_by_one = (replies - 1) * self._size("down", frozenset([name]), frozenset())
+            instead = self._size("down", wanted, whole | {name})
+            if instead - body < one_by_one:
+                whole, body = whole | {name}, instead
+            else:
+                earlier += one_by_one
+        return body + earlier

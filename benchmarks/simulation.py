@@ -1,0 +1,141 @@
+"""The loop engine against a plain PyTorch loop doing the same work, as ratios of one run.
+
+    python benchmarks/simulation.py [--rounds 5]
+
+The work: FedAvg, LeNet5, batch 32, Adam with state kept, one local epoch, no evaluation. The plain loop keeps a module
+and a torch.optim.Adam for each learner and uses two threads; the engine uses two processes of one thread. Rounds of
+both alternate, and the ratio is that of their medians, so that a busy machine disturbs both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+
+import numpy as np
+import torch
+from torch import nn
+
+from consilience.config import make_config
+from consilience.data import Dataset
+from consilience.methods import build_method
+from consilience.models import build
+from consilience.simulation.loop import LoopEngine
+from consilience.simulation.memory import held_mb
+from consilience.simulation.rounds import Rounds
+from consilience.simulation.scene import set_scene
+
+SHAPE, CLASSES, THREADS = (1, 28, 28), 10, 2
+CASES = ((10, 120), (100, 120), (1000, 12))
+
+
+def images(count: int) -> Dataset:
+    """Noise with labels in turn: the cost of a step does not depend on what is in the pictures."""
+    inputs = np.random.default_rng(0).standard_normal((count, *SHAPE), dtype=np.float32)
+    targets = np.arange(count) % CLASSES
+    return Dataset("noise", inputs, targets, inputs[:CLASSES], targets[:CLASSES], CLASSES)
+
+
+class PlainLoop:
+    """What one would write by hand: a model and an optimiser for each learner, one after the other."""
+
+    def __init__(self, learners: int, samples: int) -> None:
+        data = images(learners * samples)
+        self.inputs = torch.from_numpy(data.inputs).view(learners, samples, *SHAPE)
+        self.targets = torch.from_numpy(data.targets).view(learners, samples)
+        self.models = [build("lenet5", SHAPE, CLASSES) for _ in range(learners)]
+        self.optimisers = [torch.optim.Adam(m.parameters(), lr=1e-3) for m in self.models]
+        self.common = {k: v.clone() for k, v in self.models[0].state_dict().items()}
+
+    def round(self) -> None:
+        torch.set_num_threads(THREADS)
+        total = {k: torch.zeros_like(v) for k, v in self.common.items()}
+        for model, optimiser, inputs, targets in zip(
+            self.models, self.optimisers, self.inputs, self.targets, strict=True
+        ):
+            model.load_state_dict(self.common)
+            self._epoch(model, optimiser, inputs, targets)
+            for key, value in model.state_dict().items():
+                total[key] += value
+        self.common = {k: v / len(self.models) for k, v in total.items()}
+
+    def _epoch(
+        self, model: nn.Module, optimiser: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor
+    ) -> None:
+        model.train()
+        for chosen in torch.split(torch.randperm(len(targets)), 32):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(inputs[chosen]), targets[chosen]).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+
+
+class Engine:
+    """The same work on the loop engine."""
+
+    def __init__(self, learners: int, samples: int) -> None:
+        data = images(learners * samples)
+        config = make_config({"learners": learners, "model": "lenet5", "method": {"name": "fedavg"}})
+        scene = set_scene(config, build_method("fedavg"), data, ["lenet5"])
+        self.engine = LoopEngine(list(scene.plans), data, workers=THREADS)
+        self.rounds = Rounds(scene, self.engine)
+        self.rounds.begin()
+
+    def round(self) -> None:
+        torch.set_num_threads(1)
+        self.rounds.play(evaluate=False)
+
+    def held_mb(self) -> float:
+        return held_mb([os.getpid(), *self.engine.processes])
+
+    def close(self) -> None:
+        self.engine.__exit__(None, None, None)
+
+
+def seconds(work: PlainLoop | Engine) -> float:
+    started = time.perf_counter()
+    work.round()
+    return time.perf_counter() - started
+
+
+def speed(learners: int, samples: int, rounds: int) -> None:
+    plain, engine = PlainLoop(learners, samples), Engine(learners, samples)
+    seconds(plain), seconds(engine)  # warm up
+    pairs = [(seconds(plain), seconds(engine)) for _ in range(rounds)]
+    by_hand, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
+    engine.close()
+    print(f"{learners:>9} x {samples:<4} {by_hand:>11.3f} {ours:>11.3f} {ours / by_hand:>8.2f}", flush=True)
+
+
+def memory(samples: int = 12) -> None:
+    """How memory grows with learners, beside the parameters, optimiser state and data a learner has."""
+    parameters = sum(p.numel() for p in build("lenet5", SHAPE, CLASSES).parameters())
+    own = (3 * parameters + samples * int(np.prod(SHAPE))) * 4 + samples * 8
+    held = {}
+    for learners in (200, 1000):
+        engine = Engine(learners, samples)
+        engine.round()
+        engine.round()
+        held[learners] = engine.held_mb()
+        engine.close()
+        del engine
+    growth = (held[1000] - held[200]) * 2**20 / 800
+    print(
+        f"\nmemory: {held[200]:.0f} MiB with 200 learners, {held[1000]:.0f} MiB with 1000: {growth / 1024:.0f} KiB a learner;"
+    )
+    print(f"its parameters, optimiser state and data are {own / 1024:.0f} KiB: {growth / own:.2f} of that")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to time in each case")
+    arguments = parser.parse_args()
+    print(f"{'learners':>9} x {'each':<4} {'plain s':>11} {'engine s':>11} {'ratio':>8}")
+    for learners, samples in CASES:
+        speed(learners, samples, arguments.rounds)
+    memory()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,645 @@
+"""What every method promises, whatever it trades: run over all methods, and over settings that change what travels."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from consilience import schema, wire
+from consilience.channels import Answer, MovingMean, StandingMean
+from consilience.config import Config, make_config
+from consilience.data import Dataset, load
+from consilience.encodings import BIT
+from consilience.exchanges import Contribution, Exchange, Weights
+from consilience.learner import Learner
+from consilience.method import Method, Role
+from consilience.methods import METHODS, build_method
+from consilience.simulation import rounds as rounds_module
+from consilience.simulation import team
+from consilience.simulation.federation import Federation
+from consilience.simulation.folder import RunFolder
+from consilience.simulation.history import History
+from consilience.simulation.loop import LoopEngine
+from consilience.simulation.plan import Presence, presence
+from consilience.simulation.record import Record
+from consilience.simulation.rounds import Rounds
+from consilience.simulation.scene import set_scene
+from consilience.simulation.simulate import simulate
+
+Case = tuple[str, Mapping[str, Any]]
+Arrays = dict[str, np.ndarray]
+
+VARIANTS: dict[str, Case] = {
+    "fedavg different starts": ("fedavg", {"start": "different"}),
+    "fedavg classifier only": ("fedavg", {"part": "classifier"}),
+    "fedavg every 2": ("fedavg", {"every": 2}),
+    "fedavg int8": ("fedavg", {"encoding": "int8"}),
+    "consilience every 2": ("consilience", {"every": 2}),
+    "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
+    "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
+}
+CASES: dict[str, Case] = {name: (name, {}) for name in METHODS} | VARIANTS
+TOGETHER = [name for name, (method, _) in CASES.items() if method != "centralized"]
+each_case = pytest.mark.parametrize("case", list(CASES))
+each_together = pytest.mark.parametrize("case", TOGETHER)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load("digits", train=60, test=40)
+
+
+def settings(case: str, **others: Any) -> Config:
+    method, own = CASES[case]
+    small = {"train": 60, "test": 40, "learners": 3, "rounds": 2, "workers": 0}
+    return make_config({**small, "method": {"name": method, **own}, **others})
+
+
+@contextmanager
+def stage(config: Config, data: Dataset, method: Method | None = None) -> Iterator[Rounds]:
+    """A federation before its first round, in this process."""
+    chosen = method or build_method(config.method.name, config.method.settings)
+    scene = set_scene(config, chosen, data, config.model_name.split(","))
+    with LoopEngine(list(scene.plans), data, 0) as engine:
+        yield Rounds(scene, engine)
+
+
+def played(config: Config, data: Dataset) -> Arrays:
+    """Everything the next round would depend on, after all rounds."""
+    with stage(config, data) as rounds:
+        rounds.begin()
+        for _ in range(config.rounds):
+            rounds.play(evaluate=False)
+        return {k: v.copy() for k, v in rounds.state()[0].items()}
+
+
+def differing(a: Arrays, b: Arrays) -> list[str]:
+    assert set(a) == set(b)
+    return [k for k in a if a[k].dtype != b[k].dtype or not np.array_equal(a[k], b[k])]
+
+
+def parameters(rounds: Rounds) -> Tensor:
+    return rounds.engine.cohorts[0].state["parameters"].clone()
+
+
+def all_state(rounds: Rounds) -> dict[str, Tensor]:
+    return {k: t.clone() for k, t in rounds.engine.cohorts[0].state.items()}
+
+
+def common_of(rounds: Rounds) -> dict[str, Tensor]:
+    channel = rounds.federations[0].channels["weights"]
+    assert isinstance(channel, MovingMean)
+    return channel.common
+
+
+def worn(rounds: Rounds, row: int) -> dict[str, Tensor]:
+    """A learner's parameters by name."""
+    learner = rounds.learners[0]
+    return {k: v.clone() for k, v in learner.parameters.views(parameters(rounds)[row]).items()}
+
+
+def assert_sound(record: Record) -> None:
+    """Losses, accuracies and bytes of those who took part are numbers, and percentages lie where they should."""
+    took_part = record["participated"].astype(bool)
+    for name, values in record.items():
+        if name.startswith("loss."):
+            assert np.isfinite(values[took_part]).all(), name
+            assert np.isnan(values[~took_part]).all(), name
+    for name in ("accuracy", "accuracy_local"):
+        assert ((record[name] >= 0) & (record[name] <= 100)).all(), name
+
+
+# What was put and answered, written down on the way
+
+
+@dataclass
+class Put:
+    """One member's contribution to one channel."""
+
+    name: str
+    member: int
+    tensors: dict[str, Tensor]
+    weight: Tensor
+    version: int
+    newest: int  # the channel's version when it was put
+
+
+@dataclass
+class Notes:
+    puts: list[Put] = field(default_factory=list)
+    answers: dict[str, dict[int, Answer]] = field(default_factory=dict)  # by channel and reader
+    replies: dict[str, Tensor] = field(default_factory=dict)  # of the moving mean
+    wanted: list[tuple[str, dict[str, Tensor], Tensor]] = field(default_factory=list)  # before rounding, by learner
+    made: list[tuple[Any, ...]] = field(default_factory=list)  # what federations were made with
+
+    def clear(self) -> None:
+        self.puts, self.answers, self.replies, self.wanted = [], {}, {}, []
+
+
+@pytest.fixture
+def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
+    seen = Notes()
+    reply_of, encoded_by = MovingMean._encoded, Learner._encoded
+
+    class Noting(Federation):
+        def __init__(self, *given: Any) -> None:
+            seen.made.append(given)
+            super().__init__(*given)
+
+        def put(self, name: str, members: Any, tensors: Any, weights: Tensor, versions: Any, now: int) -> list[int]:
+            newest = self.version(name)
+            for i, member in enumerate(members):
+                mine = {k: t[i].clone() for k, t in tensors.items()}
+                seen.puts.append(Put(name, int(member), mine, weights[i].clone(), int(versions[i]), newest))
+            return super().put(name, members, tensors, weights, versions, now)
+
+        def answers(self, name: str, readers: Any, *when: int) -> list[tuple[Answer, list[int]]]:
+            found = super().answers(name, readers, *when)
+            seen.answers.setdefault(name, {}).update({r: answer for answer, some in found for r in some})
+            return found
+
+    def reply(self: MovingMean, name: str, change: Tensor) -> Tensor:
+        seen.replies[name] = reply_of(self, name, change)
+        return seen.replies[name]
+
+    def encoded(self: Learner, exchange: Exchange, put: Contribution) -> Contribution:
+        errors = {k: self.row.get(f"error.{exchange.name}.{k}") for k in put.tensors}
+        wanted = {k: t.clone() if (e := errors[k]) is None else t + e for k, t in put.tensors.items()}
+        seen.wanted.append((exchange.name, wanted, put.weight.clone()))
+        return encoded_by(self, exchange, put)
+
+    monkeypatch.setattr(rounds_module, "Federation", Noting)
+    monkeypatch.setattr(MovingMean, "_encoded", reply)
+    monkeypatch.setattr(Learner, "_encoded", encoded)
+    return seen
+
+
+def rounds_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Presence], Presence]) -> None:
+    """Let `change` decide who is there, given the round and who would have been."""
+
+    def decided(seed: int, round_: int, *others: Any) -> Presence:
+        return change(round_, presence(seed, round_, *others))
+
+    monkeypatch.setattr(rounds_module, "presence", decided)
+
+
+def without(rounds: range, member: int) -> Callable[[int, Presence], Presence]:
+    """A member cannot be reached in these rounds."""
+
+    def change(round_: int, there: Presence) -> Presence:
+        online = there.online.copy()
+        online[member] &= round_ not in rounds
+        return replace(there, online=online)
+
+    return change
+
+
+# The order of learners does not matter
+
+
+def first_puts(notes: Notes) -> list[Put]:
+    """Each member's first contribution to each channel, in the order they came."""
+    first: dict[tuple[str, int], Put] = {}
+    for put in notes.puts:
+        first.setdefault((put.name, put.member), put)
+    return list(first.values())
+
+
+def replayed(made: tuple[Any, ...], puts: list[Put], members: list[int], readers: list[int]) -> dict[str, Any]:
+    """The answers of a new federation into which puts come in this order, from these members."""
+    federation = Federation(*made)
+    names = dict.fromkeys(p.name for p in puts)
+    for name in names:
+        federation.expect(name, sorted(m for p, m in zip(puts, members, strict=True) if p.name == name))
+    for put, member in zip(puts, members, strict=True):
+        tensors = {k: t[None] for k, t in put.tensors.items()}
+        federation.put(put.name, [member], tensors, put.weight[None], [0], 1)
+    federation.close(names)
+    return {n: {r: a for a, some in federation.answers(n, readers, 1, 0) for r in some} for n in names}
+
+
+def assert_same(a: Answer, b: Answer) -> None:
+    assert torch.equal(a.count, b.count)
+    for key, value in a.tensors.items():
+        torch.testing.assert_close(value, b.tensors[key], rtol=1e-12, atol=1e-14)
+
+
+@each_together
+def test_contributions_may_come_in_any_order(case: str, data: Dataset, notes: Notes) -> None:
+    with stage(settings(case, learners=4, precision="float64"), data) as rounds:
+        rounds.begin()
+        notes.clear()
+        rounds.play(evaluate=False)
+        rounds.play(evaluate=False)
+    puts = first_puts(notes)
+    members, everybody = [p.member for p in puts], list(range(4))
+    once = replayed(notes.made[0], puts, members, everybody)
+    shuffled = replayed(notes.made[0], puts[::-1], members[::-1], everybody)
+    for name, answers in once.items():
+        for reader in everybody:
+            assert_same(shuffled[name][reader], answers[reader])
+
+
+@each_together
+def test_members_may_be_numbered_in_any_order(case: str, data: Dataset, notes: Notes) -> None:
+    with stage(settings(case, learners=4, precision="float64"), data) as rounds:
+        rounds.begin()
+        notes.clear()
+        rounds.play(evaluate=False)
+        rounds.play(evaluate=False)
+        channels = rounds.federations[0].channels
+    puts = first_puts(notes)
+    other = [2, 0, 3, 1]  # the new number of each member
+    once = replayed(notes.made[0], puts, [p.member for p in puts], list(range(4)))
+    moved = replayed(notes.made[0], puts, [other[p.member] for p in puts], list(range(4)))
+    for name, answers in once.items():
+        channel = channels[name].channel
+        for reader, answer in answers.items():
+            if channel.scope == "oneself":
+                assert_same(moved[name][other[reader]], answer)
+            elif isinstance(channel, schema.Mean):
+                assert_same(moved[name][reader], answer)
+            else:  # which numbers are drawn depends on nothing but the draw, so the entries move with the numbers
+                mine = {p.member: p for p in puts if p.name == name}
+                for entry, new in zip(answer.tensors["mean"], moved[name][reader].tensors["mean"], strict=True):
+                    owner, place = owner_of(entry, mine)
+                    theirs = mine[other.index(owner)].tensors["mean"][place]
+                    torch.testing.assert_close(new, as_sent(theirs, channel))
+
+
+def owner_of(entry: Tensor, puts: Mapping[int, Put]) -> tuple[int, int]:
+    """Whose entry it is, and the how-manieth of theirs: of all entries put, the nearest."""
+    far = {(m, i): float((e - entry).abs().sum()) for m, p in puts.items() for i, e in enumerate(p.tensors["mean"])}
+    return min(far, key=lambda place: far[place])
+
+
+def as_sent(entry: Tensor, channel: schema.Channel) -> Tensor:
+    encoding = channel.tensors["mean"].down
+    return encoding.quantise(entry[None])[0] if encoding.lossy else entry
+
+
+# Classes that somebody, or nobody, has
+
+
+def without_class(data: Dataset, label: int) -> Dataset:
+    keep = data.targets != label
+    return replace(data, inputs=data.inputs[keep], targets=data.targets[keep])
+
+
+@each_case
+def test_a_class_nobody_has_leaves_the_penalty(case: str, data: Dataset, notes: Notes) -> None:
+    with stage(settings(case), without_class(data, 9)) as rounds:
+        rounds.begin()
+        for _ in range(2):
+            assert_sound(rounds.play(evaluate=True))
+        for name, answers in notes.answers.items():
+            for answer in answers.values():
+                if rounds.learners[0].channels[name].rows:
+                    assert (answer.count[..., 9] == 0).all() and (answer.count[..., :9] > 0).any()
+                    assert (answer.tensors["mean"][..., 9, :] == 0).all()
+        assert torch.isfinite(parameters(rounds)).all()
+
+
+@each_together
+def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
+    case: str, data: Dataset, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = 3
+
+    def deal(targets: np.ndarray, learners: int, *others: Any) -> list[np.ndarray]:
+        """Learner 0 has nothing of one class; the others share it, learner 2 with a single sample of it."""
+        mine = np.arange(len(targets)) % learners
+        where = np.flatnonzero(targets == lacking)
+        mine[where], mine[where[0]] = 1, 2
+        return [np.flatnonzero(mine == who) for who in range(learners)]
+
+    monkeypatch.setattr("consilience.simulation.scene.partition", deal)
+    with stage(settings(case), data) as rounds:
+        rounds.begin()
+        notes.clear()
+        for _ in range(2):
+            assert_sound(rounds.play(evaluate=True))
+        samples = rounds.scene.counts[0, :, lacking]
+        assert samples[0] == 0 and samples[1] > 2 and samples[2] == 1
+        for name, channel in rounds.federations[0].channels.items():
+            if not channel.channel.rows:
+                continue
+            newest = {p.member: p for p in notes.puts if p.name == name}
+            for member in (0, 2):  # nothing, and a single sample that stays private
+                assert (newest[member].weight[..., lacking] == 0).all()
+                assert (newest[member].tensors["mean"][..., lacking, :] == 0).all()
+            if isinstance(channel, StandingMean) and channel.channel.scope == "everybody":
+                answer = notes.answers[name][0]
+                assert answer.count[lacking] == samples[1]
+                torch.testing.assert_close(
+                    answer.tensors["mean"][lacking], newest[1].tensors["mean"][lacking], rtol=1e-3, atol=1e-4
+                )
+
+
+# Learners who are not there
+
+
+@each_together
+def test_the_others_go_on_without_a_learner_who_never_answers(
+    case: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds_with(monkeypatch, without(range(1, 4), member=2))
+    with stage(settings(case), data) as rounds:
+        rounds.begin()
+        before, heard = parameters(rounds), rounds.answers.of(0, 2)
+        records = [rounds.play(evaluate=True) for _ in range(3)]
+        after = parameters(rounds)
+        assert [float(r[f"bytes.{way}"][0, 2]) for r in records for way in ("up", "down")] == [0.0] * 6
+        assert rounds.answers.of(0, 2) == heard
+        assert not torch.equal(before[2], after[2]), "it trains on"
+        for record in records:
+            assert_sound(record)
+        if "weights" in heard:
+            every = CASES[case][1].get("every", 1)
+            assert rounds.federations[0].version("weights") == 3 // every
+            for row in (0, 1):
+                if every == 1:
+                    assert all(torch.equal(worn(rounds, row)[n], v) for n, v in common_of(rounds).items())
+            rounds.play(evaluate=False)  # and now it is back
+            assert all(torch.equal(worn(rounds, 2)[n], v) for n, v in common_of(rounds).items())
+            assert rounds.answers.version(rounds.answers.of(0, 2)["weights"]) == 4 // every
+
+
+@each_case
+def test_everybody_offline_trains_on_and_says_nothing(case: str, data: Dataset) -> None:
+    with stage(settings(case, offline=1.0), data) as rounds:
+        rounds.begin()
+        before = parameters(rounds)
+        for _ in range(2):
+            record = rounds.play(evaluate=True)
+            assert_sound(record)
+            assert record["bytes.up"].sum() == record["bytes.down"].sum() == 0
+        assert (parameters(rounds) != before).any(dim=1).all()
+        assert all(rounds.federations[0].version(name) == 0 for name in rounds.federations[0].channels)
+
+
+def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
+    data: Dataset, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds_with(monkeypatch, without(range(1, 4), member=2))
+    method = Method("strict", {"learner": Role(exchanges=(Weights(up=BIT, down=BIT, max_staleness=2),))})
+    with stage(settings("voted"), data, method) as rounds:
+        rounds.begin()
+        for _ in range(3):
+            rounds.play(evaluate=False)
+        notes.clear()
+        rounds.play(evaluate=False)
+        put = next(p for p in notes.puts if p.member == 2)
+        assert put.newest - put.version == 3
+        # Refused: what was sent went back into the rounding error, so that the next put says it again.
+        errors = rounds.engine.cohorts[0].state
+        for name, sent in put.tensors.items():
+            torch.testing.assert_close(BIT.quantise(errors[f"error.weights.{name}"][2]), sent)
+            assert not torch.allclose(BIT.quantise(errors[f"error.weights.{name}"][1]), sent)
+        assert all(torch.equal(worn(rounds, 2)[n], v) for n, v in common_of(rounds).items())
+        notes.clear()
+        rounds.play(evaluate=False)
+        put = next(p for p in notes.puts if p.member == 2)
+        assert put.version == put.newest
+
+
+@each_case
+def test_a_single_learner(case: str, data: Dataset) -> None:
+    with stage(settings(case, learners=1), data) as rounds:
+        assert rounds.begin()["bytes.up"].shape == (1, 1)
+        before = parameters(rounds)
+        for _ in range(2):
+            assert_sound(rounds.play(evaluate=True))
+        assert not torch.equal(before, parameters(rounds))
+
+
+def test_a_single_learner_of_fedavg_learns_as_if_independent(data: Dataset) -> None:
+    def trained(method: str) -> Tensor:
+        with stage(settings(method, learners=1, precision="float64"), data) as rounds:
+            rounds.begin()
+            if method == "independent":  # from where the common weights are
+                common = rounds.learners[0].initial(rounds.scene.common_seed(0))
+                rounds.engine.cohorts[0].state["parameters"][0] = common["parameters"]
+            for _ in range(3):
+                rounds.play(evaluate=False)
+            return parameters(rounds)
+
+    torch.testing.assert_close(trained("fedavg"), trained("independent"), rtol=1e-9, atol=1e-12)
+
+
+# Same seed, same bits; stopped or not, in any number of processes
+
+
+@each_case
+def test_twice_the_same_seed_gives_the_same_bits(case: str, data: Dataset) -> None:
+    chance = {"learners": 4, "participation": 0.5, "offline": 0.3, "rounds": 3}
+    once, twice = (played(settings(case, seed=5, **chance), data) for _ in range(2))
+    assert differing(once, twice) == []
+    other = played(settings(case, seed=6, **chance), data)
+    rows = other["learners.0.parameters"] == once["learners.0.parameters"]
+    assert not rows.all(axis=1).any()
+
+
+def assert_same_history(a: History, b: History) -> None:
+    """Everything recorded is the same, but for the clock."""
+    assert len(a.records) == len(b.records)
+    for one, other in zip(a.records, b.records, strict=True):
+        assert set(one) == set(other)
+        for metric in (m for m in one if not m.startswith("seconds.")):
+            assert np.array_equal(one[metric], other[metric], equal_nan=True), metric
+
+
+def kept(folder: Path) -> Arrays:
+    checkpoint = RunFolder.open(folder).load()
+    assert checkpoint is not None
+    return checkpoint[0]
+
+
+def interrupt_at(*rounds: int) -> Callable[[str, int, int, History], None]:
+    def on_round(method: str, round_: int, total: int, history: History) -> None:
+        if round_ in rounds:
+            signal.raise_signal(signal.SIGINT)
+
+    return on_round
+
+
+def assert_resumes(config: Config, data: Dataset, folder: Path, stops: tuple[int, ...]) -> None:
+    whole = simulate(config, data=data, out=folder / "whole")
+    parts = simulate(config, data=data, out=folder / "parts", on_round=interrupt_at(*stops))
+    for stop in stops:
+        assert not parts.finished and parts.history.rounds == stop
+        parts = simulate(data=data, resume=folder / "parts", on_round=interrupt_at(*stops))
+    assert parts.finished and whole.finished
+    assert differing(kept(folder / "whole"), kept(folder / "parts")) == []
+    assert_same_history(parts.history, whole.history)
+    timeless = [{k: v for k, v in r.summary().items() if k not in ("seconds", "run")} for r in (whole, parts)]
+    for summary in timeless:
+        assert summary.pop("peak_memory_mb") > 0
+    assert timeless[0] == timeless[1]
+
+
+@each_case
+def test_stopping_twice_and_resuming_gives_the_same_bits(case: str, data: Dataset, tmp_path: Path) -> None:
+    assert_resumes(settings(case, rounds=4), data, tmp_path, stops=(1, 3))
+
+
+@each_case
+def test_resuming_where_learners_come_and_go_gives_the_same_bits(case: str, data: Dataset, tmp_path: Path) -> None:
+    config = settings(case, learners=4, rounds=5, participation=0.5, offline=0.3, seeds=2, eval_every=2)
+    assert_resumes(config, data, tmp_path, stops=(3,))
+
+
+@pytest.mark.parametrize("case", ["voted", "consilience", "fedavg int8"])
+def test_resuming_convolutions_gives_the_same_bits(case: str, data: Dataset, tmp_path: Path) -> None:
+    assert_resumes(settings(case, model="lenet5", rounds=3), data, tmp_path, stops=(1, 2))
+
+
+def test_resuming_after_a_crash_gives_the_same_bits(data: Dataset, tmp_path: Path) -> None:
+    """A crash leaves metrics beyond the newest checkpoint: they are played again."""
+
+    def crash(method: str, round_: int, total: int, history: History) -> None:
+        if round_ == 2:
+            raise OSError("power cut")
+
+    config = settings("consilience", rounds=3)
+    whole = simulate(config, data=data, out=tmp_path / "whole")
+    with pytest.raises(OSError, match="power cut"):
+        simulate(config, data=data, out=tmp_path / "parts", on_round=crash)
+    lines = (tmp_path / "parts" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 3 * 3, "rounds 0, 1 and 2"
+    parts = simulate(data=data, resume=tmp_path / "parts")
+    assert differing(kept(tmp_path / "whole"), kept(tmp_path / "parts")) == []
+    assert_same_history(parts.history, whole.history)
+
+
+@each_case
+def test_worker_processes_give_the_same_bits_as_none(case: str, data: Dataset, tmp_path: Path) -> None:
+    chance = {"learners": 4, "participation": 0.75, "offline": 0.3, "rounds": 3}
+    results = [simulate(settings(case, workers=n, **chance), data=data, out=tmp_path / str(n)) for n in (0, 2)]
+    assert [w.process.poll() for w in team._teams[2].workers] == [None, None], "two are waiting for more"
+    assert differing(kept(tmp_path / "0"), kept(tmp_path / "2")) == []
+    assert_same_history(results[0].history, results[1].history)
+
+
+@pytest.mark.parametrize("case", ["consilience", "fedavg"])
+def test_worker_processes_give_the_same_bits_for_convolutions(case: str, data: Dataset, tmp_path: Path) -> None:
+    for n in (0, 2):
+        simulate(settings(case, workers=n, rounds=3, model="lenet5"), data=data, out=tmp_path / str(n))
+    assert differing(kept(tmp_path / "0"), kept(tmp_path / "2")) == []
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("case", ["consilience", "federated-distillation", "representations 2 up 3 down"])
+def test_seeds_side_by_side_give_the_same_bits_as_alone(case: str, precision: str, data: Dataset) -> None:
+    """Twelve seeds of three learners are enough for jobs of several rows, cut across federations."""
+    common = {"precision": precision, "participation": 0.7, "rounds": 3}
+    many = played(settings(case, seed=3, seeds=12, **common), data)
+    one = played(settings(case, seed=8, **common), data)
+    for key, value in one.items():
+        if key.startswith("learners."):
+            assert np.array_equal(many[key][15:18], value), key
+        if key.startswith("channels."):
+            assert np.array_equal(many[key.replace("channels.0.", "channels.5.")], value), key
+
+
+# Counted bytes are encoded bytes
+
+
+def encoded(message: schema.Message, body: Mapping[str, Tensor]) -> tuple[int, dict[str, np.ndarray]]:
+    """The length of the body, and what the far side reads in it."""
+    sent = wire.encode(message, {k: v.numpy(force=True) for k, v in body.items()})
+    return len(sent), wire.decode(message, sent)
+
+
+def assert_reads(read: Mapping[str, np.ndarray], message: schema.Message, seen: Mapping[str, Tensor]) -> None:
+    """To the bit, but for one-bit and eight-bit scales: libraries may round a mean or a maximum's share differently."""
+    assert set(read) == set(seen)
+    for name, value in seen.items():
+        slack = 1e-6 if message[name].encoding.feedback else 0.0
+        torch.testing.assert_close(torch.from_numpy(read[name]).double(), value.double(), rtol=slack, atol=0.0)
+
+
+def body_of(name: str, tensors: Mapping[str, Tensor], count: Tensor, channel: schema.Channel) -> dict[str, Tensor]:
+    if channel.scope == "oneself":
+        return {}
+    return {f"{name}.{k}": t for k, t in tensors.items()} | ({f"{name}.count": count} if channel.rows else {})
+
+
+def assert_bytes(rounds: Rounds, record: Record, notes: Notes) -> None:
+    """Every learner's bodies of a round, up and down, weigh what was recorded and say what was meant."""
+    traffic, channels = rounds.traffic[0], rounds.learners[0].channels
+    names = {p.name for p in notes.puts}
+    each = len(notes.wanted) // rounds.scene.learners
+    for who in range(rounds.scene.learners):
+        wanted, put = notes.wanted[who * each : (who + 1) * each], [p for p in notes.puts if p.member == who]
+        up = {k: v for name, tensors, w in wanted for k, v in body_of(name, tensors, w, channels[name]).items()}
+        seen = {k: v for p in put for k, v in body_of(p.name, p.tensors, p.weight, channels[p.name]).items()}
+        size, read = encoded(traffic.message("up", names), up)
+        assert size == record["bytes.up"][0, who]
+        assert_reads(read, traffic.message("up", names), seen)
+        down: dict[str, Tensor] = {}
+        for name in names:
+            answer = notes.answers[name][who]
+            tensors = notes.replies if name == "weights" else answer.tensors
+            down |= body_of(name, tensors, answer.count, channels[name])
+        size, read = encoded(traffic.message("down", names), down)
+        assert size == record["bytes.down"][0, who]
+        assert_reads(read, traffic.message("down", names), down)
+
+
+@each_case
+def test_counted_bytes_are_encoded_bytes(case: str, data: Dataset, notes: Notes) -> None:
+    with stage(settings(case), data) as rounds:
+        record = rounds.begin()
+        eager = [e for e in rounds.learners[0].exchanges if e.eager]
+        assert {p.name for p in notes.puts} == {e.name for e in eager}
+        assert_bytes(rounds, record, notes)
+        moved = 0.0
+        for round_ in (1, 2, 3):
+            notes.clear()
+            record = rounds.play(evaluate=False)
+            active = {e.name for e in rounds.learners[0].exchanges if round_ % e.every == 0}
+            assert {p.name for p in notes.puts} == active
+            assert_bytes(rounds, record, notes)
+            moved += record["bytes.up"].sum()
+        assert (moved > 0) == (case not in ("centralized", "independent", "alone"))
+
+
+# Taking part now and then
+
+
+@each_together
+def test_the_absent_stand_still_and_the_present_catch_up(case: str, data: Dataset, notes: Notes) -> None:
+    config = settings(case, learners=4, participation=0.5)
+    absent_before = np.zeros(4, dtype=bool)
+    returned = 0
+    with stage(config, data) as rounds:
+        rounds.begin()
+        for round_ in range(1, 6):
+            notes.clear()
+            before = all_state(rounds)
+            record = rounds.play(evaluate=True)
+            after, there = all_state(rounds), record["participated"][0].astype(bool)
+            assert_sound(record)
+            assert there.sum() == 2
+            for key, value in before.items():
+                assert torch.equal(value[~there], after[key][~there]), key
+            assert (before["parameters"][there] != after["parameters"][there]).any(dim=1).all()
+            assert record["bytes.up"][0, ~there].sum() == record["bytes.down"][0, ~there].sum() == 0
+            assert all(p.version == p.newest for p in notes.puts), "whoever is back heard first what was said meanwhile"
+            returned += int((there & absent_before).sum())
+            absent_before = ~there
+            if "weights" in rounds.federations[0].channels and round_ % CASES[case][1].get("every", 1) == 0:
+                for row in np.flatnonzero(there).tolist():
+                    assert all(torch.equal(worn(rounds, row)[n], v) for n, v in common_of(rounds).items())
+    assert returned > 0
