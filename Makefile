@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 .PHONY: run test check lint format clean
 
 run: .venv/run
-	$(BIN)/consilience compare
+	$(BIN)/consilience compare --seeds 2
 
 test: .venv/dev
 	$(BIN)/python -m pytest

@@ -41,7 +41,7 @@ class Config(BaseModel):
     partition: str = Field("iid", description="iid, or dirichlet(ALPHA)")
     model: str | None = Field(None, description="lenet5, resnet9, mlp; by default what suits the data")
     method: MethodConfig = Field(default_factory=MethodConfig)
-    rounds: int = Field(20, ge=1, description="communication rounds")
+    rounds: int = Field(50, ge=1, description="communication rounds")
     epochs: int = Field(1, ge=1, description="passes over the local data in a round")
     batch_size: int = Field(32, ge=1, description="samples in a mini-batch")
     optimiser: str = Field("adam", description="adam or sgd")

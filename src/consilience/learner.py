@@ -7,6 +7,7 @@ architecture need one module.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience import schema
+from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Contribution, Exchange, Received, View
 from consilience.exchanges.weights import part_of
 from consilience.layout import Layout
@@ -78,10 +80,7 @@ class Learner:
 
     def _name_tensors(self) -> None:
         """Lay out parameters (the model's, then the exchanges' modules'), floating buffers, and whole numbers."""
-        self._parameters = dict(self.model.named_parameters())
-        for exchange, modules in self.modules.items():
-            self._parameters |= {f"{exchange}/{k}": p for k, p in modules.named_parameters()}
-        buffers = dict(self.model.named_buffers())
+        self._parameters, buffers = _named(self.model, self.modules)
         self._buffers = {k: b for k, b in buffers.items() if b.is_floating_point()}
         self._counters = {k: b for k, b in buffers.items() if not b.is_floating_point()}
         self.parameters, self.buffers, self.counters = (
@@ -89,19 +88,31 @@ class Learner:
             for named in (self._parameters, self._buffers, self._counters)
         )
         self.gradient = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
+        self.summed = torch.zeros_like(self.gradient)  # over the round's batches, where an exchange owns a part
         gradients = self.parameters.views(self.gradient)
         for name, parameter in self._parameters.items():
             parameter.grad = gradients[name]
 
     def _owned(self) -> set[str]:
-        names = self.task.parameters
-        return {n for e in self.exchanges if e.owns is not None for n in part_of(e.owns, names)}
+        owned: set[str] = set()
+        for e in self.exchanges:
+            names = part_of(e.owns, self.task.parameters) if e.owns is not None else []
+            if e.owns is not None and not names:
+                raise ConfigurationError(
+                    f"{e.name}: the part it owns, {e.owns!r}, covers nothing of {self.task.model}; its parameters are "
+                    f"{', '.join(self.task.parameters)}"
+                )
+            owned |= set(names)
+        return owned
 
     def _listen(self, layer: str) -> None:
         def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
             self._outputs[layer] = output
 
-        self.model.get_submodule(layer).register_forward_hook(keep)
+        modules = dict(self.model.named_modules())
+        if layer not in modules:
+            raise UnknownName(f"layer of {self.task.model}", layer, (name for name in modules if name))
+        modules[layer].register_forward_hook(keep)
 
     def initial(self, seed: int) -> Row:
         """A new learner's row, with weights drawn from this seed; `states` completes it."""
@@ -109,10 +120,7 @@ class Learner:
             torch.manual_seed(seed)
             model = as_split(self.blueprint.build())
             modules = {e.name: nn.ModuleDict(e.modules(self.task)) for e in self.exchanges}
-        parameters = dict(model.named_parameters())
-        for exchange, extra in modules.items():
-            parameters |= {f"{exchange}/{k}": p for k, p in extra.named_parameters()}
-        buffers = dict(model.named_buffers())
+        parameters, buffers = _named(model, modules)
         row = {
             "parameters": self.parameters.flat(parameters).detach().to(self.device, self.dtype),
             "buffers": self.buffers.flat(buffers).to(self.device, self.dtype),
@@ -164,7 +172,7 @@ class Learner:
         return View(
             task=self.task,
             parameters={n: self._parameters[n] for n in self.task.parameters},
-            buffers=self._buffers,
+            buffers={n: self._buffers[n] for n in self.task.buffers},
             classify=self.model.classifier,
             outputs={k: self._outputs[k] for k in layers if k in self._outputs},
             modules=modules,  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
@@ -176,6 +184,7 @@ class Learner:
         return self._view(exchange, **self._nothing())
 
     def _nothing(self) -> dict[str, Tensor]:
+        self._outputs.clear()  # nobody's samples have been seen
         empty = torch.empty(0, dtype=self.dtype, device=self.device)
         names = ("inputs", "features", "logits", "valid")
         return dict.fromkeys(names, empty) | {"targets": empty.long(), "samples": empty.sum()}
@@ -185,10 +194,11 @@ class Learner:
         return {k[len(prefix) :]: v for k, v in self.row.items() if k.startswith(prefix)}
 
     def _keep_state(self, exchange: Exchange, state: Mapping[str, Tensor]) -> None:
-        for key, value in state.items():
-            kept = self.row[f"state.{exchange.name}.{key}"]
-            if kept is not value:
-                kept.copy_(value.detach())
+        kept = {key: self.row[f"state.{exchange.name}.{key}"] for key in state}
+        # Cloned before anything is written: a new value may be an old one under another name.
+        fresh = {key: value.detach().clone() for key, value in state.items() if value is not kept[key]}
+        for key, value in fresh.items():
+            kept[key].copy_(value)
 
     def common(self, exchange: Exchange) -> dict[str, Tensor]:
         """The values a moving mean starts from, where this row is the federation's common model."""
@@ -196,9 +206,13 @@ class Learner:
 
     # -- the round -----------------------------------------------------------------------------------------------------
 
+    def _mode(self, training: bool) -> None:
+        for module in (self.model, *self.modules.values()):
+            module.train(training)
+
     def train(self, batches: Iterable[Batch], samples: int, received: Mapping[str, Received]) -> Tensor:
         """Local steps. Returns the mean of each loss term over the batches: the objective's, then each exchange's."""
-        self.model.train()
+        self._mode(training=True)
         losses = torch.zeros(1 + len(self.exchanges), dtype=torch.float64, device=self.device)
         self.summed = torch.zeros_like(self.gradient) if not self.all_trained else self.gradient
         steps = 0
@@ -276,10 +290,17 @@ class Learner:
 
     def _samples(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """All of the learner's samples as exchanges see them, in evaluation mode."""
-        self.model.eval()
-        features = torch.cat([self.model.features(part) for part in torch.split(inputs, PASS_ROWS)])
+        self._mode(training=False)
+        parts, heard = [], defaultdict[str, list[Tensor]](list)
+        for part in torch.split(inputs, PASS_ROWS):
+            self._outputs.clear()
+            parts.append(self.model.features(part))
+            for layer, output in self._outputs.items():
+                heard[layer].append(output)
+        features = torch.cat(parts)
         valid = torch.ones(len(targets), dtype=self.dtype, device=self.device)
         logits = self.model.classifier(features)
+        self._outputs |= {layer: torch.cat(outputs) for layer, outputs in heard.items()}
         return {"inputs": inputs, "features": features, "logits": logits, "targets": targets, "valid": valid}
 
     def _encoded(self, exchange: Exchange, put: Contribution) -> Contribution:
@@ -320,6 +341,15 @@ class Learner:
 def keeps_error(channel: schema.Channel, tensor: schema.Tensor) -> bool:
     """Whether a learner remembers what the encoding rounded away: for coarse encodings of changes, not of means."""
     return isinstance(channel, schema.Mean) and channel.moving and tensor.up.feedback
+
+
+def _named(model: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[dict[str, nn.Parameter], dict[str, Tensor]]:
+    """Parameters and buffers by name: the model's, then those of the exchanges' own modules."""
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    for exchange, extra in modules.items():
+        parameters |= {f"{exchange}/{k}": p for k, p in extra.named_parameters()}
+        buffers |= {f"{exchange}/{k}": b for k, b in extra.named_buffers()}
+    return parameters, buffers
 
 
 def _task(model: SplitModel, blueprint: Blueprint) -> Task:

@@ -42,7 +42,14 @@ class Screen:
                 BarColumn(),
                 TextColumn("{task.completed}/{task.total} {task.fields[seen]}"),
             )
-            self._progress = Progress(*columns, TimeRemainingColumn(), console=self.err, transient=True)
+            # Redirecting keeps lines apart on one terminal; a pipe or a file must get what is written to it.
+            self._progress = Progress(
+                *columns,
+                TimeRemainingColumn(),
+                console=self.err,
+                transient=True,
+                redirect_stdout=sys.stdout.isatty(),
+            )
             self._progress.start()
         if method != self._method:
             if self._task is not None:

@@ -19,6 +19,7 @@ from consilience.data import Dataset, load
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
+from consilience.simulation.cohort import CohortPlan
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.history import History
 from consilience.simulation.loop import LoopEngine, default_workers
@@ -30,7 +31,7 @@ from consilience.simulation.scene import Model, Scene, set_scene
 OnRound = Callable[[str, int, int, History], None]
 """Called after each round with the method's name, the round, how many there will be, and the history so far."""
 _SAVE_SECONDS = 30.0  # between checkpoints; resuming gives the same bits from any of them
-_WORTH_WORKERS = 2e9  # samples x parameters below which starting processes takes longer than the work
+_WORTH_WORKERS = 5.0  # seconds of work, roughly, below which starting processes takes longer
 
 
 def simulate(
@@ -124,18 +125,19 @@ def _check_device(device: str) -> None:
 
 
 def _workers(config: Config, scene: Scene) -> int:
+    """As many processes as asked for; else one a core where there is enough to do."""
     if config.workers is not None:
         return config.workers
-    size = sum(
-        float(p.members.sizes.sum()) * sum(map(_size, p.blueprint.build().parameters())) * p.schedule.epochs
-        for p in scene.plans
-    )
-    rows = sum(len(p.members) for p in scene.plans)
-    return min(default_workers(), rows) if size * config.rounds > _WORTH_WORKERS else 0
+    seconds = config.rounds * config.participation * sum(_seconds(plan) for plan in scene.plans)
+    rows = sum(len(plan.members) for plan in scene.plans)
+    return min(default_workers(), rows) if seconds > _WORTH_WORKERS else 0
 
 
-def _size(parameter: torch.Tensor) -> int:
-    return parameter.numel()
+def _seconds(plan: CohortPlan) -> float:
+    """What a round of a cohort takes on one core, within a factor of a few."""
+    samples = int(plan.members.sizes.sum()) * plan.schedule.epochs
+    parameters = sum(p.numel() for p in plan.blueprint.build().parameters())
+    return 1e-3 * samples / plan.schedule.batch_size + 5e-9 * samples * parameters
 
 
 class _Run:

@@ -1,0 +1,355 @@
+"""Bad input is refused with what was wrong, what was received and what is allowed, or has a behaviour of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from consilience.cli import main
+from consilience.data import Dataset, load
+from consilience.errors import ConfigurationError, ConsilienceError, UnknownName
+from consilience.exchanges import Prototypes, Weights
+from consilience.method import Method, Role
+from consilience.models import SplitModel
+from consilience.simulation.simulate import simulate
+
+SMALL = ["--learners", "2", "--rounds", "1", "--train", "40", "--test", "20"]
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load("digits", train=60, test=40)
+
+
+# The command: one line on standard error, exit code 2, no traceback, and nothing left behind
+
+UNKNOWN = {
+    "method": (["run", "--method", "fedavgg"], "unknown method 'fedavgg'. Did you mean 'fedavg'?"),
+    "method compared": (["compare", "--methods", "fedavg,vote"], "unknown method 'vote'. Did you mean 'voted'?"),
+    "data set": (["run", "--data", "digit"], "unknown data set 'digit'. Did you mean 'digits'?"),
+    "data set compared": (["compare", "--data", "mnits"], "unknown data set 'mnits'. Did you mean 'mnist'?"),
+    "data set listed": (["methods", "--data", "minst"], "unknown data set 'minst'. Did you mean 'mnist'?"),
+    "model": (["run", "--model", "lenet"], "unknown model 'lenet'. Did you mean 'lenet5'?"),
+    "model listed": (["methods", "--model", "resnet"], "unknown model 'resnet'. Did you mean 'resnet9'?"),
+    "key": (["run", "--set", "learner=3"], "unknown setting 'learner'. Did you mean 'learners'?"),
+    "method's key": (["run", "--set", "method.contrst=3"], "'contrst'. Did you mean 'contrast'?"),
+    "key nobody nearly knows": (["run", "--set", "zzz=3"], "unknown setting 'zzz'. Known: batch_size, data,"),
+    "method's choice": (["run", "--method", "fedavg", "--set", "method.start=same"], "Known: common, different"),
+    "encoding": (["run", "--method", "fedavg", "--set", "method.encoding=float"], "Did you mean 'float32'?"),
+    "optimiser": (["run", "--optimiser", "adamw"], "unknown optimiser 'adamw'. Did you mean 'adam'?"),
+    "partition": (["run", "--partition", "dirichlet"], "Did you mean 'dirichlet(ALPHA)'?"),
+    "device": (["run", "--device", "quantum"], "unknown device 'quantum'; there are cpu, cuda"),
+}
+REFUSED = {
+    "no learners": (["run", "--learners", "0"], "learners = 0"),
+    "negative learners": (["run", "--learners", "-2"], "learners = -2"),
+    "no rounds": (["run", "--rounds", "0"], "rounds = 0"),
+    "negative rounds": (["compare", "--rounds", "-1"], "rounds = -1"),
+    "more learners than samples": (["run", "--learners", "41", "--train", "40"], "41 learners cannot share 40 samples"),
+    "no training samples": (["run", "--train", "0"], "train = 0"),
+    "more samples than there are": (["run", "--train", "1001"], "has 1000 training samples, 1001 were asked for"),
+    "no participation": (["run", "--participation", "0"], "participation = 0.0"),
+    "too much participation": (["run", "--participation", "1.5"], "participation = 1.5"),
+    "too much absence": (["run", "--offline", "1.1"], "offline = 1.1"),
+    "no batch": (["run", "--batch-size", "0"], "batch_size = 0"),
+    "no step": (["run", "--lr", "0"], "lr = 0.0"),
+    "a step that is no number": (["run", "--lr", "nan"], "lr = nan"),
+    "an endless step": (["run", "--lr", "inf"], "lr = inf"),
+    "a negative seed": (["run", "--seed", "-1"], "seed = -1"),
+    "a seed beyond what integers hold": (["run", "--seed", str(2**63)], f"seed = {2**63}"),
+    "a concentration of nothing": (["run", "--partition", "dirichlet(0)"], "ALPHA must be a finite number above 0"),
+    "a device torch has, and this has not": (["run", "--device", "meta"], "device 'meta' cannot be used"),
+    "an engine that is not there": (["run", "--engine", "warp"], "engine = 'warp'"),
+    "a method as a word": (["run", "--set", "method=fedavg"], "method = 'fedavg'"),
+    "--set without a value": (["run", "--set", "lr"], "write KEY=VALUE"),
+    "--set below a number": (["run", "--learners", "2", "--set", "learners.x=1"], "'learners' has no keys of its own"),
+    "a method's setting of another kind": (["run", "--set", "method.kd=much"], "kd = 'much'"),
+    "a method's setting out of range": (["run", "--set", "method.n_avg=0"], "n_avg is 0"),
+    "a part of nothing": (["run", "--method", "fedavg", "--set", "method.part=tail"], "part 'tail' covers nothing"),
+    "settings of a method not compared": (
+        ["compare", "--methods", "fedavg", "--set", "method.kd=3"],
+        "method.kd is set for method 'consilience', which is not compared",
+    ),
+    "nothing to compare": (["compare", "--methods", " , "], "no method to compare"),
+    "images too small for the model": (["run", "--model", "resnet9"], "needs inputs of at least 16x16 pixels"),
+    "two models for three": (["run", "--model", "mlp,lenet5", "--learners", "3"], "2 models for 3 learners"),
+    "different widths": (
+        ["run", "--method", "fedproto", "--model", "mlp,lenet5", *SMALL],
+        "learners 0 (mlp, d' = 32) and 1 (lenet5, d' = 84) cannot share 'prototypes'",
+    ),
+    "different architectures": (
+        ["run", "--method", "fedavg", "--model", "mlp,lenet5", *SMALL],
+        "Weights travel between equal architectures only",
+    ),
+    "no such file": (["run", "nowhere.toml"], "nowhere.toml: no such file"),
+    "no such run": (["run", "--resume", "nowhere"], "nowhere is no run folder"),
+    "no such comparison": (["compare", "--resume", "nowhere"], "nowhere is no comparison"),
+    "nothing to show": (["show", "nowhere"], "nowhere is no run folder"),
+}
+
+
+@pytest.mark.parametrize("what", [*UNKNOWN, *REFUSED])
+def test_the_command_refuses_in_one_line(
+    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, words = (UNKNOWN | REFUSED)[what]
+    asked = (
+        [*arguments, "--out", "mine"]
+        if arguments[0] in ("run", "compare") and "--resume" not in arguments
+        else arguments
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(asked)
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1
+    assert words in err
+    assert not Path("mine", "config.toml").exists()
+
+
+def test_a_comparison_that_could_not_begin_may_be_put_right(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ["compare", "--methods", "independent", *SMALL, "--out", "mine", "--json"]
+    for more, code in ((["--model", "lenet"], 2), (["--model", "lenet5"], 0), (["--model", "lenet5"], 2)):
+        with pytest.raises(SystemExit) as ended:
+            main([*asked, *more])
+        assert ended.value.code == code
+    assert "mine holds a comparison already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--lerners", "3"], "--learners"),
+        (["run", "--learners", "many"], "--learners"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)
+def test_a_wrong_option_is_told_with_the_usage(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2 and out == "" and words in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "code"),
+    [
+        (b"learners = 2\nlerning = 3\n", "unknown setting 'lerning'", 2),
+        (b"learners = 'two'\n", "learners = 'two'", 2),
+        (b"learners = \n", "mine.toml: not a readable TOML file", 1),
+        (b"\xff\xfe\x00", "mine.toml: not a readable TOML file", 1),
+        (b"method = 'fedavg'\n", "method = 'fedavg'", 2),
+    ],
+)
+def test_a_bad_configuration_file_is_named(
+    content: bytes, words: str, code: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_bytes(content)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(file)])
+    assert ended.value.code == code and words in capsys.readouterr().err
+
+
+# Participation
+
+
+@pytest.mark.parametrize("participation", [0.01, 1 / 3, 0.4])
+def test_an_empty_participation_draw_still_has_one_learner(participation: float, data: Dataset) -> None:
+    result = simulate(
+        data=data, method="consilience", learners=3, rounds=4, participation=participation, workers=0, seed=1
+    )
+    took_part = result.history["participated"][:, 0]  # (rounds, learners)
+    assert took_part.sum(axis=1).tolist() == [1, 1, 1, 1]
+    assert took_part.any(axis=0).sum() > 1, "not always the same one"
+    assert (result.history["bytes.up"][:, 0] > 0).tolist() == took_part.astype(bool).tolist()
+
+
+# Models
+
+
+class Plain(nn.Module):
+    """No parts by the names that are needed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+class Crooked(nn.Module):
+    """A classifier that is not linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
+        self.classifier = nn.Sequential(nn.ReLU(), nn.Linear(8, 10))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"), [(Plain, "Plain is no split model: it needs modules"), (Crooked, "classifier = Sequential")]
+)
+@pytest.mark.parametrize("method", ["independent", "representation-sharing"])
+def test_a_model_without_a_linear_classifier(build: type[nn.Module], words: str, method: str, data: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        simulate(data=data, model=build, method=method, learners=2, rounds=1)
+
+
+def perceptron(width: int = 8, hidden: int = 8, classes: int = 10) -> SplitModel:
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, width), nn.Tanh())
+    return SplitModel(layers, nn.Linear(width, classes), bound=1.0)
+
+
+def narrow() -> SplitModel:
+    return perceptron(width=6)
+
+
+def wide() -> SplitModel:
+    return perceptron(width=9)
+
+
+def bigger() -> SplitModel:
+    return perceptron(width=6, hidden=20)
+
+
+def of_nine() -> SplitModel:
+    return perceptron(classes=9)
+
+
+def test_a_model_for_another_number_of_classes(data: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match="model 'of_nine' tells 9 classes apart, the data has 10"):
+        simulate(data=data, model=of_nine, method="independent", learners=2, rounds=1)
+
+
+@pytest.mark.parametrize("method", ["fedproto", "representation-sharing", "consilience"])
+def test_different_widths_cannot_share_prototypes(method: str, data: Dataset) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        simulate(data=data, model=[narrow, wide], method=method, learners=2, rounds=1)
+    for words in ("learners 0 (narrow, d' = 6) and 1 (wide, d' = 9)", "'prototypes'", "share logits instead"):
+        assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "voted", "consilience"])
+def test_different_architectures_cannot_share_weights(method: str, data: Dataset) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        simulate(data=data, model=[narrow, bigger], method=method, learners=2, rounds=1)
+    for words in ("narrow", "bigger", "'weights'", "Weights travel between equal architectures only"):
+        assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("method", ["independent", "alone", "federated-distillation"])
+def test_different_widths_may_share_what_does_not_depend_on_them(method: str, data: Dataset) -> None:
+    result = simulate(data=data, model=[narrow, wide], method=method, learners=2, rounds=2, workers=0)
+    assert np.isfinite(result.accuracy).all() and result.accuracy.shape == (1, 2)
+
+
+def test_one_width_is_enough_for_prototypes(data: Dataset) -> None:
+    result = simulate(data=data, model=[narrow, bigger], method="fedproto", learners=2, rounds=2, workers=0)
+    assert np.isfinite(result.history["loss.prototypes"]).all()
+
+
+def test_equal_heads_may_be_shared_over_different_bodies(data: Dataset) -> None:
+    method = Method("heads", {"learner": Role(exchanges=(Weights(part="classifier"),))})
+    result = simulate(data=data, model=[narrow, bigger], method=method, learners=2, rounds=2, workers=0)
+    assert (result.history["bytes.up"] > 0).all()
+
+
+def test_an_exchange_may_stand_once() -> None:
+    with pytest.raises(ConfigurationError, match="holds exchange 'prototypes' twice"):
+        Role(exchanges=(Prototypes(), Prototypes(weight=1.0)))
+
+
+# BatchNorm, which needs two samples
+
+
+def normed() -> SplitModel:
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Tanh())
+    return SplitModel(layers, nn.Linear(8, 10), bound=1.0)
+
+
+def dealt(sizes: list[int]) -> Callable[..., list[np.ndarray]]:
+    """A partition into pieces of these sizes."""
+    return lambda targets, *others: np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+
+
+def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("consilience.simulation.scene.partition", dealt([30, 29, 1]))
+    with pytest.raises(ConfigurationError, match="learner 2 has one sample, and BatchNorm in model 'normed' needs two"):
+        simulate(data=data, model=normed, method="fedavg", learners=3, rounds=1)
+    result = simulate(data=data, method="consilience", learners=3, rounds=2, workers=0)
+    assert np.isfinite(result.history["loss.cross_entropy"]).all(), "without BatchNorm one sample will do"
+
+
+@pytest.mark.parametrize("sizes", [[30, 28, 2], [20, 20, 20]])
+@pytest.mark.parametrize("batch_size", [2, 19])
+def test_no_batch_of_one_reaches_batchnorm(
+    sizes: list[int], batch_size: int, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consilience.simulation.scene.partition", dealt(sizes))
+    result = simulate(
+        data=data, model=normed, method="consilience", learners=3, rounds=2, batch_size=batch_size, workers=0
+    )
+    assert np.isfinite(result.history["loss.cross_entropy"]).all()
+
+
+def test_batches_of_one_are_refused_under_batchnorm(data: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match="batch_size is 1, and BatchNorm in model 'normed' needs at least 2"):
+        simulate(data=data, model=normed, method="fedavg", learners=3, rounds=1, batch_size=1)
+
+
+def test_as_many_learners_as_samples_share_nothing_of_a_single_sample(data: Dataset) -> None:
+    """Everybody has one sample, whose features would be the class mean: nobody puts any."""
+    result = simulate(data=data, method="representation-sharing", learners=60, rounds=2, workers=0)
+    assert (result.history["loss.prototypes"] == 0).all() and (result.history["loss.observations"] == 0).all()
+    with pytest.raises(ConfigurationError, match="61 learners cannot share 60 samples"):
+        simulate(data=data, method="representation-sharing", learners=61, rounds=2)
+
+
+# The Python API
+
+
+@pytest.mark.parametrize(
+    ("settings", "nearest"),
+    [
+        ({"lerners": 3}, "learners"),
+        ({"method": "fedpro"}, "fedprox"),
+        ({"data": "digit"}, "digits"),
+        ({"model": "lenet"}, "lenet5"),
+        ({"optimiser": "sdg"}, "sgd"),
+    ],
+)
+def test_unknown_names_carry_the_nearest_known_one(settings: dict[str, Any], nearest: str) -> None:
+    with pytest.raises(UnknownName) as refused:
+        simulate(**settings)
+    assert refused.value.nearest == nearest and isinstance(refused.value, ConsilienceError)
+
+
+def test_a_run_is_resumed_with_its_own_settings(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="give it no others"):
+        simulate(resume=tmp_path, rounds=3)
+
+
+def test_inputs_that_are_no_numbers_are_refused_before_training(data: Dataset) -> None:
+    spoiled = data.inputs.copy()
+    spoiled[7, 0, 3, 3] = np.nan
+    with pytest.raises(ConsilienceError, match="must be finite, got 1 values that are not"):
+        replace(data, inputs=spoiled)
+
+
+def test_threads_are_given_back_after_an_error(data: Dataset) -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(ConsilienceError):
+        simulate(data=data, method="independent", learners=2, rounds=3, optimiser="sgd", lr=1e30, workers=0)
+    assert torch.get_num_threads() == before
