@@ -131,8 +131,8 @@ def test_compare_prints_one_object_a_method_in_order(command: Command) -> None:
 def test_compare_prints_one_table(command: Command) -> None:
     code, out, err = command("compare", "--methods", "independent,consilience", *SMALL, "--seeds", "2")
     assert code == 0
-    for heading in ("accuracy %", "± seeds", "± learners", "own data %", "up/round", "down/round", "total", "time"):
-        assert heading in out
+    for heading in ("accuracy", "±", "learners", "own", "up", "down", "total", "time"):
+        assert heading in out.partition("independent")[0], "above the first row"
     assert out.count("independent") == out.count("consilience") == 1
     assert "2 learners, 2 rounds, 2 seeds" in out and "{" not in out
     assert err.startswith("kept in runs/") and err.strip().endswith("-digits-compare")
@@ -140,7 +140,7 @@ def test_compare_prints_one_table(command: Command) -> None:
 
 def test_run_prints_a_table_where_no_json_is_asked_for(command: Command) -> None:
     code, out, _ = command("run", "--method", "voted", *SMALL)
-    assert code == 0 and "voted" in out and "accuracy %" in out
+    assert code == 0 and "voted" in out and "accuracy" in out
 
 
 def test_methods_are_listed_with_what_leaves_and_what_it_costs(command: Command) -> None:
@@ -250,7 +250,7 @@ def test_the_folder_tells_the_whole_story(command: Command) -> None:
 def test_show_a_run_and_a_comparison(command: Command) -> None:
     (summary,) = objects(command("run", "--method", "fedavg", *SMALL, "--out", "mine", "--json")[1])
     code, out, _ = command("show", "mine")
-    assert code == 0 and "fedavg" in out and "accuracy over rounds" in out
+    assert code == 0 and "fedavg" in out and "accuracy over rounds" in out.lower()
     assert objects(command("show", "mine", "--json")[1]) == [summary]
     both = objects(command("compare", "--methods", "independent,fedavg", *SMALL, "--out", "both", "--json")[1])
     assert objects(command("show", "both", "--json")[1]) == both

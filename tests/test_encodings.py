@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.encodings import BIT, ENCODINGS, FLOAT16, FLOAT32, INT8, INT32, Bit, Byte, Encoding
+from consilience.encodings import BIT, ENCODINGS, FLOAT16, FLOAT32, INT8, INT32, Bit, Encoding
 
 Values = np.ndarray[Any, Any]
 
@@ -46,7 +46,8 @@ def test_byte_sees_what_its_levels_say() -> None:
 def test_byte_takes_a_vector_as_one_row() -> None:
     levels, scale = INT8.levels(floats(127.0, 1.0))
     assert (levels.shape, scale.shape) == ((1, 2), (1,))
-    assert [Byte.rows(shape) for shape in [(), (5,), (3, 5), (3, 5, 2)]] == [1, 1, 3, 3]
+    assert [INT8.rows(shape) for shape in [(), (5,), (3, 5), (3, 5, 2)]] == [1, 1, 3, 3]
+    assert [INT8.stacked().rows(shape) for shape in [(2, 5), (2, 3, 5), (2, 3, 5, 2)]] == [2, 6, 6]
 
 
 def test_byte_knows_only_one_zero() -> None:

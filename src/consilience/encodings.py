@@ -7,7 +7,7 @@ arrays and makes no bytes; `wire` makes the bytes. Both work on any array of the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -35,6 +35,10 @@ class Encoding:
     def quantise(self, x: Array) -> Array:
         """What the far side will see of `x`."""
         raise NotImplementedError
+
+    def stacked(self) -> Encoding:
+        """The same for several tensors laid on top of each other, entries of a pool."""
+        return self
 
     def payload_bytes(self, shape: tuple[int, ...]) -> int:
         """Bytes of the values themselves, scales and headers left out."""
@@ -69,15 +73,20 @@ class Half(Encoding):
 
 @dataclass(frozen=True)
 class Byte(Encoding):
-    """Eight bits a value, in 255 equal steps, and one scale for each row (the first axis)."""
+    """Eight bits a value, in 255 equal steps, and one scale for each row (of the first `axes` axes)."""
 
     name: str = "int8"
     bits: int = 8
+    axes: int = 1
+
+    def stacked(self) -> Byte:
+        """Every entry keeps a scale for each of its rows."""
+        return replace(self, axes=self.axes + 1)
 
     def levels(self, x: Array) -> tuple[Array, Array]:
         """Whole numbers from -127 to 127, (rows, rest), and the scale of each row, (rows,)."""
         xp = array_namespace(x)
-        width = math.prod(x.shape[1:] if x.ndim > 1 else x.shape)
+        width = math.prod(x.shape[max(min(self.axes, x.ndim - 1), 0) :])
         rows = xp.reshape(x, (self.rows(tuple(x.shape)), width))
         largest = xp.max if width else xp.sum  # of no values there is no largest, but a sum, and it is 0
         scale = largest(xp.abs(rows), axis=1) / 127.0  # (rows,)
@@ -91,10 +100,9 @@ class Byte(Encoding):
         levels, scale = self.levels(x)
         return xp.reshape(levels * scale[:, None], x.shape)
 
-    @staticmethod
-    def rows(shape: tuple[int, ...]) -> int:
-        """How many scales a tensor of this shape carries."""
-        return shape[0] if len(shape) > 1 else 1
+    def rows(self, shape: tuple[int, ...]) -> int:
+        """How many scales a tensor of this shape carries; a vector is one row."""
+        return math.prod(shape[: max(min(self.axes, len(shape) - 1), 0)])
 
 
 @dataclass(frozen=True)

@@ -309,7 +309,7 @@ class Learner:
         for name, tensor in channel.tensors.items():
             value = put.tensors[name]
             if not keeps_error(channel, tensor):
-                seen[name] = tensor.up.quantise(value)
+                seen[name] = channel.encoding(name, "up").quantise(value)
                 continue
             error = self.row[f"error.{exchange.name}.{name}"]
             wanted = value + error

@@ -63,6 +63,10 @@ class Channel:
     rows: tuple[int, ...] = ()
     scope: Literal["everybody", "oneself"] = "everybody"
 
+    def encoding(self, name: str, direction: Direction) -> Encoding:
+        """How one of the tensors is written down on its way."""
+        return self.tensors[name].field(direction).encoding
+
     def message(self, direction: Direction) -> dict[str, Field]:
         """The part of a body that belongs to this channel."""
         if self.scope == "oneself":
@@ -97,8 +101,14 @@ class Pool(Channel):
     by: Literal["member", "row"] = "member"
     include_self: bool = True
 
+    def encoding(self, name: str, direction: Direction) -> Encoding:
+        """How one of the tensors is written down on its way, several entries at once."""
+        return Channel.encoding(self, name, direction).stacked()
+
     def message(self, direction: Direction) -> dict[str, Field]:
         """The part of a body that belongs to this channel: `keep` entries up, `draw` down."""
         count = self.keep if direction == "up" else self.draw
         fields = Channel.message(self, direction)
-        return {k: replace(f, shape=(count, *f.shape)) for k, f in fields.items()}
+        return {
+            k: replace(f, shape=(count, *f.shape), encoding=f.encoding.stacked()) for k, f in fields.items()
+        }

@@ -95,7 +95,7 @@ def _parts(message: Message) -> list[tuple[str, str, tuple[int, ...]]]:
             raise WireError(f"tensor {name!r} has encoding {field.encoding.name!r}; known: {', '.join(_STORED)}, bit")
         parts.append((name, _STORED[field.encoding.name], field.shape))
         if isinstance(field.encoding, Byte):
-            parts.append((f"{name}.scale", "F32", (Byte.rows(field.shape),)))
+            parts.append((f"{name}.scale", "F32", (field.encoding.rows(field.shape),)))
     if bits:
         parts.append(("bits", "U8", (math.ceil(sum(field.size for field in bits.values()) / 8),)))
         if not _units_fixed(bits):
@@ -259,8 +259,10 @@ def _read(name: str, field: Field, stored: Mapping[str, Values]) -> Values:
 def _read_byte(name: str, field: Field, levels: Values, scale: Values) -> Values:
     _refuse(name, levels, levels == -128, "levels run from -127 to 127")
     _check_scales(f"{name}.scale", scale, 127)
-    steps = scale.reshape(len(scale), *[1] * (len(field.shape) - 1))  # (rows, 1, ...)
-    x = (levels.astype(np.float32) * steps).reshape(field.shape)
+    # (rows, width) * (rows, 1): the steps of each row stretched over its values
+    width = field.size // max(len(scale), 1)
+    steps = np.repeat(scale, width).reshape(field.shape)
+    x = levels.astype(np.float32) * steps
     # Half a step and a little: the step received, but none wider than the bounds can give rise to.
     low, high = _bounds(field)
     widest = max(abs(low), abs(high)) / 127

@@ -249,7 +249,7 @@ def test_different_architectures_cannot_share_weights(method: str, data: Dataset
         assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("method", ["independent", "alone", "federated-distillation"])
+@pytest.mark.parametrize("method", ["independent", "federated-distillation"])
 def test_different_widths_may_share_what_does_not_depend_on_them(method: str, data: Dataset) -> None:
     result = simulate(data=data, model=[narrow, wide], method=method, learners=2, rounds=2, workers=0)
     assert np.isfinite(result.accuracy).all() and result.accuracy.shape == (1, 2)
@@ -351,5 +351,5 @@ def test_inputs_that_are_no_numbers_are_refused_before_training(data: Dataset) -
 def test_threads_are_given_back_after_an_error(data: Dataset) -> None:
     before = torch.get_num_threads()
     with pytest.raises(ConsilienceError):
-        simulate(data=data, method="independent", learners=2, rounds=3, optimiser="sgd", lr=1e30, workers=0)
+        simulate(data=data, method="independent", learners=2, rounds=3, optimiser="sgd", lr=1e300, workers=0)
     assert torch.get_num_threads() == before

@@ -147,12 +147,17 @@ class Exchange:
         return state
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
-        """The tensors to put up after local training, and their weight."""
+        """The tensors to put up after local training, and their weight; an exchange without it only listens."""
         raise NotImplementedError
 
     def receive(self, state: State, view: View, received: Received) -> Update:
         """What a new answer changes. A `where` on `received.fresh`, not a branch."""
         return Update(state=state)
+
+    @property
+    def contributes(self) -> bool:
+        """Whether there is anything to put up: engines do not ask where there is not."""
+        return type(self).contribute is not Exchange.contribute
 
     @property
     def changes_model(self) -> bool:

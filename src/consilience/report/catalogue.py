@@ -13,7 +13,7 @@ from consilience.learner import Blueprint, Learner
 from consilience.methods import METHODS, build_method, settings_of
 from consilience.models import build
 from consilience.optimisers import Adam
-from consilience.report.tables import size
+from consilience.report.tables import plain_table, size
 from consilience.simulation.traffic import Traffic
 
 SHAPES = {"digits": ((1, 8, 8), 10), "mnist": ((1, 28, 28), 10), "fashion-mnist": ((1, 28, 28), 10)}
@@ -47,7 +47,8 @@ def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], clas
 def catalogue_table(rows: list[dict[str, Any]]) -> Table:
     """The catalogue for a terminal."""
     task = f"{rows[0]['model']} on {rows[0]['data']}"
-    table = Table(title=f"Methods; bytes a learner and round for {task}", title_justify="left", show_lines=True)
+    table = plain_table(f"Methods; bytes of a learner in a round for {task}")
+    table.padding = (0, 1, 1, 0)
     for heading in ("method", "what it does", "what leaves the learner"):
         table.add_column(heading, no_wrap=heading == "method")
     table.add_column("up", justify="right", no_wrap=True)

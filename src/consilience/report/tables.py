@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -19,17 +20,16 @@ def comparison(summaries: Sequence[Summary]) -> Table:
         f"{first['data']}, {first['model']}: {max(s['learners'] for s in summaries)} learners, "
         f"{first['rounds']} rounds, {_count(first['seeds'], 'seed')}"
     )
-    table = Table(title=title, caption=CAPTION, caption_justify="left", title_justify="left")
+    table = plain_table(title, CAPTION)
     table.add_column("method", no_wrap=True)
-    for heading in ("accuracy %", "± seeds", "± learners", "own data %", "up/round", "down/round", "total", "time"):
+    for heading in ("accuracy\n%", "± of\nlearners", "own\ndata", "up a\nround", "down a\nround", "total", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     best = max((s["accuracy"]["mean"] or 0.0 for s in summaries if s["method"] != "centralized"), default=0.0)
     for s in summaries:
-        mean = s["accuracy"]["mean"]
+        mean, spread = s["accuracy"]["mean"], s["accuracy"]["std_seeds"]
         table.add_row(
             s["method"],
-            _number(mean),
-            _number(s["accuracy"]["std_seeds"]),
+            _number(mean) + ("" if spread is None else f" ±{spread:4.1f}"),
             _number(s["accuracy"]["std_learners"]),
             _number(s["accuracy_local"]["mean"]),
             size(s["bytes"]["up"]),
@@ -41,19 +41,32 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     return table
 
 
+def plain_table(title: str, caption: str | None = None) -> Table:
+    """A table in the house style: narrow enough for a terminal of 80 columns."""
+    return Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+        title_justify="left",
+        caption_justify="left",
+    )
+
+
 CAPTION = (
-    "Accuracy on the test set, mean over learners and seeds after the last round; own data: weighted to each learner's "
-    "own classes. Bytes: mean of a learner and round; total: of a federation, both ways."
+    "Accuracy on the test set after the last round: mean over learners, ± standard deviation over seeds; own data: "
+    "weighted to each learner's own classes. Bytes: of a learner in a round; total: of a federation, both ways."
 )
 
 
 def size(count: float) -> str:
-    """Bytes in words: 0, 812 B, 3.1 kB, 9.9 MB."""
+    """Bytes in words: 0, 812 B, 3.12 kB, 9.89 MB."""
     if count == 0:
         return "0"
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= factor:
-            return f"{count / factor:.1f} {unit}"
+            return f"{count / factor:.3g} {unit}"
     return f"{count:.0f} B"
 
 
@@ -68,5 +81,5 @@ def _count(number: int, noun: str) -> str:
 def plain_text(table: Table) -> str:
     """The table without colours, wide enough for all of it."""
     stream = io.StringIO()
-    Console(file=stream, width=140, no_color=True).print(table)
+    Console(file=stream, width=100, no_color=True).print(table)
     return stream.getvalue()

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from consilience.errors import CheckpointError
-from consilience.report.tables import comparison
+from consilience.report.tables import comparison, plain_table
 from consilience.simulation.history import History
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -25,7 +25,7 @@ class Screen:
 
     def __init__(self, json_lines: bool) -> None:
         self.json = json_lines
-        wide = None if sys.stdout.isatty() else 140
+        wide = None if sys.stdout.isatty() else 100
         self.out = Console(width=wide, highlight=False)
         self.err = Console(stderr=True, highlight=False)
         self._progress: Progress | None = None
@@ -99,7 +99,7 @@ class Screen:
             return
         from consilience.simulation.compare import run_folders
 
-        table = Table(title="accuracy over rounds", title_justify="left")
+        table = plain_table("Accuracy over rounds, from 0 to 100 %")
         for heading in ("method", "first", "", "last"):
             table.add_column(heading, no_wrap=True)
         for run in run_folders(folder):
@@ -121,7 +121,7 @@ def _curve(metrics: Path) -> list[float]:
         raise CheckpointError(f"{metrics} is damaged or missing: {error}") from error
 
 
-def bars(curve: Sequence[float], width: int = 60) -> str:
+def bars(curve: Sequence[float], width: int = 40) -> str:
     """A curve as a line of bars, from 0 to 100 percent."""
     if len(curve) > width:
         curve = [curve[i * len(curve) // width] for i in range(width - 1)] + [curve[-1]]

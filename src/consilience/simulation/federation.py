@@ -84,5 +84,5 @@ class Federation:
 def _as_sent(answer: Answer, channel: schema.Channel) -> Answer:
     if channel.scope == "oneself":
         return answer  # nothing travels
-    tensors = {name: channel.tensors[name].down.quantise(value) for name, value in answer.tensors.items()}
+    tensors = {name: channel.encoding(name, "down").quantise(value) for name, value in answer.tensors.items()}
     return Answer(tensors, answer.count, answer.version)

@@ -40,8 +40,6 @@ class LoopEngine:
         device = torch.device(plans[0].blueprint.device)
         self.workers = workers if device.type == "cpu" and workers > 1 and portable(plans) else 0
         self.slots = self.workers * 2 + 2 if self.workers else 1
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # one thread in any process, so that bits do not depend on their number
         learners = [Learner(plan.blueprint) for plan in plans]
         self.job_rows = [_rows_per_job(plan, learner) for plan, learner in zip(plans, learners, strict=True)]
         shapes = self._shapes(plans, learners, data)
@@ -53,6 +51,8 @@ class LoopEngine:
             tensors = plain(shapes, device)
         for key in ("inputs", "targets", "test_inputs", "test_targets"):
             tensors[f"data.{key}"].copy_(torch.from_numpy(getattr(data, key)))
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # one thread in any process, so that bits do not depend on their number
         self.hands: Hands = assemble(plans, tensors)
         self.cohorts = self.hands.cohorts
         if self.workers:

@@ -117,7 +117,7 @@ class Rounds:
         record["wall.exchange"] += time.perf_counter() - started
 
     def _active(self, exchange: Exchange, train: bool) -> bool:
-        return self.round % exchange.every == 0 if train else exchange.eager
+        return exchange.contributes and (self.round % exchange.every == 0 if train else exchange.eager)
 
     def _expect(self, role: str, present: list[Presence], names: tuple[str, ...]) -> None:
         for f, federation in enumerate(self.federations):
@@ -211,6 +211,7 @@ class Rounds:
     def _answer(self, names: tuple[str, ...], readers: list[np.ndarray], record: Record, catching_up: int = 0) -> None:
         """Answers to the readers of each federation, what they weigh, and what they change."""
         news, fresh = self._answers(names, readers, catching_up)
+        fresh = {place: self._unheard(place, numbers) for place, numbers in fresh.items()}
         for (cohort, row), numbers in fresh.items():
             record["bytes.down"][self._at(cohort, row)] += self._bytes_down(cohort, row, numbers)
         self.answers.hold(fresh)
@@ -233,15 +234,22 @@ class Rounds:
                         fresh[self.scene.place(f, member)][name] = number
         return news, fresh
 
-    def _bytes_down(self, cohort: int, row: int, numbers: Mapping[str, int]) -> int:
+    def _moved(self, cohort: int, row: int, numbers: Mapping[str, int]) -> dict[str, int]:
+        """How many replies of each moving mean a learner has not heard yet."""
         held = self.answers.of(cohort, row)
-        moved = {
+        return {
             name: self.answers.version(number) - self.answers.version(held[name])
             for name, number in numbers.items()
             if getattr(self.learners[cohort].channels[name], "moving", False)
         }
-        got = [name for name in numbers if moved.get(name, 1) > 0]  # a mean that has not moved sends nothing
-        return self.traffic[cohort].down(got, moved)
+
+    def _unheard(self, place: tuple[int, int], numbers: Mapping[str, int]) -> Mapping[str, int]:
+        """Without the moving means that have not moved: they send nothing, and must not undo local work."""
+        moved = self._moved(*place, numbers)
+        return {name: number for name, number in numbers.items() if moved.get(name, 1) > 0}
+
+    def _bytes_down(self, cohort: int, row: int, numbers: Mapping[str, int]) -> int:
+        return self.traffic[cohort].down(numbers, self._moved(cohort, row, numbers))
 
     def _receive(self, fresh: Fresh) -> None:
         jobs: list[Job] = []
