@@ -52,6 +52,8 @@ Command = Callable[..., Said]
 def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """The command in this process, in a folder of its own: exit code, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):  # would make a pipe look like a terminal
+        monkeypatch.delenv(name, raising=False)
 
     def call(*arguments: str) -> Said:
         with pytest.raises(SystemExit) as ended:
@@ -263,6 +265,10 @@ def test_show_a_run_that_is_not_finished_says_how_to_go_on(command: Command, int
     assert command("run", "--method", "fedavg", *SMALL, "--out", "mine")[0] == 130
     code, _, err = command("show", "mine")
     assert code == 1 and "not finished" in err and "consilience run --resume mine" in err
+    interrupt("fedavg", 1)
+    assert command("compare", "--methods", "independent,fedavg", *SMALL, "--out", "both")[0] == 130
+    code, _, err = command("show", "both")
+    assert code == 1 and "both/fedavg is not finished" in err and "consilience compare --resume both" in err
 
 
 # Stopping and going on
@@ -303,6 +309,27 @@ def test_an_interrupted_comparison_goes_on_where_it_was(command: Command, interr
         assert_same_run(Path(one["run"]), Path(other["run"]))
 
 
+@pytest.mark.parametrize(("asked", "words"), [("run", "--method"), ("compare", "--methods")])
+def test_ctrl_c_outside_the_rounds_says_how_to_go_on(
+    asked: str, words: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While processes start, between two methods: nothing to finish first, and nothing lost."""
+
+    def pressed(*others: Any, **named: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("consilience.simulation.simulate.LoopEngine", pressed)
+        code, out, err = command(asked, words, "fedavg", *SMALL, "--out", "mine", "--json")
+    assert code == 130 and out == "" and err == f"stopped; go on with: consilience {asked} --resume mine\n"
+    code, out, _ = command(asked, "--resume", "mine", "--json")
+    assert code == 0 and objects(out)[0]["finished"]
+    with monkeypatch.context() as patch:
+        patch.setattr("consilience.simulation.simulate.load", pressed)
+        code, _, err = command("run", *SMALL, "--out", "other")
+    assert code == 130 and err == "" and not Path("other").exists()
+
+
 def test_resuming_a_finished_run_changes_nothing(command: Command) -> None:
     (first,) = objects(command("run", "--method", "voted", *SMALL, "--out", "mine", "--json")[1])
     code, out, _ = command("run", "--resume", "mine", "--json")
@@ -323,7 +350,7 @@ def python(*arguments: str, **how: Any) -> subprocess.Popen[str]:
     paths = os.pathsep.join(p for p in sys.path if p)
     return subprocess.Popen(
         [sys.executable, "-m", "consilience", *arguments],
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | {"PYTHONPATH": paths, "TERM": "xterm"},
         stdout=subprocess.PIPE,
         text=True,
         **how,

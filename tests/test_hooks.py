@@ -19,6 +19,7 @@ from consilience import schema, simulate
 from consilience.channels import MovingMean, StandingMean
 from consilience.config import make_config
 from consilience.data import Dataset, load
+from consilience.errors import ConfigurationError
 from consilience.exchanges import (
     Contribution,
     Exchange,
@@ -482,9 +483,19 @@ def test_a_role_may_follow_a_moving_mean_without_moving_it(digits: Dataset) -> N
             rounds.play(evaluate=False)
             channel = rounds.federations[0].channels["weights"]
             assert isinstance(channel, MovingMean) and channel.version == played
-            for name, value in channel.answer().tensors.items():
-                assert torch.equal(parameters(rounds, 0)[name], value)
-                assert torch.equal(parameters(rounds, 1)[name], value)
+            common, models = channel.answer().tensors, [parameters(rounds, i) for i in range(3)]
+            for name, value in common.items():
+                assert torch.equal(models[0][name], value) and torch.equal(models[1][name], value)
+                # The follower has trained on from there: a mean that has not moved since does not undo it.
+                assert not torch.equal(models[2][name], value)
+
+
+def test_roles_that_cannot_be_held_are_refused(digits: Dataset) -> None:
+    roles = {"speaker": Role(exchanges=(Tallying(),)), "listener": Role(exchanges=(Hearing(),))}
+    with pytest.raises(ConfigurationError, match="gives learner 3 a role; there are learners 0 to 2"):
+        simulate(data=digits, method=Method("trial", roles, {3: "listener"}), **SETTINGS | {"learners": 3})
+    with pytest.raises(ConfigurationError, match="nobody of 3 learners has the role 'listener'"):
+        simulate(data=digits, method=Method("trial", roles), **SETTINGS | {"learners": 3})
 
 
 # --- a method of one's own from outside

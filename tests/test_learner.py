@@ -548,8 +548,9 @@ def test_modules_are_trained_and_stay_with_their_learner() -> None:
     assert (one["parameters"][-4:] != start[-4:]).all()  # scale and shift
     assert one["counters"].tolist() == [1, 1] and (one["buffers"][4:] != torch.tensor([0.0, 0, 1, 1])).all()
     assert all(torch.equal(v, untouched[k]) for k, v in other.items())
-    names = [*learner.channels["weights"].tensors, *put_up(learner)["weights"].tensors]
-    assert not any("/" in name for name in names)  # and they do not travel
+    travels = set(learner.task.parameters) | set(learner.task.buffers)
+    assert set(learner.channels["weights"].tensors) == set(learner.common(learner.exchanges[1])) == travels
+    assert not any("/" in name for name in travels)
 
 
 def test_modules_are_in_evaluation_mode_when_nothing_is_trained() -> None:

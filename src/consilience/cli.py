@@ -6,17 +6,21 @@ goes to standard output, everything else to standard error.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from consilience.config import Config
 from consilience.errors import ConfigurationError, ConsilienceError
+
+if TYPE_CHECKING:
+    from consilience.report.terminal import Screen
 
 app = typer.Typer(
     add_completion=False,
@@ -88,10 +92,13 @@ def run(
     screen = Screen(json_)
     if resume is not None:
         _refuse_beside_resume(config, method, set_, out, settings)
-        result = simulate(resume=resume, on_round=screen.on_round)
+        with _told_how_to_go_on(screen, f"run --resume {resume}", resume):
+            result = simulate(resume=resume, on_round=screen.on_round)
     else:
         wanted = _gather(config, set_, settings or {}, method)
-        result = simulate(wanted, out=out or new_folder(wanted, wanted.method.name), on_round=screen.on_round)
+        folder = out or new_folder(wanted, wanted.method.name)
+        with _told_how_to_go_on(screen, f"run --resume {folder}", folder):
+            result = simulate(wanted, out=folder, on_round=screen.on_round)
     screen.show([result.summary()])
     if not result.finished:
         screen.say(f"stopped after round {result.history.rounds}; go on with: consilience run --resume {result.folder}")
@@ -122,12 +129,13 @@ def compare(
         names = [name.strip() for name in (COMPARED if methods is None else methods).split(",") if name.strip()]
         work = comparison.begin(wanted, names, out or comparison.new_folder(wanted, "compare"))
     summaries = []
-    for summary in work.play(screen.on_round):
-        summaries.append(summary)
-        screen.each(summary)
-        if not summary["finished"]:
-            screen.say(f"stopped in {summary['method']!r}; go on with: consilience compare --resume {work.folder}")
-            raise typer.Exit(130)
+    with _told_how_to_go_on(screen, f"compare --resume {work.folder}", work.folder):
+        for summary in work.play(screen.on_round):
+            summaries.append(summary)
+            screen.each(summary)
+            if not summary["finished"]:
+                screen.say(f"stopped in {summary['method']!r}; go on with: consilience compare --resume {work.folder}")
+                raise typer.Exit(130)
     screen.table(summaries)
     screen.say(f"kept in {work.folder}")
 
@@ -181,6 +189,17 @@ def _gather(
     for text in overrides or ():
         override(given, text)
     return make_config(given)
+
+
+@contextlib.contextmanager
+def _told_how_to_go_on(screen: Screen, command: str, folder: Path) -> Iterator[None]:
+    """For Ctrl-C outside the rounds, where there is nothing to finish first, and for a second one in a round."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder.is_dir():
+            screen.say(f"stopped; go on with: consilience {command}")
+        raise typer.Exit(130) from None
 
 
 def _refuse_beside_resume(*others: object) -> None:

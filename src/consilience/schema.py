@@ -109,6 +109,4 @@ class Pool(Channel):
         """The part of a body that belongs to this channel: `keep` entries up, `draw` down."""
         count = self.keep if direction == "up" else self.draw
         fields = Channel.message(self, direction)
-        return {
-            k: replace(f, shape=(count, *f.shape), encoding=f.encoding.stacked()) for k, f in fields.items()
-        }
+        return {k: replace(f, shape=(count, *f.shape), encoding=f.encoding.stacked()) for k, f in fields.items()}

@@ -262,7 +262,7 @@ def _read_byte(name: str, field: Field, levels: Values, scale: Values) -> Values
     # (rows, width) * (rows, 1): the steps of each row stretched over its values
     width = field.size // max(len(scale), 1)
     steps = np.repeat(scale, width).reshape(field.shape)
-    x = levels.astype(np.float32) * steps
+    x: Values = levels.astype(np.float32) * steps
     # Half a step and a little: the step received, but none wider than the bounds can give rise to.
     low, high = _bounds(field)
     widest = max(abs(low), abs(high)) / 127

@@ -104,7 +104,7 @@ def test_a_loss_that_is_no_number_names_learner_round_and_term(
     with pytest.raises(TrainingError) as stopped:
         simulate(wild, data=data, out=tmp_path / "wild")
     words = str(stopped.value)
-    assert words.startswith("learner 0 (seed 0), round 3: loss term 'cross_entropy' is no number")
+    assert words.startswith("independent: learner 0 (seed 0), round 3: loss term 'cross_entropy' is no number")
     assert "smaller learning rate" in words
     kept = arrays(tmp_path / "wild")
     assert all(np.isfinite(v).all() for v in kept.values()), "the last good checkpoint"
@@ -114,7 +114,7 @@ def test_a_loss_that_is_no_number_names_learner_round_and_term(
         simulate(data=data, resume=tmp_path / "wild")
     with pytest.raises(SystemExit) as ended:
         main(["run", "--resume", str(tmp_path / "wild")])
-    assert ended.value.code == 1 and "error: learner 0 (seed 0), round 3" in capsys.readouterr().err
+    assert ended.value.code == 1 and "error: independent: learner 0 (seed 0), round 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -102,7 +102,7 @@ class MovingMean:
         """Contributions (k, ...) end to end and in float64, (k, size): adding one is then one sum, not one a tensor."""
         parts = [tensors[k] for k in self.common]
         xp = array_namespace(parts[0])
-        return double(xp.concat([xp.reshape(p, (p.shape[0], -1)) for p in parts], axis=1))
+        return double(xp.concat([xp.reshape(p, (p.shape[0], math.prod(p.shape[1:]))) for p in parts], axis=1))
 
     def _encoded(self, name: str, change: Array) -> Array:
         encoding = self.channel.tensors[name].down

@@ -97,9 +97,10 @@ def run_folders(folder: Path) -> list[RunFolder]:
 def summaries_of(folder: Path) -> list[dict[str, Any]]:
     """What the runs in a folder came to; a run that is not finished is refused by name."""
     found = []
+    command = "compare" if (folder / _PLAN).is_file() else "run"
     for run in run_folders(folder):
         if run.result is None:
-            raise CheckpointError(f"{run.path} is not finished; go on with: consilience run --resume {run.path}")
+            raise CheckpointError(f"{run.path} is not finished; go on with: consilience {command} --resume {folder}")
         found.append(run.result)
     if not found:
         raise CheckpointError(f"{folder} holds no run yet")

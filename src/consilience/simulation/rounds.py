@@ -172,7 +172,7 @@ class Rounds:
             return
         what = f"loss term {wrong[0]!r} is no number" if wrong else bad
         raise TrainingError(
-            f"learner {at[1]} (seed {self.scene.seeds[at[0]]}), round {self.round}: {what}; "
+            f"{self.scene.method.name}: learner {at[1]} (seed {self.scene.seeds[at[0]]}), round {self.round}: {what}; "
             f"try a smaller learning rate or weight"
         )
 

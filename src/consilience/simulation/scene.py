@@ -70,6 +70,7 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
     learners = 1 if method.pooled else config.learners
     if len(models) not in (1, learners):
         raise ConfigurationError(f"{len(models)} models for {learners} learners: give one for all, or one for each")
+    _check_roles(method, learners)
     seeds = tuple(range(config.seed, config.seed + config.seeds))
     parts = [_deal(config, data, learners, seed) for seed in seeds]
     counts = np.stack([class_table(data.targets, p, data.classes) for p in parts])
@@ -95,6 +96,18 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         counts,
         np.bincount(data.test_targets, minlength=data.classes),
     )
+
+
+def _check_roles(method: Method, learners: int) -> None:
+    """Refuse roles given to learners who are not there, and roles nobody has."""
+    strangers = sorted(who for who in method.members if not 0 <= who < learners)
+    if strangers:
+        raise ConfigurationError(
+            f"method {method.name!r} gives learner {strangers[0]} a role; there are learners 0 to {learners - 1}"
+        )
+    idle = set(method.roles) - {method.role_of(who) for who in range(learners)}
+    if idle:
+        raise ConfigurationError(f"method {method.name!r}: nobody of {learners} learners has the role {min(idle)!r}")
 
 
 def _deal(config: Config, data: Dataset, learners: int, seed: int) -> list[np.ndarray]:
