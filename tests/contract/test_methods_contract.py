@@ -505,6 +505,13 @@ def test_resuming_convolutions_gives_the_same_bits(case: str, data: Dataset, tmp
     assert_resumes(settings(case, model="lenet5", rounds=3), data, tmp_path, stops=(1, 2))
 
 
+def test_two_architectures_give_the_same_bits_stopped_or_in_workers(data: Dataset, tmp_path: Path) -> None:
+    mixed = {"model": "mlp,lenet5,mlp", "rounds": 3, "offline": 0.3}
+    assert_resumes(settings("federated-distillation", **mixed), data, tmp_path, stops=(1, 2))
+    simulate(settings("federated-distillation", workers=2, **mixed), data=data, out=tmp_path / "workers")
+    assert differing(kept(tmp_path / "whole"), kept(tmp_path / "workers")) == []
+
+
 def test_resuming_after_a_crash_gives_the_same_bits(data: Dataset, tmp_path: Path) -> None:
     """A crash leaves metrics beyond the newest checkpoint: they are played again."""
 
