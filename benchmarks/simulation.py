@@ -121,9 +121,8 @@ def memory(samples: int = 12) -> None:
         engine.close()
         del engine
     growth = (held[1000] - held[200]) * 2**20 / 800
-    print(
-        f"\nmemory: {held[200]:.0f} MiB with 200 learners, {held[1000]:.0f} MiB with 1000: {growth / 1024:.0f} KiB a learner;"
-    )
+    print(f"\nmemory: {held[200]:.0f} MiB with 200 learners, {held[1000]:.0f} MiB with 1000,", end=" ")
+    print(f"{growth / 1024:.0f} KiB a learner;")
     print(f"its parameters, optimiser state and data are {own / 1024:.0f} KiB: {growth / own:.2f} of that")
 
 

@@ -677,3 +677,10 @@ def test_answers_are_those_of_the_wire(kind: str, encoding: Encoding) -> None:
     tolerance = 1e-6 if encoding == BIT else 0  # its scale is a sum, and torch adds up in another order than NumPy
     np.testing.assert_allclose(answer.tensors["x"], arrived["c.x"], rtol=tolerance, atol=0)
     assert answer.count.tolist() == arrived["c.count"].tolist()
+
+
+def test_a_pool_with_fewer_entries_than_are_drawn_gives_all_of_them_from_any_place_on() -> None:
+    pool = EntryPool(Pool("p", {"x": Tensor((1,))}, draw=3), 2, np.zeros(1))
+    pool.put([0, 1], {"x": np.array([[[1.0]], [[2.0]]])}, np.ones((2, 1)))
+    seen = {tuple(pool.answer([0], 7, when)[0].tensors["x"][:, 0].tolist()) for when in range(40)}
+    assert seen == {(1.0, 2.0, 1.0), (2.0, 1.0, 2.0)}

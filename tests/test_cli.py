@@ -220,6 +220,18 @@ def test_a_comparison_gives_a_methods_settings_to_that_method_alone(command: Com
     assert [s["settings"] for s in summaries] == [{}, {"mu": 0.5}]
 
 
+def test_a_method_may_be_compared_with_itself_under_other_settings(command: Command) -> None:
+    asked = "fedavg,fedavg:start=different:every=2"
+    code, out, _ = command("compare", *SMALL, "--methods", asked, "--out", "pair", "--json")
+    first, second = objects(out)
+    assert code == 0
+    assert (first["method"], first["settings"]) == ("fedavg", {})
+    assert (second["method"], second["settings"]) == ("fedavg", {"start": "different", "every": 2})
+    assert second["bytes"]["up"] == first["bytes"]["up"] / 2
+    assert "fedavg start=different every=2" in command("show", "pair")[1]
+    assert command("compare", "--resume", "pair", "--json")[1] == out
+
+
 def test_the_resolved_configuration_reproduces_the_run(command: Command) -> None:
     assert command("run", "--method", "consilience", *SMALL, "--seed", "7", "--out", "first")[0] == 0
     resolved = tomllib.loads(Path("first/config.toml").read_text(encoding="utf-8"))

@@ -124,3 +124,8 @@ def test_errors_stay_within_what_the_encoding_promises(values: list[float]) -> N
     assert (np.abs(FLOAT16.quantise(x) - np.clip(x, -65504, 65504)) <= np.abs(x) * 2**-11 + 2**-25).all()
     assert (np.abs(INT8.quantise(x) - x) <= 0.5001 * np.abs(x).max() / 127 + tiny).all()
     assert ((BIT.quantise(x) >= 0) == (x >= 0)).all() or float(BIT.scale(x)) == 0.0
+
+
+def test_a_vote_has_no_memory_and_a_scale_has() -> None:
+    assert BIT.feedback and INT8.feedback
+    assert not Bit(unit=1.0).feedback and not FLOAT16.feedback and not FLOAT32.feedback

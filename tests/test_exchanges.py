@@ -115,7 +115,7 @@ def test_channels_of_prototypes_and_logits() -> None:
     prototypes = Prototypes(encoding=FLOAT16).channel(TASK)
     assert prototypes == schema.Mean("prototypes", {"mean": schema.Tensor((3, 2), FLOAT16, FLOAT16, -1, 1)}, (3,))
     logits = Logits(scope="oneself").channel(TASK)
-    assert logits == schema.Mean("logits", {"mean": schema.Tensor((3, 3))}, (3,), "oneself")
+    assert logits == schema.Mean("logits", {"mean": schema.Tensor((3, 3), low=-1e4, high=1e4)}, (3,), "oneself")
     assert logits.message("up") == {}
 
 

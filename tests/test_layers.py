@@ -23,7 +23,7 @@ LAYERS = (
     {"checks", "config", "data", "encodings", "evaluation", "layout", "models", "optimisers", "randomness"}
     | {"channels", "schema", "task", "wire"},
     {"exchanges", "objectives"},
-    {"learner", "method", "methods"},
+    {"body", "learner", "method", "methods"},
     {"peer", "relay", "report", "simulation"},
     {"__main__", "cli"},
 )

@@ -109,7 +109,10 @@ def run(
 @with_settings
 def compare(
     config: ConfigFile = None,
-    methods: Annotated[str | None, typer.Option(help=f"methods to compare, separated by commas [{COMPARED}]")] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help=f"methods to compare, separated by commas, each NAME or NAME:KEY=VALUE [{COMPARED}]"),
+    ] = None,
     set_: Set = None,
     out: Out = None,
     resume: Resume = None,

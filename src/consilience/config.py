@@ -88,7 +88,22 @@ def make_config(settings: Mapping[str, Any]) -> Config:
 
 def _in_words(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"]) or "settings"
-    return f"{where} = {error['input']!r}: {error['msg'].lower()}"
+    allowed = {key: value for key, value in error.get("ctx", {}).items() if key != "error"}
+    words = {
+        "greater_than_equal": "it must be {ge} or more",
+        "greater_than": "it must be more than {gt}",
+        "less_than_equal": "it must be {le} or less",
+        "int_parsing": "it must be a whole number",
+        "int_type": "it must be a whole number",
+        "int_from_float": "it must be a whole number",
+        "float_parsing": "it must be a number",
+        "float_type": "it must be a number",
+        "literal_error": "it must be {expected}",
+        "string_type": "it must be a word",
+        "model_type": 'it must be a table with a name, such as method = {{ name = "fedavg" }}',
+    }
+    said = words[error["type"]].format(**allowed) if error["type"] in words else error["msg"].lower()
+    return f"{where} is {error['input']!r}; {said}"
 
 
 def read_config(path: Path) -> Config:

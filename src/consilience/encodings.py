@@ -116,10 +116,16 @@ class Bit(Encoding):
     bits: int = 1
     unit: float | None = None
 
+    @property
+    def feedback(self) -> bool:
+        """A vote has no memory."""
+        return self.unit is None
+
     def scale(self, x: Array) -> Array:
-        """The one scale of a tensor, a scalar array."""
+        """The one scale of a tensor, a scalar array; summed in float64, where NumPy and torch agree."""
         xp = array_namespace(x)
-        mean = xp.mean(xp.abs(x)) if math.prod(x.shape) else xp.sum(x)  # of no values: 0, not NaN
+        total = xp.sum(xp.abs(x), dtype=xp.float64)
+        mean = xp.astype(total / max(math.prod(x.shape), 1), x.dtype)
         return mean if self.unit is None else xp.full_like(mean, self.unit)
 
     def quantise(self, x: Array) -> Array:

@@ -30,11 +30,11 @@ class ConfigurationError(ConsilienceError):
 class UnknownName(ConfigurationError):
     """A name nobody has heard of; the message names the nearest known one."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "") -> None:
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {kind} {name!r}.{hint} Known: {', '.join(names) or 'none'}")
+        super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}.{hint} Known: {', '.join(names) or 'none'}")
         self.kind, self.name, self.nearest = kind, name, near[0] if near else None
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from consilience.checks import number
 from consilience.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges import Exchange, Logits, Observations, Prototypes, Weights
@@ -61,6 +62,7 @@ def fedavg(
 @method
 def fedprox(mu: float = 0.01, start: Start = "common", part: str = "*", every: int = 1) -> tuple[Exchange, ...]:
     """FedAvg with training held near the common weights (Li et al. 2020)."""
+    number("mu", mu)
     return (Weights(part=part, every=every, start=start, prox=mu),)
 
 
@@ -141,7 +143,7 @@ def build_method(name: str, settings: Settings | None = None) -> Method:
     defaults = settings_of(name)
     for key, value in given.items():
         if key not in defaults:
-            raise UnknownName(f"setting of method {name!r}", key, defaults)
+            raise UnknownName("setting", key, defaults, of=f"method {name!r}")
         _check_setting(name, key, value, defaults[key])
     summary = (inspect.getdoc(make) or "").splitlines()[0]
     role = Role(exchanges=make(**given))
@@ -154,9 +156,12 @@ def _known(name: str) -> Callable[..., tuple[Exchange, ...]]:
     return METHODS[name]
 
 
+_KINDS = {int: "a whole number", float: "a number", str: "a word"}
+
+
 def _check_setting(name: str, key: str, value: Any, default: Any) -> None:
     wanted = float | int if isinstance(default, float) else type(default)
     if not isinstance(value, wanted) or isinstance(value, bool):
         raise ConfigurationError(
-            f"method {name!r}: {key} = {value!r} should be like its default {default!r}, a {type(default).__name__}"
+            f"method {name!r}: {key} is {value!r}; it must be {_KINDS[type(default)]}, such as its default {default!r}"
         )

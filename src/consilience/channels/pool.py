@@ -100,10 +100,11 @@ class EntryPool:
         self.present = np.array(state["present"].tolist(), dtype=bool)
 
 
-def _cycle(entries: np.ndarray, draw: int) -> np.ndarray:
+def _cycle(entries: np.ndarray, draw: int, chance: float = 0.0) -> np.ndarray:
+    """All entries in turn, from a drawn place on; -1 where there are none."""
     if not len(entries):
         return np.full(draw, -1)
-    return entries[np.arange(draw) % len(entries)]
+    return entries[(int(chance * len(entries)) + np.arange(draw)) % len(entries)]
 
 
 def _distinct(chance: np.ndarray, entries: np.ndarray) -> np.ndarray:
@@ -111,7 +112,8 @@ def _distinct(chance: np.ndarray, entries: np.ndarray) -> np.ndarray:
     readers, draw = chance.shape
     n = entries.shape[1]
     if n <= draw:
-        return np.stack([_cycle(e, draw) for e in entries]) if readers else np.zeros((0, draw), dtype=np.int64)
+        turns = [_cycle(e, draw, float(c[0])) for e, c in zip(entries, chance, strict=True)]
+        return np.stack(turns) if readers else np.zeros((0, draw), dtype=np.int64)
     picked = np.full((readers, draw), -1, dtype=np.int64)
     for j in range(draw):
         top = n - draw + j

@@ -160,6 +160,11 @@ class Exchange:
         return type(self).contribute is not Exchange.contribute
 
     @property
+    def steps(self) -> bool:
+        """Whether `step` does anything."""
+        return type(self).step is not Exchange.step
+
+    @property
     def changes_model(self) -> bool:
         """Whether `receive` does anything: engines skip it where it does not."""
         return type(self).receive is not Exchange.receive

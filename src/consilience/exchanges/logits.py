@@ -14,6 +14,8 @@ from consilience.exchanges.base import Contribution, Exchange, Received, Scope, 
 from consilience.exchanges.classwise import class_means, pull
 from consilience.task import Task
 
+_BOUND = 1e4  # no logit of a sane model comes near it, and a sum in float64 forgets nothing beside it
+
 
 @dataclass(frozen=True)
 class Logits(Exchange):
@@ -32,7 +34,7 @@ class Logits(Exchange):
 
     def channel(self, task: Task) -> schema.Mean:
         """A standing mean of (classes, classes), weighted by class counts."""
-        means = schema.Tensor((task.classes, task.classes), self.encoding, self.encoding)
+        means = schema.Tensor((task.classes, task.classes), self.encoding, self.encoding, -_BOUND, _BOUND)
         return schema.Mean(self.name, {"mean": means}, rows=(task.classes,), scope=self.scope)
 
     def leaves(self) -> str:

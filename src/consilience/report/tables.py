@@ -28,7 +28,7 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     for s in summaries:
         mean, spread = s["accuracy"]["mean"], s["accuracy"]["std_seeds"]
         table.add_row(
-            s["method"],
+            " ".join([s["method"], *(f"{k}={v}" for k, v in s["settings"].items())]),
             _number(mean) + ("" if spread is None else f" ±{spread:4.1f}"),
             _number(s["accuracy"]["std_learners"]),
             _number(s["accuracy_local"]["mean"]),

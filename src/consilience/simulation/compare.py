@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -11,10 +12,10 @@ from typing import Any
 
 import tomli_w
 
-from consilience.config import Config, make_config
+from consilience.config import Config, make_config, override
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.simulation.folder import RunFolder, storing
+from consilience.simulation.folder import RunFolder, replace_file, storing
 from consilience.simulation.simulate import OnRound, simulate
 
 _PLAN = "comparison.toml"
@@ -31,7 +32,7 @@ class Comparison:
     def play(self, on_round: OnRound | None = None) -> Iterator[dict[str, Any]]:
         """Run what is not finished; one summary for each method in turn."""
         for name in self.methods:
-            folder = self.folder / name
+            folder = self.folder / _folder_name(name)
             done = RunFolder(folder).result
             if done is not None:
                 yield done
@@ -42,9 +43,19 @@ class Comparison:
 
 
 def configured(config: Config, method: str) -> Config:
-    """The configuration for one of the methods: its own settings apply only where it is the one configured."""
-    own = config.method.settings if config.method.name == method else {}
-    return make_config(config.model_dump(exclude_none=True) | {"method": {"name": method, **own}})
+    """The configuration for one of the methods, given as NAME or NAME:KEY=VALUE:KEY=VALUE.
+
+    Settings of the configuration's own method apply only where it is that one.
+    """
+    name, *given = method.split(":")
+    own: dict[str, Any] = {"method": {**(config.method.settings if config.method.name == name else {}), "name": name}}
+    for text in given:
+        override(own, f"method.{text}")
+    return make_config(config.model_dump(exclude_none=True) | own)
+
+
+def _folder_name(method: str) -> str:
+    return re.sub(r"[^\w.+-]+", "-", method)
 
 
 def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
@@ -54,8 +65,9 @@ def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
     if (folder / _PLAN).exists() and run_folders(folder):
         raise ConfigurationError(f"{folder} holds a comparison already; resume it, or choose another folder")
     for name in (names := tuple(dict.fromkeys(methods))):
-        build_method(name, configured(config, name).method.settings)
-    if config.method.settings and config.method.name not in names:
+        chosen = configured(config, name).method
+        build_method(chosen.name, chosen.settings)
+    if config.method.settings and config.method.name not in [name.split(":")[0] for name in names]:
         raise ConfigurationError(
             f"method.{next(iter(config.method.settings))} is set for method {config.method.name!r}, which is not "
             f"compared; say which it is for with --set method.name=NAME"
@@ -63,7 +75,7 @@ def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         plan = {"methods": list(names), "config": config.model_dump(exclude_none=True)}
-        (folder / _PLAN).write_text(tomli_w.dumps(plan), encoding="utf-8")
+        replace_file(folder / _PLAN, tomli_w.dumps(plan).encode())
     return Comparison(config, names, folder)
 
 
@@ -90,7 +102,8 @@ def run_folders(folder: Path) -> list[RunFolder]:
     """The run in a folder, or the runs of a comparison."""
     if (folder / _PLAN).is_file():
         names = reopen(folder).methods
-        return [RunFolder(folder / name) for name in names if (folder / name / "config.toml").exists()]
+        runs = [RunFolder(folder / _folder_name(name)) for name in names]
+        return [run for run in runs if (run.path / "config.toml").exists()]
     return [RunFolder.open(folder)]
 
 

@@ -45,7 +45,9 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """An existing run's folder."""
         if not (path / "config.toml").is_file():
-            raise ConfigurationError(f"{path} is no run folder: it has no config.toml")
+            compared = (path / "comparison.toml").is_file()
+            hint = "it is a comparison: consilience compare --resume" if compared else "it has no config.toml"
+            raise ConfigurationError(f"{path} is no run folder: {hint}")
         return cls(path)
 
     @property
@@ -142,10 +144,7 @@ class RunFolder:
         return load_file(file), numbers
 
     def _replace(self, name: str, content: bytes) -> None:
-        fresh = self.path / f"{name}.new"
-        fresh.write_bytes(content)
-        _sync(fresh)
-        fresh.replace(self.path / name)
+        replace_file(self.path / name, content)
 
 
 @contextlib.contextmanager
@@ -158,6 +157,14 @@ def storing(path: Path) -> Iterator[None]:
             f"cannot write {path}: {error.strerror or error}; what was written before is whole, "
             f"and the run can be resumed from its last checkpoint"
         ) from error
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_bytes(content)
+    _sync(fresh)
+    fresh.replace(path)
 
 
 def _sync(path: Path) -> None:

@@ -24,6 +24,8 @@ from consilience.simulation.record import Record, blank, share_out, terms_of
 from consilience.simulation.scene import Scene
 from consilience.simulation.traffic import Traffic
 
+_RECEIVE_ROWS = 16  # in a job: receiving is quick, and nothing of it depends on how it is cut
+
 At = tuple[int, int]
 """A learner: its federation and its number there."""
 
@@ -187,7 +189,8 @@ class Rounds:
             for f, some in by_federation.items():
                 who = [self._at(job.cohort, job.rows[i])[1] for i in some]
                 versions = [self.answers.version(job.held[i][name]) for i in some]
-                mine = {k: t[some] for k, t in tensors.items()}
+                rows = slice(some[0], some[-1] + 1) if len(some) == some[-1] + 1 - some[0] else some
+                mine = {k: t[rows] for k, t in tensors.items()}
                 for refused in self.federations[f].put(name, who, mine, weights[some], versions, self.round):
                     k = who.index(refused)
                     self._take_back(job.cohort, job.rows[some[k]], name, {key: t[k] for key, t in mine.items()})
@@ -256,7 +259,7 @@ class Rounds:
         for i, learner in enumerate(self.learners):
             changing = {e.name for e in learner.exchanges if e.changes_model}
             rows = sorted(row for (cohort, row), numbers in fresh.items() if cohort == i and changing & set(numbers))
-            for some in _cut(rows, self.engine.job_rows[i]):
+            for some in _cut(rows, _RECEIVE_ROWS):
                 news = tuple({n: k for n, k in fresh[i, r].items() if n in changing} for r in some)
                 jobs.append(Receive(i, tuple(some), news))
         for _ in self.engine.run(jobs):

@@ -45,6 +45,7 @@ class Worker:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "consilience.simulation.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C is for the main process alone
                 env=environment,
                 stdin=subprocess.DEVNULL,
             )
@@ -101,12 +102,10 @@ class Team:
             worker.hear()
 
     def tell_all(self, job: Learn) -> None:
-        """New answers for everybody, as plain arrays."""
+        """New answers for everybody, as plain arrays. Nobody replies: what is told next is heard after it."""
         job = Learn({n: _plain(a) for n, a in job.answers.items()}, job.forget)
         for worker in self.workers:
-            worker.tell("do", job)
-        for worker in self.workers:
-            worker.hear()
+            worker.tell("learn", job)
 
     def run(self, jobs: list[Job], slots: int) -> Iterator[tuple[Job, Done]]:
         """Do jobs in parallel and give results in the order of the jobs, whatever order they end in.
