@@ -21,7 +21,7 @@ def comparison(summaries: Sequence[Summary]) -> Table:
         f"{first['rounds']} rounds, {_count(first['seeds'], 'seed')}"
     )
     table = plain_table(title, CAPTION)
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", min_width=12)
     for heading in ("accuracy\n%", "± of\nlearners", "own\ndata", "up a\nround", "down a\nround", "total", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     best = max((s["accuracy"]["mean"] or 0.0 for s in summaries if s["method"] != "centralized"), default=0.0)
@@ -81,5 +81,5 @@ def _count(number: int, noun: str) -> str:
 def plain_text(table: Table) -> str:
     """The table without colours, wide enough for all of it."""
     stream = io.StringIO()
-    Console(file=stream, width=100, no_color=True).print(table)
+    Console(file=stream, width=200, no_color=True).print(table)
     return stream.getvalue()

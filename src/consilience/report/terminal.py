@@ -25,7 +25,7 @@ class Screen:
 
     def __init__(self, json_lines: bool) -> None:
         self.json = json_lines
-        wide = None if sys.stdout.isatty() else 100
+        wide = None if sys.stdout.isatty() else 200
         self.out = Console(width=wide, highlight=False)
         self.err = Console(stderr=True, highlight=False)
         self._progress: Progress | None = None
