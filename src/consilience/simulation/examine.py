@@ -9,13 +9,13 @@ import numpy as np
 from torch import Tensor
 
 from consilience.evaluation import accuracy
-from consilience.simulation.hands import Evaluate, Job
-from consilience.simulation.loop import LoopEngine
+from consilience.simulation.engine import Engine
+from consilience.simulation.jobs import Evaluate, Job
 from consilience.simulation.record import Record
 from consilience.simulation.scene import Scene
 
 
-def examine(scene: Scene, engine: LoopEngine, record: Record) -> None:
+def examine(scene: Scene, engine: Engine, record: Record) -> None:
     """Write every learner's accuracy into the record."""
     started = time.perf_counter()
     for i, cohort in enumerate(engine.cohorts):
@@ -31,7 +31,7 @@ def examine(scene: Scene, engine: LoopEngine, record: Record) -> None:
     record["seconds.evaluate"] += elapsed / record["accuracy"].size
 
 
-def _right(engine: LoopEngine, cohort: int, rows: list[int]) -> dict[int, np.ndarray]:
+def _right(engine: Engine, cohort: int, rows: list[int]) -> dict[int, np.ndarray]:
     jobs: list[Job] = [Evaluate(cohort, (row,)) for row in rows]
     right = {}
     for job, done in engine.run(jobs):
@@ -40,10 +40,10 @@ def _right(engine: LoopEngine, cohort: int, rows: list[int]) -> dict[int, np.nda
     return right
 
 
-def _same_models(engine: LoopEngine, cohort: int) -> list[int]:
+def _same_models(engine: Engine, cohort: int) -> list[int]:
     """For each row the first row with the same model: where weights are shared one test does for all."""
     state, rows = engine.cohorts[cohort].state, len(engine.cohorts[cohort].plan.members)
-    if not any(e.changes_model for e in engine.hands.learners[cohort].exchanges):
+    if not any(e.changes_model for e in engine.learners[cohort].exchanges):
         return list(range(rows))
     first: dict[bytes, int] = {}
     return [first.setdefault(_digest(state["parameters"][r], state["buffers"][r]), r) for r in range(rows)]

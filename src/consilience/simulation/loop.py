@@ -18,7 +18,8 @@ from consilience.data import Dataset
 from consilience.learner import Learner
 from consilience.simulation.arena import Arena, Shapes, plain
 from consilience.simulation.cohort import CohortPlan, stacked_shapes
-from consilience.simulation.hands import Done, Hands, Job, Learn, Work
+from consilience.simulation.hands import Hands
+from consilience.simulation.jobs import Done, Job, Learn, Work
 from consilience.simulation.team import Team, forget, portable, team_of
 from consilience.simulation.worker import assemble
 
@@ -99,6 +100,16 @@ class LoopEngine:
             self.hands.do(job)
         else:
             self._team.tell_all(job)
+
+    @property
+    def learners(self) -> list[Learner]:
+        """The machinery of each cohort."""
+        return self.hands.learners
+
+    @property
+    def like(self) -> Tensor:
+        """An array of the kind, and in the place, that channels should keep."""
+        return self.hands.data.inputs
 
     @property
     def processes(self) -> list[int]:

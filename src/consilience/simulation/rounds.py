@@ -15,10 +15,10 @@ from consilience.errors import TrainingError
 from consilience.evaluation import accuracy
 from consilience.exchanges.base import Exchange
 from consilience.simulation.answers import Answers, Fresh
+from consilience.simulation.engine import Engine
 from consilience.simulation.examine import examine
 from consilience.simulation.federation import Federation
-from consilience.simulation.hands import Done, Job, Learn, Receive, Work
-from consilience.simulation.loop import LoopEngine
+from consilience.simulation.jobs import Done, Job, Learn, Receive, Work
 from consilience.simulation.plan import Presence, presence
 from consilience.simulation.record import Record, blank, share_out, terms_of
 from consilience.simulation.scene import Scene
@@ -33,9 +33,9 @@ At = tuple[int, int]
 class Rounds:
     """Plays rounds on an engine. All that a later round depends on is in `state`."""
 
-    def __init__(self, scene: Scene, engine: LoopEngine) -> None:
+    def __init__(self, scene: Scene, engine: Engine) -> None:
         self.scene, self.engine = scene, engine
-        self.learners = engine.hands.learners
+        self.learners = engine.learners
         self.traffic = [Traffic(learner.channels) for learner in self.learners]
         names = [[e.name for e in learner.exchanges] for learner in self.learners]
         self.answers = Answers(names, [len(c.plan.members) for c in engine.cohorts])
@@ -48,10 +48,9 @@ class Rounds:
     def begin(self) -> Record:
         """Give learners their first weights, open the channels, and let eager exchanges put up what is untrained."""
         commons = self._first_weights()
-        like = self.engine.hands.data.inputs
         channels = {name: c for learner in self.learners for name, c in learner.channels.items()}
         for f, seed in enumerate(self.scene.seeds):
-            self.federations.append(Federation(seed, channels, self.scene.learners, commons[f], like))
+            self.federations.append(Federation(seed, channels, self.scene.learners, commons[f], self.engine.like))
         record, everybody = self._blank(), np.ones(self.scene.learners, dtype=bool)
         # Before anything was put: zeros with count 0, or the common values at the start.
         news, fresh = self._answers(tuple(channels), [np.arange(self.scene.learners)] * self.scene.federations, 0)
@@ -281,7 +280,7 @@ class Rounds:
 
     def load(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, object]) -> None:
         """Go on from what `state` gave; `begin` must have been called."""
-        device = self.engine.hands.data.inputs.device
+        device = self.engine.like.device
 
         def under(prefix: str) -> dict[str, Tensor]:
             found = {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}

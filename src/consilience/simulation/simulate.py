@@ -20,6 +20,7 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.simulation.cohort import CohortPlan
+from consilience.simulation.engine import Engine
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.history import History
 from consilience.simulation.loop import LoopEngine, default_workers
@@ -144,7 +145,7 @@ class _Run:
     """The course of one run: begin or go on, play, record, keep."""
 
     def __init__(
-        self, config: Config, scene: Scene, engine: LoopEngine, folder: RunFolder | None, on_round: OnRound | None
+        self, config: Config, scene: Scene, engine: Engine, folder: RunFolder | None, on_round: OnRound | None
     ) -> None:
         self.config, self.scene, self.engine, self.folder, self.on_round = config, scene, engine, folder, on_round
         self.rounds = Rounds(scene, engine)

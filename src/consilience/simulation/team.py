@@ -19,7 +19,7 @@ from consilience.channels import Answer
 from consilience.errors import ConsilienceError
 from consilience.simulation.arena import Arena
 from consilience.simulation.cohort import CohortPlan
-from consilience.simulation.hands import Done, Job, Learn, Work
+from consilience.simulation.jobs import Done, Job, Learn, Work
 
 _AHEAD = 2  # jobs a worker has in hand, so that it never waits for the next
 
