@@ -49,7 +49,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         if name == "method":
             continue
         kind = {int: int, float: float}.get(_plain_type(field.annotation), str)
-        shown = f"{field.description} [{field.default}]" if field.default is not None else field.description
+        shown = f"{field.description} (default {field.default})" if field.default is not None else field.description
         option = typer.Option(help=shown, show_default=False, rich_help_panel="Settings")
         parameters.append(
             inspect.Parameter(
@@ -111,7 +111,9 @@ def compare(
     config: ConfigFile = None,
     methods: Annotated[
         str | None,
-        typer.Option(help=f"methods to compare, separated by commas, each NAME or NAME:KEY=VALUE [{COMPARED}]"),
+        typer.Option(
+            help=f"methods to compare, separated by commas, each NAME or NAME:KEY=VALUE (default {COMPARED.replace(',', ', ')})"
+        ),
     ] = None,
     set_: Set = None,
     out: Out = None,

@@ -45,17 +45,19 @@ class Config(BaseModel):
     epochs: int = Field(1, ge=1, description="passes over the local data in a round")
     batch_size: int = Field(32, ge=1, description="samples in a mini-batch")
     optimiser: str = Field("adam", description="adam or sgd")
-    optimiser_state: Literal["keep", "reset"] = Field("keep", description="between rounds")
+    optimiser_state: Literal["keep", "reset"] = Field(
+        "keep", description="of the optimiser between rounds: keep or reset"
+    )
     lr: float = Field(1e-3, gt=0, description="learning rate")
     participation: float = Field(1.0, gt=0, le=1, description="share of learners that take part in a round")
     offline: float = Field(0.0, ge=0, le=1, description="chance that a learner cannot be reached in a round")
     seed: int = Field(0, ge=0, le=2**53, description="the first seed")
     seeds: int = Field(1, ge=1, description="how many seeds to run")
     eval_every: int = Field(1, ge=1, description="test every so many rounds, and after the last")
-    engine: Literal["auto", "loop"] = Field("auto", description="how learners are run")
+    engine: Literal["auto", "loop"] = Field("auto", description="how learners are run: auto or loop")
     device: str = Field("cpu", description="cpu or cuda")
     workers: int | None = Field(None, ge=0, description="worker processes; by default one a core")
-    precision: Literal["float32", "float64"] = Field("float32", description="of training")
+    precision: Literal["float32", "float64"] = Field("float32", description="of training: float32 or float64")
 
     @field_validator("lr")
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -65,11 +66,8 @@ def simulate(
     else:
         config = _resolve(config, data, model, method, settings)
     chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
-    dataset = (
-        data
-        if isinstance(data, Dataset)
-        else load(config.data, directory=config.data_dir, train=config.train, test=config.test)
-    )
+    watched = on_round is not None and sys.stderr.isatty()  # then a download shows how far it is
+    dataset = data if isinstance(data, Dataset) else _load(config, watched)
     models = _models(model, config)
     _check_device(config.device)
     scene = set_scene(config, chosen, dataset, models)
@@ -77,6 +75,10 @@ def simulate(
         folder = RunFolder.create(Path(out), config)
     with LoopEngine(list(scene.plans), dataset, _workers(config, scene)) as engine:
         return _Run(config, scene, engine, folder, on_round).go()
+
+
+def _load(config: Config, progress: bool) -> Dataset:
+    return load(config.data, directory=config.data_dir, train=config.train, test=config.test, progress=progress)
 
 
 def _resolve(
