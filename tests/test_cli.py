@@ -184,9 +184,9 @@ def test_every_setting_has_an_option_and_every_option_a_word_of_help() -> None:
 
 
 def test_the_methods_compared_by_default_exist() -> None:
-    assert set(COMPARED.split(",")) <= set(METHODS)
+    assert set(COMPARED.split(", ")) <= set(METHODS)
     needed = {"independent", "federated-distillation", "fedavg", "representation-sharing", "consilience"}
-    assert needed <= set(COMPARED.split(","))
+    assert needed <= set(COMPARED.split(", "))
 
 
 def test_set_reaches_every_setting_and_the_methods_own(command: Command) -> None:

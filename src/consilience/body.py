@@ -108,6 +108,11 @@ class Body:
             model = as_split(self.blueprint.build())
             modules = {e.name: nn.ModuleDict(e.modules(self.task)) for e in self.exchanges}
         parameters, buffers = _named(model, modules)
+        if any(parameters[name] is own for name, own in self._parameters.items()):
+            raise ConfigurationError(
+                f"{self.task.model}: the function that builds it gave the same module twice; it must make a new one "
+                f"each time it is called, for every learner needs weights of its own"
+            )
         row = {
             "parameters": self.parameters.flat(parameters).detach().to(self.device, self.dtype),
             "buffers": self.buffers.flat(buffers).to(self.device, self.dtype),

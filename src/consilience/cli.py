@@ -29,7 +29,7 @@ app = typer.Typer(
     help="Learn together without sharing data or models.",
 )
 
-COMPARED = "centralized,independent,alone,federated-distillation,fedavg,representation-sharing,voted,consilience"
+COMPARED = "centralized, independent, alone, federated-distillation, fedavg, representation-sharing, voted, consilience"
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file with settings; options override it")]
 Out = Annotated[Path | None, typer.Option(help="folder to keep the run in (default: a new one under runs/)")]
@@ -77,7 +77,9 @@ def _plain_type(annotation: Any) -> Any:
 @with_settings
 def run(
     config: ConfigFile = None,
-    method: Annotated[str | None, typer.Option(help="method to run; see `consilience methods`")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="method to run, NAME or NAME:KEY=VALUE; see `consilience methods`")
+    ] = None,
     set_: Set = None,
     out: Out = None,
     resume: Resume = None,
@@ -111,9 +113,7 @@ def compare(
     config: ConfigFile = None,
     methods: Annotated[
         str | None,
-        typer.Option(
-            help=f"methods to compare, separated by commas, each NAME or NAME:KEY=VALUE (default {COMPARED.replace(',', ', ')})"
-        ),
+        typer.Option(help=f"methods to compare, separated by commas, each NAME or NAME:KEY=VALUE (default {COMPARED})"),
     ] = None,
     set_: Set = None,
     out: Out = None,
@@ -184,13 +184,13 @@ def _gather(
     config: Path | None, overrides: Sequence[str] | None, settings: dict[str, Any], method: str | None
 ) -> Config:
     """Settings from a file, then options, then --set; the last word counts."""
-    from consilience.config import make_config, override, read_config
+    from consilience.config import make_config, method_table, override, read_config
 
     given = read_config(config).model_dump(exclude_none=True) if config else {}
     given |= settings
     if method is not None:
-        own = given.get("method", {})
-        given["method"] = {**(own if own.get("name") == method else {}), "name": method}
+        own, wanted = given.get("method", {}), method_table(method)
+        given["method"] = {**(own if own.get("name") == wanted["name"] else {}), **wanted}
     for text in overrides or ():
         override(given, text)
     return make_config(given)

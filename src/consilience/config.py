@@ -118,16 +118,25 @@ def read_config(path: Path) -> Config:
         raise DataError(f"{path}: not a readable TOML file: {error}") from error
 
 
+def method_table(text: str) -> dict[str, Any]:
+    """A method given as NAME or NAME:KEY=VALUE:KEY=VALUE, as the table it stands for."""
+    name, *given = text.split(":")
+    table: dict[str, Any] = {}
+    for setting in given:
+        override(table, setting)
+    return {**table, "name": name}
+
+
 def override(settings: dict[str, Any], text: str) -> None:
     """Apply `a.b=value` to nested settings; the value is read as TOML, or taken as a word."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
-        raise ConfigurationError(f"--set {text!r}: write KEY=VALUE, such as method.kd=3")
+        raise ConfigurationError(f"{text!r} is no setting; write KEY=VALUE, such as method.kd=3")
     *folders, name = key.strip().split(".")
     for folder in folders:
         settings = settings.setdefault(folder, {})
         if not isinstance(settings, dict):
-            raise ConfigurationError(f"--set {text!r}: {folder!r} has no keys of its own")
+            raise ConfigurationError(f"{text!r}: {folder!r} has no keys of its own")
     try:
         settings[name] = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Exchange
@@ -33,7 +34,8 @@ class Method:
     """A way to learn together.
 
     roles: in the order they act in a round. members: the role of particular learners by number; the others have the
-    first role. pooled: all data in the hands of one learner, the yardstick and not a federation.
+    first role. pooled: all data in the hands of one learner, the yardstick and not a federation. settings: what
+    `build_method` made it with, kept with a run so that it can be made again.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Method:
     members: Mapping[int, str] = field(default_factory=dict)
     pooled: bool = False
     summary: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.roles:

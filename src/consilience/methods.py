@@ -147,7 +147,7 @@ def build_method(name: str, settings: Settings | None = None) -> Method:
         _check_setting(name, key, value, defaults[key])
     summary = (inspect.getdoc(make) or "").splitlines()[0]
     role = Role(exchanges=make(**given))
-    return Method(name, {"learner": role}, pooled=name in _POOLED, summary=summary)
+    return Method(name, {"learner": role}, pooled=name in _POOLED, summary=summary, settings=given)
 
 
 def _known(name: str) -> Callable[..., tuple[Exchange, ...]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from consilience.encodings import FLOAT32, INT32, Encoding
+from consilience.errors import ConfigurationError
 
 Direction = Literal["up", "down"]
 
@@ -62,6 +63,12 @@ class Channel:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     rows: tuple[int, ...] = ()
     scope: Literal["everybody", "oneself"] = "everybody"
+
+    def __post_init__(self) -> None:
+        if not self.name or "." in self.name:
+            raise ConfigurationError(f"channel {self.name!r}: its name must be a word without dots; `channel.tensor` has one")
+        if self.rows and "count" in self.tensors:
+            raise ConfigurationError(f"channel {self.name!r}: 'count' is what its rows weigh; rename the tensor")
 
     def encoding(self, name: str, direction: Direction) -> Encoding:
         """How one of the tensors is written down on its way."""

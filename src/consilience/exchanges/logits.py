@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from torch import Tensor
 
 from consilience import schema
-from consilience.checks import number, whole
+from consilience.checks import number, one_of, whole
 from consilience.encodings import FLOAT32, Encoding
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
 from consilience.exchanges.classwise import class_means, pull
@@ -31,6 +31,7 @@ class Logits(Exchange):
     def __post_init__(self) -> None:
         number("kd", self.weight)
         whole("min_count", self.min_count)
+        one_of("scope", self.scope, get_args(Scope))
 
     def channel(self, task: Task) -> schema.Mean:
         """A standing mean of (classes, classes), weighted by class counts."""

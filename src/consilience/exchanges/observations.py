@@ -13,11 +13,13 @@ from torch.nn import functional as F
 from consilience import schema
 from consilience.checks import number, one_of, whole
 from consilience.encodings import FLOAT32, Encoding
+from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
 from consilience.exchanges.classwise import one_hot, sampled_means
 from consilience.task import Task
 
 Discriminator = Literal["classifier", "exponential"]
+Draw = Literal["member", "row"]
 _TINY = 1e-7  # keeps logarithms finite
 
 
@@ -40,7 +42,7 @@ class Observations(Exchange):
     temperature: float = 0.1
     min_count: int = 2
     encoding: Encoding = FLOAT32
-    draw: Literal["member", "row"] = "member"
+    draw: Draw = "member"
     include_self: bool = True
     scope: Scope = "everybody"
 
@@ -50,6 +52,13 @@ class Observations(Exchange):
             whole(what, getattr(self, what))
         number("temperature", self.temperature, low=1e-6)
         one_of("discriminator", self.discriminator, get_args(Discriminator))
+        one_of("draw", self.draw, get_args(Draw))
+        one_of("scope", self.scope, get_args(Scope))
+        if self.n_avg < self.min_count:
+            raise ConfigurationError(
+                f"n_avg is {self.n_avg}; it must be a whole number, {self.min_count} (min_count) or more: the mean of "
+                f"one sample is that sample's features, and those never leave a learner"
+            )
 
     @property
     def batch_draws(self) -> int:

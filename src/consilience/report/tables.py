@@ -17,8 +17,8 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     """One row a method: what it reaches, and what it costs."""
     first = summaries[0]
     title = (
-        f"{first['data']}, {first['model']}: {max(s['learners'] for s in summaries)} learners, "
-        f"{first['rounds']} rounds, {_count(first['seeds'], 'seed')}"
+        f"{first['data']}, {first['model']}: {_count(max(s['learners'] for s in summaries), 'learner')}, "
+        f"{_count(first['rounds'], 'round')}, {_count(first['seeds'], 'seed')}"
     )
     table = plain_table(title, CAPTION)
     table.add_column("method", min_width=12)
@@ -28,7 +28,7 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     for s in summaries:
         mean, spread = s["accuracy"]["mean"], s["accuracy"]["std_seeds"]
         table.add_row(
-            " ".join([s["method"], *(f"{k}={v}" for k, v in s["settings"].items())]),
+            label(s["method"], s["settings"]),
             _number(mean) + ("" if spread is None else f" ±{spread:4.1f}"),
             _number(s["accuracy"]["std_learners"]),
             _number(s["accuracy_local"]["mean"]),
@@ -39,6 +39,11 @@ def comparison(summaries: Sequence[Summary]) -> Table:
             style="bold" if mean is not None and mean == best else "",
         )
     return table
+
+
+def label(method: str, settings: Mapping[str, Any]) -> str:
+    """A method and what was set of it."""
+    return " ".join([method, *(f"{k}={v}" for k, v in settings.items())])
 
 
 def plain_table(title: str, caption: str | None = None) -> Table:
@@ -81,5 +86,5 @@ def _count(number: int, noun: str) -> str:
 def plain_text(table: Table) -> str:
     """The table without colours, wide enough for all of it."""
     stream = io.StringIO()
-    Console(file=stream, width=200, no_color=True).print(table)
+    Console(file=stream, width=200, no_color=True, markup=False).print(table)
     return stream.getvalue()

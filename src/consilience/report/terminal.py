@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from consilience.errors import CheckpointError
-from consilience.report.tables import comparison, plain_table
+from consilience.report.tables import comparison, label, plain_table
 from consilience.simulation.history import History
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -26,8 +26,8 @@ class Screen:
     def __init__(self, json_lines: bool) -> None:
         self.json = json_lines
         wide = None if sys.stdout.isatty() else 200
-        self.out = Console(width=wide, highlight=False)
-        self.err = Console(stderr=True, highlight=False)
+        self.out = Console(width=wide, highlight=False, markup=False)
+        self.err = Console(stderr=True, highlight=False, markup=False)
         self._progress: Progress | None = None
         self._task: Any = None
         self._method = ""
@@ -104,7 +104,8 @@ class Screen:
             table.add_column(heading, no_wrap=True)
         for run in run_folders(folder):
             curve = _curve(run.metrics)
-            table.add_row(run.config.method.name, f"{curve[0]:.1f}", bars(curve), f"{curve[-1]:.1f}")
+            method = run.config.method
+            table.add_row(label(method.name, method.settings), f"{curve[0]:.1f}", bars(curve), f"{curve[-1]:.1f}")
         self.out.print(table)
 
 

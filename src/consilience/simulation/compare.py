@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli_w
 
-from consilience.config import Config, make_config, override
+from consilience.config import Config, make_config, method_table
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.simulation.folder import RunFolder, replace_file, storing
@@ -47,11 +47,9 @@ def configured(config: Config, method: str) -> Config:
 
     Settings of the configuration's own method apply only where it is that one.
     """
-    name, *given = method.split(":")
-    own: dict[str, Any] = {"method": {**(config.method.settings if config.method.name == name else {}), "name": name}}
-    for text in given:
-        override(own, f"method.{text}")
-    return make_config(config.model_dump(exclude_none=True) | own)
+    own = method_table(method)
+    settings = config.method.settings if config.method.name == own["name"] else {}
+    return make_config(config.model_dump(exclude_none=True) | {"method": {**settings, **own}})
 
 
 def _folder_name(method: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from consilience.exchanges.base import Contribution, Exchange, Received
 from consilience.learner import Batch, Learner
-from consilience.randomness import uniform
+from consilience.randomness import seed_of, uniform
 from consilience.simulation.cohort import Cohort
 from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
 from consilience.simulation.plan import batches
@@ -78,7 +79,8 @@ class Hands:
             if cohort.plan.schedule.reset:
                 learner.forget_optimiser()
             size = int(cohort.plan.members.sizes[number])
-            losses = learner.train(self._batches(cohort, learner, number, job.round), size, held)
+            with self._drawing(cohort, number, job.round):
+                losses = learner.train(self._batches(cohort, learner, number, job.round), size, held)
         clock.lap("train")
         if job.evaluate:
             right = learner.evaluate(self.data.test_inputs, self.data.test_targets).numpy(force=True)
@@ -88,6 +90,19 @@ class Hands:
             bad = "a parameter is no number after training"
         clock.lap("exchange")
         return losses.numpy(force=True), right, bad, clock.laps
+
+    @contextlib.contextmanager
+    def _drawing(self, cohort: Cohort, number: int, round_: int) -> Iterator[None]:
+        """What a model draws itself, as dropout does, hangs on who and when alone; others' numbers go on as before."""
+        members, device = cohort.plan.members, self.data.inputs.device
+        cpu = device.type == "cpu"
+        generator = torch.default_generator if cpu else torch.cuda.default_generators[device.index or 0]
+        before = generator.get_state()
+        generator.manual_seed(seed_of("model", int(members.seed[number]), round_, int(members.learner[number])))
+        try:
+            yield
+        finally:
+            generator.set_state(before)
 
     def _batches(self, cohort: Cohort, learner: Learner, number: int, round_: int) -> Iterator[Batch]:
         members, schedule = cohort.plan.members, cohort.plan.schedule

@@ -157,7 +157,7 @@ class Rounds:
             if job.train:
                 for term, loss in losses.items():
                     record[f"loss.{term}"][at] = loss
-                for e in learner.exchanges:
+                for e in (e for e in learner.exchanges if e.weight):  # no weight, no penalty to tell anything
                     for key, value in e.metrics(learner.task, losses[e.name]).items():
                         record[key][at] = value
             if done.right is not None:

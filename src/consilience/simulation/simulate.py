@@ -14,8 +14,9 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 
-from consilience.config import Config, make_config
+from consilience.config import Config, make_config, method_table
 from consilience.data import Dataset, load
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
@@ -50,7 +51,8 @@ def simulate(
     """Simulate a federation and return what came out.
 
     data, model, method: names, or your own: a `Dataset`, a function that builds a model (or one for each learner), a
-    `Method`. settings: the keys of the configuration, such as `rounds=50`. out: a folder to keep the run in.
+    `Method`; a method's name may bring settings, "fedavg:start=different". settings: the keys of the configuration,
+    such as `rounds=50`. out: a folder to keep the run in.
     resume: the folder of a run to go on with; it gives the same bits as a run that was never stopped.
 
         >>> result = simulate(method="representation-sharing", rounds=2, learners=2)
@@ -59,7 +61,7 @@ def simulate(
     """
     folder = None
     if resume is not None:
-        if config is not None or settings or out is not None:
+        if config is not None or settings or out is not None or isinstance(data, str) or isinstance(method, str):
             raise ConfigurationError("resume takes its settings from the run's folder; give it no others")
         folder = RunFolder.open(Path(resume))
         config = folder.config
@@ -97,11 +99,13 @@ def _resolve(
     elif model is not None:
         given["model"] = ",".join(_model_name(m) for m in (model if isinstance(model, Sequence) else [model]))
     if isinstance(method, str):
-        given["method"] = {"name": method}
+        given["method"] = method_table(method)
     elif method is not None:
-        given["method"] = {"name": method.name}
+        given["method"] = {**method.settings, "name": method.name}
     resolved = make_config(given)
-    return resolved.model_copy(update={"model": resolved.model_name})
+    # A folder is named in full, so that the run can be resumed from anywhere.
+    folder = resolved.data_dir and str(Path(resolved.data_dir).expanduser().absolute())
+    return resolved.model_copy(update={"model": resolved.model_name, "data_dir": folder})
 
 
 def _model_name(model: Model) -> str:
@@ -113,7 +117,14 @@ def _models(model: Model | Sequence[Model] | None, config: Config) -> Sequence[M
         return config.model_name.split(",")
     if isinstance(model, str):
         return model.split(",")
-    return list(model) if isinstance(model, Sequence) else [model]
+    models = list(model) if isinstance(model, Sequence) else [model]
+    for each in models:
+        if isinstance(each, nn.Module) or not (isinstance(each, str) or callable(each)):
+            raise ConfigurationError(
+                f"model is a {type(each).__name__}; give a name, or a function that builds one, such as "
+                f"`lambda: SplitModel(...)`, for every learner needs weights of its own"
+            )
+    return models
 
 
 def _check_device(device: str) -> None:

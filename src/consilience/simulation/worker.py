@@ -6,9 +6,11 @@ Started as a program of its own, so that it never runs the script of whoever sta
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import sys
+import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -49,8 +51,20 @@ def serve(connection: Connection, channel: socket.socket) -> None:
                 if kind == "learn":
                     continue
         except Exception as error:  # the other side raises it
-            reply = ("failed", error)
+            reply = ("failed", _told(error))
         connection.send(reply)
+
+
+def _told(error: Exception) -> Exception:
+    """The error with the place it happened at, as something the other side can take out of a pickle."""
+    place = f"in a worker process:\n{''.join(traceback.format_exception(error))}"
+    error.add_note(place)
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # of a class that is not made from its message alone
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+        error.add_note(place)
+    return error
 
 
 def _set_up(plans: list[CohortPlan], shapes: Any, fd: int) -> Hands:
