@@ -26,16 +26,20 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The stamps say what is installed: neither command installs twice.
-.venv/run: pyproject.toml constraints.txt
+# The stamps say what is installed: neither command installs twice, and the tools bring all that a run needs.
+define install
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --constraint constraints.txt torch==2.13.0
-	$(PIP) install --constraint constraints.txt --editable .
-	touch $@
+	$(PIP) install --constraint constraints.txt --editable '$(1)'
+endef
 
-.venv/dev: .venv/run
-	$(PIP) install --constraint constraints.txt --editable '.[dev]'
-	touch $@
+.venv/run: pyproject.toml constraints.txt
+	$(call install,.)
+	touch .venv/run
+
+.venv/dev: pyproject.toml constraints.txt
+	$(call install,.[dev])
+	touch .venv/run .venv/dev
 
 clean:
 	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache

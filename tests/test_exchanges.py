@@ -220,12 +220,17 @@ def test_an_observation_takes_the_smallest_chances_of_each_class() -> None:
 
 
 def test_min_count_is_of_samples_not_of_those_averaged() -> None:
-    """An observation of one sample is refused only by min_count: n_avg = 1 is somebody's own wish."""
-    features = tensor([1.0], [2.0], [4.0])
-    seen = view(features, [0, 0, 1], draws=tensor([0.9, 0.1, 0.5]))
-    put = Observations(n_avg=1).contribute({}, seen, received(features, features))
-    assert put.tensors["mean"].flatten().tolist() == [2.0, 0.0, 0.0]
-    assert put.weight.tolist() == [[1.0, 0.0, 0.0]]
+    features = tensor([1.0], [2.0], [6.0], [4.0], [4.0])
+    seen = view(features, [0, 0, 0, 1, 1], draws=tensor([0.9, 0.1, 0.2, 0.5, 0.6]))
+    put = Observations(n_avg=2, min_count=3).contribute({}, seen, received(features, features))
+    assert put.tensors["mean"].flatten().tolist() == [4.0, 0.0, 0.0]
+    assert put.weight.tolist() == [[2.0, 0.0, 0.0]]
+
+
+def test_single_samples_leave_a_learner_only_where_that_is_said() -> None:
+    with pytest.raises(ConfigurationError, match=r"n_avg is 1; .* say so with min_count=1"):
+        Observations(n_avg=1)
+    assert Observations(n_avg=1, min_count=1).n_avg == 1
 
 
 def test_several_observations_are_drawn_apart() -> None:
@@ -252,6 +257,7 @@ def test_exactly_the_smallest_chances_whatever_the_padding(
     chance = torch.rand(1, n, generator=generator, dtype=DOUBLE)
     features = 2.0 ** torch.arange(n, dtype=DOUBLE)[:, None]  # every subset has its own sum
     seen = view(features, targets, valid=valid, draws=chance)
+    least = min(least, size)  # n_avg = 1 asks for min_count = 1
     put = Observations(n_avg=size, min_count=least).contribute({}, seen, received(features, features))
     for label in range(3):
         mine = sorted((chance[0, i].item(), i) for i in range(n) if targets[i] == label and valid[i])

@@ -15,6 +15,7 @@ from torch import nn
 from consilience import schema, wire
 from consilience.data import Dataset, load
 from consilience.encodings import BIT, FLOAT16, FLOAT32, INT8
+from consilience.errors import ConfigurationError
 from consilience.exchanges import Observations, Prototypes, Weights
 from consilience.learner import Blueprint, Learner
 from consilience.method import Role
@@ -211,3 +212,13 @@ def test_a_learner_who_did_not_take_part_hears_first_what_it_missed(
     one = result.message_bytes["down"]
     # In round 2 it hears round 1's reply before it trains, and round 2's after.
     assert result.history["bytes.down"][:, 0].tolist() == [[0, one], [2 * one, one], [one, one]]
+
+
+def test_names_that_would_hide_each_other_are_refused() -> None:
+    numbers = {"count": schema.Tensor((3, 2))}
+    with pytest.raises(ConfigurationError, match="'count' is what its rows weigh"):
+        schema.Mean("spread", numbers, rows=(3,))
+    assert set(schema.Mean("spread", numbers).message("up")) == {"spread.count"}
+    for name in ("", "a.b"):
+        with pytest.raises(ConfigurationError, match="its name must have no dots"):
+            schema.Pool(name)

@@ -69,11 +69,13 @@ class Body:
         self.model_parameters = {n: self._parameters[n] for n in self.task.parameters}
         self._buffers = {k: b for k, b in buffers.items() if b.is_floating_point()}
         self.model_buffers = {n: self._buffers[n] for n in self.task.buffers}
-        self._counters = {k: b for k, b in buffers.items() if not b.is_floating_point()}
-        self.parameters, self.buffers, self.counters = (
-            Layout({k: tuple(t.shape) for k, t in named.items()}, channels_last=self.device.type == "cpu")
-            for named in (self._parameters, self._buffers, self._counters)
-        )
+        self._worn: dict[str, Mapping[str, Tensor]] = {"parameters": self._parameters, "buffers": self._buffers}
+        self._worn |= _by_type({k: b for k, b in buffers.items() if not b.is_floating_point()})
+        self._layouts = {
+            key: Layout({k: tuple(t.shape) for k, t in named.items()}, channels_last=self.device.type == "cpu")
+            for key, named in self._worn.items()
+        }
+        self.parameters, self.buffers = self._layouts["parameters"], self._layouts["buffers"]
         self.gradient = torch.zeros(self.parameters.size, dtype=self.dtype, device=self.device)
         self.summed = torch.zeros_like(self.gradient)  # over the round's batches, where an exchange owns a part
         gradients = self.parameters.views(self.gradient)
@@ -116,9 +118,9 @@ class Body:
         row = {
             "parameters": self.parameters.flat(parameters).detach().to(self.device, self.dtype),
             "buffers": self.buffers.flat(buffers).to(self.device, self.dtype),
-            "counters": self.counters.flat(buffers).to(self.device, torch.int64),
             "step": torch.zeros((), dtype=torch.int64),
         }
+        row |= {k: self._layouts[k].flat(buffers).to(self.device) for k in self._worn if k not in row}
         row |= {f"optimiser.{slot}": torch.zeros_like(row["parameters"]) for slot in self.optimiser.slots}
         return row | self._errors()
 
@@ -138,12 +140,8 @@ class Body:
 
     def wear(self, row: Row) -> None:
         """Step into one learner's state: the module's tensors become views into its row."""
-        for named, layout, key in (
-            (self._parameters, self.parameters, "parameters"),
-            (self._buffers, self.buffers, "buffers"),
-            (self._counters, self.counters, "counters"),
-        ):
-            views = layout.views(row[key])
+        for key, named in self._worn.items():
+            views = self._layouts[key].views(row[key])
             for name, tensor in named.items():
                 tensor.data = views[name]
         self.row = row
@@ -165,6 +163,15 @@ def _named(model: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[dict[str
         parameters |= {f"{exchange}/{k}": p for k, p in extra.named_parameters()}
         buffers |= {f"{exchange}/{k}": b for k, b in extra.named_buffers()}
     return parameters, buffers
+
+
+def _by_type(named: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Buffers that are no real numbers, by the part of the row they lie in: a mask stays a mask."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, buffer in named.items():
+        kind = "" if buffer.dtype == torch.int64 else f".{str(buffer.dtype).removeprefix('torch.')}"
+        groups.setdefault(f"counters{kind}", {})[name] = buffer
+    return groups
 
 
 def _task(model: SplitModel, blueprint: Blueprint) -> Task:

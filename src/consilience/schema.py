@@ -66,7 +66,7 @@ class Channel:
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:
-            raise ConfigurationError(f"channel {self.name!r}: its name must be a word without dots; `channel.tensor` has one")
+            raise ConfigurationError(f"channel {self.name!r}: its name must have no dots; `channel.tensor` has one")
         if self.rows and "count" in self.tensors:
             raise ConfigurationError(f"channel {self.name!r}: 'count' is what its rows weigh; rename the tensor")
 

@@ -54,10 +54,10 @@ class Observations(Exchange):
         one_of("discriminator", self.discriminator, get_args(Discriminator))
         one_of("draw", self.draw, get_args(Draw))
         one_of("scope", self.scope, get_args(Scope))
-        if self.n_avg < self.min_count:
+        if self.n_avg == 1 < self.min_count:
             raise ConfigurationError(
-                f"n_avg is {self.n_avg}; it must be a whole number, {self.min_count} (min_count) or more: the mean of "
-                f"one sample is that sample's features, and those never leave a learner"
+                "n_avg is 1; it must be a whole number, 2 or more: an observation of one sample is that sample's "
+                "features. Where they may leave the learner, say so with min_count=1"
             )
 
     @property

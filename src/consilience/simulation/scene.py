@@ -170,6 +170,7 @@ def _least_batch(blueprint: Blueprint, members: Members, classes: int) -> int:
         raise ConfigurationError(
             f"model {blueprint.model!r} tells {learner.task.classes} classes apart, the data has {classes}"
         )
+    _check_features(learner)
     if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules()):
         return 1
     single = np.flatnonzero(members.sizes < 2)
@@ -179,6 +180,23 @@ def _least_batch(blueprint: Blueprint, members: Members, classes: int) -> int:
             f"two; give it more data or take a model without BatchNorm"
         )
     return 2
+
+
+@torch.no_grad()
+def _check_features(learner: Learner) -> None:
+    """Refuse a model that cannot take the data's inputs, or whose features are not what its classifier reads."""
+    task = learner.task
+    try:
+        features = learner.model.eval().features(torch.zeros(2, *task.inputs, dtype=learner.dtype).to(learner.device))
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise ConfigurationError(
+            f"model {task.model!r} cannot take inputs of the shape {task.inputs}: {error}"
+        ) from error
+    if features.shape != (2, task.width):
+        raise ConfigurationError(
+            f"model {task.model!r}: its features have the shape {tuple(features.shape[1:])} for an input, and its "
+            f"classifier reads ({task.width},); end the features with a layer that gives just that"
+        )
 
 
 def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:

@@ -26,6 +26,7 @@ from consilience.simulation.engine import Engine
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.history import History
 from consilience.simulation.loop import LoopEngine, default_workers
+from consilience.simulation.marks import marks
 from consilience.simulation.memory import held_mb
 from consilience.simulation.result import Result
 from consilience.simulation.rounds import Rounds
@@ -76,7 +77,7 @@ def simulate(
     if out is not None:
         folder = RunFolder.create(Path(out), config)
     with LoopEngine(list(scene.plans), dataset, _workers(config, scene)) as engine:
-        return _Run(config, scene, engine, folder, on_round).go()
+        return _Run(config, scene, engine, folder, on_round, marks(dataset, chosen)).go()
 
 
 def _load(config: Config, progress: bool) -> Dataset:
@@ -158,9 +159,16 @@ class _Run:
     """The course of one run: begin or go on, play, record, keep."""
 
     def __init__(
-        self, config: Config, scene: Scene, engine: Engine, folder: RunFolder | None, on_round: OnRound | None
+        self,
+        config: Config,
+        scene: Scene,
+        engine: Engine,
+        folder: RunFolder | None,
+        on_round: OnRound | None,
+        made_of: dict[str, str],
     ) -> None:
         self.config, self.scene, self.engine, self.folder, self.on_round = config, scene, engine, folder, on_round
+        self.made_of = made_of
         self.rounds = Rounds(scene, engine)
         self.history = History(scene.seeds, scene.learners)
         self.peak = 0.0
@@ -187,6 +195,12 @@ class _Run:
         if checkpoint is None or self.folder is None:
             return False
         arrays, numbers = checkpoint
+        other = [what for what, mark in self.made_of.items() if numbers.get("made_of", {}).get(what) != mark]
+        if other:
+            raise CheckpointError(
+                f"the checkpoint in {self.folder.path} is of another run: its {other[0]} is not the one given; go on "
+                f"with the very same, your own if it was your own"
+            )
         try:
             self.rounds.load(arrays, numbers)
         except (KeyError, RuntimeError) as error:  # a model, data or method of one's own that is not the run's
@@ -220,7 +234,7 @@ class _Run:
         self.saved_round, self._saved = self.rounds.round, time.monotonic()
         if self.folder is not None:
             arrays, numbers = self.rounds.state()
-            spent = {"seconds": self.history.seconds, "peak_memory_mb": self.peak}
+            spent = {"seconds": self.history.seconds, "peak_memory_mb": self.peak, "made_of": self.made_of}
             self.folder.save(arrays, numbers | spent, self.rounds.round)
 
     def _measure(self) -> None:
