@@ -1,4 +1,4 @@
-"""Every hook an exchange has, proved by a tiny exchange in a real run on the digits."""
+"""Every hook an exchange or objective has, proved by a tiny one in a real run on the digits."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from consilience import schema, simulate
 from consilience.channels import MovingMean, StandingMean
 from consilience.config import make_config
 from consilience.data import Dataset, load
+from consilience.encodings import BIT
 from consilience.errors import ConfigurationError
 from consilience.exchanges import (
     Contribution,
@@ -34,6 +35,8 @@ from consilience.exchanges import (
 from consilience.exchanges.weights import part_of
 from consilience.method import Method, Role
 from consilience.models import SplitModel, build
+from consilience.objectives import Objective
+from consilience.randomness import uniform
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.history import History
 from consilience.simulation.loop import LoopEngine
@@ -106,7 +109,7 @@ def model_of(seed: int, data: Dataset) -> SplitModel:
 class Guessing(Exchange):
     """A module of its own reads a hidden layer and learns to guess the mean input; a standing mean gathers its bias."""
 
-    name: ClassVar[str] = "guessing"
+    name: str = "guessing"
     layers: tuple[str, ...] = ("features.hidden",)
     weight: float = 0.5
 
@@ -166,7 +169,7 @@ def test_modules_are_trained_by_the_local_optimiser_on_named_outputs(digits: Dat
 class Counting(Exchange):
     """Counts mini-batches and samples, and remembers a momentum of the classifier's bias."""
 
-    name: ClassVar[str] = "counting"
+    name: str = "counting"
 
     def channel(self, task: Task) -> schema.Mean:
         return schema.Mean(self.name, {"steps": schema.Tensor(())})
@@ -250,7 +253,7 @@ def test_state_is_in_checkpoints_and_goes_on_from_them(digits: Dataset, tmp_path
 class Steering(Exchange):
     """The classifier moves against everybody's mean gradient and by nothing else."""
 
-    name: ClassVar[str] = "steering"
+    name: str = "steering"
     owns: str | None = "classifier"
     start: Any = "common"
     rate: float = 0.3
@@ -337,7 +340,7 @@ def test_an_owned_part_beside_an_eager_exchange(digits: Dataset) -> None:
 class Tallying(Exchange):
     """Puts up how often it has put up; its penalty is the newest answer, so that losses tell what was known when."""
 
-    name: ClassVar[str] = "tally"
+    name: str = "tally"
     weight: float = 1.0
     every: int = 1
 
@@ -424,7 +427,7 @@ def test_where_learners_start(digits: Dataset) -> None:
 class Hearing(Exchange):
     """Listens to the tally and never puts up anything."""
 
-    name: ClassVar[str] = "tally"
+    name: str = "tally"
     weight: float = 1.0
 
     def channel(self, task: Task) -> schema.Mean:
@@ -505,3 +508,83 @@ def test_simulate_takes_a_method_of_one_s_own(digits: Dataset) -> None:
     result = simulate(data=digits, model="mlp", method=method(Steering(), Tallying(), Guessing()), **SETTINGS)
     assert result.finished and result.history["loss.tally"][:, 0, 0].tolist() == [0.0, 2.0]
     assert result.config.method.name == "trial"
+
+
+# --- objectives
+
+
+@dataclass(frozen=True)
+class Dimmed(Objective):
+    """Shows the model dimmed inputs, and lets a head of its own guess from a hidden layer how dim they are."""
+
+    name: ClassVar[str] = "dimmed"
+    layers: tuple[str, ...] = ("features.hidden",)
+
+    @property
+    def batch_draws(self) -> int:
+        return 1
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        return {"head": nn.Linear(64, 1)}
+
+    def prepare(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        return inputs * draws[0].view(-1, 1, 1, 1)
+
+    def loss(self, view: View) -> Tensor:
+        guess = view.modules["head"](view.outputs["features.hidden"])[:, 0]
+        return (guess - view.draws[0]).square().mean() + F.cross_entropy(view.logits, view.targets)
+
+
+def test_an_objective_has_modules_draws_views_and_named_outputs(digits: Dataset) -> None:
+    """One round against torch.optim over the model and the head together."""
+    with rounds_of(Method("trial", {"learner": Role(Dimmed())}), digits) as rounds:
+        rounds.begin()
+        record = rounds.play(evaluate=False)
+        for learner in range(2):
+            with torch.random.fork_rng():
+                torch.manual_seed(rounds.scene.learner_seed(0, learner))
+                model, head = build("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
+            optimiser = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+            losses = []
+            for step, (inputs, targets) in enumerate(local_batches(rounds, digits, learner, 1)):
+                dim = torch.from_numpy(uniform("draws dimmed", 0, 1, learner, step, 0, np.arange(len(targets))))
+                shown = inputs * dim.view(-1, 1, 1, 1)
+                guess = head(model.get_submodule("features.hidden")(shown.flatten(1)))[:, 0]
+                loss = (guess - dim).square().mean() + F.cross_entropy(model(shown), targets)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                losses.append(loss.item())
+            assert record["loss.dimmed"][0, learner] == pytest.approx(np.mean(losses), rel=1e-9)
+            mine = parameters(rounds, learner)
+            for name, parameter in [*model.named_parameters(), *head.named_parameters(prefix="dimmed/head")]:
+                torch.testing.assert_close(mine[name], parameter.data, rtol=1e-9, atol=1e-12)
+
+
+# --- two of a kind
+
+
+def test_a_role_may_hold_two_of_a_kind_under_two_names(digits: Dataset) -> None:
+    head, rest = Weights(part="classifier", name="head"), Weights(part="features", up=BIT, down=BIT)
+    with rounds_of(method(head, rest), digits) as rounds, rounds_of(method(Weights(part="classifier")), digits) as one:
+        for each in (rounds, one):
+            each.begin()
+            each.play(evaluate=False)
+        assert set(rounds.federations[0].channels) == {"head", "weights"}
+        both, alone = (parameters(rounds, who) for who in (0, 1)), parameters(one, 0)
+        first, second = both
+        assert all(torch.equal(first[name], second[name]) for name in first)
+        torch.testing.assert_close(first["classifier.weight"], second["classifier.weight"])
+        assert not torch.equal(first["features.hidden.weight"], alone["features.hidden.weight"])
+        sizes = {n: rounds.traffic[0].up([n]) for n in ("head", "weights")}
+        assert sizes["head"] > 330 * 4 and sizes["weights"] < 6240 / 8 + 300
+
+
+def test_two_of_a_kind_under_one_name_or_over_one_tensor_are_refused(digits: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match=r"'weights' twice; give one of them another name"):
+        method(Weights(), Weights(part="classifier"))
+    with (
+        pytest.raises(ConfigurationError, match=r"'weights' and 'head' both share 'classifier\.weight'"),
+        rounds_of(method(Weights(), Weights(part="classifier", name="head")), digits),
+    ):
+        pass

@@ -295,7 +295,7 @@ def test_only_who_is_asked_contributes() -> None:
 class Telling(Exchange):
     """Puts up what it is told to, on a moving mean."""
 
-    name: ClassVar[str] = "telling"
+    name: str = "telling"
     values: tuple[float, ...] = (1.0, -3.0)
     encoding: Encoding = BIT
     moving: bool = True
@@ -411,7 +411,7 @@ def test_only_exchanges_that_change_the_model_receive() -> None:
 class Remembering(Telling):
     """Keeps this batch's mean target and the last one's; `newest_first` is the order in which it hands them back."""
 
-    name: ClassVar[str] = "remembering"
+    name: str = "remembering"
     newest_first: bool = True
 
     def init(self, view: View) -> State:
@@ -457,7 +457,7 @@ def test_states_move_when_answers_come() -> None:
 class Watching(Telling):
     """Looks at a layer inside the features."""
 
-    name: ClassVar[str] = "watching"
+    name: str = "watching"
     layers: tuple[str, ...] = ("features.linear",)
     weight: float = 1.0
 
@@ -501,7 +501,7 @@ def test_layers_of_a_large_pass_are_whole() -> None:
 class Peeking(Watching):
     """Looks at a layer when no data has been seen."""
 
-    name: ClassVar[str] = "peeking"
+    name: str = "peeking"
 
     def init(self, view: View) -> State:
         return {"outputs": torch.tensor(len(view.outputs))}
@@ -524,7 +524,7 @@ def test_no_data_is_seen_where_there_is_none() -> None:
 class Projecting(Telling):
     """Brings a module of its own, with everything a module can have."""
 
-    name: ClassVar[str] = "projecting"
+    name: str = "projecting"
     weight: float = 1.0
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
@@ -573,7 +573,7 @@ def test_modules_are_in_evaluation_mode_when_nothing_is_trained() -> None:
 class Owning(Telling):
     """Owns the classifier and puts up its gradient."""
 
-    name: ClassVar[str] = "owning"
+    name: str = "owning"
     owns: str | None = "classifier"
     eager: ClassVar[bool] = True
 

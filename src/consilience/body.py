@@ -20,6 +20,7 @@ from consilience.exchanges.weights import part_of
 from consilience.layout import Layout
 from consilience.method import Role
 from consilience.models import SplitModel, as_split
+from consilience.objectives import Objective
 from consilience.optimisers import Optimiser
 from consilience.task import Task
 
@@ -50,10 +51,12 @@ class Body:
             self.model: SplitModel = as_split(blueprint.build()).to(self.device, self.dtype)
         self.task = _task(self.model, blueprint)
         self.channels = {e.name: e.channel(self.task) for e in self.role.exchanges}
-        self.modules = {e.name: nn.ModuleDict(e.modules(self.task)).to(self.device, self.dtype) for e in self.exchanges}
+        _refuse_overlap(self.channels)
+        self.owners: tuple[Objective | Exchange, ...] = (self.role.objective, *self.exchanges)
+        self.modules = {o.name: nn.ModuleDict(o.modules(self.task)).to(self.device, self.dtype) for o in self.owners}
         self._name_tensors()
         self._outputs: dict[str, Tensor] = {}
-        for layer in {layer for e in self.exchanges for layer in e.layers}:
+        for layer in {layer for owner in self.owners for layer in owner.layers}:
             self._listen(layer)
         self.trained = ~self.parameters.mask(self._owned()).to(self.device)
         self.all_trained = bool(self.trained.all())
@@ -108,7 +111,7 @@ class Body:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = as_split(self.blueprint.build())
-            modules = {e.name: nn.ModuleDict(e.modules(self.task)) for e in self.exchanges}
+            modules = {o.name: nn.ModuleDict(o.modules(self.task)) for o in self.owners}
         parameters, buffers = _named(model, modules)
         if any(parameters[name] is own for name, own in self._parameters.items()):
             raise ConfigurationError(
@@ -156,8 +159,18 @@ def keeps_error(channel: schema.Channel, tensor: schema.Tensor) -> bool:
     return isinstance(channel, schema.Mean) and channel.moving and tensor.up.feedback
 
 
+def _refuse_overlap(channels: Mapping[str, schema.Channel]) -> None:
+    """Two moving means cannot both move one tensor of the model."""
+    moved: dict[str, str] = {}
+    for name, channel in channels.items():
+        for tensor in channel.tensors if isinstance(channel, schema.Mean) and channel.moving else ():
+            if tensor in moved:
+                raise ConfigurationError(f"{moved[tensor]!r} and {name!r} both share {tensor!r}; give them other parts")
+            moved[tensor] = name
+
+
 def _named(model: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[dict[str, nn.Parameter], dict[str, Tensor]]:
-    """Parameters and buffers by name: the model's, then those of the exchanges' own modules."""
+    """Parameters and buffers by name: the model's, then those of the objective's and exchanges' own modules."""
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     for exchange, extra in modules.items():
         parameters |= {f"{exchange}/{k}": p for k, p in extra.named_parameters()}

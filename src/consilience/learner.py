@@ -13,6 +13,7 @@ from torch import Tensor
 from consilience.body import Blueprint, Body, Row, keeps_error
 from consilience.exchanges.base import Contribution, Exchange, Received, View
 from consilience.exchanges.weights import part_of
+from consilience.objectives import Objective
 
 __all__ = ["PASS_ROWS", "Batch", "Blueprint", "Learner", "Row"]
 
@@ -42,16 +43,15 @@ class Learner(Body):
 
     # -- what exchanges see --------------------------------------------------------------------------------------------
 
-    def _view(self, exchange: Exchange | None, **seen: Any) -> View:
-        """What an exchange may see; the objective sees the same, less what only exchanges ask for."""
-        layers, modules = (exchange.layers, self.modules[exchange.name]) if exchange else ((), {})
+    def _view(self, owner: Exchange | Objective, **seen: Any) -> View:
+        """What an exchange or the objective may see."""
         return View(
             task=self.task,
             parameters=self.model_parameters,
             buffers=self.model_buffers,
             classify=self.model.classifier,
-            outputs={k: self._outputs[k] for k in layers if k in self._outputs},
-            modules=modules,  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
+            outputs={k: self._outputs[k] for k in owner.layers if k in self._outputs},
+            modules=self.modules[owner.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
             **seen,
         )
 
@@ -96,9 +96,11 @@ class Learner(Body):
         return losses / max(steps, 1)
 
     def _step(self, batch: Batch, samples: int, received: Mapping[str, Received]) -> Tensor:
-        features = self.model.features(batch.inputs)
+        objective = self.role.objective
+        inputs = objective.prepare(batch.inputs, batch.draws.get(objective.name, batch.inputs.new_empty(0, 0)))
+        features = self.model.features(inputs)
         seen = {
-            "inputs": batch.inputs,
+            "inputs": inputs,
             "features": features,
             "logits": self.model.classifier(features),
             "targets": batch.targets,
@@ -106,7 +108,7 @@ class Learner(Body):
             "samples": torch.tensor(float(samples), dtype=self.dtype, device=self.device),
         }
         views = {e.name: self._view(e, **seen, **_draws(batch, e)) for e in self.exchanges if e.weight or e.steps}
-        loss = self.role.objective.loss(self._view(None, **seen))
+        loss = objective.loss(self._view(objective, **seen, **_draws(batch, objective)))
         terms = [loss.detach()]
         for e in self.exchanges:
             term = e.penalty(self._state(e), views[e.name], received[e.name]) if e.weight else loss.new_zeros(())
@@ -211,5 +213,5 @@ class Learner(Body):
         return torch.bincount(targets[torch.cat(right)], minlength=self.task.classes)
 
 
-def _draws(batch: Batch, exchange: Exchange) -> dict[str, Tensor]:
-    return {"draws": batch.draws[exchange.name]} if exchange.name in batch.draws else {}
+def _draws(batch: Batch, owner: Exchange | Objective) -> dict[str, Tensor]:
+    return {"draws": batch.draws[owner.name]} if owner.name in batch.draws else {}

@@ -23,10 +23,13 @@ class Role:
     epochs: int | None = None
 
     def __post_init__(self) -> None:
-        names = [e.name for e in self.exchanges]
+        names = [self.objective.name, *(e.name for e in self.exchanges)]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
-            raise ConfigurationError(f"a role holds exchange {twice[0]!r} twice; each may stand once")
+            raise ConfigurationError(
+                f"a role holds {twice[0]!r} twice; give one of them another name, such as "
+                f"Weights(part='classifier', name='head')"
+            )
 
 
 @dataclass(frozen=True)

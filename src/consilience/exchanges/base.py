@@ -84,8 +84,8 @@ class Exchange:
     Subclasses are frozen dataclasses. Class attributes say what the engine should prepare.
     """
 
-    name: ClassVar[str] = "exchange"
-    """Of the exchange, its channel and its loss term."""
+    name: str = "exchange"
+    """Of the exchange, its channel and its loss term: two of one kind in a role have two names."""
     eager: ClassVar[bool] = False
     """Whether the untrained model's contribution is put up before the first round."""
     looks: ClassVar[bool] = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, get_args
 
 from torch import Tensor
@@ -21,7 +21,7 @@ _BOUND = 1e4  # no logit of a sane model comes near it, and a sum in float64 for
 class Logits(Exchange):
     """Pull logits towards the mean that all learners' samples of the class have."""
 
-    name: ClassVar[str] = "logits"
+    name: str = field(default="logits", kw_only=True)
     eager: ClassVar[bool] = True
     weight: float = 10.0
     min_count: int = 2

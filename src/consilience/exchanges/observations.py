@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -32,7 +32,7 @@ class Observations(Exchange):
     "exponential" trains a linear layer g and takes exp(g(s).g(t)/tau) as the density ratio.
     """
 
-    name: ClassVar[str] = "observations"
+    name: str = field(default="observations", kw_only=True)
     eager: ClassVar[bool] = True
     weight: float = 1.0
     n_avg: int = 10

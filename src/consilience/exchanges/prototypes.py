@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, get_args
 
 from torch import Tensor
@@ -23,7 +23,7 @@ class Prototypes(Exchange):
     collapse training.
     """
 
-    name: ClassVar[str] = "prototypes"
+    name: str = field(default="prototypes", kw_only=True)
     eager: ClassVar[bool] = True
     weight: float = 10.0
     min_count: int = 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import ClassVar, Literal, get_args
 
@@ -35,7 +35,7 @@ class Weights(Exchange):
     the mean of changes is still the mean of weights. up, down: encodings; coarse ones keep their rounding error.
     """
 
-    name: ClassVar[str] = "weights"
+    name: str = field(default="weights", kw_only=True)
     looks: ClassVar[bool] = False
     part: str = "*"
     prox: float = 0.0

@@ -1,19 +1,36 @@
-"""What an objective is: a scalar for a mini-batch, as a pure function for one learner."""
+"""What an objective is: a learner's own loss for a mini-batch, as a pure function for one learner."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from consilience.exchanges.base import View
+from consilience.task import Task
 
 
-class Objective(Protocol):
-    """The learner's own loss; exchanges add their penalties to it."""
+class Objective:
+    """The learner's own loss; exchanges add their penalties to it. Subclasses are frozen dataclasses."""
 
-    name: ClassVar[str]
+    name: ClassVar[str] = "objective"
+    """Of its loss term."""
+    layers: tuple[str, ...] = ()
+    """Modules of the model whose outputs the view should carry."""
+
+    @property
+    def batch_draws(self) -> int:
+        """Uniform numbers it wants for each row of a batch."""
+        return 0
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        """Extra modules that the local optimiser trains beside the model, such as a projection head."""
+        return {}
+
+    def prepare(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        """What the model is shown of a batch, (rows, ...): the inputs themselves, or views drawn of them."""
+        return inputs
 
     def loss(self, view: View) -> Tensor:
         """The loss of a mini-batch."""
-        ...
+        raise NotImplementedError

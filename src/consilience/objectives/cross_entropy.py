@@ -9,10 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from consilience.exchanges.base import View
+from consilience.objectives.base import Objective
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(Objective):
     """Mean negative log-likelihood of the right class."""
 
     name: ClassVar[str] = "cross_entropy"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from consilience.exchanges.base import Contribution, Exchange, Received
 from consilience.learner import Batch, Learner
+from consilience.objectives import Objective
 from consilience.randomness import seed_of, uniform
 from consilience.simulation.cohort import Cohort
 from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
@@ -121,14 +122,14 @@ class Hands:
         for step, positions in enumerate(planned):
             chosen = torch.from_numpy(samples[positions]).to(self.data.inputs.device)
             draws = {
-                e.name: self._draws(e, e.batch_draws, len(positions), seed, round_, who, step)
-                for e in learner.exchanges
-                if e.batch_draws
+                o.name: self._draws(o, o.batch_draws, len(positions), seed, round_, who, step)
+                for o in learner.owners
+                if o.batch_draws
             }
             yield Batch(self.data.inputs[chosen], self.data.targets[chosen], draws)
 
-    def _draws(self, exchange: Exchange, wanted: int, rows: int, *where: int) -> Tensor:
-        drawn = uniform(f"draws {exchange.name}", *where, np.arange(wanted)[:, None], np.arange(rows)[None, :])
+    def _draws(self, owner: Exchange | Objective, wanted: int, rows: int, *where: int) -> Tensor:
+        drawn = uniform(f"draws {owner.name}", *where, np.arange(wanted)[:, None], np.arange(rows)[None, :])
         return torch.from_numpy(drawn).to(self.data.inputs.device)
 
     def _put(self, job: Work, i: int, received: Mapping[str, Received]) -> str:
