@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import typer
 
+import consilience
 from consilience.cli import COMPARED, app, main
 from consilience.config import Config
 from consilience.methods import METHODS
@@ -162,6 +163,23 @@ def test_methods_as_a_table_for_any_model(command: Command) -> None:
     code, out, _ = command("methods", "--model", "resnet9")
     assert code == 0 and "resnet9 on mnist" in out and "9.9 MB" in out
     assert all(name in out for name in METHODS)
+
+
+def test_version(command: Command) -> None:
+    assert command("--version") == (0, f"consilience {consilience.__version__}\n", "")
+
+
+def test_sgd_takes_momentum_and_adam_has_its_own(command: Command) -> None:
+    asked = ("run", *SMALL, "--momentum", "0.9", "--weight-decay", "0.01", "--json")
+    code, out, _ = command(*asked, "--optimiser", "sgd", "--out", "a")
+    assert code == 0 and "optimiser.velocity" in " ".join(arrays(Path(objects(out)[0]["run"])))
+    code, _, err = command(*asked)
+    assert code == 2 and "momentum is 0.9, and optimiser 'adam' has its own" in err
+
+
+def test_pooled_data_is_learned_by_the_first_of_several_models(command: Command) -> None:
+    code, out, _ = command("compare", *SMALL, "--model", "mlp,lenet5", "--methods", "centralized,independent", "--json")
+    assert code == 0 and [o["learners"] for o in objects(out)] == [1, 2]
 
 
 def test_help_names_the_commands(command: Command) -> None:

@@ -85,14 +85,13 @@ def test_a_scale_of_nothing_is_zero() -> None:
     assert INT8.levels(np.zeros((3, 0), dtype=np.float32))[1].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_payload_bytes_and_names() -> None:
-    shape = (3, 3)
-    assert {name: e.payload_bytes(shape) for name, e in ENCODINGS.items()} == {
-        "float32": 36,
-        "int32": 36,
-        "float16": 18,
-        "int8": 9,
-        "bit": 2,
+def test_names_and_kinds() -> None:
+    assert {name: e.bits for name, e in ENCODINGS.items()} == {
+        "float32": 32,
+        "int32": 32,
+        "float16": 16,
+        "int8": 8,
+        "bit": 1,
     }
     assert [e.name for e in ENCODINGS.values() if e.feedback] == ["int8", "bit"]
     assert [e.name for e in ENCODINGS.values() if not e.lossy] == ["float32", "int32"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import consilience
 from consilience.config import Config
 from consilience.errors import ConfigurationError, ConsilienceError
 
@@ -30,6 +31,22 @@ app = typer.Typer(
 )
 
 COMPARED = "centralized, independent, alone, federated-distillation, fedavg, representation-sharing, voted, consilience"
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(f"consilience {consilience.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="print the version and leave")
+    ] = False,
+) -> None:
+    """Learn together without sharing data or models."""
+
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file with settings; options override it")]
 Out = Annotated[Path | None, typer.Option(help="folder to keep the run in (default: a new one under runs/)")]

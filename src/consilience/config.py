@@ -49,6 +49,8 @@ class Config(BaseModel):
         "keep", description="of the optimiser between rounds: keep or reset"
     )
     lr: float = Field(1e-3, gt=0, description="learning rate")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
+    weight_decay: float = Field(0.0, ge=0, description="pull of all weights towards 0")
     participation: float = Field(1.0, gt=0, le=1, description="share of learners that take part in a round")
     offline: float = Field(0.0, ge=0, le=1, description="chance that a learner cannot be reached in a round")
     seed: int = Field(0, ge=0, le=2**53, description="the first seed")
@@ -95,6 +97,7 @@ def _in_words(error: Any) -> str:
         "greater_than_equal": "it must be {ge} or more",
         "greater_than": "it must be more than {gt}",
         "less_than_equal": "it must be {le} or less",
+        "less_than": "it must be less than {lt}",
         "int_parsing": "it must be a whole number",
         "int_type": "it must be a whole number",
         "int_from_float": "it must be a whole number",
@@ -124,6 +127,8 @@ def method_table(text: str) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for setting in given:
         override(table, setting)
+    if "name" in table:
+        raise ConfigurationError(f"{text!r} names the method twice")
     return {**table, "name": name}
 
 

@@ -40,10 +40,6 @@ class Encoding:
         """The same for several tensors laid on top of each other, entries of a pool."""
         return self
 
-    def payload_bytes(self, shape: tuple[int, ...]) -> int:
-        """Bytes of the values themselves, scales and headers left out."""
-        return math.ceil(math.prod(shape) * self.bits / 8)
-
 
 @dataclass(frozen=True)
 class Exact(Encoding):

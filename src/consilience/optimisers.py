@@ -100,8 +100,12 @@ def _rest(beta: float, step: Any, like: Tensor) -> Any:
 OPTIMISERS: dict[str, Callable[..., Optimiser]] = {"adam": Adam, "sgd": SGD}
 
 
-def build_optimiser(name: str, lr: float, **settings: float) -> Optimiser:
+def build_optimiser(name: str, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiser:
     """The optimiser of that name."""
     if name not in OPTIMISERS:
         raise UnknownName("optimiser", name, OPTIMISERS)
-    return OPTIMISERS[name](lr=lr, **settings)
+    if name == "sgd":
+        return SGD(lr=lr, momentum=momentum, weight_decay=weight_decay)
+    if momentum:
+        raise ConfigurationError(f"momentum is {momentum}, and optimiser {name!r} has its own; momentum is for sgd")
+    return OPTIMISERS[name](lr=lr, weight_decay=weight_decay)

@@ -269,8 +269,8 @@ def test_equal_heads_may_be_shared_over_different_bodies(data: Dataset) -> None:
     assert (result.history["bytes.up"] > 0).all()
 
 
-def test_an_exchange_may_stand_once() -> None:
-    with pytest.raises(ConfigurationError, match="holds exchange 'prototypes' twice"):
+def test_an_exchange_may_stand_once_under_one_name() -> None:
+    with pytest.raises(ConfigurationError, match="holds 'prototypes' twice"):
         Role(exchanges=(Prototypes(), Prototypes(weight=1.0)))
 
 

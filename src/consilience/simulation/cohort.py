@@ -51,7 +51,6 @@ class Schedule:
 class CohortPlan:
     """What a cohort is, apart from its state: small, and sent to worker processes."""
 
-    name: str
     role: str
     blueprint: Blueprint
     members: Members

@@ -68,6 +68,7 @@ class Scene:
 def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Model]) -> Scene:
     """Deal out the data, give everybody a role and a model, and refuse what cannot work together."""
     learners = 1 if method.pooled else config.learners
+    models = models[:1] if method.pooled else models
     if len(models) not in (1, learners):
         raise ConfigurationError(f"{len(models)} models for {learners} learners: give one for all, or one for each")
     _check_roles(method, learners)
@@ -129,7 +130,7 @@ def _plan(
     blueprint = Blueprint(
         build=partial(build, model, data.shape, data.classes) if isinstance(model, str) else model,
         role=method.roles[role],
-        optimiser=build_optimiser(config.optimiser, config.lr),
+        optimiser=build_optimiser(config.optimiser, config.lr, config.momentum, config.weight_decay),
         shape=data.shape,
         model=name,
         dtype=DTYPES[config.precision],
@@ -144,7 +145,7 @@ def _plan(
         )
     epochs = method.roles[role].epochs or config.epochs
     schedule = Schedule(config.batch_size, epochs, least, config.optimiser_state == "reset")
-    return CohortPlan(f"{role} {name}", role, blueprint, members, schedule)
+    return CohortPlan(role, blueprint, members, schedule)
 
 
 def _members(learners: list[int], seeds: tuple[int, ...], parts: list[list[np.ndarray]]) -> Members:
