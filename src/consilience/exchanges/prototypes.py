@@ -3,52 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, get_args
 
 from torch import Tensor
 
-from consilience import schema
-from consilience.checks import number, one_of, whole
-from consilience.encodings import FLOAT32, Encoding
-from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
-from consilience.exchanges.classwise import class_means, pull
+from consilience.exchanges.base import View
+from consilience.exchanges.means import ClassMeans
 from consilience.task import Task
 
 
 @dataclass(frozen=True)
-class Prototypes(Exchange):
-    """Pull features towards the mean that all learners' samples of the class have.
-
-    The squared distance is a mean over batch and feature dimensions: summed over dimensions the same weight would
-    collapse training.
-    """
+class Prototypes(ClassMeans):
+    """Pull features towards the mean that all learners' samples of the class have."""
 
     name: str = field(default="prototypes", kw_only=True)
-    eager: ClassVar[bool] = True
-    weight: float = 10.0
-    min_count: int = 2
-    encoding: Encoding = FLOAT32
-    scope: Scope = "everybody"
-
-    def __post_init__(self) -> None:
-        number("kd", self.weight)
-        whole("min_count", self.min_count)
-        one_of("scope", self.scope, get_args(Scope))
-
-    def channel(self, task: Task) -> schema.Mean:
-        """A standing mean of (classes, width), weighted by class counts."""
-        means = schema.Tensor((task.classes, task.width), self.encoding, self.encoding, -task.bound, task.bound)
-        return schema.Mean(self.name, {"mean": means}, rows=(task.classes,), scope=self.scope)
 
     def leaves(self) -> str:
         """In a few words: what leaves the learner."""
         return "the mean feature and the sample count of each class"
 
-    def penalty(self, state: State, view: View, received: Received) -> Tensor:
-        """Mean squared distance to the global mean of the sample's class."""
-        return pull(view.features, view.targets, received.tensors["mean"], received.count)
+    def of(self, view: View) -> Tensor:
+        """The features."""
+        return view.features
 
-    def contribute(self, state: State, view: View, received: Received) -> Contribution:
-        """The learner's own class means, weighted by how many samples stand behind each."""
-        means, count = class_means(view.features, view.targets, view.task.classes, view.valid, self.min_count)
-        return Contribution({"mean": means}, count)
+    def width(self, task: Task) -> int:
+        """As many as there are features."""
+        return task.width
+
+    def bound(self, task: Task) -> float:
+        """What the model's features are bounded by."""
+        return task.bound
