@@ -102,7 +102,8 @@ def seconds(work: PlainLoop | Engine) -> float:
 def speed(learners: int, samples: int, rounds: int) -> None:
     plain, engine = PlainLoop(learners, samples), Engine(learners, samples)
     seconds(plain), seconds(engine)  # warm up
-    pairs = [(seconds(plain), seconds(engine)) for _ in range(rounds)]
+    short = max(1, 50 // learners)  # short rounds are noisier, and cheap to repeat
+    pairs = [(seconds(plain), seconds(engine)) for _ in range(rounds * short)]
     by_hand, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
     engine.close()
     print(f"{learners:>9} x {samples:<4} {by_hand:>11.3f} {ours:>11.3f} {ours / by_hand:>8.2f}", flush=True)

@@ -24,7 +24,7 @@ from consilience.simulation.record import Record, blank, share_out, terms_of
 from consilience.simulation.scene import Scene
 from consilience.simulation.traffic import Traffic
 
-_RECEIVE_ROWS = 16  # in a job: receiving is quick, and nothing of it depends on how it is cut
+_RECEIVE_ROWS = 16  # in a job at most: receiving is quick, and nothing of it depends on how it is cut
 
 At = tuple[int, int]
 """A learner: its federation and its number there."""
@@ -258,7 +258,8 @@ class Rounds:
         for i, learner in enumerate(self.learners):
             changing = {e.name for e in learner.exchanges if e.changes_model}
             rows = sorted(row for (cohort, row), numbers in fresh.items() if cohort == i and changing & set(numbers))
-            for some in _cut(rows, _RECEIVE_ROWS):
+            hands = max(len(self.engine.processes), 1)
+            for some in _cut(rows, min(_RECEIVE_ROWS, -(-len(rows) // hands) or 1)):
                 news = tuple({n: k for n, k in fresh[i, r].items() if n in changing} for r in some)
                 jobs.append(Receive(i, tuple(some), news))
         for _ in self.engine.run(jobs):
