@@ -293,12 +293,19 @@ def test_show_a_run_and_a_comparison(command: Command) -> None:
 def test_show_a_run_that_is_not_finished_says_how_to_go_on(command: Command, interrupt: Callable[..., None]) -> None:
     interrupt("fedavg", 1)
     assert command("run", "--method", "fedavg", *SMALL, "--out", "mine")[0] == 130
-    code, _, err = command("show", "mine")
-    assert code == 1 and "not finished" in err and "consilience run --resume mine" in err
+    code, out, err = command("show", "mine")
+    assert code == 0 and "fedavg" in out
+    assert "'fedavg' was stopped after round 1; go on with: consilience run --resume mine" in err
+    interrupt("fedavg", 1)
+    assert command("run", "--method", "fedavg", *SMALL, "--eval-every", "2", "--out", "untested")[0] == 130
+    assert "–" in command("show", "untested")[1]
     interrupt("fedavg", 1)
     assert command("compare", "--methods", "independent,fedavg", *SMALL, "--out", "both")[0] == 130
+    code, out, err = command("show", "both")
+    assert code == 0 and "independent" in out and "fedavg" in out and "consilience compare --resume both" in err
+    (Path("both") / "fedavg" / "result.json").unlink()  # as if it had been killed
     code, _, err = command("show", "both")
-    assert code == 1 and "both/fedavg is not finished" in err and "consilience compare --resume both" in err
+    assert code == 1 and "both/fedavg broke off; go on with: consilience compare --resume both" in err
 
 
 # Stopping and going on

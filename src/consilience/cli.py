@@ -187,7 +187,7 @@ def show(
 ) -> None:
     """Show what a run or a comparison came to."""
     from consilience.report.terminal import Screen
-    from consilience.simulation.compare import summaries_of
+    from consilience.simulation.compare import how_to_resume, summaries_of
 
     screen = Screen(json_)
     found = summaries_of(folder)
@@ -195,6 +195,10 @@ def show(
         screen.each(summary)
     screen.table(found)
     screen.curves(folder)
+    for summary in found:
+        if not summary["finished"]:
+            so_far = f"{summary['method']!r} was stopped after round {summary['rounds']}"
+            screen.say(f"{so_far}; go on with: {how_to_resume(folder)}")
 
 
 def _gather(

@@ -105,7 +105,8 @@ class Screen:
         for run in run_folders(folder):
             curve = _curve(run.metrics)
             method = run.config.method
-            table.add_row(label(method.name, method.settings), f"{curve[0]:.1f}", bars(curve), f"{curve[-1]:.1f}")
+            first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # or not tested yet
+            table.add_row(label(method.name, method.settings), first, bars(curve), last)
         self.out.print(table)
 
 

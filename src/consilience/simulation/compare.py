@@ -34,7 +34,7 @@ class Comparison:
         for name in self.methods:
             folder = self.folder / _folder_name(name)
             done = RunFolder(folder).result
-            if done is not None:
+            if done is not None and done["finished"]:
                 yield done
             elif (folder / "config.toml").exists():
                 yield simulate(resume=folder, on_round=on_round).summary()
@@ -106,13 +106,17 @@ def run_folders(folder: Path) -> list[RunFolder]:
 
 
 def summaries_of(folder: Path) -> list[dict[str, Any]]:
-    """What the runs in a folder came to; a run that is not finished is refused by name."""
+    """What the runs in a folder came to, or how far they got; a run that broke off is refused by name."""
     found = []
-    command = "compare" if (folder / _PLAN).is_file() else "run"
     for run in run_folders(folder):
         if run.result is None:
-            raise CheckpointError(f"{run.path} is not finished; go on with: consilience {command} --resume {folder}")
+            raise CheckpointError(f"{run.path} broke off; go on with: {how_to_resume(folder)}")
         found.append(run.result)
     if not found:
         raise CheckpointError(f"{folder} holds no run yet")
     return found
+
+
+def how_to_resume(folder: Path) -> str:
+    """The command that goes on with a run or a comparison."""
+    return f"consilience {'compare' if (folder / _PLAN).is_file() else 'run'} --resume {folder}"

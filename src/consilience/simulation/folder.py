@@ -84,7 +84,7 @@ class RunFolder:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What a finished run came to, or None."""
+        """What the run came to when it was last finished or stopped, or None."""
         file = self.path / _RESULT
         if not file.exists():
             return None
@@ -94,7 +94,7 @@ class RunFolder:
             raise CheckpointError(f"{file} is damaged: {error}") from error
         return content
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def keep_result(self, summary: Mapping[str, Any]) -> None:
         """Keep what the run came to."""
         with storing(self.path / _RESULT):
             self._replace(_RESULT, json.dumps(summary, indent=1).encode())

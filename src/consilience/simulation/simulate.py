@@ -186,8 +186,8 @@ class _Run:
         if self.rounds.round != self.saved_round:
             self._save()
         result = self._result()
-        if self.folder is not None and result.finished:
-            self.folder.finish(result.summary())
+        if self.folder is not None:
+            self.folder.keep_result(result.summary())
         return result
 
     def _resumed(self) -> bool:
