@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -51,12 +51,7 @@ def build() -> SplitModel:
     return SplitModel(Normalised(), nn.Linear(2, CLASSES), bound=1.0)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def made(*exchanges: Exchange, optimiser: Optimiser = STEEP, dtype: torch.dtype = torch.float64) -> Learner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,13 +21,7 @@ SIZES = [("lenet5", MNIST, 30_986, 84), ("resnet9", MNIST, 2_470_730, 128), ("ml
 STACKED = [("lenet5", (1, 8, 8)), ("resnet9", (2, 16, 16)), ("mlp", (1, 8, 8))]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """These tensors are tiny: more threads only wait for each other, the more so on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def made(name: str, shape: tuple[int, int, int], seed: int = 0, classes: int = 10) -> SplitModel:

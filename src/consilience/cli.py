@@ -11,6 +11,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,22 +106,22 @@ def run(
 ) -> None:
     """Run one method and keep the run in a folder."""
     from consilience.report.terminal import Screen
-    from consilience.simulation.compare import new_folder
+    from consilience.simulation.compare import how_to_resume, new_folder
     from consilience.simulation.simulate import simulate
 
     screen = Screen(json_)
     if resume is not None:
         _refuse_beside_resume(config, method, set_, out, settings)
-        with _told_how_to_go_on(screen, f"run --resume {resume}", resume):
-            result = simulate(resume=resume, on_round=screen.on_round)
+        folder, begun = resume, partial(simulate, resume=resume)
     else:
         wanted = _gather(config, set_, settings or {}, method)
         folder = out or new_folder(wanted, wanted.method.name)
-        with _told_how_to_go_on(screen, f"run --resume {folder}", folder):
-            result = simulate(wanted, out=folder, on_round=screen.on_round)
+        begun = partial(simulate, wanted, out=folder)
+    with _told_how_to_go_on(screen, folder):
+        result = begun(on_round=screen.on_round)
     screen.show([result.summary()])
     if not result.finished:
-        screen.say(f"stopped after round {result.history.rounds}; go on with: consilience run --resume {result.folder}")
+        screen.say(f"stopped after round {result.history.rounds}; go on with: {how_to_resume(folder)}")
         raise typer.Exit(130)
 
 
@@ -151,12 +152,13 @@ def compare(
         names = [name.strip() for name in (COMPARED if methods is None else methods).split(",") if name.strip()]
         work = comparison.begin(wanted, names, out or comparison.new_folder(wanted, "compare"))
     summaries = []
-    with _told_how_to_go_on(screen, f"compare --resume {work.folder}", work.folder):
+    with _told_how_to_go_on(screen, work.folder):
         for summary in work.play(screen.on_round):
             summaries.append(summary)
             screen.each(summary)
             if not summary["finished"]:
-                screen.say(f"stopped in {summary['method']!r}; go on with: consilience compare --resume {work.folder}")
+                resume_with = comparison.how_to_resume(work.folder)
+                screen.say(f"stopped in {summary['method']!r}; go on with: {resume_with}")
                 raise typer.Exit(130)
     screen.table(summaries)
     screen.say(f"kept in {work.folder}")
@@ -218,13 +220,15 @@ def _gather(
 
 
 @contextlib.contextmanager
-def _told_how_to_go_on(screen: Screen, command: str, folder: Path) -> Iterator[None]:
+def _told_how_to_go_on(screen: Screen, folder: Path) -> Iterator[None]:
     """For Ctrl-C outside the rounds, where there is nothing to finish first, and for a second one in a round."""
+    from consilience.simulation.compare import how_to_resume
+
     try:
         yield
     except KeyboardInterrupt:
         if folder.is_dir():
-            screen.say(f"stopped; go on with: consilience {command}")
+            screen.say(f"stopped; go on with: {how_to_resume(folder)}")
         raise typer.Exit(130) from None
 
 

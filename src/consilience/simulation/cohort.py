@@ -55,6 +55,7 @@ class CohortPlan:
     blueprint: Blueprint
     members: Members
     schedule: Schedule
+    parameters: int  # how many a learner has
 
 
 @dataclass

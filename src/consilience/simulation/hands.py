@@ -62,11 +62,11 @@ class Hands:
 
     def _work(self, job: Work) -> Done:
         done = [self._work_row(job, i) for i in range(len(job.rows))]
-        losses, right, finite, seconds = zip(*done, strict=True)
+        losses, right, nonsense, seconds = zip(*done, strict=True)
         return Done(
             losses=np.stack(losses),
             right=np.stack(right) if job.evaluate else None,
-            finite=list(finite),
+            nonsense=list(nonsense),
             seconds={phase: np.array([s[phase] for s in seconds]) for phase in seconds[0]},
         )
 

@@ -65,5 +65,5 @@ class Done:
 
     losses: np.ndarray | None = None  # (rows, terms)
     right: np.ndarray | None = None  # (rows, classes) test samples told right
-    finite: list[str] = field(default_factory=list)  # for each row what is no number, in words, or ""
+    nonsense: list[str] = field(default_factory=list)  # for each row what is no number where one should be, or ""
     seconds: dict[str, np.ndarray] = field(default_factory=dict)

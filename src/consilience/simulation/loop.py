@@ -5,6 +5,7 @@ The fastest way on a CPU, for any mixture of architectures, and the readable ref
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -152,8 +153,7 @@ def _put_shapes(channel: schema.Channel) -> dict[str, tuple[int, ...]]:
 
 
 def _rows_per_job(plan: CohortPlan, learner: Learner) -> int:
-    put = sum(
-        t.up.bits and schema.Field(t.shape).size * 4 for c in learner.channels.values() for t in c.tensors.values()
-    )
+    shapes = [shape for channel in learner.channels.values() for shape in _put_shapes(channel).values()]
+    put = sum(math.prod(shape) * learner.dtype.itemsize for shape in shapes)
     by_memory = _SLOT_BYTES // max(put, 1)
     return max(1, min(_ROWS, len(plan.members) // _JOBS, by_memory))

@@ -122,9 +122,9 @@ class Rounds:
 
     def _expect(self, role: str, present: list[Presence], names: tuple[str, ...]) -> None:
         for f, federation in enumerate(self.federations):
-            roles = {m: self.engine.cohorts[self.scene.place(f, m)[0]].plan.role for m in range(self.scene.learners)}
+            putting = [m for m in np.flatnonzero(present[f].exchanges).tolist() if self.scene.method.role_of(m) == role]
             for name in names:
-                federation.expect(name, [m for m in np.flatnonzero(present[f].exchanges).tolist() if roles[m] == role])
+                federation.expect(name, putting)
 
     def _jobs(
         self, role: str, present: list[Presence], names: tuple[str, ...], train: bool, evaluate: bool
@@ -153,7 +153,7 @@ class Rounds:
         for i, row in enumerate(job.rows):
             at = self._at(job.cohort, row)
             losses = dict(zip(terms_of(learner), map(float, done.losses[i]), strict=True))
-            self._refuse_nonsense(at, losses, done.finite[i])
+            self._refuse_nonsense(at, losses, done.nonsense[i])
             if job.train:
                 for term, loss in losses.items():
                     record[f"loss.{term}"][at] = loss

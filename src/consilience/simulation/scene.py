@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -38,8 +38,7 @@ class Scene:
     offline: float
     plans: tuple[CohortPlan, ...]
     places: dict[tuple[int, int], tuple[int, int]]  # (federation, learner) -> (cohort, row)
-    shares: np.ndarray  # (federations, learners, classes) of a learner's samples
-    counts: np.ndarray  # the same as numbers
+    counts: np.ndarray  # (federations, learners, classes) of a learner's samples
     test_counts: np.ndarray  # (classes,)
 
     @property
@@ -51,6 +50,12 @@ class Scene:
     def roles(self) -> tuple[str, ...]:
         """Roles in the order they act."""
         return tuple(self.method.roles)
+
+    @cached_property
+    def shares(self) -> np.ndarray:
+        """The same as shares of what a learner has."""
+        shares: np.ndarray = self.counts / self.counts.sum(-1, keepdims=True)
+        return shares
 
     def place(self, federation: int, learner: int) -> tuple[int, int]:
         """Where a learner's state lies: its cohort and row."""
@@ -78,13 +83,14 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
     groups: dict[tuple[str, Model], list[int]] = {}
     for who in range(learners):
         groups.setdefault((method.role_of(who), models[who % len(models)]), []).append(who)
-    plans = tuple(_plan(config, method, data, role, model, who, seeds, parts) for (role, model), who in groups.items())
+    made = [_plan(config, method, data, role, model, who, seeds, parts) for (role, model), who in groups.items()]
+    plans = tuple(plan for plan, _ in made)
     places = {
         (int(f), int(who)): (i, row)
         for i, plan in enumerate(plans)
         for row, (f, who) in enumerate(zip(plan.members.federation, plan.members.learner, strict=True))
     }
-    check_channels([Learner(plan.blueprint) for plan in plans], [plan.members.learner[0] for plan in plans])
+    check_channels([learner for _, learner in made], [plan.members.learner[0] for plan in plans])
     return Scene(
         method,
         seeds,
@@ -93,7 +99,6 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         config.offline,
         plans,
         places,
-        counts / counts.sum(-1, keepdims=True),
         counts,
         np.bincount(data.test_targets, minlength=data.classes),
     )
@@ -125,7 +130,7 @@ def _plan(
     learners: list[int],
     seeds: tuple[int, ...],
     parts: list[list[np.ndarray]],
-) -> CohortPlan:
+) -> tuple[CohortPlan, Learner]:
     name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
     blueprint = Blueprint(
         build=partial(build, model, data.shape, data.classes) if isinstance(model, str) else model,
@@ -136,8 +141,8 @@ def _plan(
         dtype=DTYPES[config.precision],
         device=config.device,
     )
-    members = _members(learners, seeds, parts)
-    least = _least_batch(blueprint, members, data.classes)
+    members, learner = _members(learners, seeds, parts), Learner(blueprint)
+    least = _least_batch(learner, members, data.classes)
     if config.batch_size < least:
         raise ConfigurationError(
             f"batch_size is {config.batch_size}, and BatchNorm in model {name!r} needs at least {least} samples in a "
@@ -145,7 +150,7 @@ def _plan(
         )
     epochs = method.roles[role].epochs or config.epochs
     schedule = Schedule(config.batch_size, epochs, least, config.optimiser_state == "reset")
-    return CohortPlan(role, blueprint, members, schedule)
+    return CohortPlan(role, blueprint, members, schedule, learner.parameters.size), learner
 
 
 def _members(learners: list[int], seeds: tuple[int, ...], parts: list[list[np.ndarray]]) -> Members:
@@ -164,12 +169,11 @@ def _members(learners: list[int], seeds: tuple[int, ...], parts: list[list[np.nd
     )
 
 
-def _least_batch(blueprint: Blueprint, members: Members, classes: int) -> int:
+def _least_batch(learner: Learner, members: Members, classes: int) -> int:
     """Two where the model normalises over the batch, else one; refuses a learner who cannot fill such a batch."""
-    learner = Learner(blueprint)
     if learner.task.classes != classes:
         raise ConfigurationError(
-            f"model {blueprint.model!r} tells {learner.task.classes} classes apart, the data has {classes}"
+            f"model {learner.task.model!r} tells {learner.task.classes} classes apart, the data has {classes}"
         )
     _check_features(learner)
     if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules()):
@@ -177,7 +181,7 @@ def _least_batch(blueprint: Blueprint, members: Members, classes: int) -> int:
     single = np.flatnonzero(members.sizes < 2)
     if single.size:
         raise ConfigurationError(
-            f"learner {members.learner[single[0]]} has one sample, and BatchNorm in model {blueprint.model!r} needs "
+            f"learner {members.learner[single[0]]} has one sample, and BatchNorm in model {learner.task.model!r} needs "
             f"two; give it more data or take a model without BatchNorm"
         )
     return 2

@@ -151,8 +151,7 @@ def _workers(config: Config, scene: Scene) -> int:
 def _seconds(plan: CohortPlan) -> float:
     """What a round of a cohort takes on one core, within a factor of a few."""
     samples = int(plan.members.sizes.sum()) * plan.schedule.epochs
-    parameters = sum(p.numel() for p in plan.blueprint.build().parameters())
-    return 1e-3 * samples / plan.schedule.batch_size + 5e-9 * samples * parameters
+    return 1e-3 * samples / plan.schedule.batch_size + 5e-9 * samples * plan.parameters
 
 
 class _Run:
