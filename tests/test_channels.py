@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations, pairwise
 from typing import Any, Literal
 
@@ -428,7 +428,7 @@ def filled(make: Make, **settings: Any) -> EntryPool:
     return made
 
 
-def seen(answers: list[Answer]) -> list[list[float]]:
+def seen(answers: Iterable[Answer]) -> list[list[float]]:
     return [a.tensors["x"].reshape(-1).tolist() for a in answers]
 
 
@@ -665,14 +665,14 @@ def test_answers_are_those_of_the_wire(kind: str, encoding: Encoding) -> None:
     lead = (3, 1) if isinstance(schema, Pool) else (3,)
     values = torch.randn(*lead, 2, 3, generator=generator) * torch.tensor([[1.0], [100.0]])  # rows of unlike size
     weights = torch.ones(*lead, 2)
-    federation.put("c", [0, 1, 2], {"x": values}, weights, [0, 0, 0], 1)
+    federation.put("c", np.arange(3), {"x": values}, weights, np.zeros(3, dtype=int), 1)
     kept = federation.channels["c"]
     assert not isinstance(kept, MovingMean)
     exact = kept.answer() if isinstance(kept, StandingMean) else kept.answer([0], 0, 1)[0]
     message = schema.message("down")
     body = wire.encode(message, {"c.x": exact.tensors["x"].numpy(), "c.count": exact.count.numpy()})
-    ((answer, readers),) = federation.answers("c", [0], 1)
-    assert readers == [0]
+    (answer,), which = federation.answers("c", np.array([0]), 1)
+    assert which.tolist() == [0]
     arrived = wire.decode(message, body)
     tolerance = 1e-6 if encoding == BIT else 0  # its scale is a sum, and torch adds up in another order than NumPy
     np.testing.assert_allclose(answer.tensors["x"], arrived["c.x"], rtol=tolerance, atol=0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -203,9 +204,11 @@ def test_gradients_reach_the_classifier_from_both_sides() -> None:
 
 def test_mutual_information_bound() -> None:
     """log(C - 1) - C times the class mean that training uses; with two classes it says nothing."""
-    assert Observations().metrics(TASK, 0.1) == {"mutual_information": pytest.approx(math.log(2) - 0.3)}
-    assert Observations().metrics(replace(TASK, classes=10), 0.0) == {"mutual_information": pytest.approx(math.log(9))}
-    assert Observations().metrics(replace(TASK, classes=2), 0.1) == {}
+    assert Observations().metrics(TASK, np.array(0.1)) == {"mutual_information": pytest.approx(math.log(2) - 0.3)}
+    assert Observations().metrics(replace(TASK, classes=10), np.array(0.0)) == {
+        "mutual_information": pytest.approx(math.log(9))
+    }
+    assert Observations().metrics(replace(TASK, classes=2), np.array(0.1)) == {}
 
 
 # --- observations: what is put up

@@ -72,21 +72,26 @@ def rounds_of(chosen: Method, data: Dataset, **settings: Any) -> Iterator[Rounds
         yield Rounds(scene, engine)
 
 
+def place(rounds: Rounds, learner: int) -> tuple[int, int]:
+    """Where a learner's state lies: its cohort and row."""
+    return int(rounds.scene.cohort_of[0, learner]), int(rounds.scene.row_of[0, learner])
+
+
 def row(rounds: Rounds, learner: int) -> dict[str, Tensor]:
-    cohort, number = rounds.scene.place(0, learner)
+    cohort, number = place(rounds, learner)
     return rounds.engine.cohorts[cohort].row(number)
 
 
 def parameters(rounds: Rounds, learner: int) -> dict[str, Tensor]:
     """One learner's parameters by name, copied."""
-    cohort, _ = rounds.scene.place(0, learner)
+    cohort, _ = place(rounds, learner)
     views = rounds.learners[cohort].parameters.views(row(rounds, learner)["parameters"])
     return {name: view.clone() for name, view in views.items()}
 
 
 def local_batches(rounds: Rounds, data: Dataset, learner: int, round_: int) -> list[tuple[Tensor, Tensor]]:
     """What a learner trains on in a round, as the plan has it."""
-    cohort, number = rounds.scene.place(0, learner)
+    cohort, number = place(rounds, learner)
     samples = rounds.engine.cohorts[cohort].samples(number)
     planned = batches(rounds.scene.seeds[0], round_, learner, len(samples), 8, 1, even=True, least=1)
     return [
@@ -156,7 +161,7 @@ def test_modules_are_trained_by_the_local_optimiser_on_named_outputs(digits: Dat
             every = torch.cat([inputs for inputs, _ in local_batches(rounds, digits, learner, 1)]).flatten(1)
             seen = hidden(every).mean(0).detach()
             expected.append((guess(seen).detach(), seen))
-        ((answer, _),) = rounds.federations[0].answers("guessing", [0, 1])
+        (answer,), _ = rounds.federations[0].answers("guessing", np.arange(2))
         assert answer.count == 48
         for key, both in zip(("guess", "hidden"), zip(*expected, strict=True), strict=True):
             torch.testing.assert_close(answer.tensors[key], torch.stack(both).mean(0), rtol=1e-9, atol=1e-12)
@@ -208,8 +213,8 @@ def test_state_begins_once_and_moves_with_every_batch(digits: Dataset) -> None:
                     6 * played,
                     48 * played,
                 )
-            (answer, readers) = rounds.federations[0].answers("counting", [0, 1])[0]
-            assert (float(answer.tensors["steps"]), readers) == (6.0 * played, [0, 1])
+            (answer,), which = rounds.federations[0].answers("counting", np.arange(2))
+            assert (float(answer.tensors["steps"]), which.tolist()) == (6.0 * played, [0, 0])
 
 
 def test_step_sees_the_parameters_after_the_move(digits: Dataset) -> None:
@@ -384,8 +389,8 @@ def test_untrained_representations_are_there_in_the_first_round(digits: Dataset)
     with rounds_of(method(Prototypes(), Observations(), Weights()), digits) as rounds:
         rounds.begin()
         for name in ("prototypes", "observations"):
-            for answer, _ in rounds.federations[0].answers(name, [0, 1], 0, 0):
-                assert (answer.count > 0).all()
+            answers, _ = rounds.federations[0].answers(name, np.arange(2), 0, 0)
+            assert (answers.count > 0).all()
         assert rounds.federations[0].version("weights") == 0
         record = rounds.play(evaluate=False)
         assert (record["loss.prototypes"] > 0).all() and (record["loss.observations"] > 0).all()

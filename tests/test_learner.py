@@ -88,7 +88,8 @@ def put_up(learner: Learner, received: Mapping[str, Received] | None = None, n: 
     wanted = {e.name: e.sample_draws for e in learner.exchanges if e.sample_draws}
     draws = {name: torch.linspace(0, 0.9, k * n, dtype=torch.float64).reshape(k, n) for name, k in wanted.items()}
     held = nothing_received(learner) if received is None else received
-    return learner.contribute(inputs, targets, n, draws, held)
+    seen = learner.represent(inputs, targets) if learner.looks(held) else learner.nothing()
+    return learner.contribute(seen, learner.count(n), draws, held)
 
 
 # --- rows
@@ -373,7 +374,9 @@ def test_the_relay_sees_what_the_wire_would_show_it(encoding: Encoding) -> None:
     held = nothing_received(exact) | {"weights": Received(away, torch.ones(()), torch.tensor(True))}
     inputs, targets = samples(12)
     draws = {"observations": torch.rand(2, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
-    wanted, shown = (m.contribute(inputs.float(), targets, 12, draws, held) for m in (exact, coded))
+    wanted, shown = (
+        m.contribute(m.represent(inputs.float(), targets), m.count(12), draws, held) for m in (exact, coded)
+    )
     for name, channel in coded.channels.items():
         message = channel.message("up")
         tensors = {f"{name}.{k}": t.numpy() for k, t in wanted[name].tensors.items()}

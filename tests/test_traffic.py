@@ -187,12 +187,12 @@ def test_a_channel_that_sends_nothing_costs_nothing() -> None:
 def test_a_learner_who_was_away_pays_for_what_it_missed(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Away for rounds 1 to 3 and offline: the fourth answer brings four replies of a bit a weight."""
 
-    def there(seed: int, round_: int, learners: int, *others: float) -> Presence:
+    def there(seeds: tuple[int, ...], round_: int, learners: int, *others: float) -> Presence:
         online = np.ones(learners, dtype=bool)
         online[0] = round_ >= 4
-        return Presence(np.ones(learners, dtype=bool), online)
+        return Presence(np.ones((1, learners), dtype=bool), online[None])
 
-    monkeypatch.setattr(rounds_module, "presence", there)
+    monkeypatch.setattr(rounds_module, "presences", there)
     result = simulate(data=data, method="voted", learners=2, rounds=4, workers=0)
     one = result.message_bytes["down"]
     assert result.history["bytes.down"][:, 0].tolist() == [[0, one], [0, one], [0, one], [4 * one, one]]
@@ -202,12 +202,12 @@ def test_a_learner_who_was_away_pays_for_what_it_missed(data: Dataset, monkeypat
 def test_a_learner_who_did_not_take_part_hears_first_what_it_missed(
     data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def there(seed: int, round_: int, learners: int, *others: float) -> Presence:
+    def there(seeds: tuple[int, ...], round_: int, learners: int, *others: float) -> Presence:
         present = np.ones(learners, dtype=bool)
         present[0] = round_ != 1
-        return Presence(present, np.ones(learners, dtype=bool))
+        return Presence(present[None], np.ones((1, learners), dtype=bool))
 
-    monkeypatch.setattr(rounds_module, "presence", there)
+    monkeypatch.setattr(rounds_module, "presences", there)
     result = simulate(data=data, method="voted", learners=2, rounds=3, workers=0)
     one = result.message_bytes["down"]
     # In round 2 it hears round 1's reply before it trains, and round 2's after.

@@ -6,9 +6,11 @@ exchanges. A body wears one row after the other, so that a thousand learners of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,9 @@ from consilience.objectives import Objective
 from consilience.optimisers import Optimiser
 from consilience.task import Task
 
+OPTIMISER = "optimiser"
+"""Where settings are named by whose they are, the optimiser's."""
+Thing = TypeVar("Thing", Exchange, Optimiser)
 Row = dict[str, Tensor]
 """The state of one learner, by name; views into the stacked state of its cohort."""
 
@@ -39,6 +44,9 @@ class Blueprint:
     model: str = "model"
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
+    half: bool = False  # run the model in bfloat16; weights, losses and what is shared stay as they are
+    varied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Settings of which every learner has its own value: fields by exchange, or of the "optimiser"."""
 
 
 class Body:
@@ -46,6 +54,7 @@ class Body:
 
     def __init__(self, blueprint: Blueprint) -> None:
         self.blueprint, self.role, self.optimiser = blueprint, blueprint.role, blueprint.optimiser
+        self.exchanges = self.role.exchanges
         self.dtype, self.device = blueprint.dtype, torch.device(blueprint.device)
         with torch.random.fork_rng(devices=[]):  # weights come later, with a row: leave the caller's generator alone
             self.model: SplitModel = as_split(blueprint.build()).to(self.device, self.dtype)
@@ -62,13 +71,16 @@ class Body:
         self.all_trained = bool(self.trained.all())
 
     @property
-    def exchanges(self) -> tuple[Exchange, ...]:
-        """The exchanges of the learner's role."""
-        return self.role.exchanges
+    def weighing(self) -> frozenset[str]:
+        """Names of the exchanges whose penalty may count for something."""
+        weigh = {e.name for e in self.role.exchanges if e.weight}
+        return frozenset(weigh | set(self.blueprint.varied) - {OPTIMISER})
 
     def _name_tensors(self) -> None:
         """Lay out parameters (the model's, then the exchanges' modules'), floating buffers, and whole numbers."""
-        self._parameters, buffers = _named(self.model, self.modules)
+        own, buffers = _named(self.model, self.modules)
+        self._parameters: dict[str, Tensor] = dict(own)
+        self._holders = _holders((self.model, *self.modules.values()), own | buffers)
         self.model_parameters = {n: self._parameters[n] for n in self.task.parameters}
         self._buffers = {k: b for k, b in buffers.items() if b.is_floating_point()}
         self.model_buffers = {n: self._buffers[n] for n in self.task.buffers}
@@ -125,7 +137,16 @@ class Body:
         }
         row |= {k: self._layouts[k].flat(buffers).to(self.device) for k in self._worn if k not in row}
         row |= {f"optimiser.{slot}": torch.zeros_like(row["parameters"]) for slot in self.optimiser.slots}
-        return row | self._errors()
+        return row | self._errors() | self._settings()
+
+    def _settings(self) -> Row:
+        """Settings of which every learner has its own value, as they are for the first."""
+        owners = {e.name: e for e in self.role.exchanges} | {OPTIMISER: self.blueprint.optimiser}
+        return {
+            f"setting.{owner}.{name}": torch.tensor(getattr(owners[owner], name), dtype=self.dtype, device=self.device)
+            for owner, names in self.blueprint.varied.items()
+            for name in names
+        }
 
     def _errors(self) -> Row:
         """What each encoding has rounded away so far: nothing."""
@@ -136,10 +157,11 @@ class Body:
             if keeps_error(channel, t)
         }
 
+    @torch.no_grad()
     def take(self, tensors: Mapping[str, Tensor]) -> None:
         """Put these values into the row that is worn, by parameter or buffer name."""
         for name, value in tensors.items():
-            (self._parameters[name].data if name in self._parameters else self._buffers[name]).copy_(value)
+            (self._parameters[name] if name in self._parameters else self._buffers[name]).copy_(value)
 
     def wear(self, row: Row) -> None:
         """Step into one learner's state: the module's tensors become views into its row."""
@@ -147,11 +169,54 @@ class Body:
             views = self._layouts[key].views(row[key])
             for name, tensor in named.items():
                 tensor.data = views[name]
-        self.row = row
+        self._put_on(row)
 
-    def _mode(self, training: bool) -> None:
+    def _put_on(self, row: Row) -> None:
+        self.row = row
+        if self.blueprint.varied:
+            self.exchanges = tuple(self._own(e, e.name) for e in self.role.exchanges)
+            self.optimiser = self._own(self.blueprint.optimiser, OPTIMISER)
+
+    def _own(self, thing: Thing, name: str) -> Thing:
+        """The exchange or optimiser with the learner's own values where they vary."""
+        mine = copy(thing)
+        for setting in self.blueprint.varied.get(name, ()):
+            object.__setattr__(mine, setting, self.row[f"setting.{name}.{setting}"])
+        return mine
+
+    @contextmanager
+    def dressed(self, row: Row, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> Iterator[None]:
+        """For a while, one learner of a stack: inside a `vmap`, with these tensors for the module's own."""
+        before = self._parameters, self._buffers, self.model_parameters, self.model_buffers
+        named, worn = {**parameters, **buffers}, [(holder, key, holder[key]) for holder, key, _ in self._holders]
+        for holder, key, name in self._holders:
+            holder[key] = named[name]
+        self._parameters, self._buffers = dict(parameters), dict(buffers)
+        self.model_parameters = {n: parameters[n] for n in self.task.parameters}
+        self.model_buffers = {n: buffers[n] for n in self.task.buffers}
+        self._put_on(row)
+        try:
+            yield
+        finally:
+            self._outputs.clear()
+            for holder, key, tensor in worn:
+                holder[key] = tensor
+            self._parameters, self._buffers, self.model_parameters, self.model_buffers = before
+
+    def mode(self, training: bool) -> None:
+        """Let layers such as BatchNorm know whether this is training."""
         for module in (self.model, *self.modules.values()):
             module.train(training)
+
+
+def _holders(
+    roots: Iterable[nn.Module], named: Mapping[str, Tensor]
+) -> list[tuple[dict[str, Tensor | None], str, str]]:
+    """Where modules keep each named tensor; one that several modules share is kept in several places."""
+    names = {id(tensor): name for name, tensor in named.items()}
+    modules = [module for root in roots for module in root.modules()]
+    dicts: list[Any] = [held for m in modules for held in (m._parameters, m._buffers)]
+    return [(held, key, names[id(t)]) for held in dicts for key, t in held.items() if t is not None]
 
 
 def keeps_error(channel: schema.Channel, tensor: schema.Tensor) -> bool:
@@ -169,9 +234,10 @@ def _refuse_overlap(channels: Mapping[str, schema.Channel]) -> None:
             moved[tensor] = name
 
 
-def _named(model: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[dict[str, nn.Parameter], dict[str, Tensor]]:
+def _named(model: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Parameters and buffers by name: the model's, then those of the objective's and exchanges' own modules."""
-    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    buffers = dict(model.named_buffers())
     for exchange, extra in modules.items():
         parameters |= {f"{exchange}/{k}": p for k, p in extra.named_parameters()}
         buffers |= {f"{exchange}/{k}": b for k, b in extra.named_buffers()}

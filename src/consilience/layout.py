@@ -26,29 +26,31 @@ class Layout:
         return sum(math.prod(s) for s in self.shapes.values())
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
-        """The named tensors as views into the flat vector."""
+        """The named tensors as views into the flat vector, or into a stack of them (..., size)."""
         views, start = {}, 0
         for name, shape in self.shapes.items():
             stop = start + math.prod(shape)
-            views[name] = self._shaped(flat[start:stop], shape)
+            views[name] = self._shaped(flat[..., start:stop], shape)
             start = stop
         return views
 
     def _shaped(self, part: Tensor, shape: tuple[int, ...]) -> Tensor:
+        lead = part.shape[:-1]
         if not self.channels_last or len(shape) != 4:
-            return part.view(shape)
+            return part.view((*lead, *shape))
         outputs, inputs, height, width = shape
-        return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
+        return part.view((*lead, outputs, height, width, inputs)).movedim(-1, -3)
 
-    def _laid(self, tensor: Tensor) -> Tensor:
-        if self.channels_last and tensor.ndim == 4:
-            tensor = tensor.permute(0, 2, 3, 1)
-        return tensor.reshape(-1)
+    def _laid(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+        lead = tensor.shape[: tensor.ndim - len(shape)]
+        if self.channels_last and len(shape) == 4:
+            tensor = tensor.movedim(-3, -1)
+        return tensor.reshape((*lead, math.prod(shape)))
 
     def flat(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The named tensors end to end."""
-        parts = [self._laid(tensors[name]) for name in self.shapes]
-        return torch.cat(parts) if parts else torch.empty(0)
+        """The named tensors end to end: one of each, or a stack of each (..., *shape)."""
+        parts = [self._laid(tensors[name], shape) for name, shape in self.shapes.items()]
+        return torch.cat(parts, dim=-1) if parts else torch.empty(0)
 
     def mask(self, names: set[str]) -> Tensor:
         """True at the places of those names."""

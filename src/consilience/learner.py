@@ -12,13 +12,16 @@ from torch import Tensor
 
 from consilience.body import Blueprint, Body, Row, keeps_error
 from consilience.exchanges.base import Contribution, Exchange, Received, View
+from consilience.exchanges.classwise import one_hot
 from consilience.exchanges.weights import part_of
 from consilience.objectives import Objective
 
 __all__ = ["PASS_ROWS", "Batch", "Blueprint", "Learner", "Row"]
 
-PASS_ROWS = 1024
+PASS_ROWS, EVALUATED_ROWS = 1024, 256
 """Samples seen at once when nothing is trained: bounds the memory of a pass."""
+Seen = dict[str, Tensor]
+"""Samples as exchanges see them: inputs, features, logits, targets, and which of them are samples at all."""
 
 
 @dataclass
@@ -57,13 +60,17 @@ class Learner(Body):
 
     def _bare_view(self, exchange: Exchange) -> View:
         """A view for hooks that look at the model and not at data."""
-        return self._view(exchange, **self._nothing())
+        return self._view(exchange, **self.nothing(), samples=self.count(0))
 
-    def _nothing(self) -> dict[str, Tensor]:
-        self._outputs.clear()  # nobody's samples have been seen
+    def nothing(self) -> Seen:
+        """Nobody's samples."""
+        self._outputs.clear()
         empty = torch.empty(0, dtype=self.dtype, device=self.device)
-        names = ("inputs", "features", "logits", "valid")
-        return dict.fromkeys(names, empty) | {"targets": empty.long(), "samples": empty.sum()}
+        return dict.fromkeys(("inputs", "features", "logits", "valid"), empty) | {"targets": empty.long()}
+
+    def count(self, samples: int) -> Tensor:
+        """A number of samples as exchanges see it."""
+        return torch.full((), float(samples), dtype=self.dtype, device=self.device)
 
     def _state(self, exchange: Exchange) -> dict[str, Tensor]:
         prefix = f"state.{exchange.name}."
@@ -84,43 +91,64 @@ class Learner(Body):
 
     def train(self, batches: Iterable[Batch], samples: int, received: Mapping[str, Received]) -> Tensor:
         """Local steps. Returns the mean of each loss term over the batches: the objective's, then each exchange's."""
-        self._mode(training=True)
+        self.mode(training=True)
         losses = torch.zeros(1 + len(self.exchanges), dtype=torch.float64, device=self.device)
         self.summed = torch.zeros_like(self.gradient) if not self.all_trained else self.gradient
-        steps = 0
+        steps, count = 0, self.count(samples)
         for batch in batches:
-            losses += self._step(batch, samples, received)
+            losses += self._step(batch, count, received)
             steps += 1
         if not self.all_trained and steps:
             self.summed /= steps
         return losses / max(steps, 1)
 
-    def _step(self, batch: Batch, samples: int, received: Mapping[str, Received]) -> Tensor:
-        objective = self.role.objective
-        inputs = objective.prepare(batch.inputs, batch.draws.get(objective.name, batch.inputs.new_empty(0, 0)))
-        features = self.model.features(inputs)
-        seen = {
-            "inputs": inputs,
-            "features": features,
-            "logits": self.model.classifier(features),
-            "targets": batch.targets,
-            "valid": torch.ones(len(batch.targets), dtype=self.dtype, device=self.device),
-            "samples": torch.tensor(float(samples), dtype=self.dtype, device=self.device),
-        }
-        views = {e.name: self._view(e, **seen, **_draws(batch, e)) for e in self.exchanges if e.weight or e.steps}
-        loss = objective.loss(self._view(objective, **seen, **_draws(batch, objective)))
-        terms = [loss.detach()]
-        for e in self.exchanges:
-            term = e.penalty(self._state(e), views[e.name], received[e.name]) if e.weight else loss.new_zeros(())
-            loss = loss + e.weight * term if e.weight else loss
-            terms.append(term.detach())
+    def _step(self, batch: Batch, samples: Tensor, received: Mapping[str, Received]) -> Tensor:
+        loss, terms, seen = self.losses(batch, samples, received)
         self.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         self._move()
+        self.keep_pace(batch, samples, seen)
+        return terms
+
+    def losses(
+        self, batch: Batch, samples: Tensor, received: Mapping[str, Received]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The loss of a mini-batch, its terms (the objective's, then each exchange's), and what was seen on the way."""
+        objective = self.role.objective
+        inputs = objective.prepare(batch.inputs, batch.draws.get(objective.name, batch.inputs.new_empty(0, 0)))
+        seen = self._forward(inputs) | {"targets": batch.targets}
+        loss = objective.loss(self._view(objective, **seen, samples=samples, **_draws(batch, objective)))
+        terms = [loss.detach()]
+        for e in self.exchanges:
+            if e.name not in self.weighing:
+                terms.append(torch.zeros_like(terms[0]))
+                continue
+            view = self._view(e, **seen, samples=samples, **_draws(batch, e))
+            term = e.penalty(self._state(e), view, received[e.name])
+            loss = loss + e.weight * term
+            terms.append(term.detach())
+        return loss, torch.stack(terms).to(torch.float64), seen
+
+    def _forward(self, inputs: Tensor) -> Seen:
+        """What the model makes of inputs, each of which is a sample."""
+        self._outputs.clear()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.blueprint.half, cache_enabled=False):
+            features = self.model.features(inputs)
+            logits = self.model.classifier(features)
+        valid = torch.ones(len(inputs), dtype=self.dtype, device=self.device)
+        return {
+            "inputs": inputs,
+            "features": features.to(self.dtype),
+            "logits": logits.to(self.dtype),
+            "valid": valid,
+        }
+
+    def keep_pace(self, batch: Batch, samples: Tensor, seen: Seen) -> None:
+        """Let exchanges' own states move with the step just made."""
         for e in self.exchanges:
             if e.steps:
-                self._keep_state(e, e.step(self._state(e), views[e.name]))
-        return torch.stack(terms).to(torch.float64)
+                view = self._view(e, **seen, samples=samples, **_draws(batch, e))
+                self._keep_state(e, e.step(self._state(e), view))
 
     def _move(self) -> None:
         row = self.row
@@ -139,44 +167,39 @@ class Learner(Body):
         for key in ("step", *(f"optimiser.{s}" for s in self.optimiser.slots)):
             self.row[key].zero_()
 
+    def looks(self, names: Iterable[str]) -> bool:
+        """Whether any of these exchanges looks at samples: else the pass over them is left out."""
+        return any(e.looks for e in self.exchanges if e.name in names)
+
     @torch.no_grad()
-    def contribute(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        samples: int,
-        draws: Mapping[str, Tensor],
-        received: Mapping[str, Received],
-    ) -> dict[str, Contribution]:
-        """One pass over the learner's samples, and what every exchange in `received` puts up, as the wire shows it.
+    def represent(self, inputs: Tensor, targets: Tensor, valid: Tensor | None = None, rows: int = PASS_ROWS) -> Seen:
+        """One pass over the learner's samples, in evaluation mode, `rows` at a time: what all exchanges see of them.
 
-        Where none of them looks at samples there is no pass, and their number is enough.
+        valid: 1 where there is a sample, 0 where the array is only filled up.
         """
-        active = [e for e in self.exchanges if e.name in received]
-        seen = self._samples(inputs, targets) if any(e.looks for e in active) else self._nothing()
-        seen["samples"] = torch.tensor(float(samples), dtype=self.dtype, device=self.device)
-        gradients = self.parameters.views(self.summed) if not self.all_trained else {}
-        put: dict[str, Contribution] = {}
-        for e in active:
-            own = {n: gradients[n] for n in part_of(e.owns, self.task.parameters)} if e.owns else {}
-            view = self._view(e, **seen, gradients=own, draws=draws.get(e.name, torch.empty(0, 0)))
-            put[e.name] = self._encoded(e, e.contribute(self._state(e), view, received[e.name]))
-        return put
-
-    def _samples(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """All of the learner's samples as exchanges see them, in evaluation mode."""
-        self._mode(training=False)
+        self.mode(training=False)
         parts, heard = [], defaultdict[str, list[Tensor]](list)
-        for part in torch.split(inputs, PASS_ROWS):
-            self._outputs.clear()
-            parts.append(self.model.features(part))
+        for part in torch.split(inputs, rows):
+            parts.append(self._forward(part))
             for layer, output in self._outputs.items():
                 heard[layer].append(output)
-        features = torch.cat(parts)
-        valid = torch.ones(len(targets), dtype=self.dtype, device=self.device)
-        logits = self.model.classifier(features)
+        seen = {key: torch.cat([part[key] for part in parts]) for key in parts[0]} | {"targets": targets}
         self._outputs |= {layer: torch.cat(outputs) for layer, outputs in heard.items()}
-        return {"inputs": inputs, "features": features, "logits": logits, "targets": targets, "valid": valid}
+        return seen if valid is None else seen | {"valid": valid}
+
+    @torch.no_grad()
+    def contribute(
+        self, seen: Seen, samples: Tensor, draws: Mapping[str, Tensor], received: Mapping[str, Received]
+    ) -> dict[str, Contribution]:
+        """What every exchange in `received` puts up, as the wire shows it, after `represent` or of `nothing`."""
+        gradients = self.parameters.views(self.summed) if not self.all_trained else {}
+        put: dict[str, Contribution] = {}
+        for e in (e for e in self.exchanges if e.name in received):
+            own = {n: gradients[n] for n in part_of(e.owns, self.task.parameters)} if e.owns else {}
+            drawn = {"draws": draws[e.name]} if e.name in draws else {}
+            view = self._view(e, **seen, samples=samples, gradients=own, **drawn)
+            put[e.name] = self._encoded(e, e.contribute(self._state(e), view, received[e.name]))
+        return put
 
     def _encoded(self, exchange: Exchange, put: Contribution) -> Contribution:
         """What the relay will see: quantised, with what was rounded away last time added first."""
@@ -203,14 +226,12 @@ class Learner(Body):
             self._keep_state(e, update.state)
 
     @torch.no_grad()
-    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """How many test samples of each class are told right, (classes,)."""
-        self.model.eval()
-        right = [
-            self.model(x).argmax(1) == y
-            for x, y in zip(torch.split(inputs, 256), torch.split(targets, 256), strict=True)
-        ]
-        return torch.bincount(targets[torch.cat(right)], minlength=self.task.classes)
+    def evaluate(self, inputs: Tensor, targets: Tensor, rows: int = EVALUATED_ROWS) -> Tensor:
+        """How many test samples of each class are told right, (classes,); `rows` samples at a time."""
+        self.mode(training=False)
+        told = torch.cat([self._forward(part)["logits"].argmax(1) for part in torch.split(inputs, rows)])
+        right = one_hot(targets, self.task.classes) & (told == targets)[:, None]  # (samples, classes)
+        return right.sum(0)
 
 
 def _draws(batch: Batch, owner: Exchange | Objective) -> dict[str, Tensor]:

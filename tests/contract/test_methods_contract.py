@@ -29,7 +29,7 @@ from consilience.simulation.federation import Federation
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.history import History
 from consilience.simulation.loop import LoopEngine
-from consilience.simulation.plan import Presence, presence
+from consilience.simulation.plan import Presence, presences
 from consilience.simulation.record import Record
 from consilience.simulation.rounds import Rounds
 from consilience.simulation.scene import set_scene
@@ -108,6 +108,11 @@ def worn(rounds: Rounds, row: int) -> dict[str, Tensor]:
     return {k: v.clone() for k, v in learner.parameters.views(parameters(rounds)[row]).items()}
 
 
+def held_by(rounds: Rounds, row: int) -> dict[str, int]:
+    """The numbers of the answers a learner holds."""
+    return {name: int(numbers[row]) for name, numbers in rounds.answers.held[0].items()}
+
+
 def assert_sound(record: Record) -> None:
     """Losses, accuracies and bytes of those who took part are numbers, and percentages lie where they should."""
     took_part = record["participated"].astype(bool)
@@ -163,10 +168,11 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
                 seen.puts.append(Put(name, int(member), mine, weights[i].clone(), int(versions[i]), newest))
             return super().put(name, members, tensors, weights, versions, now)
 
-        def answers(self, name: str, readers: Any, *when: int) -> list[tuple[Answer, list[int]]]:
-            found = super().answers(name, readers, *when)
-            seen.answers.setdefault(name, {}).update({r: answer for answer, some in found for r in some})
-            return found
+        def answers(self, name: str, readers: np.ndarray, *when: int) -> tuple[Answer, np.ndarray]:
+            batch, which = super().answers(name, readers, *when)
+            heard = {int(r): batch[int(i)] for r, i in zip(readers, which, strict=True)}
+            seen.answers.setdefault(name, {}).update(heard)
+            return batch, which
 
     def reply(self: MovingMean, name: str, change: Tensor) -> Tensor:
         seen.replies[name] = reply_of(self, name, change)
@@ -187,10 +193,10 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
 def rounds_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Presence], Presence]) -> None:
     """Let `change` decide who is there, given the round and who would have been."""
 
-    def decided(seed: int, round_: int, *others: Any) -> Presence:
-        return change(round_, presence(seed, round_, *others))
+    def decided(seeds: tuple[int, ...], round_: int, *others: Any) -> Presence:
+        return change(round_, presences(seeds, round_, *others))
 
-    monkeypatch.setattr(rounds_module, "presence", decided)
+    monkeypatch.setattr(rounds_module, "presences", decided)
 
 
 def without(rounds: range, member: int) -> Callable[[int, Presence], Presence]:
@@ -198,7 +204,7 @@ def without(rounds: range, member: int) -> Callable[[int, Presence], Presence]:
 
     def change(round_: int, there: Presence) -> Presence:
         online = there.online.copy()
-        online[member] &= round_ not in rounds
+        online[:, member] &= round_ not in rounds
         return replace(there, online=online)
 
     return change
@@ -220,12 +226,13 @@ def replayed(made: tuple[Any, ...], puts: list[Put], members: list[int], readers
     federation = Federation(*made)
     names = dict.fromkeys(p.name for p in puts)
     for name in names:
-        federation.expect(name, sorted(m for p, m in zip(puts, members, strict=True) if p.name == name))
+        federation.expect(name, np.sort([m for p, m in zip(puts, members, strict=True) if p.name == name]))
     for put, member in zip(puts, members, strict=True):
         tensors = {k: t[None] for k, t in put.tensors.items()}
-        federation.put(put.name, [member], tensors, put.weight[None], [0], 1)
+        federation.put(put.name, np.array([member]), tensors, put.weight[None], np.array([0]), 1)
     federation.close(names)
-    return {n: {r: a for a, some in federation.answers(n, readers, 1, 0) for r in some} for n in names}
+    found = {name: federation.answers(name, np.array(readers), 1, 0) for name in names}
+    return {n: {r: batch[int(which[i])] for i, r in enumerate(readers)} for n, (batch, which) in found.items()}
 
 
 def assert_same(a: Answer, b: Answer) -> None:
@@ -357,11 +364,11 @@ def test_the_others_go_on_without_a_learner_who_never_answers(
     rounds_with(monkeypatch, without(range(1, 4), member=2))
     with stage(settings(case), data) as rounds:
         rounds.begin()
-        before, heard = parameters(rounds), rounds.answers.of(0, 2)
+        before, heard = parameters(rounds), held_by(rounds, 2)
         records = [rounds.play(evaluate=True) for _ in range(3)]
         after = parameters(rounds)
         assert [float(r[f"bytes.{way}"][0, 2]) for r in records for way in ("up", "down")] == [0.0] * 6
-        assert rounds.answers.of(0, 2) == heard
+        assert held_by(rounds, 2) == heard
         assert not torch.equal(before[2], after[2]), "it trains on"
         for record in records:
             assert_sound(record)
@@ -373,7 +380,7 @@ def test_the_others_go_on_without_a_learner_who_never_answers(
                     assert all(torch.equal(worn(rounds, row)[n], v) for n, v in common_of(rounds).items())
             rounds.play(evaluate=False)  # and now it is back
             assert all(torch.equal(worn(rounds, 2)[n], v) for n, v in common_of(rounds).items())
-            assert rounds.answers.version(rounds.answers.of(0, 2)["weights"]) == 4 // every
+            assert rounds.answers.versions(rounds.answers.held[0]["weights"])[2] == 4 // every
 
 
 @each_case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,15 +12,35 @@ from consilience.encodings import Array
 from consilience.errors import ChannelError
 
 Tensors = Mapping[str, Array]
+Numbers = Sequence[int] | np.ndarray
+"""Members by number."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What comes back: the tensors, and for each row how many samples stand behind it."""
+    """What comes back: the tensors, and for each row how many samples stand behind it.
+
+    Answers to several readers are one, with the readers along the first axis; a reader's own is `answer[i]`.
+    """
 
     tensors: dict[str, Array]
     count: Array
     version: int = 0
+
+    def __len__(self) -> int:
+        return int(self.count.shape[0])
+
+    def __getitem__(self, reader: int) -> Answer:
+        if not -len(self) <= reader < len(self):
+            raise IndexError(f"reader {reader} of {len(self)}")
+        return Answer({k: t[reader] for k, t in self.tensors.items()}, self.count[reader], self.version)
+
+    def __iter__(self) -> Iterator[Answer]:
+        return (self[reader] for reader in range(len(self)))
+
+    def for_one(self) -> Answer:
+        """The same as the answers to a single reader."""
+        return Answer({k: t[None] for k, t in self.tensors.items()}, self.count[None], self.version)
 
 
 def by_row(weight: Array, values: Array) -> Array:
@@ -35,7 +55,23 @@ def double(x: Array) -> Array:
     return xp.astype(x, xp.float64)
 
 
-def checked(members: Sequence[int], count: int, channel: str) -> np.ndarray:
+def added(total: Array, changes: Sequence[Array], weights: Sequence[float] | None = None) -> Array:
+    """The total with every (weighted) change added, one after the other: the same bits however many come at once.
+
+    On an accelerator, where a thousand small sums take a thousand times as long as one, in one sum.
+    """
+    if not isinstance(total, np.ndarray) and total.device.type != "cpu":
+        xp = array_namespace(total)
+        stacked = xp.stack(list(changes)) if isinstance(changes, list | tuple) else changes
+        if weights is not None:
+            stacked = stacked * by_row(xp.asarray(weights, dtype=total.dtype, device=total.device), stacked)
+        return total + xp.sum(stacked, axis=0)
+    for i, change in enumerate(changes):
+        total = total + (change if weights is None else change * weights[i])
+    return total
+
+
+def checked(members: Numbers, count: int, channel: str) -> np.ndarray:
     """Member numbers as an array; numbers the channel does not have, or named twice, are refused."""
     who = np.asarray(members, dtype=np.int64)
     if who.size and (who.min() < 0 or who.max() >= count):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from consilience import schema
-from consilience.channels.answer import Answer, Tensors, checked, double
+from consilience.channels.answer import Answer, Numbers, Tensors, added, checked, double
 from consilience.encodings import Array
 from consilience.errors import ChannelError
 
@@ -37,16 +37,17 @@ class MovingMean:
         self._expected: list[int] = []
         self._counted: set[int] = set()
 
-    def expect(self, members: Sequence[int]) -> None:
+    def expect(self, members: Numbers) -> None:
         """Say who will put before the next close."""
         who = checked(members, self.members, self.channel.name)
         self._expected = [m for m in sorted(who.tolist()) if m not in self._counted]
         self._fold_in_order()
 
-    def put(self, members: Sequence[int], tensors: Tensors, weights: Array, versions: Sequence[int]) -> list[int]:
+    def put(self, members: Numbers, tensors: Tensors, weights: Array, versions: Numbers) -> list[int]:
         """Take changes (k, ...) made from the common values at `versions`; members refused as too stale come back."""
         who = checked(members, self.members, self.channel.name).tolist()
-        weighed = [self._weighed(*put) for put in zip(who, map(float, weights), map(int, versions), strict=True)]
+        weighing = zip(who, map(float, weights.tolist()), map(int, versions), strict=True)
+        weighed = [self._weighed(*put) for put in weighing]
         for member, weight, change in zip(who, weighed, self._flat(tensors), strict=True):
             if weight is not None:
                 self._waiting[member] = (change, weight)
@@ -65,14 +66,18 @@ class MovingMean:
         return weight / (1.0 + staleness) ** 0.5 if staleness <= self.channel.max_staleness else None
 
     def _fold_in_order(self) -> None:
-        while self._expected and self._expected[0] in self._waiting:
-            self._fold(self._expected.pop(0))
+        following = list(takewhile(self._waiting.__contains__, self._expected))
+        del self._expected[: len(following)]
+        self._fold(following)
 
-    def _fold(self, member: int) -> None:
-        change, weight = self._waiting.pop(member)
-        self._total = self._total + change * weight
-        self.weight += weight
-        self._counted.add(member)
+    def _fold(self, members: list[int]) -> None:
+        if not members:
+            return
+        changes, weights = zip(*(self._waiting.pop(m) for m in members), strict=True)
+        self._total = added(self._total, changes, weights)
+        for weight in weights:  # one after the other: a sum of sums would round otherwise
+            self.weight += weight
+        self._counted |= set(members)
 
     @property
     def ready(self) -> bool:
@@ -83,8 +88,7 @@ class MovingMean:
 
     def close(self) -> bool:
         """Move the common values by the mean change; False, and nothing moves, where nobody weighed anything."""
-        for member in sorted(self._waiting):
-            self._fold(member)
+        self._fold(sorted(self._waiting))
         weight, self.weight = self.weight, 0.0
         self._expected, self._counted = [], set()
         if weight <= 0:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from consilience import schema
-from consilience.channels.answer import Answer, Tensors, by_row, checked, double
+from consilience.channels.answer import Answer, Numbers, Tensors, by_row, checked, double
 from consilience.encodings import Array
 from consilience.errors import ChannelError
 from consilience.randomness import uniform
@@ -28,7 +27,7 @@ class EntryPool:
         self.weights = xp.zeros((*lead, *channel.rows), dtype=xp.float64, device=place)
         self.present = np.zeros(lead, dtype=bool)
 
-    def put(self, members: Sequence[int], tensors: Tensors, weights: Array) -> None:
+    def put(self, members: Numbers, tensors: Tensors, weights: Array) -> None:
         """Take up to `keep` new entries from each member: tensors (k, entries, ...), weights (k, entries, *rows)."""
         who = checked(members, self.members, self.channel.name)
         new = weights.shape[1]
@@ -41,15 +40,15 @@ class EntryPool:
             [np.ones((len(who), new), dtype=bool), self.present[who][:, : self.channel.keep - new]], axis=1
         )
 
-    def answer(self, readers: Sequence[int], *where: int) -> list[Answer]:
-        """`draw` random entries for each reader, seeded by `where` (a federation's seed and the round)."""
+    def answer(self, readers: Numbers, *where: int) -> Answer:
+        """`draw` random entries for each reader, (readers, draw, ...), seeded by `where`, a seed and the round."""
         who = checked(readers, self.members, self.channel.name)
         rows = self.channel.rows if self.channel.by == "row" else ()
         have = self._having(rows)  # (entries, *rows): which entries may be drawn for which row
         picks = np.stack(
             [self._picks(have[(slice(None), *row)], who, row, where) for row in np.ndindex(*rows)], axis=-1
         ).reshape(len(who), self.channel.draw, *rows)  # entry numbers, -1 for none
-        return [self._gather(p) for p in picks]
+        return self._gather(picks)
 
     def _having(self, rows: tuple[int, ...]) -> np.ndarray:
         present = self.present.reshape(-1)
@@ -71,12 +70,10 @@ class EntryPool:
         return np.stack([_distinct(chance[i : i + 1], entries[owners != r][None])[0] for i, r in enumerate(who)])
 
     def _gather(self, picks: np.ndarray) -> Answer:
-        """The entries picked, (draw, ...): whole ones, or row by row; where nothing was there, zeros with count 0."""
+        """The entries picked, (readers, draw, ...): whole ones, or row by row; where there was none, 0 with count 0."""
         index: tuple[Any, ...] = (np.maximum(picks, 0),)
-        if picks.ndim > 1:
-            index += tuple(
-                np.arange(n).reshape((-1,) + (1,) * (picks.ndim - 2 - i)) for i, n in enumerate(picks.shape[1:])
-            )
+        rows = picks.shape[2:]
+        index += tuple(np.arange(n).reshape((-1,) + (1,) * (len(rows) - 1 - i)) for i, n in enumerate(rows))
         taken = self.weights.reshape((-1, *self.channel.rows))[index]
         xp = array_namespace(taken)
         found = xp.asarray(picks >= 0, device=device(taken))

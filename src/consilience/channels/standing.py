@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from consilience import schema
-from consilience.channels.answer import Answer, Tensors, by_row, checked, double
+from consilience.channels.answer import Answer, Numbers, Tensors, added, by_row, checked, double
 from consilience.encodings import Array
 
 
@@ -30,7 +28,7 @@ class StandingMean:
         self.holders = _holders(self.weights)  # members who have the row
         self.put_at = np.full(members, -1, dtype=np.int64)  # the round of each member's newest contribution
 
-    def put(self, members: Sequence[int], tensors: Tensors, weights: Array, now: int = 0) -> None:
+    def put(self, members: Numbers, tensors: Tensors, weights: Array, now: int = 0) -> None:
         """Take contributions (k, ...) with weights (k, *rows), replacing what those members had put."""
         who = checked(members, self.members, self.channel.name)
         self._exchange(who, tensors, double(weights))
@@ -52,9 +50,7 @@ class StandingMean:
             kept = self.values[name]
             fresh, stale = double(tensors[name]), double(kept[who])
             changes = by_row(weights, fresh) * fresh - by_row(old, stale) * stale
-            for i in range(len(who)):  # one member after the other: the same bits however many put at once
-                total = total + changes[i]
-            self.sums[name] = total
+            self.sums[name] = added(total, changes)
             kept[who] = tensors[name]
         self.count = self.count + xp.sum(weights - old, axis=0)
         self.weights[who] = weights
@@ -78,12 +74,11 @@ class StandingMean:
             tensors[name] = xp.astype(xp.where(count > 0, mean, xp.zeros_like(mean)), self.values[name].dtype)
         return Answer(tensors, self.count)
 
-    def own(self, members: Sequence[int]) -> list[Answer]:
-        """What each member alone has put: the answer under the scope "oneself"."""
+    def own(self, members: Numbers) -> Answer:
+        """What each member alone has put, (members, ...): the answer under the scope "oneself"."""
         who = checked(members, self.members, self.channel.name)
         # Copies: the next put changes the values in place.
-        values, weights = {k: v[who] for k, v in self.values.items()}, self.weights[who]
-        return [Answer({k: v[i] for k, v in values.items()}, weights[i]) for i in range(len(who))]
+        return Answer({k: v[who] for k, v in self.values.items()}, self.weights[who])
 
     def state(self) -> dict[str, Array]:
         """Everything a restart needs."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -138,8 +139,8 @@ class Exchange:
         """A scalar for every mini-batch; the engine adds `weight` times it to the loss."""
         return view.logits.new_zeros(())
 
-    def metrics(self, task: Task, penalty: float) -> dict[str, float]:
-        """What else a round's mean penalty tells."""
+    def metrics(self, task: Task, penalty: np.ndarray) -> dict[str, np.ndarray]:
+        """What else a round's mean penalty tells, for several learners at once."""
         return {}
 
     def step(self, state: State, view: View) -> State:

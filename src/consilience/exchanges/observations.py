@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -120,7 +121,7 @@ class Observations(Exchange):
         ratio = torch.einsum("bk,dck->dbc", mine, theirs) / self.temperature
         return (ratio - math.log(max(view.task.classes - 1, 1))).sigmoid()
 
-    def metrics(self, task: Task, penalty: float) -> dict[str, float]:
+    def metrics(self, task: Task, penalty: np.ndarray) -> dict[str, np.ndarray]:
         """Theorem 1's lower bound on the mutual information, for the class mean that training uses."""
         if task.classes < 3:
             return {}

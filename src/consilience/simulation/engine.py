@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
 from consilience.learner import Learner
@@ -28,9 +29,8 @@ class Engine(Protocol):
         """An array of the kind, and in the place, that channels should keep."""
         ...
 
-    @property
-    def job_rows(self) -> Sequence[int]:
-        """How many rows of each cohort a job of work may have."""
+    def cut(self, kind: type[Job], cohort: int, rows: np.ndarray) -> list[np.ndarray]:
+        """Some rows of a cohort, cut into jobs of a kind."""
         ...
 
     @property

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
+import numpy as np
 from torch import Tensor
+from torch.func import vmap
 
 from consilience import schema
 from consilience.channels import Answer, EntryPool, Kept, MovingMean, StandingMean, Tensors, keep
@@ -26,14 +28,14 @@ class Federation:
             name: keep(channel, learners, starts.get(name, {}), like) for name, channel in channels.items()
         }
 
-    def expect(self, name: str, members: Sequence[int]) -> None:
+    def expect(self, name: str, members: np.ndarray) -> None:
         """Say who will put."""
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
             channel.expect(members)
 
     def put(
-        self, name: str, members: Sequence[int], tensors: Tensors, weights: Tensor, versions: Sequence[int], now: int
+        self, name: str, members: np.ndarray, tensors: Tensors, weights: Tensor, versions: np.ndarray, now: int
     ) -> list[int]:
         """Take contributions; who was refused as too stale comes back."""
         channel = self.channels[name]
@@ -57,18 +59,18 @@ class Federation:
         channel = self.channels[name]
         return channel.version if isinstance(channel, MovingMean) else 0
 
-    def answers(self, name: str, readers: Sequence[int], *when: int) -> list[tuple[Answer, list[int]]]:
-        """What each reader gets, as the wire shows it; readers who get the same share one answer."""
+    def answers(self, name: str, readers: np.ndarray, *when: int) -> tuple[Answer, np.ndarray]:
+        """Answers as the wire shows them, and which of them each reader gets: many may share one."""
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
-            return [(channel.answer(), list(readers))]
+            return channel.answer().for_one(), np.zeros_like(readers)
         if isinstance(channel, EntryPool):
             each = channel.answer(readers, self.seed, *when)
         elif channel.channel.scope == "oneself":
             each = channel.own(readers)
         else:
-            return [(_as_sent(channel.answer(), channel.channel), list(readers))]
-        return [(_as_sent(answer, channel.channel), [reader]) for answer, reader in zip(each, readers, strict=True)]
+            return _as_sent(channel.answer().for_one(), channel.channel), np.zeros_like(readers)
+        return _as_sent(each, channel.channel), np.arange(len(readers))
 
     def state(self) -> dict[str, Tensor]:
         """Everything a restart needs."""
@@ -81,8 +83,12 @@ class Federation:
             channel.load({k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)})
 
 
-def _as_sent(answer: Answer, channel: schema.Channel) -> Answer:
+def _as_sent(answers: Answer, channel: schema.Channel) -> Answer:
+    """What decoding gives, for each reader's answer by itself."""
     if channel.scope == "oneself":
-        return answer  # nothing travels
-    tensors = {name: channel.encoding(name, "down").quantise(value) for name, value in answer.tensors.items()}
-    return Answer(tensors, answer.count, answer.version)
+        return answers  # nothing travels
+    tensors = {
+        name: vmap(encoding.quantise)(value) if (encoding := channel.encoding(name, "down")).lossy else value
+        for name, value in answers.tensors.items()
+    }
+    return Answer(tensors, answers.count, answers.version)

@@ -19,6 +19,7 @@ from consilience.randomness import seed_of, uniform
 from consilience.simulation.cohort import Cohort
 from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
 from consilience.simulation.plan import batches
+from consilience.simulation.record import PHASES
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Hands:
         self.cohorts, self.data, self.slots = cohorts, data, slots
         self.learners = [Learner(c.plan.blueprint) for c in cohorts]
         self.answers: dict[int, Received] = {}
+        self.batches: dict[int, int] = {}  # how many answers came together, by the number of the first
 
     def do(self, job: Job) -> Done:
         """Do one job."""
@@ -52,12 +54,16 @@ class Hands:
                 return self._learn(job)
 
     def _learn(self, job: Learn) -> Done:
-        for number, answer in job.answers.items():
-            tensors = {k: torch.as_tensor(t) for k, t in answer.tensors.items()}
-            count = torch.as_tensor(answer.count)
-            self.answers[number] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=count.device))
-        for number in job.forget:
-            self.answers.pop(number, None)
+        for first, batch in job.answers.items():
+            tensors = {k: torch.as_tensor(t) for k, t in batch.tensors.items()}
+            counts = torch.as_tensor(batch.count)
+            fresh = torch.ones((), dtype=torch.bool, device=counts.device)
+            self.batches[first] = len(counts)
+            for i, count in enumerate(counts):
+                self.answers[first + i] = Received({k: t[i] for k, t in tensors.items()}, count, fresh)
+        for first in job.forget:
+            for number in range(first, first + self.batches.pop(first, 0)):
+                del self.answers[number]
         return Done()
 
     def _work(self, job: Work) -> Done:
@@ -66,15 +72,15 @@ class Hands:
         return Done(
             losses=np.stack(losses),
             right=np.stack(right) if job.evaluate else None,
-            nonsense=list(nonsense),
+            nonsense={i: bad for i, bad in enumerate(nonsense) if bad},
             seconds={phase: np.array([s[phase] for s in seconds]) for phase in seconds[0]},
         )
 
     def _work_row(self, job: Work, i: int) -> tuple[np.ndarray, np.ndarray | None, str, dict[str, float]]:
-        number, cohort, learner = job.rows[i], self.cohorts[job.cohort], self.learners[job.cohort]
+        number, cohort, learner = int(job.rows[i]), self.cohorts[job.cohort], self.learners[job.cohort]
         learner.wear(cohort.row(number))
-        held = {name: self.answers[answer] for name, answer in job.held[i].items()}
-        clock, right = _Clock(), None
+        held = {name: self.answers[int(answers[i])] for name, answers in job.held.items()}
+        clock, right, bad = _Clock(), None, ""
         losses = torch.zeros(1 + len(learner.exchanges))
         if job.train:
             if cohort.plan.schedule.reset:
@@ -86,7 +92,8 @@ class Hands:
         if job.evaluate:
             right = learner.evaluate(self.data.test_inputs, self.data.test_targets).numpy(force=True)
         clock.lap("evaluate")
-        bad = self._put(job, i, {name: held[name] for name in job.put[i]}) if job.put[i] else ""
+        if job.put and job.up[i]:
+            bad = self._put(job, i, {name: held[name] for name in job.put}, clock)
         if job.train and not torch.isfinite(learner.row["parameters"].sum()):
             bad = "a parameter is no number after training"
         clock.lap("exchange")
@@ -132,20 +139,21 @@ class Hands:
         drawn = uniform(f"draws {owner.name}", *where, np.arange(wanted)[:, None], np.arange(rows)[None, :])
         return torch.from_numpy(drawn).to(self.data.inputs.device)
 
-    def _put(self, job: Work, i: int, received: Mapping[str, Received]) -> str:
+    def _put(self, job: Work, i: int, received: Mapping[str, Received], clock: _Clock) -> str:
         """Write what a row puts up into the job's slot; say so if it is no number."""
         cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
-        members, number = cohort.plan.members, job.rows[i]
+        members, number = cohort.plan.members, int(job.rows[i])
         where = int(members.seed[number]), job.round, int(members.learner[number]), -1
         positions = cohort.samples(number)
         active = [e for e in learner.exchanges if e.name in received]
         draws = {e.name: self._draws(e, e.sample_draws, len(positions), *where) for e in active if e.sample_draws}
-        if any(e.looks for e in active):
+        if learner.looks(received):
             samples = torch.from_numpy(positions).to(self.data.inputs.device)
-            inputs, targets = self.data.inputs[samples], self.data.targets[samples]
+            seen = learner.represent(self.data.inputs[samples], self.data.targets[samples])
         else:
-            inputs = targets = self.data.targets[:0]
-        put = learner.contribute(inputs, targets, len(positions), draws, received)
+            seen = learner.nothing()
+        clock.lap("represent")
+        put = learner.contribute(seen, learner.count(len(positions)), draws, received)
         for name, contribution in put.items():
             if not self._write(job, i, name, contribution):
                 return f"exchange {name!r} would put up what is no number"
@@ -161,15 +169,15 @@ class Hands:
 
     def _receive(self, job: Receive) -> Done:
         learner, cohort = self.learners[job.cohort], self.cohorts[job.cohort]
-        for number, held in zip(job.rows, job.held, strict=True):
-            learner.wear(cohort.row(number))
-            learner.receive({name: self.answers[answer] for name, answer in held.items()})
+        for i, number in enumerate(job.rows):
+            learner.wear(cohort.row(int(number)))
+            learner.receive({name: self.answers[int(a[i])] for name, a in job.news.items() if a[i] >= 0})
         return Done()
 
     def _evaluate(self, job: Evaluate) -> Done:
         learner, cohort, right, clock = self.learners[job.cohort], self.cohorts[job.cohort], [], _Clock()
         for number in job.rows:
-            learner.wear(cohort.row(number))
+            learner.wear(cohort.row(int(number)))
             right.append(learner.evaluate(self.data.test_inputs, self.data.test_targets).numpy(force=True))
         clock.lap("evaluate")
         each = np.full(len(job.rows), clock.laps["evaluate"] / len(job.rows))
@@ -180,10 +188,10 @@ class _Clock:
     """Seconds by phase."""
 
     def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
+        self.laps = dict.fromkeys(PHASES, 0.0)
         self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:
         now = time.perf_counter()
-        self.laps[phase] = now - self._last
+        self.laps[phase] += now - self._last
         self._last = now

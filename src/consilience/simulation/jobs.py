@@ -13,44 +13,45 @@ import numpy as np
 
 from consilience.channels import Answer
 
-Held = Mapping[str, int]
-"""The number of the newest answer a learner has, by exchange."""
+Held = Mapping[str, np.ndarray]
+"""The numbers of answers by exchange, one a row; -1 where a row has none."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Work:
     """Train some rows of a cohort and write what they put up into a slot."""
 
     cohort: int
-    rows: tuple[int, ...]
+    rows: np.ndarray
     round: int
-    held: tuple[Held, ...]
-    put: tuple[tuple[str, ...], ...]  # for each row the exchanges it contributes to
+    held: Held
+    put: tuple[str, ...]  # the exchanges to contribute to
+    up: np.ndarray  # (rows,) whether a row can be reached, and so does contribute
     train: bool = True
     evaluate: bool = False
     slot: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Receive:
     """Let new answers change some rows of a cohort."""
 
     cohort: int
-    rows: tuple[int, ...]
-    held: tuple[Held, ...]
+    rows: np.ndarray
+    news: Held
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evaluate:
     """Test some rows of a cohort."""
 
     cohort: int
-    rows: tuple[int, ...]
+    rows: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Learn:
-    """Hear new answers, and forget those nobody has any more."""
+    """Hear new answers, by the number of the first reader's, and forget those nobody has any more."""
 
     answers: Mapping[int, Answer]
     forget: tuple[int, ...] = ()
@@ -65,5 +66,5 @@ class Done:
 
     losses: np.ndarray | None = None  # (rows, terms)
     right: np.ndarray | None = None  # (rows, classes) test samples told right
-    nonsense: list[str] = field(default_factory=list)  # for each row what is no number where one should be, or ""
+    nonsense: Mapping[int, str] = field(default_factory=dict)  # which entry is no number where one should be, and how
     seconds: dict[str, np.ndarray] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +21,7 @@ from consilience.learner import Learner
 from consilience.simulation.arena import Arena, Shapes, plain
 from consilience.simulation.cohort import CohortPlan, stacked_shapes
 from consilience.simulation.hands import Hands
-from consilience.simulation.jobs import Done, Job, Learn, Work
+from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
 from consilience.simulation.team import Team, forget, portable, team_of
 from consilience.simulation.worker import assemble
 
@@ -94,6 +95,14 @@ class LoopEngine:
                 yield job, self.hands.do(job)
             return
         yield from self._team.run(jobs, self.slots)
+
+    def cut(self, kind: type[Job], cohort: int, rows: np.ndarray) -> list[np.ndarray]:
+        """Work by the cohort's own measure; tests one by one; answers, which are quick to take, in larger pieces."""
+        if not rows.size:
+            return []
+        hands = max(self.workers, 1)
+        size = {Work: self.job_rows[cohort], Evaluate: 1, Receive: min(_ROWS, -(-len(rows) // hands))}[kind]
+        return [rows[i : i + size] for i in range(0, len(rows), size)]
 
     def learn(self, job: Learn) -> None:
         """Let every process hear new answers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +36,7 @@ def batches(
 
 @dataclass(frozen=True)
 class Presence:
-    """Who trains and who can be reached in a round, (learners,) each."""
+    """Who trains and who can be reached in a round, (federations, learners) each."""
 
     participates: NDArray[np.bool_]
     online: NDArray[np.bool_]
@@ -46,11 +47,11 @@ class Presence:
         return self.participates & self.online
 
 
-def presence(seed: int, round_: int, learners: int, participation: float, offline: float) -> Presence:
-    """Draw a round's presence: a fixed number of participants, at least one, and each offline by chance."""
-    who = np.arange(learners)
+def presences(seeds: Sequence[int], round_: int, learners: int, participation: float, offline: float) -> Presence:
+    """Draw a round's presence in every federation: a fixed number of participants, and each offline by chance."""
+    seed, who = np.array(seeds)[:, None], np.arange(learners)
     chosen = max(1, round(participation * learners))
-    participates = np.zeros(learners, dtype=bool)
-    participates[uniform("participation", seed, round_, who).argsort(kind="stable")[:chosen]] = True
-    online = uniform("offline", seed, round_, who) >= offline
-    return Presence(participates, online)
+    order = uniform("participation", seed, round_, who).argsort(axis=1, kind="stable")
+    participates = np.zeros((len(seeds), learners), dtype=bool)
+    np.put_along_axis(participates, order[:, :chosen], True, axis=1)
+    return Presence(participates, uniform("offline", seed, round_, who) >= offline)

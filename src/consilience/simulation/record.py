@@ -9,7 +9,7 @@ import numpy as np
 from consilience.learner import Learner
 
 Record = dict[str, np.ndarray]
-PHASES = ("train", "exchange", "evaluate")
+PHASES = ("train", "represent", "exchange", "evaluate")
 
 
 def terms_of(learner: Learner) -> list[str]:
@@ -21,7 +21,7 @@ def blank(federations: int, learners: int, machinery: Iterable[Learner]) -> Reco
     """A record of a round in which nothing has happened yet."""
     shape = (federations, learners)
     terms = dict.fromkeys(f"loss.{t}" for m in machinery for t in terms_of(m))
-    extra = dict.fromkeys(k for m in machinery for e in m.exchanges for k in e.metrics(m.task, 0.0))
+    extra = dict.fromkeys(k for m in machinery for e in m.exchanges for k in e.metrics(m.task, np.zeros(0)))
     missing = [*terms, "accuracy", "accuracy_local", "accuracy_before", *extra]
     zero = ["bytes.up", "bytes.down", *(f"seconds.{p}" for p in PHASES), "participated"]
     record = {k: np.full(shape, np.nan) for k in missing} | {k: np.zeros(shape) for k in zero}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -19,15 +19,13 @@ from consilience.simulation.engine import Engine
 from consilience.simulation.examine import examine
 from consilience.simulation.federation import Federation
 from consilience.simulation.jobs import Done, Job, Learn, Receive, Work
-from consilience.simulation.plan import Presence, presence
+from consilience.simulation.plan import Presence, presences
 from consilience.simulation.record import Record, blank, share_out, terms_of
 from consilience.simulation.scene import Scene
 from consilience.simulation.traffic import Traffic
 
-_RECEIVE_ROWS = 16  # in a job at most: receiving is quick, and nothing of it depends on how it is cut
-
-At = tuple[int, int]
-"""A learner: its federation and its number there."""
+At = tuple[np.ndarray, np.ndarray]
+"""Learners: their federations, and their numbers there."""
 
 
 class Rounds:
@@ -51,13 +49,13 @@ class Rounds:
         channels = {name: c for learner in self.learners for name, c in learner.channels.items()}
         for f, seed in enumerate(self.scene.seeds):
             self.federations.append(Federation(seed, channels, self.scene.learners, commons[f], self.engine.like))
-        record, everybody = self._blank(), np.ones(self.scene.learners, dtype=bool)
+        record, everybody = self._blank(), np.ones((self.scene.federations, self.scene.learners), dtype=bool)
         # Before anything was put: zeros with count 0, or the common values at the start.
-        news, fresh = self._answers(tuple(channels), [np.arange(self.scene.learners)] * self.scene.federations, 0)
+        news, fresh = self._answers(tuple(channels), everybody)
         self.answers.hold(fresh)
         self.engine.learn(Learn(news))
         for role in self.scene.roles:
-            self._act(role, [Presence(everybody, everybody)] * self.scene.federations, record, train=False)
+            self._act(role, Presence(everybody, everybody), record, train=False)
         return record
 
     def _first_weights(self) -> list[dict[str, dict[str, Tensor]]]:
@@ -85,19 +83,16 @@ class Rounds:
         """One whole round."""
         self.round += 1
         record, scene = self._blank(), self.scene
-        present = [
-            presence(seed, self.round, scene.learners, scene.participation, scene.offline) for seed in scene.seeds
-        ]
+        present = presences(scene.seeds, self.round, scene.learners, scene.participation, scene.offline)
         self._catch_up(present, record)
         for role in scene.roles:
             self._act(role, present, record, train=True, evaluate=evaluate)
         if evaluate:
             examine(scene, self.engine, record)
-        self.took_part = np.stack([p.participates for p in present])
-        record["participated"][:] = self.took_part
+        record["participated"][:] = self.took_part = present.participates
         return record
 
-    def _act(self, role: str, present: list[Presence], record: Record, *, train: bool, evaluate: bool = False) -> None:
+    def _act(self, role: str, present: Presence, record: Record, *, train: bool, evaluate: bool = False) -> None:
         """One role's part of a round: work, put, close, and answers to everybody who listens."""
         started, spent = time.perf_counter(), defaultdict[str, float](float)
         exchanges = self.scene.method.roles[role].exchanges
@@ -109,89 +104,85 @@ class Rounds:
         for job, done in self.engine.run(self._jobs(role, present, names, train, before_merge)):
             assert isinstance(job, Work)
             self._note(job, done, record, spent)
-            self._put(job, names)
+            self._put(job)
         share_out(time.perf_counter() - started, spent, record)
         started = time.perf_counter()
         for federation in self.federations:
             federation.close(names)
-        self._answer(names, [np.flatnonzero(p.exchanges) for p in present], record)
+        self._answer(names, present.exchanges, record)
         record["wall.exchange"] += time.perf_counter() - started
 
     def _active(self, exchange: Exchange, train: bool) -> bool:
         return exchange.contributes and (self.round % exchange.every == 0 if train else exchange.eager)
 
-    def _expect(self, role: str, present: list[Presence], names: tuple[str, ...]) -> None:
-        for f, federation in enumerate(self.federations):
-            putting = [m for m in np.flatnonzero(present[f].exchanges).tolist() if self.scene.method.role_of(m) == role]
+    def _expect(self, role: str, present: Presence, names: tuple[str, ...]) -> None:
+        acting = np.array([self.scene.method.role_of(m) == role for m in range(self.scene.learners)])
+        for federation, exchanging in zip(self.federations, present.exchanges, strict=True):
             for name in names:
-                federation.expect(name, putting)
+                federation.expect(name, np.flatnonzero(exchanging & acting))
 
-    def _jobs(
-        self, role: str, present: list[Presence], names: tuple[str, ...], train: bool, evaluate: bool
-    ) -> list[Job]:
+    def _jobs(self, role: str, present: Presence, names: tuple[str, ...], train: bool, evaluate: bool) -> list[Job]:
         jobs: list[Job] = []
         for i, cohort in enumerate(self.engine.cohorts):
             if cohort.plan.role != role:
                 continue
-            who = list(zip(cohort.plan.members.federation, cohort.plan.members.learner, strict=True))
-            rows = [r for r, (f, m) in enumerate(who) if present[f].participates[m]]
-            for some in _cut(rows, self.engine.job_rows[i]):
-                online = [present[f].online[m] for f, m in (who[r] for r in some)]
-                put = tuple(names if up else () for up in online)
-                held = tuple(self.answers.of(i, r) for r in some)
-                jobs.append(Work(i, tuple(some), self.round, held, put, train, evaluate))
+            at = self._at(i)
+            for rows in self.engine.cut(Work, i, np.flatnonzero(present.participates[at])):
+                up = present.online[at][rows]
+                jobs.append(Work(i, rows, self.round, self.answers.of(i, rows), names, up, train, evaluate))
         return jobs
 
-    def _at(self, cohort: int, row: int) -> At:
+    def _at(self, cohort: int) -> At:
         members = self.engine.cohorts[cohort].plan.members
-        return int(members.federation[row]), int(members.learner[row])
+        return members.federation, members.learner
 
     def _note(self, job: Work, done: Done, record: Record, spent: dict[str, float]) -> None:
         """Write down what training a few rows was like; stop where a loss is no number."""
         learner = self.learners[job.cohort]
+        federations, members = self._at(job.cohort)
+        at = federations[job.rows], members[job.rows]
         assert done.losses is not None
-        for i, row in enumerate(job.rows):
-            at = self._at(job.cohort, row)
-            losses = dict(zip(terms_of(learner), map(float, done.losses[i]), strict=True))
-            self._refuse_nonsense(at, losses, done.nonsense[i])
-            if job.train:
-                for term, loss in losses.items():
-                    record[f"loss.{term}"][at] = loss
-                for e in (e for e in learner.exchanges if e.weight):  # no weight, no penalty to tell anything
-                    for key, value in e.metrics(learner.task, losses[e.name]).items():
-                        record[key][at] = value
-            if done.right is not None:
-                record["accuracy_before"][at] = accuracy(done.right[i], self.scene.test_counts)
-            for phase, seconds in done.seconds.items():
-                record[f"seconds.{phase}"][at] += seconds[i]
-                spent[phase] += seconds[i]
-            record["bytes.up"][at] += self.traffic[job.cohort].up(job.put[i])
+        losses = dict(zip(terms_of(learner), done.losses.T, strict=True))
+        self._refuse_nonsense(at, losses, done.nonsense)
+        if job.train:
+            for term, values in losses.items():
+                record[f"loss.{term}"][at] = values
+            for e in (e for e in learner.exchanges if e.name in learner.weighing):  # no penalty tells nothing
+                for key, values in e.metrics(learner.task, losses[e.name]).items():
+                    record[key][at] = values
+        if done.right is not None:
+            record["accuracy_before"][at] = accuracy(done.right, self.scene.test_counts)
+        for phase, seconds in done.seconds.items():
+            record[f"seconds.{phase}"][at] += seconds
+            spent[phase] += float(seconds.sum())
+        record["bytes.up"][at] += self.traffic[job.cohort].up(job.put) * job.up
 
-    def _refuse_nonsense(self, at: At, losses: Mapping[str, float], bad: str) -> None:
-        wrong = [term for term, loss in losses.items() if not np.isfinite(loss)]
-        if not wrong and not bad:
+    def _refuse_nonsense(self, at: At, losses: Mapping[str, np.ndarray], bad: Mapping[int, str]) -> None:
+        wrong = dict(bad)
+        for term, values in reversed(list(losses.items())):  # the first term is named
+            wrong |= {i: f"loss term {term!r} is no number" for i in np.flatnonzero(~np.isfinite(values)).tolist()}
+        if not wrong:
             return
-        what = f"loss term {wrong[0]!r} is no number" if wrong else bad
+        entry, what = min(wrong.items())
         raise TrainingError(
-            f"{self.scene.method.name}: learner {at[1]} (seed {self.scene.seeds[at[0]]}), round {self.round}: {what}; "
-            f"try a smaller learning rate or weight"
+            f"{self.scene.method.name}: learner {at[1][entry]} (seed {self.scene.seeds[at[0][entry]]}), round "
+            f"{self.round}: {what}; try a smaller learning rate or weight"
         )
 
-    def _put(self, job: Work, names: tuple[str, ...]) -> None:
+    def _put(self, job: Work) -> None:
         """Put what a few rows contributed into the channels of their federations."""
-        by_federation: dict[int, list[int]] = defaultdict(list)
-        for i, row in enumerate(job.rows):
-            if job.put[i]:
-                by_federation[self._at(job.cohort, row)[0]].append(i)
-        for name in names:
+        federations, members = self._at(job.cohort)
+        putting = np.flatnonzero(job.up)  # entries of the job
+        of = federations[job.rows[putting]]
+        for name in job.put if putting.size else ():
             tensors, weights = self.engine.contributions(job, name)
-            for f, some in by_federation.items():
-                who = [self._at(job.cohort, job.rows[i])[1] for i in some]
-                versions = [self.answers.version(job.held[i][name]) for i in some]
-                rows = slice(some[0], some[-1] + 1) if len(some) == some[-1] + 1 - some[0] else some
-                mine = {k: t[rows] for k, t in tensors.items()}
-                for refused in self.federations[f].put(name, who, mine, weights[some], versions, self.round):
-                    k = who.index(refused)
+            versions = self.answers.versions(job.held[name])
+            for f in np.unique(of):
+                some = putting[of == f]
+                who, taken = members[job.rows[some]], _slice(some)
+                mine = {k: t[taken] for k, t in tensors.items()}
+                for refused in self.federations[f].put(name, who, mine, weights[taken], versions[some], self.round):
+                    k = int(np.flatnonzero(who == refused)[0])
                     self._take_back(job.cohort, job.rows[some[k]], name, {key: t[k] for key, t in mine.items()})
 
     def _take_back(self, cohort: int, row: int, name: str, sent: Mapping[str, Tensor]) -> None:
@@ -203,65 +194,78 @@ class Rounds:
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    def _catch_up(self, present: list[Presence], record: Record) -> None:
+    def _catch_up(self, present: Presence, record: Record) -> None:
         """Who did not take part last time hears first what was said meanwhile."""
-        back = [np.flatnonzero(p.exchanges & ~last) for p, last in zip(present, self.took_part, strict=True)]
-        if any(len(b) for b in back):
+        back = present.exchanges & ~self.took_part
+        if back.any():
             names = tuple(dict.fromkeys(e.name for e in self.scene.method.exchanges))
             self._answer(names, back, record, catching_up=1)
 
-    def _answer(self, names: tuple[str, ...], readers: list[np.ndarray], record: Record, catching_up: int = 0) -> None:
-        """Answers to the readers of each federation, what they weigh, and what they change."""
+    def _answer(self, names: tuple[str, ...], readers: np.ndarray, record: Record, catching_up: int = 0) -> None:
+        """Answers to the readers (federations, learners), what they weigh, and what they change."""
         news, fresh = self._answers(names, readers, catching_up)
-        fresh = {place: self._unheard(place, numbers) for place, numbers in fresh.items()}
-        for (cohort, row), numbers in fresh.items():
-            record["bytes.down"][self._at(cohort, row)] += self._bytes_down(cohort, row, numbers)
+        for i, heard in enumerate(fresh):
+            moved = self._moved(i, heard)
+            for name, replies in moved.items():  # one that has not moved sends nothing, and must not undo local work
+                heard[name][replies <= 0] = -1
+            record["bytes.down"][self._at(i)] += self._bytes_down(i, heard, moved)
         self.answers.hold(fresh)
         self.engine.learn(Learn(news, self.answers.forget()))
         self._receive(fresh)
 
     def _answers(
-        self, names: tuple[str, ...], readers: Sequence[np.ndarray], catching_up: int
-    ) -> tuple[dict[int, Answer], Fresh]:
+        self, names: tuple[str, ...], readers: np.ndarray, catching_up: int = 0
+    ) -> tuple[dict[int, Answer], list[dict[str, np.ndarray]]]:
         news: dict[int, Answer] = {}
-        fresh: dict[tuple[int, int], dict[str, int]] = defaultdict(dict)
-        for f, federation in enumerate(self.federations):
-            for name in names:
-                listening = [int(m) for m in readers[f] if name in self.answers.held[self.scene.place(f, m)[0]]]
-                found = federation.answers(name, listening, self.round, catching_up) if listening else []
-                for answer, some in found:
-                    number = self.answers.keep(answer)
-                    news[number] = answer
-                    for member in some:
-                        fresh[self.scene.place(f, member)][name] = number
+        fresh = self.answers.nothing_new()
+        for name in names:
+            listens = np.array([name in cohort for cohort in fresh])[self.scene.cohort_of] & readers
+            for f, federation in enumerate(self.federations):
+                listening = np.flatnonzero(listens[f])
+                if not listening.size:
+                    continue
+                batch, which = federation.answers(name, listening, self.round, catching_up)
+                numbers = self.answers.keep(batch) + which
+                news[int(numbers.min())] = batch
+                for i in np.unique(cohorts := self.scene.cohort_of[f, listening]):
+                    fresh[i][name][self.scene.row_of[f, listening[cohorts == i]]] = numbers[cohorts == i]
         return news, fresh
 
-    def _moved(self, cohort: int, row: int, numbers: Mapping[str, int]) -> dict[str, int]:
-        """How many replies of each moving mean a learner has not heard yet."""
-        held = self.answers.of(cohort, row)
-        return {
-            name: self.answers.version(number) - self.answers.version(held[name])
-            for name, number in numbers.items()
-            if getattr(self.learners[cohort].channels[name], "moving", False)
-        }
+    def _moved(self, cohort: int, heard: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """How many replies of each moving mean the rows have not heard yet; 0 where they hear nothing."""
+        moved = {}
+        for name, numbers in heard.items():
+            if getattr(self.learners[cohort].channels[name], "moving", False) and (numbers >= 0).any():
+                before = self.answers.versions(self.answers.held[cohort][name])
+                moved[name] = np.where(numbers >= 0, self.answers.versions(numbers) - before, 0)
+        return moved
 
-    def _unheard(self, place: tuple[int, int], numbers: Mapping[str, int]) -> Mapping[str, int]:
-        """Without the moving means that have not moved: they send nothing, and must not undo local work."""
-        moved = self._moved(*place, numbers)
-        return {name: number for name, number in numbers.items() if moved.get(name, 1) > 0}
-
-    def _bytes_down(self, cohort: int, row: int, numbers: Mapping[str, int]) -> int:
-        return self.traffic[cohort].down(numbers, self._moved(cohort, row, numbers))
+    def _bytes_down(self, cohort: int, heard: Mapping[str, np.ndarray], moved: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Bytes each row hears: one sum for all rows that hear the same."""
+        names = list(heard)
+        columns = [numbers >= 0 for numbers in heard.values()] + list(moved.values())
+        if not columns:
+            return np.zeros(len(self.engine.cohorts[cohort].plan.members))
+        kinds, of = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+        weigh = self.traffic[cohort].down
+        sizes = [
+            weigh(
+                [n for n, there in zip(names, kind, strict=False) if there],
+                dict(zip(moved, kind[len(names) :], strict=True)),
+            )
+            for kind in kinds.tolist()
+        ]
+        return np.array(sizes)[of.reshape(-1)]
 
     def _receive(self, fresh: Fresh) -> None:
         jobs: list[Job] = []
         for i, learner in enumerate(self.learners):
-            changing = {e.name for e in learner.exchanges if e.changes_model}
-            rows = sorted(row for (cohort, row), numbers in fresh.items() if cohort == i and changing & set(numbers))
-            hands = max(len(self.engine.processes), 1)
-            for some in _cut(rows, min(_RECEIVE_ROWS, -(-len(rows) // hands) or 1)):
-                news = tuple({n: k for n, k in fresh[i, r].items() if n in changing} for r in some)
-                jobs.append(Receive(i, tuple(some), news))
+            news = {e.name: fresh[i][e.name] for e in learner.exchanges if e.changes_model}
+            if not news:
+                continue
+            changed = np.flatnonzero(np.any([numbers >= 0 for numbers in news.values()], axis=0))
+            for rows in self.engine.cut(Receive, i, changed):
+                jobs.append(Receive(i, rows, {name: numbers[rows] for name, numbers in news.items()}))
         for _ in self.engine.run(jobs):
             pass
 
@@ -303,8 +307,10 @@ class Rounds:
         self.round, self.answers.next = int(str(numbers["round"])), int(str(numbers["next"]))
 
 
-def _cut(rows: list[int], size: int) -> list[list[int]]:
-    return [rows[k : k + size] for k in range(0, len(rows), size)]
+def _slice(entries: np.ndarray) -> slice | np.ndarray:
+    """The same entries as a slice where they follow each other: what it takes is not copied."""
+    first, last = int(entries[0]), int(entries[-1])
+    return slice(first, last + 1) if last - first + 1 == len(entries) else entries
 
 
 def _as_numpy(arrays: Mapping[str, object]) -> dict[str, np.ndarray]:

@@ -37,7 +37,8 @@ class Scene:
     participation: float
     offline: float
     plans: tuple[CohortPlan, ...]
-    places: dict[tuple[int, int], tuple[int, int]]  # (federation, learner) -> (cohort, row)
+    cohort_of: np.ndarray  # (federations, learners) where a learner's state lies: its cohort
+    row_of: np.ndarray  # (federations, learners) and its row there
     counts: np.ndarray  # (federations, learners, classes) of a learner's samples
     test_counts: np.ndarray  # (classes,)
 
@@ -56,10 +57,6 @@ class Scene:
         """The same as shares of what a learner has."""
         shares: np.ndarray = self.counts / self.counts.sum(-1, keepdims=True)
         return shares
-
-    def place(self, federation: int, learner: int) -> tuple[int, int]:
-        """Where a learner's state lies: its cohort and row."""
-        return self.places[int(federation), int(learner)]
 
     def common_seed(self, federation: int) -> int:
         """Of the weights everybody in a federation can make for themselves."""
@@ -85,11 +82,10 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         groups.setdefault((method.role_of(who), models[who % len(models)]), []).append(who)
     made = [_plan(config, method, data, role, model, who, seeds, parts) for (role, model), who in groups.items()]
     plans = tuple(plan for plan, _ in made)
-    places = {
-        (int(f), int(who)): (i, row)
-        for i, plan in enumerate(plans)
-        for row, (f, who) in enumerate(zip(plan.members.federation, plan.members.learner, strict=True))
-    }
+    cohort_of, row_of = np.zeros((2, len(seeds), learners), dtype=np.int64)
+    for i, plan in enumerate(plans):
+        at = plan.members.federation, plan.members.learner
+        cohort_of[at], row_of[at] = i, np.arange(len(plan.members))
     check_channels([learner for _, learner in made], [plan.members.learner[0] for plan in plans])
     return Scene(
         method,
@@ -98,7 +94,8 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         config.participation,
         config.offline,
         plans,
-        places,
+        cohort_of,
+        row_of,
         counts,
         np.bincount(data.test_targets, minlength=data.classes),
     )
