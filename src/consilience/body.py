@@ -171,23 +171,36 @@ class Body:
                 tensor.data = views[name]
         self._put_on(row)
 
+    def tensors(self, row: Row) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Parameters and buffers of a row, or of a stack of rows, by name."""
+        named = {key: layout.views(row[key]) for key, layout in self._layouts.items()}
+        parameters = named.pop("parameters")
+        return parameters, {name: view for views in named.values() for name, view in views.items()}
+
+    def laid(self, buffers: Mapping[str, Tensor]) -> Row:
+        """Buffers by name as the parts of a row, or of a stack of rows, that they lie in."""
+        return {
+            key: self._layouts[key].flat(buffers) for key, worn in self._worn.items() if worn and key != "parameters"
+        }
+
     def _put_on(self, row: Row) -> None:
         self.row = row
         if self.blueprint.varied:
-            self.exchanges = tuple(self._own(e, e.name) for e in self.role.exchanges)
-            self.optimiser = self._own(self.blueprint.optimiser, OPTIMISER)
+            self.exchanges = tuple(self.varied(e, e.name, row) for e in self.role.exchanges)
+            self.optimiser = self.varied(self.blueprint.optimiser, OPTIMISER, row)
 
-    def _own(self, thing: Thing, name: str) -> Thing:
-        """The exchange or optimiser with the learner's own values where they vary."""
+    def varied(self, thing: Thing, name: str, row: Row) -> Thing:
+        """The exchange or optimiser with a learner's own values where they vary."""
         mine = copy(thing)
         for setting in self.blueprint.varied.get(name, ()):
-            object.__setattr__(mine, setting, self.row[f"setting.{name}.{setting}"])
+            object.__setattr__(mine, setting, row[f"setting.{name}.{setting}"])
         return mine
 
     @contextmanager
     def dressed(self, row: Row, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> Iterator[None]:
         """For a while, one learner of a stack: inside a `vmap`, with these tensors for the module's own."""
-        before = self._parameters, self._buffers, self.model_parameters, self.model_buffers
+        changed = ("row", "exchanges", "optimiser", "_parameters", "_buffers", "model_parameters", "model_buffers")
+        before = {name: getattr(self, name) for name in changed if hasattr(self, name)}
         named, worn = {**parameters, **buffers}, [(holder, key, holder[key]) for holder, key, _ in self._holders]
         for holder, key, name in self._holders:
             holder[key] = named[name]
@@ -198,10 +211,9 @@ class Body:
         try:
             yield
         finally:
-            self._outputs.clear()
             for holder, key, tensor in worn:
                 holder[key] = tensor
-            self._parameters, self._buffers, self.model_parameters, self.model_buffers = before
+            vars(self).update(before)
 
     def mode(self, training: bool) -> None:
         """Let layers such as BatchNorm know whether this is training."""

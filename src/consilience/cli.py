@@ -66,7 +66,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     for name, field in Config.model_fields.items():
         if name == "method":
             continue
-        kind = {int: int, float: float}.get(_plain_type(field.annotation), str)
+        kind = {int: int, float: float, bool: bool}.get(_plain_type(field.annotation), str)
         shown = f"{field.description} (default {field.default})" if field.default is not None else field.description
         option = typer.Option(help=shown, show_default=False, rich_help_panel="Settings")
         parameters.append(

@@ -56,10 +56,15 @@ class Config(BaseModel):
     seed: int = Field(0, ge=0, le=2**53, description="the first seed")
     seeds: int = Field(1, ge=1, description="how many seeds to run")
     eval_every: int = Field(1, ge=1, description="test every so many rounds, and after the last")
-    engine: Literal["auto", "loop"] = Field("auto", description="how learners are run: auto or loop")
+    engine: Literal["auto", "loop", "stack"] = Field(
+        "auto", description="how learners are run: loop, one after the other; stack, all in one step; or auto"
+    )
     device: str = Field("cpu", description="cpu or cuda")
     workers: int | None = Field(None, ge=0, description="worker processes; by default one a core")
-    precision: Literal["float32", "float64"] = Field("float32", description="of training: float32 or float64")
+    precision: Literal["float32", "bf16", "float64"] = Field(
+        "float32", description="of the model's arithmetic: float32, bf16 (weights stay float32) or float64"
+    )
+    deterministic: bool = Field(False, description="on a GPU, the same bits every time, somewhat slower")
 
     @field_validator("lr")
     @classmethod

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +19,8 @@ __all__ = ["PASS_ROWS", "Batch", "Blueprint", "Learner", "Row"]
 
 PASS_ROWS, EVALUATED_ROWS = 1024, 256
 """Samples seen at once when nothing is trained: bounds the memory of a pass."""
-Seen = dict[str, Tensor]
-"""Samples as exchanges see them: inputs, features, logits, targets, and which of them are samples at all."""
+Seen = dict[str, Any]
+"""Samples as exchanges see them: inputs, features, logits, targets, which are valid, and outputs of named layers."""
 
 
 @dataclass
@@ -44,29 +43,39 @@ class Learner(Body):
             for k, v in e.init(self._bare_view(e)).items()
         }
 
+    def template(self) -> Row:
+        """A whole new row, worn: what every learner of this kind has."""
+        row = self.initial(0)
+        self.wear(row)
+        row |= self.states()
+        return row
+
     # -- what exchanges see --------------------------------------------------------------------------------------------
 
-    def _view(self, owner: Exchange | Objective, **seen: Any) -> View:
+    def _view(self, owner: Exchange | Objective, seen: Seen, samples: Tensor, **more: Any) -> View:
         """What an exchange or the objective may see."""
+        outputs = seen["outputs"]
         return View(
             task=self.task,
             parameters=self.model_parameters,
             buffers=self.model_buffers,
             classify=self.model.classifier,
-            outputs={k: self._outputs[k] for k in owner.layers if k in self._outputs},
+            outputs={k: outputs[k] for k in owner.layers if k in outputs},
             modules=self.modules[owner.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
-            **seen,
+            samples=samples,
+            **{k: v for k, v in seen.items() if k != "outputs"},
+            **more,
         )
 
     def _bare_view(self, exchange: Exchange) -> View:
         """A view for hooks that look at the model and not at data."""
-        return self._view(exchange, **self.nothing(), samples=self.count(0))
+        return self._view(exchange, self.nothing(), self.count(0))
 
     def nothing(self) -> Seen:
         """Nobody's samples."""
-        self._outputs.clear()
         empty = torch.empty(0, dtype=self.dtype, device=self.device)
-        return dict.fromkeys(("inputs", "features", "logits", "valid"), empty) | {"targets": empty.long()}
+        names = ("inputs", "features", "logits", "valid")
+        return dict.fromkeys(names, empty) | {"targets": empty.long(), "outputs": {}}
 
     def count(self, samples: int) -> Tensor:
         """A number of samples as exchanges see it."""
@@ -110,26 +119,24 @@ class Learner(Body):
         self.keep_pace(batch, samples, seen)
         return terms
 
-    def losses(
-        self, batch: Batch, samples: Tensor, received: Mapping[str, Received]
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def losses(self, batch: Batch, samples: Tensor, received: Mapping[str, Received]) -> tuple[Tensor, Tensor, Seen]:
         """The loss of a mini-batch, its terms (the objective's, then each exchange's), and what was seen on the way."""
         objective = self.role.objective
         inputs = objective.prepare(batch.inputs, batch.draws.get(objective.name, batch.inputs.new_empty(0, 0)))
-        seen = self._forward(inputs) | {"targets": batch.targets}
-        loss = objective.loss(self._view(objective, **seen, samples=samples, **_draws(batch, objective)))
+        seen = self.forward(inputs) | {"targets": batch.targets}
+        loss = objective.loss(self._view(objective, seen, samples, **_draws(batch, objective)))
         terms = [loss.detach()]
         for e in self.exchanges:
             if e.name not in self.weighing:
                 terms.append(torch.zeros_like(terms[0]))
                 continue
-            view = self._view(e, **seen, samples=samples, **_draws(batch, e))
+            view = self._view(e, seen, samples, **_draws(batch, e))
             term = e.penalty(self._state(e), view, received[e.name])
             loss = loss + e.weight * term
             terms.append(term.detach())
         return loss, torch.stack(terms).to(torch.float64), seen
 
-    def _forward(self, inputs: Tensor) -> Seen:
+    def forward(self, inputs: Tensor) -> Seen:
         """What the model makes of inputs, each of which is a sample."""
         self._outputs.clear()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.blueprint.half, cache_enabled=False):
@@ -141,13 +148,14 @@ class Learner(Body):
             "features": features.to(self.dtype),
             "logits": logits.to(self.dtype),
             "valid": valid,
+            "outputs": dict(self._outputs),
         }
 
     def keep_pace(self, batch: Batch, samples: Tensor, seen: Seen) -> None:
         """Let exchanges' own states move with the step just made."""
         for e in self.exchanges:
             if e.steps:
-                view = self._view(e, **seen, samples=samples, **_draws(batch, e))
+                view = self._view(e, seen, samples, **_draws(batch, e))
                 self._keep_state(e, e.step(self._state(e), view))
 
     def _move(self) -> None:
@@ -178,26 +186,28 @@ class Learner(Body):
         valid: 1 where there is a sample, 0 where the array is only filled up.
         """
         self.mode(training=False)
-        parts, heard = [], defaultdict[str, list[Tensor]](list)
-        for part in torch.split(inputs, rows):
-            parts.append(self._forward(part))
-            for layer, output in self._outputs.items():
-                heard[layer].append(output)
-        seen = {key: torch.cat([part[key] for part in parts]) for key in parts[0]} | {"targets": targets}
-        self._outputs |= {layer: torch.cat(outputs) for layer, outputs in heard.items()}
+        seen = _joined([self.forward(part) for part in torch.split(inputs, rows)]) | {"targets": targets}
         return seen if valid is None else seen | {"valid": valid}
 
     @torch.no_grad()
     def contribute(
-        self, seen: Seen, samples: Tensor, draws: Mapping[str, Tensor], received: Mapping[str, Received]
+        self,
+        seen: Seen,
+        samples: Tensor,
+        draws: Mapping[str, Tensor],
+        received: Mapping[str, Received],
+        summed: Tensor | None = None,
     ) -> dict[str, Contribution]:
-        """What every exchange in `received` puts up, as the wire shows it, after `represent` or of `nothing`."""
-        gradients = self.parameters.views(self.summed) if not self.all_trained else {}
+        """What every exchange in `received` puts up, as the wire shows it, after `represent` or of `nothing`.
+
+        summed: the round's mean gradient, where it is not the one `train` left.
+        """
+        gradients = {} if self.all_trained else self.parameters.views(self.summed if summed is None else summed)
         put: dict[str, Contribution] = {}
         for e in (e for e in self.exchanges if e.name in received):
             own = {n: gradients[n] for n in part_of(e.owns, self.task.parameters)} if e.owns else {}
             drawn = {"draws": draws[e.name]} if e.name in draws else {}
-            view = self._view(e, **seen, samples=samples, gradients=own, **drawn)
+            view = self._view(e, seen, samples, gradients=own, **drawn)
             put[e.name] = self._encoded(e, e.contribute(self._state(e), view, received[e.name]))
         return put
 
@@ -229,9 +239,17 @@ class Learner(Body):
     def evaluate(self, inputs: Tensor, targets: Tensor, rows: int = EVALUATED_ROWS) -> Tensor:
         """How many test samples of each class are told right, (classes,); `rows` samples at a time."""
         self.mode(training=False)
-        told = torch.cat([self._forward(part)["logits"].argmax(1) for part in torch.split(inputs, rows)])
+        told = torch.cat([self.forward(part)["logits"].argmax(1) for part in torch.split(inputs, rows)])
         right = one_hot(targets, self.task.classes) & (told == targets)[:, None]  # (samples, classes)
         return right.sum(0)
+
+
+def _joined(parts: Sequence[Seen]) -> Seen:
+    """Parts of a pass as one."""
+    return {
+        key: _joined([part[key] for part in parts]) if isinstance(first, dict) else torch.cat([p[key] for p in parts])
+        for key, first in parts[0].items()
+    }
 
 
 def _draws(batch: Batch, owner: Exchange | Objective) -> dict[str, Tensor]:

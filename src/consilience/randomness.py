@@ -46,15 +46,20 @@ def bits(purpose: str, *where: Array) -> Array:
             coordinate = np.asarray(coordinate, dtype=np.int64)
         else:  # a torch tensor joins: its library carries on, in 64 bits
             coordinate = coordinate.long()
-            state = coordinate.new_tensor(state) if isinstance(state, np.ndarray) else state
+            state = _carried(state, coordinate) if isinstance(state, np.ndarray) else state
         with np.errstate(over="ignore"):
             state = _mix(_joined(state, coordinate))
     return state
 
 
+def _carried(x: np.ndarray, like: Array) -> Array:
+    """The same in the other library; a single number without a copy from here to there, which a graph cannot hold."""
+    return like.new_full(x.shape, int(x.item())) if x.size == 1 else like.new_tensor(x)
+
+
 def _joined(state: Array, coordinate: Array) -> Array:
     if not isinstance(state, np.ndarray) and isinstance(coordinate, np.ndarray):
-        coordinate = state.new_tensor(coordinate)
+        coordinate = _carried(coordinate, state)
     return (state + _STEP) * 31 + coordinate * _STEP
 
 

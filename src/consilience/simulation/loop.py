@@ -77,10 +77,7 @@ class LoopEngine:
             "data.test_targets": (data.test_targets.shape, torch.int64),
         }
         for i, (plan, learner) in enumerate(zip(plans, learners, strict=True)):
-            template = learner.initial(0)
-            learner.wear(template)
-            template |= learner.states()
-            stacked = stacked_shapes(template, len(plan.members))
+            stacked = stacked_shapes(learner.template(), len(plan.members))
             shapes |= {f"state.{i}.{k}": s for k, s in stacked.items()}
             lead = (self.slots, self.job_rows[i])
             for name, channel in learner.channels.items():

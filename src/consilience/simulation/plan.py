@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from consilience.randomness import uniform
 
@@ -32,6 +34,46 @@ def batches(
             order = np.resize(order, steps * batch)
         planned += [order[i * batch : (i + 1) * batch] for i in range(steps)]
     return planned
+
+
+def stacked_batches(
+    seed: Tensor,
+    round_: Tensor,
+    learner: Tensor,
+    size: Tensor,
+    steps: Tensor,
+    longest: int,
+    most: int,
+    batch: int,
+    epochs: int,
+) -> Tensor:
+    """The same mini-batches for many learners at once, (steps, learners, batch), as positions among their samples.
+
+    seed, learner, size, steps (in an epoch): one entry a learner. longest: the most samples one has; most: the most
+    steps of a round one takes. Where a batch is partial or a learner has nothing left to do, what lies behind is not
+    to be used.
+    """
+    column = torch.arange(longest, device=seed.device)
+    orders = torch.stack(
+        [_order(uniform("shuffle", seed[:, None], round_, e, learner[:, None], column), size) for e in range(epochs)]
+    )  # (epochs, learners, longest)
+    step = torch.arange(most, device=seed.device)[:, None, None]
+    epoch = (step // steps[:, None]).clamp(max=epochs - 1)  # (steps, learners, 1)
+    place = ((step % steps[:, None]) * batch + torch.arange(batch, device=seed.device)) % size[:, None]
+    return orders[epoch, torch.arange(len(seed), device=seed.device)[:, None], place]
+
+
+def _order(chance: Tensor, size: Tensor) -> Tensor:
+    """A shuffle of each row's own samples; what is beyond them goes last."""
+    beyond = torch.arange(chance.shape[1], device=chance.device) >= size[:, None]
+    return chance.masked_fill(beyond, 2.0).argsort(dim=1, stable=True)
+
+
+def widths(size: int, batch: int, epochs: int, *, even: bool, least: int) -> list[int]:
+    """How many samples each batch of a round has: see `batches`."""
+    steps = -(-size // batch)
+    last = max(size - (steps - 1) * batch, least) if even else batch
+    return ([batch] * (steps - 1) + [last]) * epochs
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ Build = Callable[[], nn.Module]
 Model = str | Build
 """A model by name, or whatever makes one."""
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ def _plan(
         model=name,
         dtype=DTYPES[config.precision],
         device=config.device,
+        half=config.precision == "bf16",
     )
     members, learner = _members(learners, seeds, parts), Learner(blueprint)
     least = _least_batch(learner, members, data.classes)

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import nn
 
 from consilience.config import Config, make_config, method_table
@@ -21,11 +20,10 @@ from consilience.data import Dataset, load
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.simulation.cohort import CohortPlan
 from consilience.simulation.engine import Engine
+from consilience.simulation.engines import check_device, open_engine, reproducibly
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.history import History
-from consilience.simulation.loop import LoopEngine, default_workers
 from consilience.simulation.marks import marks
 from consilience.simulation.memory import held_mb
 from consilience.simulation.result import Result
@@ -35,7 +33,6 @@ from consilience.simulation.scene import Model, Scene, set_scene
 OnRound = Callable[[str, int, int, History], None]
 """Called after each round with the method's name, the round, how many there will be, and the history so far."""
 _SAVE_SECONDS = 30.0  # between checkpoints; resuming gives the same bits from any of them
-_WORTH_WORKERS = 5.0  # seconds of work, roughly, below which starting processes takes longer
 
 
 def simulate(
@@ -72,11 +69,11 @@ def simulate(
     watched = on_round is not None and sys.stderr.isatty()  # then a download shows how far it is
     dataset = data if isinstance(data, Dataset) else _load(config, watched)
     models = _models(model, config)
-    _check_device(config.device)
+    check_device(config.device)
     scene = set_scene(config, chosen, dataset, models)
     if out is not None:
         folder = RunFolder.create(Path(out), config)
-    with LoopEngine(list(scene.plans), dataset, _workers(config, scene)) as engine:
+    with reproducibly(config.deterministic), open_engine(config, scene, dataset) as engine:
         return _Run(config, scene, engine, folder, on_round, marks(dataset, chosen)).go()
 
 
@@ -126,32 +123,6 @@ def _models(model: Model | Sequence[Model] | None, config: Config) -> Sequence[M
                 f"`lambda: SplitModel(...)`, for every learner needs weights of its own"
             )
     return models
-
-
-def _check_device(device: str) -> None:
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        raise ConfigurationError(f"unknown device {device!r}; there are cpu, cuda and cuda:NUMBER") from None
-    if kind not in ("cpu", "cuda"):
-        raise ConfigurationError(f"device {device!r} cannot be used; there are cpu, cuda and cuda:NUMBER")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError(f"device {device!r} was asked for, but this machine has no GPU that torch can use")
-
-
-def _workers(config: Config, scene: Scene) -> int:
-    """As many processes as asked for; else one a core where there is enough to do."""
-    if config.workers is not None:
-        return config.workers
-    seconds = config.rounds * config.participation * sum(_seconds(plan) for plan in scene.plans)
-    rows = sum(len(plan.members) for plan in scene.plans)
-    return min(default_workers(), rows) if seconds > _WORTH_WORKERS else 0
-
-
-def _seconds(plan: CohortPlan) -> float:
-    """What a round of a cohort takes on one core, within a factor of a few."""
-    samples = int(plan.members.sizes.sum()) * plan.schedule.epochs
-    return 1e-3 * samples / plan.schedule.batch_size + 5e-9 * samples * plan.parameters
 
 
 class _Run:

@@ -1,0 +1,85 @@
+"""Which engine runs a simulation."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from consilience.config import Config
+from consilience.data import Dataset
+from consilience.errors import ConfigurationError
+from consilience.learner import Learner
+from consilience.simulation.cohort import CohortPlan
+from consilience.simulation.loop import LoopEngine, default_workers
+from consilience.simulation.scene import Scene
+from consilience.simulation.stack import StackEngine
+from consilience.simulation.stackable import refuse_unstackable
+
+log = logging.getLogger("consilience")
+
+_WORTH_WORKERS = 5.0  # seconds of work, roughly, below which starting processes takes longer
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that is not there."""
+    try:
+        kind = torch.device(device).type
+    except RuntimeError:
+        raise ConfigurationError(f"unknown device {device!r}; there are cpu, cuda and cuda:NUMBER") from None
+    if kind not in ("cpu", "cuda"):
+        raise ConfigurationError(f"device {device!r} cannot be used; there are cpu, cuda and cuda:NUMBER")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError(f"device {device!r} was asked for, but this machine has no GPU that torch can use")
+
+
+@contextmanager
+def reproducibly(wanted: bool) -> Iterator[None]:
+    """Where it is wanted, let torch take only operations that give the same bits every time."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the GPU is first used
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
+def open_engine(config: Config, scene: Scene, data: Dataset) -> LoopEngine | StackEngine:
+    """The engine asked for; on its own account the stack on a GPU, where every model can be stacked, else the loop."""
+    if config.engine == "stack" or (config.engine == "auto" and _suits_stack(config, scene)):
+        engine = StackEngine(list(scene.plans), data)
+        log.info("%s", engine.room.in_words())
+        return engine
+    return LoopEngine(list(scene.plans), data, _workers(config, scene))
+
+
+def _suits_stack(config: Config, scene: Scene) -> bool:
+    if torch.device(config.device).type != "cuda":
+        return False
+    try:
+        for plan in scene.plans:
+            refuse_unstackable(Learner(plan.blueprint))
+    except ConfigurationError as error:
+        log.warning("the loop is used on %s, far slower than a stack: %s", config.device, error)
+        return False
+    return True
+
+
+def _workers(config: Config, scene: Scene) -> int:
+    """As many processes as asked for; else one a core where there is enough to do."""
+    if config.workers is not None:
+        return config.workers
+    seconds = config.rounds * config.participation * sum(_seconds(plan) for plan in scene.plans)
+    rows = sum(len(plan.members) for plan in scene.plans)
+    return min(default_workers(), rows) if seconds > _WORTH_WORKERS else 0
+
+
+def _seconds(plan: CohortPlan) -> float:
+    """What a round of a cohort takes on one core, within a factor of a few."""
+    samples = int(plan.members.sizes.sum()) * plan.schedule.epochs
+    return 1e-3 * samples / plan.schedule.batch_size + 5e-9 * samples * plan.parameters

@@ -1,0 +1,287 @@
+"""Learners of a cohort drawn up side by side, to be trained as one.
+
+Their state is copied into tensors that stay where they are, so that a step can be recorded once and replayed; the
+learner's own code runs under `vmap`, and one optimiser moves all rows. What was copied goes back when the work is done:
+until then the cohort is as it was, and work that did not fit the memory can be done again in smaller parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from consilience.body import OPTIMISER
+from consilience.learner import Batch, Learner, Row, Seen
+from consilience.randomness import uniform
+from consilience.simulation.bank import Stacked, one_of
+from consilience.simulation.cohort import Cohort
+from consilience.simulation.graphs import Graphs
+from consilience.simulation.hands import Data
+from consilience.simulation.plan import stacked_batches, widths
+
+Put = dict[str, tuple[dict[str, Tensor], Tensor]]
+"""What learners put up, by exchange: tensors (rows, ...), and weights."""
+
+
+class Formation:
+    """So many rows of a cohort, all with batches of one width at every step."""
+
+    def __init__(self, learner: Learner, cohort: Cohort, data: Data, rows: int, even: bool, pass_rows: int) -> None:
+        self.learner, self.plan, self.data, self.even, self.pass_rows = learner, cohort.plan, data, even, pass_rows
+        self.device = device = data.inputs.device
+        self.state = {
+            k: torch.empty((rows, *t.shape[1:]), dtype=t.dtype, device=device) for k, t in cohort.state.items()
+        }
+        self.index = torch.from_numpy(cohort.plan.members.index).to(device)
+        whole = {
+            k: torch.zeros(rows, dtype=torch.int64, device=device)
+            for k in ("seed", "learner", "start", "size", "steps")
+        }
+        self.seed, self.who, self.start, self.size, self.steps = whole.values()
+        self.longest, schedule = int(cohort.plan.members.sizes.max()), cohort.plan.schedule
+        self.most = len(widths(self.longest, schedule.batch_size, schedule.epochs, even=even, least=schedule.least))
+        self.round, self.at = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
+        self.chosen = torch.zeros((self.most, rows, schedule.batch_size), dtype=torch.int64, device=device)
+        self.active = torch.zeros((self.most, rows), dtype=torch.bool, device=device)
+        self.losses = torch.zeros((rows, 1 + len(learner.exchanges)), dtype=torch.float64, device=device)
+        self.summed = None if learner.all_trained else torch.zeros_like(self.state["parameters"])
+        self.held: dict[tuple[tuple[str, bool], ...], dict[str, Stacked]] = {}
+        self.put: Put = {}
+        self.seen: Seen = {}
+        self.graphs = Graphs(device)
+
+    # -- coming and going ----------------------------------------------------------------------------------------------
+
+    def enter(self, cohort: Cohort, rows: np.ndarray, round_: int, held: Mapping[str, Stacked]) -> None:
+        """These rows of the cohort take their places, with the answers they hold."""
+        index = torch.from_numpy(rows).to(cohort.state["step"].device)
+        for key, tensor in self.state.items():
+            tensor.copy_(_rows(cohort.state[key], index))
+        members, batch = cohort.plan.members, cohort.plan.schedule.batch_size
+        sizes = members.sizes[rows]
+        for tensor, values in (
+            (self.seed, members.seed[rows]),
+            (self.who, members.learner[rows]),
+            (self.start, members.start[rows]),
+            (self.size, sizes),
+            (self.steps, -(-sizes // batch)),
+        ):
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+        self.round.fill_(round_)
+        # How wide each step is, and whether some rows have fewer of them: known here, so that nothing asks the GPU.
+        schedule = cohort.plan.schedule
+        self.widths = widths(int(sizes.max()), batch, schedule.epochs, even=self.even, least=schedule.least)
+        self.ragged = bool((sizes.max() - 1) // batch != (sizes.min() - 1) // batch)
+        self.kind = tuple((name, answers.shared) for name, answers in held.items())
+        if self.kind not in self.held:
+            self.held[self.kind] = {name: answers.clone() for name, answers in held.items()}
+        for name, answers in held.items():
+            self.held[self.kind][name].copy_(answers)
+
+    def leave(self, cohort: Cohort, rows: np.ndarray) -> None:
+        """Back into the cohort."""
+        home = cohort.state["step"].device
+        index = torch.from_numpy(rows).to(home)
+        for key, tensor in self.state.items():
+            if len(index) == len(cohort.state[key]):
+                cohort.state[key].copy_(tensor)
+            else:
+                cohort.state[key].index_copy_(0, index, tensor.to(home))
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def train(self) -> Tensor:
+        """A round's local steps; the mean of each loss term over a learner's batches, (rows, terms)."""
+        self.learner.mode(training=True)
+        if self.plan.schedule.reset:
+            for key in ("step", *(f"optimiser.{s}" for s in self.learner.optimiser.slots)):
+                self.state[key].zero_()
+        self.graphs.run("deal", self._deal)
+        for width in self.widths:
+            self.graphs.run(("step", width, self.ragged, self.kind), partial(self._step, width))
+        taken = (self.steps * self.plan.schedule.epochs)[:, None]
+        if self.summed is not None:
+            self.summed /= taken
+        return self.losses / taken
+
+    def _deal(self) -> None:
+        """Plan the round's batches."""
+        schedule = self.plan.schedule
+        steps = self.steps * schedule.epochs
+        positions = stacked_batches(
+            self.seed,
+            self.round,
+            self.who,
+            self.size,
+            self.steps,
+            self.longest,
+            self.most,
+            schedule.batch_size,
+            schedule.epochs,
+        )
+        self.chosen.copy_(self.index[self.start[:, None] + positions])
+        self.active.copy_(torch.arange(self.most, device=self.device)[:, None] < steps)
+        self.at.zero_()
+        self.losses.zero_()
+        if self.summed is not None:
+            self.summed.zero_()
+
+    def _step(self, width: int) -> None:
+        """One step of every learner that has one left."""
+        learner, state = self.learner, self.state
+        chosen = self.chosen.index_select(0, self.at)[0, :, :width]  # (rows, width)
+        active = self.active.index_select(0, self.at)[0] if self.ragged else None  # (rows,)
+        inputs, targets = self.data.inputs[chosen], self.data.targets[chosen]
+        draws = {o.name: self._draws(o.name, o.batch_draws, width, self.at) for o in learner.owners if o.batch_draws}
+        views, buffers = learner.tensors(state)
+        leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
+        buffers = {name: view.clone() for name, view in buffers.items()}  # changed in place, each in one piece
+        loss, terms, seen = self._each(self._losses)(leaves, buffers, inputs, targets, draws)
+        gradients = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            self._move(learner.parameters.flat(dict(zip(leaves, gradients, strict=True))), active)
+            self._keep(learner.laid(buffers), active)
+            if any(e.steps for e in learner.exchanges):
+                self._keep_pace(inputs, targets, draws, seen, active)
+            self.losses += terms if active is None else torch.where(active[:, None], terms, torch.zeros_like(terms))
+        self.at += 1
+
+    def _losses(
+        self, row: Row, held: Any, parameters: Row, buffers: Row, inputs: Tensor, targets: Tensor, draws: Row
+    ) -> tuple[Tensor, Tensor, Seen]:
+        """For one learner."""
+        with self.learner.dressed(row, parameters, buffers):
+            received = {name: one_of(parts) for name, parts in held.items()}
+            loss, terms, seen = self.learner.losses(Batch(inputs, targets, draws), row["samples"], received)
+        wanted = any(e.steps for e in self.learner.exchanges)
+        return loss, terms, {k: v for k, v in seen.items() if wanted}
+
+    def _move(self, gradient: Tensor, active: Tensor | None) -> None:
+        """One optimiser for all rows, each with its own count of steps and, where it varies, its own settings."""
+        learner, state = self.learner, self.state
+        one = 1 if active is None else active.to(torch.int64)
+        step = state["step"] + one
+        slots = {s: state[f"optimiser.{s}"] for s in learner.optimiser.slots}
+        optimiser = learner.varied(learner.blueprint.optimiser, OPTIMISER, {k: t[:, None] for k, t in self._settings()})
+        moved, kept = optimiser.update(state["parameters"], gradient, slots, step[:, None])
+        if self.summed is not None:
+            self.summed += gradient if active is None else gradient * active[:, None]
+            moved = torch.where(learner.trained, moved, state["parameters"])
+        self._keep({"parameters": moved, "step": step} | {f"optimiser.{s}": v for s, v in kept.items()}, active)
+
+    def _settings(self) -> Iterator[tuple[str, Tensor]]:
+        return ((k, t) for k, t in self.state.items() if k.startswith("setting."))
+
+    def _keep(self, new: Mapping[str, Tensor], active: Tensor | None) -> None:
+        """Take new values, but not for learners with nothing left to do."""
+        for key, value in new.items():
+            old = self.state[key]
+            stays = None if active is None else active.reshape(-1, *(1,) * (old.ndim - 1))
+            old.copy_(value if stays is None else torch.where(stays, value, old))
+
+    def _keep_pace(self, inputs: Tensor, targets: Tensor, draws: Row, seen: Seen, active: Tensor | None) -> None:
+        """Let exchanges' own states move with the step just made."""
+        before = {k: t.clone() for k, t in self.state.items() if k.startswith("state.")}
+
+        def pace(row: Row, held: Any, inputs: Tensor, targets: Tensor, draws: Row, seen: Seen) -> Tensor:
+            with self.learner.dressed(row, *self.learner.tensors(row)):
+                self.learner.keep_pace(Batch(inputs, targets, draws), row["samples"], seen)
+            return row["samples"]  # something must come back
+
+        self._each(pace)(inputs, targets, draws, seen)
+        if active is not None:
+            self._keep(before, ~active)
+
+    # -- after training ------------------------------------------------------------------------------------------------
+
+    def represent(self, names: tuple[str, ...]) -> None:
+        """One pass over everybody's samples, where any of these exchanges looks at them."""
+        self.learner.mode(training=False)
+        if self.learner.looks(names):
+            self.graphs.run("represent", self._represent)
+
+    @torch.no_grad()
+    def _represent(self) -> None:
+        column = torch.arange(self.longest, device=self.device)
+        positions = self.index[self.start[:, None] + torch.minimum(column, self.size[:, None] - 1)]  # (rows, longest)
+        valid = (column < self.size[:, None]).to(self.learner.dtype)
+        seen = self._each(self._seen)(self.data.inputs[positions], self.data.targets[positions], valid)
+        if not self.seen:
+            self.seen = _copied(seen)
+        _copy(self.seen, seen)
+
+    def _seen(self, row: Row, held: Any, inputs: Tensor, targets: Tensor, valid: Tensor) -> Seen:
+        """For one learner."""
+        with self.learner.dressed(row, *self.learner.tensors(row)):
+            return self.learner.represent(inputs, targets, valid, rows=self.pass_rows)
+
+    def contribute(self, names: tuple[str, ...], up: np.ndarray) -> Put:
+        """What every learner puts up for these exchanges; only those that are up do, and remember what was rounded."""
+        errors = {k: t.clone() for k, t in self.state.items() if k.startswith("error.")} if not up.all() else {}
+        self.graphs.run(("contribute", names, self.kind), partial(self._contribute, names))
+        if errors:
+            self._keep(errors, torch.from_numpy(~up).to(self.device))
+        return {name: self.put[name] for name in names}
+
+    @torch.no_grad()
+    def _contribute(self, names: tuple[str, ...]) -> None:
+        wanted = {e.name: e.sample_draws for e in self.learner.exchanges if e.name in names and e.sample_draws}
+        last = torch.full_like(self.at, -1)
+        draws = {name: self._draws(name, k, self.longest, last) for name, k in wanted.items()}
+        looking = self.learner.looks(names)
+        put = self._each(partial(self._put_up, names))(self.seen if looking else {}, draws)
+        for name, (tensors, weight) in put.items():
+            if name not in self.put:
+                self.put[name] = ({k: t.clone() for k, t in tensors.items()}, weight.clone())
+            _copy(self.put[name][0], tensors)
+            self.put[name][1].copy_(weight)
+
+    def _put_up(self, names: tuple[str, ...], row: Row, held: Any, seen: Seen, draws: Row) -> Put:
+        """For one learner."""
+        received = {name: one_of(held[name]) for name in names}
+        with self.learner.dressed(row, *self.learner.tensors(row)):
+            seen = seen or self.learner.nothing()
+            put = self.learner.contribute(seen, row["samples"], draws, received, row.get("summed"))
+        return {name: (dict(p.tensors), p.weight) for name, p in put.items()}
+
+    # -- under vmap ----------------------------------------------------------------------------------------------------
+
+    def _each(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The work of one learner, done for all rows: it is handed the row, the answers it holds, and its share."""
+        held = self.held[self.kind]
+        rows = self.state | {"samples": self.size.to(self.learner.dtype)}
+        if self.summed is not None:
+            rows = rows | {"summed": self.summed}
+        answers = {name: stacked.parts for name, stacked in held.items()}
+        dims = {name: ({k: d for k in s.tensors}, c, f) for name, s in held.items() for d, c, f in [s.dims]}
+
+        def all_rows(*shares: Any) -> Any:
+            return vmap(work, in_dims=(0, dims, *(0 for _ in shares)))(rows, answers, *shares)
+
+        return all_rows
+
+    def _draws(self, owner: str, wanted: int, columns: int, step: Tensor) -> Tensor:
+        """(rows, wanted, columns) uniform numbers, the same as the loop's."""
+        across = torch.arange(wanted, device=self.device)[:, None], torch.arange(columns, device=self.device)
+        seed, who = self.seed[:, None, None], self.who[:, None, None]
+        drawn: Tensor = uniform(f"draws {owner}", seed, self.round, who, step, *across)
+        return drawn
+
+
+def _rows(stacked: Tensor, index: Tensor) -> Tensor:
+    return stacked if len(index) == len(stacked) else stacked.index_select(0, index)
+
+
+def _copied(seen: Seen) -> Seen:
+    return {k: _copied(v) if isinstance(v, dict) else v.clone() for k, v in seen.items()}
+
+
+def _copy(into: Seen, seen: Seen) -> None:
+    for key, value in seen.items():
+        _copy(into[key], value) if isinstance(value, dict) else into[key].copy_(value)

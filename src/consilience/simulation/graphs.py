@@ -1,0 +1,45 @@
+"""Work that is the same every time, recorded once on a GPU and replayed: that costs what launching one kernel does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import torch
+
+_WARM = 2  # times that work is done as it is before it is recorded: libraries choose their kernels then
+
+
+class Graphs:
+    """Recorded work by key. The work must read from and write into tensors that stay where they are."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.on = device.type == "cuda"
+        self._times: dict[Hashable, int] = {}
+        self._recorded: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if self.on else None
+
+    def run(self, key: Hashable, work: Callable[[], None]) -> None:
+        """Do the work: by itself at first, and where there is no GPU; then by replaying it."""
+        if not self.on:
+            work()
+        elif self._times.setdefault(key, 0) < _WARM:
+            self._times[key] += 1
+            self._aside(work)
+        else:
+            if key not in self._recorded:
+                self._record(key, work)
+            self._recorded[key].replay()
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """On a stream of its own, as recording will be."""
+        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(here)
+        with torch.cuda.stream(aside):
+            work()
+        here.wait_stream(aside)
+
+    def _record(self, key: Hashable, work: Callable[[], None]) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        self._recorded[key] = graph

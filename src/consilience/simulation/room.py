@@ -1,0 +1,119 @@
+"""How many learners fit on a device at once: reckoned before a run from what a learner's state and one step take."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from consilience.data import Dataset
+from consilience.learner import Learner
+from consilience.simulation.cohort import CohortPlan
+
+log = logging.getLogger("consilience")
+
+_USED = 0.85  # of what is free: the rest is for what libraries take for themselves
+_STEP = 2.5  # what a step takes, as a multiple of what the forward pass keeps for the backward one
+_MOVES = 5  # vectors of a learner's parameters that are there while an optimiser moves them
+_PASS = 2**31  # bytes for samples seen at once when nothing is trained
+_UNKNOWN = 2**33  # bytes of main memory, where the system does not tell
+_VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
+
+
+class Room:
+    """What fits: `rows` learners of each cohort at once, with their state at `home`."""
+
+    def __init__(self, learners: Sequence[Learner], plans: Sequence[CohortPlan], data: Dataset) -> None:
+        self.device = torch.device(plans[0].blueprint.device)
+        self.free = free_bytes(self.device)
+        item = plans[0].blueprint.dtype.itemsize
+        self.data = (data.inputs.size + data.test_inputs.size) * item + (data.targets.size + data.test_targets.size) * 8
+        self.needs = [Needs(learner, plan) for learner, plan in zip(learners, plans, strict=True)]
+        self.counts = [len(plan.members) for plan in plans]
+        self.state = sum(need.state * n for need, n in zip(self.needs, self.counts, strict=True))
+        budget = _USED * self.free - self.data
+        fits = self.state < 0.5 * budget
+        self.home = self.device if fits else torch.device("cpu")
+        budget -= self.state if fits else 0
+        self.rows = [need.fit(budget, n) for need, n in zip(self.needs, self.counts, strict=True)]
+
+    def shrink(self, cohort: int, rows: int) -> None:
+        """Less fitted than was reckoned: take fewer learners at once from now on."""
+        self.rows[cohort] = rows
+        log.warning("out of memory on %s: going on with %d learners at a time", self.device, rows)
+
+    def pass_rows(self, cohort: int, rows: int) -> int:
+        """How many samples of each learner to see at once when nothing is trained."""
+        return max(1, int(_PASS // (rows * self.needs[cohort].sample)))
+
+    def in_words(self) -> str:
+        """What fits, in a line."""
+        parts = []
+        for need, n, rows in zip(self.needs, self.counts, self.rows, strict=True):
+            groups = -(-n // rows)
+            cut = "at once" if groups == 1 else f"in {groups} groups of {rows}"
+            parts.append(
+                f"{n} learners of {need.model} {cut} ({_size(need.state)} each, {_size(need.step)} for a step)"
+            )
+        where = "" if self.home == self.device else f"; their {_size(self.state)} of state stay in main memory"
+        return f"{self.device}, {_size(self.free)} free: {_size(self.data)} of data; {'; '.join(parts)}{where}"
+
+
+class Needs:
+    """What a learner of a cohort takes, in bytes: its state, a step, and a sample seen in a pass."""
+
+    def __init__(self, learner: Learner, plan: CohortPlan) -> None:
+        self.model, self.batch = learner.task.model, plan.schedule.batch_size
+        self.state = sum(t.nbytes for t in learner.template().values())
+        kept, largest = _kept(learner, self.batch)
+        self.sample = max(kept // self.batch, 1)
+        self.step = int(_STEP * kept) + _MOVES * learner.gradient.nbytes
+        seen = learner.task.width + math.prod(learner.task.inputs)  # of each sample, in the pass that exchanges share
+        self.passed = int(plan.members.sizes.max()) * 2 * seen * learner.dtype.itemsize if learner.channels else 0
+        self.largest = largest
+
+    def fit(self, budget: float, rows: int) -> int:
+        """How many rows fit into so many bytes, of `rows`; groups of nearly one size."""
+        most = max(1, min(int(budget // (self.state + self.step + self.passed)), _VALUES // max(self.largest, 1)))
+        groups = -(-rows // most)
+        return -(-rows // groups)
+
+
+def _kept(learner: Learner, batch: int) -> tuple[int, int]:
+    """Bytes that one learner's forward pass keeps for the backward one, and how many values the largest tensor has."""
+    seen: dict[int, tuple[int, int]] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        seen[tensor.data_ptr()] = tensor.nbytes, tensor.numel()
+        return tensor
+
+    learner.mode(training=True)
+    objective = learner.role.objective
+    inputs = torch.zeros((batch, *learner.task.inputs), dtype=learner.dtype, device=learner.device)
+    draws = torch.zeros((objective.batch_draws, batch), dtype=torch.float64, device=learner.device)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        learner.forward(objective.prepare(inputs, draws))
+    return sum(size for size, _ in seen.values()), max((n for _, n in seen.values()), default=1)
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a device has left."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        told = Path("/proc/meminfo").read_text(encoding="ascii")
+    except OSError:  # not on Linux
+        return _UNKNOWN
+    return int(told.partition("MemAvailable:")[2].split()[0]) * 1024
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} GiB"

@@ -1,0 +1,295 @@
+"""The stack engine: all learners of an architecture in one step, whatever federation they belong to.
+
+Each architecture is a stack of its own. State and data lie on the device; rows are cut into groups only where they do
+not fit, and where even a group does not, it is halved and the work goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from consilience.data import Dataset
+from consilience.errors import ConsilienceError
+from consilience.learner import Learner, Row
+from consilience.simulation.arena import plain
+from consilience.simulation.bank import Bank, one_of
+from consilience.simulation.cohort import Cohort, CohortPlan, stacked_shapes
+from consilience.simulation.formation import Formation, Put
+from consilience.simulation.hands import Data
+from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
+from consilience.simulation.room import Room
+from consilience.simulation.stackable import in_words, refuse_unstackable
+
+_KEPT = 4  # formations kept ready
+
+
+class StackEngine:
+    """Holds the cohorts' state and does jobs on it, a whole stack of learners at a time."""
+
+    name = "stack"
+    processes: tuple[int, ...] = ()
+
+    def __init__(self, plans: list[CohortPlan], data: Dataset) -> None:
+        self.device, dtype = torch.device(plans[0].blueprint.device), plans[0].blueprint.dtype
+        self.learners = [Learner(plan.blueprint) for plan in plans]
+        for learner in self.learners:
+            refuse_unstackable(learner)
+        self.room = Room(self.learners, plans, data)
+        self.data = Data(
+            *(
+                torch.from_numpy(array).to(self.device, dtype if array.ndim > 1 else torch.int64)
+                for array in (data.inputs, data.targets, data.test_inputs, data.test_targets)
+            )
+        )
+        self.cohorts = [
+            Cohort(plan, self._state(plan, learner)) for plan, learner in zip(plans, self.learners, strict=True)
+        ]
+        self.bank = Bank(self.device)
+        self.put: Put = {}
+        self._formations: dict[tuple[int, int, bool], Formation] = {}
+
+    def _state(self, plan: CohortPlan, learner: Learner) -> dict[str, Tensor]:
+        return plain(stacked_shapes(learner.template(), len(plan.members)), self.room.home)
+
+    @property
+    def like(self) -> Tensor:
+        """An array of the kind, and in the place, that channels should keep."""
+        return self.data.inputs
+
+    def cut(self, kind: type[Job], cohort: int, rows: np.ndarray) -> list[np.ndarray]:
+        """As many rows as fit at once."""
+        size = self.room.rows[cohort]
+        return [rows[i : i + size] for i in range(0, len(rows), size)]
+
+    def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Done]]:
+        """Do jobs and give their results in order; what was put up stays until the next result is asked for."""
+        for job in jobs:
+            yield job, self._do(job)
+
+    def _do(self, job: Job) -> Done:
+        if isinstance(job, Learn):
+            self.learn(job)
+            return Done()
+        with in_words(self.learners[job.cohort]):
+            match job:
+                case Work():
+                    return self._work(job)
+                case Receive():
+                    return self._receive(job)
+                case Evaluate():
+                    return self._evaluate(job)
+
+    def learn(self, job: Learn) -> None:
+        """Hear new answers."""
+        self.bank.learn(job)
+
+    def contributions(self, job: Work, name: str) -> tuple[dict[str, Tensor], Tensor]:
+        """What the rows of a job just done have put up for an exchange: tensors (rows, ...) and weights."""
+        return self.put[name]
+
+    def state(self) -> dict[str, Tensor]:
+        """Every learner's state, for a checkpoint."""
+        return {f"{i}.{k}": t for i, c in enumerate(self.cohorts) for k, t in c.state.items()}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+        for key, tensor in self.state().items():
+            tensor.copy_(state[key])
+
+    # -- work ----------------------------------------------------------------------------------------------------------
+
+    def _work(self, job: Work) -> Done:
+        """In one formation, or in several where rows have batches of unlike widths or do not fit at once."""
+        learner, clock = self.learners[job.cohort], _Clock(self.device)
+        losses = np.zeros((len(job.rows), 1 + len(learner.exchanges)))
+        right = np.zeros((len(job.rows), learner.task.classes), dtype=np.int64) if job.evaluate else None
+        finite = np.ones((len(job.rows), 1 + len(job.put)), dtype=bool)
+        self.put, waiting = {}, self._drawn_up(job)
+        while waiting:
+            entries = waiting.pop(0)
+            try:
+                told = self._work_some(job, entries, clock)
+            except torch.OutOfMemoryError as error:
+                waiting = self._smaller(job.cohort, entries, error) + waiting
+                continue
+            losses[entries], finite[entries] = told[0], told[1]
+            if right is not None:
+                right[entries] = told[2]
+        return Done(losses, right, _nonsense(job, finite), clock.each(len(job.rows)))
+
+    def _drawn_up(self, job: Work) -> list[np.ndarray]:
+        """Entries of the job whose batches have one width at every step, as many together as fit."""
+        members = self.cohorts[job.cohort].plan.members
+        kinds = np.where(members.even[job.rows], members.sizes[job.rows], 0)
+        groups = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
+        return [some for group in groups for some in self.cut(Work, job.cohort, group)]
+
+    def _smaller(self, cohort: int, entries: np.ndarray, error: Exception) -> list[np.ndarray]:
+        """The same entries in halves, after everything that can be freed is."""
+        self._formations.clear()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if len(entries) == 1:
+            raise ConsilienceError(
+                f"one learner of model {self.learners[cohort].task.model!r} does not fit into the memory of "
+                f"{self.device}; take smaller batches or a smaller model"
+            ) from error
+        self.room.shrink(cohort, -(-len(entries) // 2))
+        return self.cut(Work, cohort, entries)
+
+    def _work_some(self, job: Work, entries: np.ndarray, clock: _Clock) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Losses, what is finite of parameters and of each exchange's contribution, and test samples told right."""
+        cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
+        rows, up = job.rows[entries], job.up[entries]
+        formation = self._formation(job.cohort, rows)
+        held = {name: numbers[entries] for name, numbers in job.held.items()}
+        formation.enter(cohort, rows, job.round, self.bank.of(held, held))
+        losses = formation.train() if job.train else formation.losses.zero_()
+        clock.lap("train")
+        right = self._right(job.cohort, formation.state) if job.evaluate else torch.zeros(0)
+        clock.lap("evaluate")
+        finite = [torch.isfinite(formation.state["parameters"].sum(1))]
+        if job.put and up.any():
+            formation.represent(job.put)
+            clock.lap("represent")
+            put = formation.contribute(job.put, up)
+            finite += [_finite(*put[name]) for name in job.put]
+            self._take(put, entries, len(job.rows))
+        else:
+            finite += finite * len(job.put)
+        formation.leave(cohort, rows)
+        told = torch.cat([losses, torch.stack(finite, dim=1)], dim=1).numpy(force=True)
+        clock.lap("exchange")
+        terms = 1 + len(learner.exchanges)
+        checked = told[:, terms:] > 0
+        checked[~up, 1:] = True
+        return told[:, :terms], checked, right.numpy(force=True)
+
+    def _formation(self, cohort: int, rows: np.ndarray) -> Formation:
+        even = bool(self.cohorts[cohort].plan.members.even[rows[0]])
+        key = cohort, len(rows), even
+        if key not in self._formations:
+            while len(self._formations) >= _KEPT:
+                del self._formations[next(iter(self._formations))]
+            self._formations[key] = Formation(
+                self.learners[cohort],
+                self.cohorts[cohort],
+                self.data,
+                len(rows),
+                even,
+                self.room.pass_rows(cohort, len(rows)),
+            )
+        return self._formations[key]
+
+    def _take(self, put: Put, entries: np.ndarray, rows: int) -> None:
+        """Keep what some entries of a job put up, beside what others did."""
+        if len(entries) == rows:
+            self.put = put
+            return
+        index = torch.from_numpy(entries).to(self.device)
+        for name, (tensors, weight) in put.items():
+            if name not in self.put:
+                whole = {k: t.new_zeros((rows, *t.shape[1:])) for k, t in tensors.items()}
+                self.put[name] = whole, weight.new_zeros((rows, *weight.shape[1:]))
+            for key, tensor in tensors.items():
+                self.put[name][0][key].index_copy_(0, index, tensor)
+            self.put[name][1].index_copy_(0, index, weight)
+
+    # -- answers and tests ---------------------------------------------------------------------------------------------
+
+    def _receive(self, job: Receive) -> Done:
+        learner, held = self.learners[job.cohort], self.bank.of(job.news, job.news)
+        state = self._rows(job.cohort, job.rows)
+        answers = {name: stacked.parts for name, stacked in held.items()}
+        dims = {name: ({k: d for k in s.tensors}, c, f) for name, s in held.items() for d, c, f in [s.dims]}
+
+        def one(row: Row, parts: Mapping[str, Any]) -> Row:
+            with learner.dressed(row, *learner.tensors(row)):
+                learner.receive({name: one_of(p) for name, p in parts.items()})
+            return row
+
+        vmap(one, in_dims=(0, dims))(state, answers)
+        if len(job.rows) < len(self.cohorts[job.cohort].plan.members) or self.room.home != self.device:
+            self._back(job.cohort, job.rows, state)
+        return Done()
+
+    def _evaluate(self, job: Evaluate) -> Done:
+        clock = _Clock(self.device)
+        right = self._right(job.cohort, self._rows(job.cohort, job.rows)).numpy(force=True)
+        clock.lap("evaluate")
+        return Done(right=right, seconds={"evaluate": clock.each(len(job.rows))["evaluate"]})
+
+    @torch.no_grad()
+    def _right(self, cohort: int, state: Row) -> Tensor:
+        """Test samples of each class told right, (rows, classes)."""
+        learner, rows = self.learners[cohort], self.room.pass_rows(cohort, len(state["step"]))
+
+        def one(row: Row) -> Tensor:
+            with learner.dressed(row, *learner.tensors(row)):
+                return learner.evaluate(self.data.test_inputs, self.data.test_targets, rows)
+
+        right: Tensor = vmap(one)(state)
+        return right
+
+    def _rows(self, cohort: int, rows: np.ndarray) -> Row:
+        """The state of some rows on the device: the state itself where they are all and it lies there."""
+        state = self.cohorts[cohort].state
+        if len(rows) == len(state["step"]):
+            return {k: t.to(self.device) for k, t in state.items()}
+        index = torch.from_numpy(rows).to(self.room.home)
+        return {k: t.index_select(0, index).to(self.device) for k, t in state.items()}
+
+    def _back(self, cohort: int, rows: np.ndarray, state: Row) -> None:
+        index = torch.from_numpy(rows).to(self.room.home)
+        for key, tensor in self.cohorts[cohort].state.items():
+            tensor.index_copy_(0, index, state[key].to(self.room.home))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._formations.clear()
+
+
+def _finite(tensors: Mapping[str, Tensor], weight: Tensor) -> Tensor:
+    """Whether all that each row puts up is finite, (rows,): a sum is not if a value is not."""
+    sums = [t.reshape(len(t), -1).sum(1) for t in (*tensors.values(), weight)]
+    return torch.isfinite(torch.stack(sums)).all(0)
+
+
+def _nonsense(job: Work, finite: np.ndarray) -> dict[int, str]:
+    bad = {}
+    for i in np.flatnonzero(~finite.all(1)).tolist():
+        wrong = [name for name, fine in zip(job.put, finite[i, 1:], strict=True) if not fine]
+        if job.train and not finite[i, 0]:
+            bad[i] = "a parameter is no number after training"
+        elif wrong:
+            bad[i] = f"exchange {wrong[0]!r} would put up what is no number"
+    return bad
+
+
+class _Clock:
+    """Seconds by phase, after the device has caught up."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self.laps[phase] = self.laps.get(phase, 0.0) + now - self._last
+        self._last = now
+
+    def each(self, rows: int) -> dict[str, np.ndarray]:
+        return {phase: np.full(rows, seconds / rows) for phase, seconds in self.laps.items()}
