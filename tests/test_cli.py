@@ -184,7 +184,7 @@ def test_pooled_data_is_learned_by_the_first_of_several_models(command: Command)
 
 def test_help_names_the_commands(command: Command) -> None:
     code, out, _ = command("--help")
-    assert code == 0 and all(name in out for name in ("run", "compare", "methods", "show"))
+    assert code == 0 and all(name in out for name in ("run", "compare", "sweep", "methods", "show"))
 
 
 # Settings: options, --set, files
@@ -192,12 +192,12 @@ def test_help_names_the_commands(command: Command) -> None:
 
 def test_every_setting_has_an_option_and_every_option_a_word_of_help() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for name in ("run", "compare"):
+    for name in ("run", "compare", "sweep"):
         options = {o: p for p in commands[name].params for o in p.opts if o.startswith("--")}
-        wanted = {f"--{field.replace('_', '-')}" for field in Config.model_fields if field != "method"}
+        wanted = {f"--{field.replace('_', '-')}" for field in set(Config.model_fields) - {"method", "variants"}}
         assert wanted < set(options)
         assert {"--out", "--resume", "--json", "--set"} < set(options)
-        assert ("--method" if name == "run" else "--methods") in options
+        assert ("--methods" if name == "compare" else "--method") in options
         assert all(p.help for p in options.values())
 
 
@@ -361,7 +361,7 @@ def test_ctrl_c_outside_the_rounds_says_how_to_go_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("consilience.simulation.simulate.LoopEngine", pressed)
+        patch.setattr("consilience.simulation.simulate.open_engine", pressed)
         code, out, err = command(asked, words, "fedavg", *SMALL, "--out", "mine", "--json")
     assert code == 130 and out == "" and err == f"stopped; go on with: consilience {asked} --resume mine\n"
     code, out, _ = command(asked, "--resume", "mine", "--json")

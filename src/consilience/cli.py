@@ -1,4 +1,4 @@
-"""The command: `consilience run | compare | methods | show`.
+"""The command: `consilience run | compare | sweep | methods | show`.
 
 Options mirror the keys of the configuration file; they are made from it, so that there is one list. What is asked for
 goes to standard output, everything else to standard error.
@@ -19,7 +19,7 @@ import typer
 
 import consilience
 from consilience.config import Config
-from consilience.errors import ConfigurationError, ConsilienceError
+from consilience.errors import CheckpointError, ConfigurationError, ConsilienceError
 
 if TYPE_CHECKING:
     from consilience.report.terminal import Screen
@@ -31,6 +31,7 @@ app = typer.Typer(
     help="Learn together without sharing data or models.",
 )
 
+_NO_OPTION = {"method", "variants"}
 COMPARED = "centralized, independent, alone, federated-distillation, fedavg, representation-sharing, voted, consilience"
 
 
@@ -64,7 +65,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(command, eval_str=True)
     parameters = [p for p in own.parameters.values() if p.name != "settings"]
     for name, field in Config.model_fields.items():
-        if name == "method":
+        if name in _NO_OPTION:
             continue
         kind = {int: int, float: float, bool: bool}.get(_plain_type(field.annotation), str)
         shown = f"{field.description} (default {field.default})" if field.default is not None else field.description
@@ -76,7 +77,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         )
 
     def wrapper(**given: Any) -> None:
-        names = set(Config.model_fields) - {"method"}
+        names = set(Config.model_fields) - _NO_OPTION
         settings = {k: given.pop(k) for k in list(given) if k in names}
         command(**given, settings={k: v for k, v in settings.items() if v is not None})
 
@@ -165,6 +166,47 @@ def compare(
 
 
 @app.command()
+@with_settings
+def sweep(
+    config: ConfigFile = None,
+    method: Annotated[
+        str | None, typer.Option(help="method to sweep, NAME or NAME:KEY=VALUE; see `consilience methods`")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=A,B,...", help="a setting and the values to try, such as method.kd=0,1,10; repeat it"
+        ),
+    ] = None,
+    out: Out = None,
+    resume: Resume = None,
+    json_: Json = False,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    """Run one method under every combination of settings, and name the best."""
+    from consilience.report.terminal import Screen
+    from consilience.simulation import sweep as sweeping
+    from consilience.simulation.compare import how_to_resume, new_folder
+
+    screen = Screen(json_)
+    if resume is not None:
+        _refuse_beside_resume(config, method, set_, out, settings)
+        work = sweeping.reopen(resume)
+    else:
+        grid, fixed = sweeping.axes(set_ or ())
+        wanted = _gather(config, fixed, settings or {}, method)
+        work = sweeping.begin(wanted, grid, out or new_folder(wanted, f"sweep-{wanted.method.name}"))
+    if work.apart:
+        screen.say(f"{', '.join(work.apart)} cannot differ within a run: {len(work.parts)} runs, one after the other")
+    with _told_how_to_go_on(screen, work.folder):
+        for finished in work.play(screen.on_round):
+            if not finished:
+                screen.say(f"stopped; go on with: {how_to_resume(work.folder)}")
+                raise typer.Exit(130)
+    screen.swept(work.outcomes(), work.folder)
+
+
+@app.command()
 def methods(
     data: Annotated[str, typer.Option(help="the task's data set, for the bytes")] = "mnist",
     model: Annotated[str | None, typer.Option(help="the learners' model, for the bytes")] = None,
@@ -184,14 +226,21 @@ def methods(
 
 @app.command()
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run or a comparison")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run, a comparison or a sweep")],
     json_: Json = False,
 ) -> None:
-    """Show what a run or a comparison came to."""
+    """Show what a run, a comparison or a sweep came to."""
     from consilience.report.terminal import Screen
+    from consilience.simulation import sweep as sweeping
     from consilience.simulation.compare import how_to_resume, summaries_of
 
     screen = Screen(json_)
+    if (folder / sweeping.PLAN).is_file():
+        outcomes = sweeping.reopen(folder).outcomes()
+        if not outcomes:
+            raise CheckpointError(f"{folder} has no finished part yet; go on with: {how_to_resume(folder)}")
+        screen.swept(outcomes, folder)
+        return
     found = summaries_of(folder)
     for summary in found:
         screen.each(summary)

@@ -64,6 +64,9 @@ class Config(BaseModel):
     precision: Literal["float32", "bf16", "float64"] = Field(
         "float32", description="of the model's arithmetic: float32, bf16 (weights stay float32) or float64"
     )
+    variants: tuple[dict[str, Any], ...] = Field(
+        (), description="settings in which federations of one run differ, as a sweep writes them"
+    )
     deterministic: bool = Field(False, description="on a GPU, the same bits every time, somewhat slower")
 
     @field_validator("lr")
@@ -77,6 +80,13 @@ class Config(BaseModel):
     def model_name(self) -> str:
         """The model asked for, or the one that suits the data."""
         return self.model or MODEL_OF.get(self.data, "mlp")
+
+    def variant(self, number: int) -> Config:
+        """The configuration of one of the variants alone."""
+        given = self.model_dump(exclude_none=True, exclude={"variants"})
+        for key, value in self.variants[number].items():
+            place(given, key, value)
+        return make_config(given)
 
     def to_toml(self) -> str:
         """The file that alone reproduces the run."""
@@ -139,15 +149,31 @@ def method_table(text: str) -> dict[str, Any]:
 
 def override(settings: dict[str, Any], text: str) -> None:
     """Apply `a.b=value` to nested settings; the value is read as TOML, or taken as a word."""
+    key, value = setting_of(text)
+    place(settings, key, parsed(value))
+
+
+def setting_of(text: str) -> tuple[str, str]:
+    """Key and value of `a.b=value`."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
         raise ConfigurationError(f"{text!r} is no setting; write KEY=VALUE, such as method.kd=3")
-    *folders, name = key.strip().split(".")
+    return key.strip(), value.strip()
+
+
+def parsed(value: str) -> Any:
+    """A value as TOML has it, or a word."""
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def place(settings: dict[str, Any], key: str, value: Any) -> None:
+    """Put a value at `a.b` in nested settings."""
+    *folders, name = key.split(".")
     for folder in folders:
         settings = settings.setdefault(folder, {})
         if not isinstance(settings, dict):
-            raise ConfigurationError(f"{text!r}: {folder!r} has no keys of its own")
-    try:
-        settings[name] = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        settings[name] = value.strip()
+            raise ConfigurationError(f"{key!r}: {folder!r} has no keys of its own")
+    settings[name] = value

@@ -41,6 +41,35 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     return table
 
 
+def sweep_table(outcomes: Sequence[Summary], most: int = 20) -> Table:
+    """One row a setting, the best first; those in which something was no number last."""
+    first = outcomes[0]
+    title = (
+        f"{first['method']} on {first['data']}, {first['model']}: {_count(len(outcomes), 'setting')}, "
+        f"{_count(first['learners'], 'learner')}, {_count(first['rounds'], 'round')}, {_count(first['seeds'], 'seed')}"
+    )
+    ranked = sorted(outcomes, key=lambda s: (bool(s["diverged"]), -(s["accuracy"]["mean"] or 0.0)))
+    more = f" {len(ranked) - most} more are in the tidy file." if len(ranked) > most else ""
+    table = plain_table(title, f"{SWEEP_CAPTION}{more}")
+    for key in first["set"]:
+        table.add_column(key, justify="right")
+    for heading in ("accuracy\n%", "± of\nlearners", "own\ndata", "up a\nround", "down a\nround", ""):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for rank, s in enumerate(ranked[:most]):
+        spread = s["accuracy"]["std_seeds"]
+        table.add_row(
+            *(f"{value}" for value in s["set"].values()),
+            _number(s["accuracy"]["mean"]) + ("" if spread is None else f" ±{spread:4.1f}"),
+            _number(s["accuracy"]["std_learners"]),
+            _number(s["accuracy_local"]["mean"]),
+            size(s["bytes"]["up"]),
+            size(s["bytes"]["down"]),
+            "no number" if s["diverged"] else "best" if rank == 0 else "",
+            style="bold" if rank == 0 else "",
+        )
+    return table
+
+
 def label(method: str, settings: Mapping[str, Any]) -> str:
     """A method and what was set of it."""
     return " ".join([method, *(f"{k}={v}" for k, v in settings.items())])
@@ -62,6 +91,12 @@ def plain_table(title: str, caption: str | None = None) -> Table:
 CAPTION = (
     "Accuracy on the test set after the last round: mean over learners, ± standard deviation over seeds; own data: "
     "weighted to each learner's own classes. Bytes: of a learner in a round; total: of a federation, both ways."
+)
+
+
+SWEEP_CAPTION = (
+    "Accuracy on the test set after the last round: mean over learners, ± standard deviation over seeds, which are the "
+    "same for every setting."
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from consilience.errors import CheckpointError
-from consilience.report.tables import comparison, label, plain_table
+from consilience.report.tables import comparison, label, plain_table, sweep_table
 from consilience.simulation.history import History
+from consilience.simulation.sweep import TIDY, best_of
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -31,6 +33,9 @@ class Screen:
         self._progress: Progress | None = None
         self._task: Any = None
         self._method = ""
+        log = logging.getLogger("consilience")
+        log.handlers, log.propagate = [_Said(self)], False
+        log.setLevel(logging.INFO)
 
     def on_round(self, method: str, round_: int, rounds: int, history: History) -> None:
         """Show how far a method has come."""
@@ -84,6 +89,17 @@ class Screen:
         if folder:
             self.say(f"kept in {folder}")
 
+    def swept(self, outcomes: Sequence[Mapping[str, Any]], folder: Path) -> None:
+        """All settings of a sweep, and the best of them."""
+        self._quiet()
+        for outcome in outcomes:
+            self.each(outcome)
+        if outcomes and not self.json:
+            self.out.print(sweep_table(outcomes))
+        if (best := best_of(outcomes)) is not None:
+            self.say(f"best: {in_words(best)}")
+        self.say(f"kept in {folder}; one line for each setting, seed and round in {folder / TIDY}")
+
     def print(self, table: Table) -> None:
         """Any table."""
         self.out.print(table)
@@ -108,6 +124,25 @@ class Screen:
             first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # or not tested yet
             table.add_row(label(method.name, method.settings), first, bars(curve), last)
         self.out.print(table)
+
+
+class _Said(logging.Handler):
+    """What the library has to say beside its results, said on the screen."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__()
+        self.screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.screen.say(record.getMessage())
+
+
+def in_words(outcome: Mapping[str, Any]) -> str:
+    """A setting and what it reached, with its spread."""
+    setting = " ".join(f"{key}={value}" for key, value in outcome["set"].items())
+    reached = outcome["accuracy"]
+    over = f"±{reached['std_seeds']:.2f} over {outcome['seeds']} seeds, " if reached["std_seeds"] is not None else ""
+    return f"{setting}: {reached['mean']:.2f} % ({over}±{reached['std_learners']:.2f} over learners)"
 
 
 def _curve(metrics: Path) -> list[float]:

@@ -6,7 +6,8 @@ evaluation see the same arrays either way. Rows are federations x learners: seed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -56,6 +57,7 @@ class CohortPlan:
     members: Members
     schedule: Schedule
     parameters: int  # how many a learner has
+    settings: Mapping[str, np.ndarray] = field(default_factory=dict)  # what varies, by part of the row, one value a row
 
 
 @dataclass

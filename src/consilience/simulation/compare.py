@@ -17,6 +17,7 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.simulation.folder import RunFolder, replace_file, storing
 from consilience.simulation.simulate import OnRound, simulate
+from consilience.simulation.sweep import PLAN as SWEEP
 
 _PLAN = "comparison.toml"
 
@@ -118,5 +119,6 @@ def summaries_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def how_to_resume(folder: Path) -> str:
-    """The command that goes on with a run or a comparison."""
-    return f"consilience {'compare' if (folder / _PLAN).is_file() else 'run'} --resume {folder}"
+    """The command that goes on with a run, a comparison or a sweep."""
+    command = "compare" if (folder / _PLAN).is_file() else "sweep" if (folder / SWEEP).is_file() else "run"
+    return f"consilience {command} --resume {folder}"

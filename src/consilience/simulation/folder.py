@@ -45,8 +45,11 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """An existing run's folder."""
         if not (path / "config.toml").is_file():
-            compared = (path / "comparison.toml").is_file()
-            hint = "it is a comparison: consilience compare --resume" if compared else "it has no config.toml"
+            kinds = {"comparison.toml": ("comparison", "compare"), "sweep.toml": ("sweep", "sweep")}
+            other = [
+                f"it is a {kind}: consilience {c} --resume" for f, (kind, c) in kinds.items() if (path / f).is_file()
+            ]
+            hint = other[0] if other else "it has no config.toml"
             raise ConfigurationError(f"{path} is no run folder: {hint}")
         return cls(path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from consilience.simulation.record import PHASES, Record
 class History:
     """Records by round; round 0 is what happened before the first."""
 
-    def __init__(self, seeds: tuple[int, ...], learners: int) -> None:
-        self.seeds, self.learners = seeds, learners
+    def __init__(self, seeds: tuple[int, ...], learners: int, variants: int = 1) -> None:
+        self.seeds, self.learners, self.variants = seeds, learners, variants
         self.records: list[Record] = []
         self.seconds = dict.fromkeys(PHASES, 0.0)
 
@@ -50,16 +51,26 @@ class History:
         for record in reversed(self.records):
             if not np.isnan(record[metric]).all():
                 return record[metric]
-        return np.full((len(self.seeds), self.learners), np.nan)
+        return np.full((self.variants * len(self.seeds), self.learners), np.nan)
+
+    def of(self, variant: int) -> History:
+        """What one of several variants has been like."""
+        own = History(self.seeds, self.learners)
+        mine = slice(variant * len(self.seeds), (variant + 1) * len(self.seeds))
+        own.records = [{key: values[mine] for key, values in record.items()} for record in self.records]
+        own.seconds = {phase: seconds / self.variants for phase, seconds in self.seconds.items()}
+        return own
 
     # -- lines of JSON -------------------------------------------------------------------------------------------------
 
     def lines(self, round_: int) -> Iterator[str]:
         """A round as lines, one a learner."""
         record = self.records[round_]
-        for f, seed in enumerate(self.seeds):
+        for f, (variant, seed) in enumerate(product(range(self.variants), self.seeds)):
             for learner in range(self.learners):
-                line: dict[str, Any] = {"round": round_, "seed": seed, "learner": learner}
+                line: dict[str, Any] = {"round": round_, "variant": variant, "seed": seed, "learner": learner}
+                if self.variants == 1:
+                    del line["variant"]
                 for key, values in record.items():
                     _nest(line, key, float(values[f, learner]))
                 yield json.dumps(line)
@@ -67,13 +78,15 @@ class History:
     def read(self, lines: Iterable[str], rounds: int, where: str) -> None:
         """Take rounds 0 to `rounds` from lines; later ones and a torn last line are left out."""
         blank: list[dict[str, np.ndarray]] = [{} for _ in range(rounds + 1)]
-        shape = (len(self.seeds), self.learners)
+        shape = (self.variants * len(self.seeds), self.learners)
         seen: set[tuple[int, int, int]] = set()
         columns: set[str] = set()
         for text in lines:
             try:
                 line = json.loads(text)
                 round_, f, learner = line.pop("round"), self.seeds.index(line.pop("seed")), line.pop("learner")
+                if self.variants > 1:
+                    f += range(self.variants)[line.pop("variant")] * len(self.seeds)
                 if not (0 <= round_ <= rounds and 0 <= learner < self.learners):
                     continue
                 flat = dict(_flatten(line))

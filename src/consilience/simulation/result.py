@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,21 @@ class Result:
     peak_memory_mb: float
     finished: bool = True
     folder: Path | None = None
+    diverged: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def variants(self) -> list[Result]:
+        """Each variant's outcome, where the run had several; the time is its share."""
+        seeds = len(self.history.seeds)
+        return [
+            replace(
+                self,
+                config=self.config.variant(i),
+                history=self.history.of(i),
+                diverged={f % seeds: what for f, what in self.diverged.items() if f // seeds == i},
+            )
+            for i in range(len(self.config.variants))
+        ]
 
     @property
     def accuracy(self) -> np.ndarray:
@@ -31,7 +47,14 @@ class Result:
         return self.history.last("accuracy")
 
     def summary(self) -> dict[str, Any]:
-        """The run as one JSON object."""
+        """The run as one JSON object; where it had several variants, with one more for each."""
+        if self.config.variants:
+            whole = replace(self, config=self.config.model_copy(update={"variants": ()}))
+            each = [
+                result.summary() | {"set": changes}
+                for result, changes in zip(self.variants, self.config.variants, strict=True)
+            ]
+            return whole.summary() | {"seeds": len(self.history.seeds), "variants": each}
         history, config = self.history, self.config
         rounds = max(history.rounds, 1)
         moved = {way: history.total(f"bytes.{way}") for way in ("up", "down")}
@@ -55,6 +78,7 @@ class Result:
             "bytes_total": float(sum(total.sum() for total in moved.values()) / len(history.seeds)),
             "seconds": {"total": sum(history.seconds.values()), **history.seconds},
             "peak_memory_mb": self.peak_memory_mb,
+            "diverged": list(self.diverged.values()),
             "finished": self.finished,
             "run": str(self.folder) if self.folder else None,
         }

@@ -14,6 +14,7 @@ from consilience.channels import Answer
 from consilience.errors import TrainingError
 from consilience.evaluation import accuracy
 from consilience.exchanges.base import Exchange
+from consilience.learner import Learner, Row
 from consilience.simulation.answers import Answers, Fresh
 from consilience.simulation.engine import Engine
 from consilience.simulation.examine import examine
@@ -39,6 +40,8 @@ class Rounds:
         self.answers = Answers(names, [len(c.plan.members) for c in engine.cohorts])
         self.federations: list[Federation] = []
         self.round = 0
+        self.diverged: dict[int, str] = {}
+        """Federations of a sweep in which something is no number any more, and since when; the others go on."""
         self.took_part = np.ones((scene.federations, scene.learners), dtype=bool)  # in the last round
 
     # -- before the first round ----------------------------------------------------------------------------------------
@@ -62,20 +65,30 @@ class Rounds:
         """Fill the learners' rows; return the common values of each federation's moving means."""
         commons: list[dict[str, dict[str, Tensor]]] = [{} for _ in self.scene.seeds]
         for cohort, learner in zip(self.engine.cohorts, self.learners, strict=True):
-            members = cohort.plan.members
+            members, settings = cohort.plan.members, cohort.plan.settings
             for f in np.unique(members.federation):
                 learner.wear(learner.initial(self.scene.common_seed(f)))
                 commons[f] |= {e.name: c for e in learner.exchanges if (c := learner.common(e))}
+            first: dict[tuple[int, int], int] = {}  # the row with a seed and a learner's weights; variants begin alike
             for number, (f, who) in enumerate(zip(members.federation, members.learner, strict=True)):
                 row = cohort.row(number)
-                for key, value in learner.initial(self.scene.learner_seed(f, who)).items():
-                    row[key].copy_(value)
-                learner.wear(row)
-                for exchange in learner.exchanges:
-                    learner.take(commons[f].get(exchange.name, {}) if exchange.start == "common" else {})
-                for key, value in learner.states().items():
-                    row[key].copy_(value)
+                like = first.setdefault((self.scene.seeds[f], int(who)), number)
+                if like == number:
+                    self._first_row(learner, row, commons[f], self.scene.learner_seed(f, who))
+                for key, tensor in row.items():
+                    if key in settings:
+                        tensor.fill_(settings[key][number])
+                    elif like != number:
+                        tensor.copy_(cohort.state[key][like])
         return commons
+
+    def _first_row(self, learner: Learner, row: Row, common: Mapping[str, Mapping[str, Tensor]], seed: int) -> None:
+        mine = learner.initial(seed)
+        learner.wear(mine)
+        for exchange in learner.exchanges:
+            learner.take(common.get(exchange.name, {}) if exchange.start == "common" else {})
+        for key, value in (mine | learner.states()).items():
+            row[key].copy_(value)
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
@@ -163,11 +176,13 @@ class Rounds:
             wrong |= {i: f"loss term {term!r} is no number" for i in np.flatnonzero(~np.isfinite(values)).tolist()}
         if not wrong:
             return
-        entry, what = min(wrong.items())
-        raise TrainingError(
-            f"{self.scene.method.name}: learner {at[1][entry]} (seed {self.scene.seeds[at[0][entry]]}), round "
-            f"{self.round}: {what}; try a smaller learning rate or weight"
-        )
+        for entry, what in sorted(wrong.items()):
+            f = int(at[0][entry])
+            said = f"learner {at[1][entry]} ({self.scene.label(f)}), round {self.round}: {what}"
+            self.diverged.setdefault(f, said)
+        if self.scene.variants.count == 1 or len(self.diverged) == self.scene.federations:
+            said = next(iter(self.diverged.values()))
+            raise TrainingError(f"{self.scene.method.name}: {said}; try a smaller learning rate or weight")
 
     def _put(self, job: Work) -> None:
         """Put what a few rows contributed into the channels of their federations."""
@@ -281,7 +296,10 @@ class Rounds:
         for f, federation in enumerate(self.federations):
             arrays |= {f"channels.{f}.{k}": v for k, v in federation.state().items()}
         arrays["took_part"] = self.took_part.astype(np.uint8)
-        return _as_numpy(arrays), numbers | {"round": self.round}
+        return _as_numpy(arrays), numbers | {
+            "round": self.round,
+            "diverged": {str(f): w for f, w in self.diverged.items()},
+        }
 
     def load(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, object]) -> None:
         """Go on from what `state` gave; `begin` must have been called."""
@@ -304,6 +322,9 @@ class Rounds:
         self.engine.learn(Learn({}, stale))
         self.engine.learn(Learn(self.answers.kept))
         self.took_part = arrays["took_part"].astype(bool)
+        diverged = numbers["diverged"]
+        assert isinstance(diverged, dict)
+        self.diverged = {int(f): str(what) for f, what in diverged.items()}
         self.round, self.answers.next = int(str(numbers["round"])), int(str(numbers["next"]))
 
 

@@ -19,6 +19,7 @@ from consilience.models import build
 from consilience.optimisers import build_optimiser
 from consilience.randomness import seed_of
 from consilience.simulation.cohort import CohortPlan, Members, Schedule
+from consilience.simulation.variants import Variants, variants_of
 
 Build = Callable[[], nn.Module]
 Model = str | Build
@@ -32,7 +33,8 @@ class Scene:
     """The cast of a simulation; nothing in it changes."""
 
     method: Method
-    seeds: tuple[int, ...]
+    variants: Variants
+    seeds: tuple[int, ...]  # of each federation: the seeds of the first variant, then of the next
     learners: int
     participation: float
     offline: float
@@ -58,6 +60,11 @@ class Scene:
         shares: np.ndarray = self.counts / self.counts.sum(-1, keepdims=True)
         return shares
 
+    def label(self, federation: int) -> str:
+        """What a federation is known by."""
+        variant = self.variants.names[federation * self.variants.count // self.federations]
+        return f"seed {self.seeds[federation]}" + (variant and f", {variant}")
+
     def common_seed(self, federation: int) -> int:
         """Of the weights everybody in a federation can make for themselves."""
         return seed_of("common weights", self.seeds[federation])
@@ -74,13 +81,17 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
     if len(models) not in (1, learners):
         raise ConfigurationError(f"{len(models)} models for {learners} learners: give one for all, or one for each")
     _check_roles(method, learners)
-    seeds = tuple(range(config.seed, config.seed + config.seeds))
-    parts = [_deal(config, data, learners, seed) for seed in seeds]
-    counts = np.stack([class_table(data.targets, p, data.classes) for p in parts])
+    variants = variants_of(config, method)
+    once = range(config.seed, config.seed + config.seeds)
+    seeds = tuple(once) * variants.count
+    parts = [_deal(config, data, learners, seed) for seed in once] * variants.count
+    counts = np.stack([class_table(data.targets, p, data.classes) for p in parts[: len(once)]] * variants.count)
     groups: dict[tuple[str, Model], list[int]] = {}
     for who in range(learners):
         groups.setdefault((method.role_of(who), models[who % len(models)]), []).append(who)
-    made = [_plan(config, method, data, role, model, who, seeds, parts) for (role, model), who in groups.items()]
+    made = [
+        _plan(config, method, variants, data, role, model, who, seeds, parts) for (role, model), who in groups.items()
+    ]
     plans = tuple(plan for plan, _ in made)
     cohort_of, row_of = np.zeros((2, len(seeds), learners), dtype=np.int64)
     for i, plan in enumerate(plans):
@@ -89,6 +100,7 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
     check_channels([learner for _, learner in made], [plan.members.learner[0] for plan in plans])
     return Scene(
         method,
+        variants,
         seeds,
         learners,
         config.participation,
@@ -121,6 +133,7 @@ def _deal(config: Config, data: Dataset, learners: int, seed: int) -> list[np.nd
 def _plan(
     config: Config,
     method: Method,
+    variants: Variants,
     data: Dataset,
     role: str,
     model: Model,
@@ -138,6 +151,7 @@ def _plan(
         dtype=DTYPES[config.precision],
         device=config.device,
         half=config.precision == "bf16",
+        varied=variants.varied(role),
     )
     members, learner = _members(learners, seeds, parts), Learner(blueprint)
     least = _least_batch(learner, members, data.classes)
@@ -148,7 +162,8 @@ def _plan(
         )
     epochs = method.roles[role].epochs or config.epochs
     schedule = Schedule(config.batch_size, epochs, least, config.optimiser_state == "reset")
-    return CohortPlan(role, blueprint, members, schedule, learner.parameters.size), learner
+    settings = variants.rows(role, members.federation * variants.count // len(seeds))
+    return CohortPlan(role, blueprint, members, schedule, learner.parameters.size, settings), learner
 
 
 def _members(learners: list[int], seeds: tuple[int, ...], parts: list[list[np.ndarray]]) -> Members:

@@ -65,6 +65,8 @@ def simulate(
         config = folder.config
     else:
         config = _resolve(config, data, model, method, settings)
+    if isinstance(method, Method) and config.variants:
+        raise ConfigurationError("variants are made of a method's settings; give the method by its name")
     chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
     watched = on_round is not None and sys.stderr.isatty()  # then a download shows how far it is
     dataset = data if isinstance(data, Dataset) else _load(config, watched)
@@ -140,7 +142,8 @@ class _Run:
         self.config, self.scene, self.engine, self.folder, self.on_round = config, scene, engine, folder, on_round
         self.made_of = made_of
         self.rounds = Rounds(scene, engine)
-        self.history = History(scene.seeds, scene.learners)
+        variants = scene.variants.count
+        self.history = History(scene.seeds[: scene.federations // variants], scene.learners, variants)
         self.peak = 0.0
         self._measured = self._saved = -float("inf")
 
@@ -243,4 +246,5 @@ class _Run:
             peak_memory_mb=self.peak,
             finished=self.rounds.round >= self.config.rounds,
             folder=self.folder.path if self.folder else None,
+            diverged=self.rounds.diverged,
         )
