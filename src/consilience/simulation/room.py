@@ -56,11 +56,11 @@ class Room:
         for need, n, rows in zip(self.needs, self.counts, self.rows, strict=True):
             groups = -(-n // rows)
             cut = "at once" if groups == 1 else f"in {groups} groups of {rows}"
-            parts.append(
-                f"{n} learners of {need.model} {cut} ({_size(need.state)} each, {_size(need.step)} for a step)"
-            )
+            each = f"{_size(need.state)} of state each, {_size(need.step)} more for a step"
+            parts.append(f"{n} learners of {need.model} {cut} ({each})")
         where = "" if self.home == self.device else f"; their {_size(self.state)} of state stay in main memory"
-        return f"{self.device}, {_size(self.free)} free: {_size(self.data)} of data; {'; '.join(parts)}{where}"
+        free = f"{self.device} has {_size(self.free)} free"
+        return f"stack: {free}; {_size(self.data)} of data; {'; '.join(parts)}{where}"
 
 
 class Needs:

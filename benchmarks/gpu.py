@@ -1,0 +1,298 @@
+"""The stack engine on a GPU: that it is right there, and how fast, as ratios to a plain loop of the same run.
+
+    python benchmarks/gpu.py [--data-dir FOLDER_WITH_MNIST] [--skip-tests] [--out results.json]
+
+The work is LeNet5 on 28 x 28 images, batch 32, Adam with state kept, 120 samples a learner (as published for ten
+learners). The plain loop is what one would write by hand: a module and a torch.optim.Adam for each learner on the same
+GPU, one after the other. What the tables mean:
+
+- steps: time of a learner's training step, and how many times faster the stack makes it; the stack's time has the
+  planning of the round and the copying in and out in it.
+- rounds: whole rounds of representation sharing, exchange included.
+- sweep: the ablation of the thesis, 64 settings x 5 learners x 100 rounds of MNIST, tested after the last round.
+- many: 10,000 learners of 12 samples each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from consilience.config import make_config
+from consilience.data import Dataset
+from consilience.methods import build_method
+from consilience.models import SplitModel, build
+from consilience.simulation.record import PHASES
+from consilience.simulation.rounds import Rounds
+from consilience.simulation.scene import set_scene
+from consilience.simulation.simulate import simulate
+from consilience.simulation.stack import StackEngine
+
+SHAPE, CLASSES, BATCH, SAMPLES = (1, 28, 28), 10, 32, 120
+LEARNERS = (10, 100, 1000)
+STEPS = -(-SAMPLES // BATCH)
+WEIGHTS = [0, 0.1, 0.5, 1, 2, 4, 8, 10]
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def images(count: int) -> Dataset:
+    """Noise with labels in turn: the cost of a step does not depend on what is in the pictures."""
+    inputs = np.random.default_rng(0).standard_normal((count, *SHAPE), dtype=np.float32)
+    targets = np.arange(count) % CLASSES
+    return Dataset("noise", inputs, targets, inputs[:1000], targets[:1000], CLASSES)
+
+
+# What one would write by hand
+
+
+class PlainLoop:
+    """A model and an optimiser for each learner, one after the other."""
+
+    def __init__(self, learners: int) -> None:
+        data = images(learners * SAMPLES)
+        self.inputs = torch.from_numpy(data.inputs).view(learners, SAMPLES, *SHAPE).cuda()
+        self.targets = torch.from_numpy(data.targets).view(learners, SAMPLES).cuda()
+        self.models = [build("lenet5", SHAPE, CLASSES).cuda() for _ in range(learners)]
+        self.optimisers = [torch.optim.Adam(m.parameters(), lr=1e-3) for m in self.models]
+        self.prototypes = torch.zeros(CLASSES, self.models[0].width).cuda()
+        self.observations = [self.prototypes for _ in self.models]
+
+    def train(self, sharing: bool = False) -> None:
+        """A local epoch of everybody."""
+        for i, (model, optimiser) in enumerate(zip(self.models, self.optimisers, strict=True)):
+            model.train()
+            for chosen in torch.split(torch.randperm(SAMPLES, device="cuda"), BATCH):
+                optimiser.zero_grad()
+                loss = self._loss(i, model, self.inputs[i][chosen], self.targets[i][chosen], sharing)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+
+    def _loss(self, i: int, model: SplitModel, x: Tensor, y: Tensor, sharing: bool) -> Tensor:
+        features = model.features(x)
+        logits = model.classifier(features)
+        loss = F.cross_entropy(logits, y)
+        if not sharing:
+            return loss
+        same = logits.softmax(1) @ model.classifier(self.observations[i]).softmax(1).T  # (batch, classes)
+        contrast = F.binary_cross_entropy(same.clamp(1e-7, 1 - 1e-7), F.one_hot(y, CLASSES).float())
+        return loss + 10 * F.mse_loss(features, self.prototypes[y]) + contrast
+
+    @torch.no_grad()
+    def share(self) -> None:
+        """Class means of everybody, and a random member's observation for each."""
+        means, observations = torch.zeros_like(self.prototypes), []
+        for i, model in enumerate(self.models):
+            model.eval()
+            features, member = model.features(self.inputs[i]), F.one_hot(self.targets[i], CLASSES).float()
+            means += member.T @ features
+            rank = (member * torch.rand(SAMPLES, 1, device="cuda")).argsort(0, descending=True).argsort(0)
+            taken = member * (rank < 10)
+            observations.append((taken.T @ features) / taken.sum(0).clamp(min=1)[:, None])
+        self.prototypes = means / (len(self.models) * SAMPLES / CLASSES)
+        self.observations = [observations[k] for k in np.random.randint(0, len(self.models), len(self.models))]
+
+    def round(self) -> None:
+        """A whole round of representation sharing."""
+        self.train(sharing=True)
+        self.share()
+
+
+# The same on the stack engine
+
+
+class Stack:
+    """A federation on the stack engine, before its first round."""
+
+    def __init__(self, learners: int, method: str, precision: str = "float32", samples: int = SAMPLES) -> None:
+        data = images(learners * samples)
+        config = make_config({"learners": learners, "model": "lenet5", "device": "cuda", "precision": precision})
+        scene = set_scene(config, build_method(method), data, ["lenet5"])
+        self.engine = StackEngine(list(scene.plans), data)
+        self.rounds = Rounds(scene, self.engine)
+        self.rounds.begin()
+        for _ in range(3):  # kernels are chosen, graphs recorded
+            self.rounds.play(evaluate=False)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.engine.__exit__(None, None, None)
+        del self.engine, self.rounds
+        torch.cuda.empty_cache()
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    work()
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def median(work: Callable[[], float], times: int) -> float:
+    return statistics.median(work() for _ in range(times))
+
+
+def by_hand(learners: int, times: int) -> tuple[float, float]:
+    """Seconds of a learner's step, and of a whole round, in the plain loop."""
+    plain = PlainLoop(learners)
+    plain.train()
+    plain.round()  # warm up
+    repeat = max(1, min(times, 200 // learners))
+    step = median(lambda: seconds(plain.train), repeat) / learners / STEPS
+    return step, median(lambda: seconds(plain.round), repeat)
+
+
+def stacked(learners: int, precision: str, times: int) -> tuple[float, float, dict[str, float]]:
+    """The same on the stack, and where the time of a round goes when it is tested too."""
+    alone = Stack(learners, "independent", precision)
+    step = median(lambda: float(alone.rounds.play(evaluate=False)["wall.train"]), times) / learners / STEPS
+    alone.close()
+    sharing = Stack(learners, "representation-sharing", precision)
+    whole = median(lambda: seconds(lambda: sharing.rounds.play(evaluate=False)), times)
+    tested = [sharing.rounds.play(evaluate=True) for _ in range(3)][-1]
+    sharing.close()
+    return step, whole, {phase: float(tested[f"wall.{phase}"]) * 1e3 for phase in PHASES}
+
+
+def compare(learners: int, times: int) -> dict[str, Any]:
+    """Steps and whole rounds, by hand and stacked."""
+    plain_step, plain_round = by_hand(learners, times)
+    found: dict[str, Any] = {"learners": learners, "plain_step_us": plain_step * 1e6}
+    found["plain_round_ms"] = plain_round * 1e3
+    for precision in ("float32", "bf16"):
+        step, whole, phases = stacked(learners, precision, times)
+        found[precision] = {
+            "step_us": step * 1e6,
+            "step_ratio": plain_step / step,
+            "round_ms": whole * 1e3,
+            "round_ratio": plain_round / whole,
+            "phases_ms": phases,
+        }
+    return found
+
+
+def sweep(data_dir: str | None) -> dict[str, Any]:
+    """The ablation of the thesis in one run, kept in a folder as the command does."""
+    variants = tuple({"method.kd": kd, "method.contrast": c} for kd in WEIGHTS for c in WEIGHTS)
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        result = simulate(
+            method="representation-sharing",
+            variants=variants,
+            data="mnist",
+            data_dir=data_dir,
+            train=1200,
+            learners=5,
+            rounds=100,
+            eval_every=100,
+            device="cuda",
+            out=Path(folder) / "sweep",
+        )
+        elapsed = time.perf_counter() - started
+    accuracy = [float(v.accuracy.mean()) for v in result.variants]
+    best = int(np.argmax(accuracy))
+    return {
+        "seconds": elapsed,
+        "engine": result.engine,
+        "phases_s": result.history.seconds,
+        "none": accuracy[0],
+        "best": accuracy[best],
+        "best_setting": variants[best],
+    }
+
+
+def many(learners: int = 10_000, samples: int = 12) -> dict[str, Any]:
+    """Very many learners with very little each."""
+    torch.cuda.reset_peak_memory_stats()
+    started = time.perf_counter()
+    stack = Stack(learners, "representation-sharing", samples=samples)
+    began = time.perf_counter() - started
+    spent = median(lambda: seconds(lambda: stack.rounds.play(evaluate=False)), 3)
+    tested = seconds(lambda: stack.rounds.play(evaluate=True))
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    told = stack.engine.room.in_words()
+    stack.close()
+    times = {"begin_s": began, "round_s": spent, "tested_round_s": tested}
+    return {"learners": learners, **times, "peak_gib": peak, "room": told}
+
+
+def twice() -> bool:
+    """Whether the same seed gives the same bits twice, where that is asked for."""
+    runs = [
+        simulate(method="consilience", model="lenet5", learners=8, rounds=5, device="cuda", deterministic=True)
+        for _ in range(2)
+    ]
+    names = [m for m in runs[0].history.metrics if not m.startswith("seconds")]
+    return all(np.array_equal(runs[0].history[m], runs[1].history[m], equal_nan=True) for m in names)
+
+
+def contract() -> str:
+    """The suite that every engine passes, on this GPU; its last line."""
+    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/contract/test_engines_contract.py"]
+    done = subprocess.run(suite, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    if done.returncode:
+        print("\n".join(lines[-40:]))
+    return lines[-1] if lines else "no output"
+
+
+def tables(rows: Sequence[dict[str, Any]]) -> None:
+    print(f"\n{'learners':>8} {'plain':>9} {'stack':>9} {'':>7} {'bf16':>9} {'':>7}   a learner's step, microseconds")
+    for r in rows:
+        a, b = r["float32"], r["bf16"]
+        print(f"{r['learners']:>8} {r['plain_step_us']:>9.1f} {a['step_us']:>9.1f} {a['step_ratio']:>6.1f}x", end=" ")
+        print(f"{b['step_us']:>9.1f} {b['step_ratio']:>6.1f}x")
+    print(f"\n{'learners':>8} {'plain':>9} {'stack':>9} {'':>7} {'of step':>8} {'bf16':>9} {'':>7}   a whole round, ms")
+    for r in rows:
+        a, b = r["float32"], r["bf16"]
+        share = a["round_ratio"] / a["step_ratio"]
+        print(
+            f"{r['learners']:>8} {r['plain_round_ms']:>9.1f} {a['round_ms']:>9.1f} {a['round_ratio']:>6.1f}x", end=" "
+        )
+        print(f"{share:>8.2f} {b['round_ms']:>9.1f} {b['round_ratio']:>6.1f}x")
+    print(f"\n{'learners':>8} " + " ".join(f"{p:>10}" for p in PHASES) + "   where a round's ms go (1,000 test images)")
+    for r in rows:
+        print(f"{r['learners']:>8} " + " ".join(f"{r['float32']['phases_ms'][p]:>10.2f}" for p in PHASES))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", help="folder with the files of MNIST")
+    parser.add_argument("--times", type=int, default=10, help="rounds to time in each case")
+    parser.add_argument("--skip-tests", action="store_true", help="leave the contract suite out")
+    parser.add_argument("--out", type=Path, help="file for all numbers as JSON")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("no GPU that torch can use")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    print(f"{found['device']}, torch {found['torch']}")
+    if not arguments.skip_tests:
+        print("contract:", found.setdefault("contract", contract()), flush=True)
+    print("twice the same seed, the same bits:", found.setdefault("twice", twice()), flush=True)
+    found["ratios"] = [compare(n, arguments.times) for n in LEARNERS]
+    tables(found["ratios"])
+    found["many"] = many()
+    print("\nmany:", json.dumps(found["many"]), flush=True)
+    found["sweep"] = sweep(arguments.data_dir)
+    print("\nsweep:", json.dumps(found["sweep"]), flush=True)
+    if arguments.out:
+        arguments.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
