@@ -120,6 +120,12 @@ class Body:
 
     def initial(self, seed: int) -> Row:
         """A new learner's row, with weights drawn from this seed; `states` completes it."""
+        row = self.weights(seed) | {"step": torch.zeros((), dtype=torch.int64)}
+        row |= {f"optimiser.{slot}": torch.zeros_like(row["parameters"]) for slot in self.optimiser.slots}
+        return row | self._errors() | self._settings()
+
+    def weights(self, seed: int) -> Row:
+        """The part of a new row that is not zero: weights and buffers, drawn from this seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = as_split(self.blueprint.build())
@@ -133,11 +139,8 @@ class Body:
         row = {
             "parameters": self.parameters.flat(parameters).detach().to(self.device, self.dtype),
             "buffers": self.buffers.flat(buffers).to(self.device, self.dtype),
-            "step": torch.zeros((), dtype=torch.int64),
         }
-        row |= {k: self._layouts[k].flat(buffers).to(self.device) for k in self._worn if k not in row}
-        row |= {f"optimiser.{slot}": torch.zeros_like(row["parameters"]) for slot in self.optimiser.slots}
-        return row | self._errors() | self._settings()
+        return row | {k: self._layouts[k].flat(buffers).to(self.device) for k in self._worn if k not in row}
 
     def _settings(self) -> Row:
         """Settings of which every learner has its own value, as they are for the first."""

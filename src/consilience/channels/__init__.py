@@ -7,7 +7,7 @@ a put names several at once, so that one request and a whole simulated federatio
 from __future__ import annotations
 
 from consilience import schema
-from consilience.channels.answer import Answer, Tensors
+from consilience.channels.answer import Answer, Tensors, span
 from consilience.channels.moving import MovingMean
 from consilience.channels.pool import EntryPool
 from consilience.channels.standing import StandingMean
@@ -25,4 +25,4 @@ def keep(channel: schema.Channel, members: int, start: Tensors, like: Array) -> 
     return MovingMean(channel, members, start) if channel.moving else StandingMean(channel, members, like)
 
 
-__all__ = ["Answer", "EntryPool", "Kept", "MovingMean", "StandingMean", "Tensors", "keep"]
+__all__ = ["Answer", "EntryPool", "Kept", "MovingMean", "StandingMean", "Tensors", "keep", "span"]

@@ -79,3 +79,12 @@ def checked(members: Numbers, count: int, channel: str) -> np.ndarray:
     if len(np.unique(who)) < who.size:
         raise ChannelError(f"{channel}: members {sorted(who.tolist())} named; each may be named once at a time")
     return who
+
+
+def span(numbers: np.ndarray) -> slice | np.ndarray:
+    """The same numbers as a slice where they follow each other: what it takes is not copied, and needs no index."""
+    if not numbers.size:
+        return numbers
+    first, last = int(numbers[0]), int(numbers[-1])
+    following = last - first + 1 == len(numbers) and bool((np.diff(numbers) == 1).all())
+    return slice(first, last + 1) if following else numbers

@@ -8,7 +8,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from consilience import schema
-from consilience.channels.answer import Answer, Numbers, Tensors, by_row, checked, double
+from consilience.channels.answer import Answer, Numbers, Tensors, by_row, checked, double, span
 from consilience.encodings import Array
 from consilience.errors import ChannelError
 from consilience.randomness import uniform
@@ -30,12 +30,12 @@ class EntryPool:
     def put(self, members: Numbers, tensors: Tensors, weights: Array) -> None:
         """Take up to `keep` new entries from each member: tensors (k, entries, ...), weights (k, entries, *rows)."""
         who = checked(members, self.members, self.channel.name)
-        new = weights.shape[1]
+        at, new = span(who), weights.shape[1]
         if new > self.channel.keep:
             raise ChannelError(f"{self.channel.name}: {new} entries put at once, at most {self.channel.keep} are kept")
         for store, fresh in [(self.values[k], tensors[k]) for k in self.values] + [(self.weights, double(weights))]:
             xp = array_namespace(store)
-            store[who] = xp.concat([fresh, store[who][:, : self.channel.keep - new]], axis=1)
+            store[at] = xp.concat([fresh, store[at][:, : self.channel.keep - new]], axis=1)
         self.present[who] = np.concatenate(
             [np.ones((len(who), new), dtype=bool), self.present[who][:, : self.channel.keep - new]], axis=1
         )

@@ -6,7 +6,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from consilience import schema
-from consilience.channels.answer import Answer, Numbers, Tensors, added, by_row, checked, double
+from consilience.channels.answer import Answer, Numbers, Tensors, added, by_row, checked, double, span
 from consilience.encodings import Array
 
 
@@ -44,17 +44,16 @@ class StandingMean:
         return [int(g) for g in gone]
 
     def _exchange(self, who: np.ndarray, tensors: Tensors, weights: Array) -> None:
-        xp = array_namespace(weights)
-        old = self.weights[who]
+        xp, at = array_namespace(weights), span(who)
+        old = self.weights[at]
         for name, total in self.sums.items():
             kept = self.values[name]
-            fresh, stale = double(tensors[name]), double(kept[who])
-            changes = by_row(weights, fresh) * fresh - by_row(old, stale) * stale
-            self.sums[name] = added(total, changes)
-            kept[who] = tensors[name]
+            fresh, stale = double(tensors[name]), double(kept[at])
+            self.sums[name] = added(total, by_row(weights, fresh) * fresh - by_row(old, stale) * stale)
+            kept[at] = tensors[name]
         self.count = self.count + xp.sum(weights - old, axis=0)
-        self.weights[who] = weights
         self.holders = self.holders + _holders(weights) - _holders(old)
+        self.weights[at] = weights
         self._clear(self.holders == 0)
 
     def _clear(self, rows: Array) -> None:

@@ -31,9 +31,8 @@ class Stacked:
 
     def copy_(self, other: Stacked) -> None:
         """Take another's values, staying in place."""
-        for name, tensor in self.tensors.items():
-            tensor.copy_(other.tensors[name])
-        self.count.copy_(other.count)
+        mine, theirs = [*self.tensors.values(), self.count], [*(other.tensors[k] for k in self.tensors), other.count]
+        torch._foreach_copy_(mine, theirs)
         self.fresh.copy_(other.fresh)
 
     def clone(self) -> Stacked:

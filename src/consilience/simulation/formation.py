@@ -20,7 +20,7 @@ from consilience.body import OPTIMISER
 from consilience.learner import Batch, Learner, Row, Seen
 from consilience.randomness import uniform
 from consilience.simulation.bank import Stacked, one_of
-from consilience.simulation.cohort import Cohort
+from consilience.simulation.cohort import Cohort, CohortPlan
 from consilience.simulation.graphs import Graphs
 from consilience.simulation.hands import Data
 from consilience.simulation.plan import stacked_batches, widths
@@ -35,15 +35,11 @@ class Formation:
     def __init__(self, learner: Learner, cohort: Cohort, data: Data, rows: int, even: bool, pass_rows: int) -> None:
         self.learner, self.plan, self.data, self.even, self.pass_rows = learner, cohort.plan, data, even, pass_rows
         self.device = device = data.inputs.device
-        self.state = {
-            k: torch.empty((rows, *t.shape[1:]), dtype=t.dtype, device=device) for k, t in cohort.state.items()
-        }
+        self.state = {k: t.new_empty((rows, *t.shape[1:]), device=device) for k, t in cohort.state.items()}
         self.index = torch.from_numpy(cohort.plan.members.index).to(device)
-        whole = {
-            k: torch.zeros(rows, dtype=torch.int64, device=device)
-            for k in ("seed", "learner", "start", "size", "steps")
-        }
-        self.seed, self.who, self.start, self.size, self.steps = whole.values()
+        self.seats = torch.zeros((5, rows), dtype=torch.int64, device=device)
+        self.seed, self.who, self.start, self.size, self.steps = self.seats
+        self.rows, self.home = np.zeros(0, dtype=np.int64), cohort.state["step"].device
         self.longest, schedule = int(cohort.plan.members.sizes.max()), cohort.plan.schedule
         self.most = len(widths(self.longest, schedule.batch_size, schedule.epochs, even=even, least=schedule.least))
         self.round, self.at = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
@@ -53,6 +49,7 @@ class Formation:
         self.summed = None if learner.all_trained else torch.zeros_like(self.state["parameters"])
         self.held: dict[tuple[tuple[str, bool], ...], dict[str, Stacked]] = {}
         self.put: Put = {}
+        self.told: dict[tuple[str, ...], Tensor] = {}
         self.seen: Seen = {}
         self.graphs = Graphs(device)
 
@@ -60,55 +57,53 @@ class Formation:
 
     def enter(self, cohort: Cohort, rows: np.ndarray, round_: int, held: Mapping[str, Stacked]) -> None:
         """These rows of the cohort take their places, with the answers they hold."""
-        index = torch.from_numpy(rows).to(cohort.state["step"].device)
-        for key, tensor in self.state.items():
-            tensor.copy_(_rows(cohort.state[key], index))
-        members, batch = cohort.plan.members, cohort.plan.schedule.batch_size
-        sizes = members.sizes[rows]
-        for tensor, values in (
-            (self.seed, members.seed[rows]),
-            (self.who, members.learner[rows]),
-            (self.start, members.start[rows]),
-            (self.size, sizes),
-            (self.steps, -(-sizes // batch)),
-        ):
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+        if not np.array_equal(rows, self.rows):
+            self._seat(cohort.plan, rows)
+        home = [_rows(cohort.state[key], self.places) for key in self.state]
+        torch._foreach_copy_(list(self.state.values()), home)
         self.round.fill_(round_)
-        # How wide each step is, and whether some rows have fewer of them: known here, so that nothing asks the GPU.
-        schedule = cohort.plan.schedule
-        self.widths = widths(int(sizes.max()), batch, schedule.epochs, even=self.even, least=schedule.least)
-        self.ragged = bool((sizes.max() - 1) // batch != (sizes.min() - 1) // batch)
         self.kind = tuple((name, answers.shared) for name, answers in held.items())
         if self.kind not in self.held:
             self.held[self.kind] = {name: answers.clone() for name, answers in held.items()}
         for name, answers in held.items():
             self.held[self.kind][name].copy_(answers)
 
-    def leave(self, cohort: Cohort, rows: np.ndarray) -> None:
+    def _seat(self, plan: CohortPlan, rows: np.ndarray) -> None:
+        """Who sits where, what batches that makes, and whether some have fewer: known here, so nothing asks the GPU."""
+        members, schedule = plan.members, plan.schedule
+        sizes, batch = members.sizes[rows], schedule.batch_size
+        who = members.seed[rows], members.learner[rows], members.start[rows], sizes, -(-sizes // batch)
+        self.seats.copy_(torch.from_numpy(np.stack(who)))
+        self.widths = widths(int(sizes.max()), batch, schedule.epochs, even=self.even, least=schedule.least)
+        self.ragged = bool((sizes.max() - 1) // batch != (sizes.min() - 1) // batch)
+        self.rows, self.places = rows, torch.from_numpy(rows).to(self.home)
+
+    def leave(self, cohort: Cohort) -> None:
         """Back into the cohort."""
-        home = cohort.state["step"].device
-        index = torch.from_numpy(rows).to(home)
+        if len(self.rows) == len(cohort.plan.members):
+            torch._foreach_copy_([cohort.state[key] for key in self.state], list(self.state.values()))
+            return
         for key, tensor in self.state.items():
-            if len(index) == len(cohort.state[key]):
-                cohort.state[key].copy_(tensor)
-            else:
-                cohort.state[key].index_copy_(0, index, tensor.to(home))
+            cohort.state[key].index_copy_(0, self.places, tensor.to(self.home))
 
     # -- training ------------------------------------------------------------------------------------------------------
 
-    def train(self) -> Tensor:
-        """A round's local steps; the mean of each loss term over a learner's batches, (rows, terms)."""
-        self.learner.mode(training=True)
+    def train(self) -> None:
+        """A round's local steps."""
         if self.plan.schedule.reset:
             for key in ("step", *(f"optimiser.{s}" for s in self.learner.optimiser.slots)):
                 self.state[key].zero_()
         self.graphs.run("deal", self._deal)
         for width in self.widths:
             self.graphs.run(("step", width, self.ragged, self.kind), partial(self._step, width))
+        self.graphs.run("average", self._average)
+
+    def _average(self) -> None:
+        """Losses, and gradients of parts that exchanges own, as means over a learner's batches."""
         taken = (self.steps * self.plan.schedule.epochs)[:, None]
+        self.losses /= taken
         if self.summed is not None:
             self.summed /= taken
-        return self.losses / taken
 
     def _deal(self) -> None:
         """Plan the round's batches."""
@@ -135,6 +130,7 @@ class Formation:
     def _step(self, width: int) -> None:
         """One step of every learner that has one left."""
         learner, state = self.learner, self.state
+        learner.mode(training=True)
         chosen = self.chosen.index_select(0, self.at)[0, :, :width]  # (rows, width)
         active = self.active.index_select(0, self.at)[0] if self.ragged else None  # (rows,)
         inputs, targets = self.data.inputs[chosen], self.data.targets[chosen]
@@ -202,7 +198,6 @@ class Formation:
 
     def represent(self, names: tuple[str, ...]) -> None:
         """One pass over everybody's samples, where any of these exchanges looks at them."""
-        self.learner.mode(training=False)
         if self.learner.looks(names):
             self.graphs.run("represent", self._represent)
 
@@ -249,6 +244,20 @@ class Formation:
             seen = seen or self.learner.nothing()
             put = self.learner.contribute(seen, row["samples"], draws, received, row.get("summed"))
         return {name: (dict(p.tensors), p.weight) for name, p in put.items()}
+
+    def tell(self, names: tuple[str, ...]) -> Tensor:
+        """Each loss term, and whether the parameters and each exchange's contribution are finite, (rows, ...)."""
+        if names not in self.told:
+            self.told[names] = self.losses.new_zeros((len(self.losses), self.losses.shape[1] + 1 + len(names)))
+        self.graphs.run(("tell", names), partial(self._tell, names))
+        return self.told[names]
+
+    def _tell(self, names: tuple[str, ...]) -> None:
+        sums = [self.state["parameters"].sum(1)]  # a sum is not finite if a value is not
+        for tensors, weight in (self.put[name] for name in names):
+            sums.append(torch.stack([t.reshape(len(t), -1).sum(1) for t in (*tensors.values(), weight)]).sum(0))
+        finite = torch.stack(sums, dim=1).isfinite()
+        self.told[names].copy_(torch.cat([self.losses, finite], dim=1))
 
     # -- under vmap ----------------------------------------------------------------------------------------------------
 

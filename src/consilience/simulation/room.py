@@ -19,7 +19,7 @@ log = logging.getLogger("consilience")
 _USED = 0.85  # of what is free: the rest is for what libraries take for themselves
 _STEP = 2.5  # what a step takes, as a multiple of what the forward pass keeps for the backward one
 _MOVES = 5  # vectors of a learner's parameters that are there while an optimiser moves them
-_PASS = 2**31  # bytes for samples seen at once when nothing is trained
+_PASS = 0.15  # of what is free, for samples seen at once when nothing is trained
 _UNKNOWN = 2**33  # bytes of main memory, where the system does not tell
 _VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
 
@@ -48,7 +48,7 @@ class Room:
 
     def pass_rows(self, cohort: int, rows: int) -> int:
         """How many samples of each learner to see at once when nothing is trained."""
-        return max(1, int(_PASS // (rows * self.needs[cohort].sample)))
+        return max(1, int(_PASS * self.free / (rows * self.needs[cohort].sample)))
 
     def in_words(self) -> str:
         """What fits, in a line."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.channels import Answer
+from consilience.channels import Answer, span
 from consilience.errors import TrainingError
 from consilience.evaluation import accuracy
 from consilience.exchanges.base import Exchange
@@ -39,6 +39,8 @@ class Rounds:
         names = [[e.name for e in learner.exchanges] for learner in self.learners]
         self.answers = Answers(names, [len(c.plan.members) for c in engine.cohorts])
         self.federations: list[Federation] = []
+        roles = np.array([scene.method.role_of(m) for m in range(scene.learners)])
+        self.acting = {role: roles == role for role in scene.roles}  # (learners,) who has the role
         self.round = 0
         self.diverged: dict[int, str] = {}
         """Federations of a sweep in which something is no number any more, and since when; the others go on."""
@@ -83,7 +85,8 @@ class Rounds:
         return commons
 
     def _first_row(self, learner: Learner, row: Row, common: Mapping[str, Mapping[str, Tensor]], seed: int) -> None:
-        mine = learner.initial(seed)
+        """A learner's first weights and states; all else in a new row is zero already."""
+        mine = learner.weights(seed) | {key: row[key] for key in row if key.startswith("setting.")}
         learner.wear(mine)
         for exchange in learner.exchanges:
             learner.take(common.get(exchange.name, {}) if exchange.start == "common" else {})
@@ -129,7 +132,7 @@ class Rounds:
         return exchange.contributes and (self.round % exchange.every == 0 if train else exchange.eager)
 
     def _expect(self, role: str, present: Presence, names: tuple[str, ...]) -> None:
-        acting = np.array([self.scene.method.role_of(m) == role for m in range(self.scene.learners)])
+        acting = self.acting[role]
         for federation, exchanging in zip(self.federations, present.exchanges, strict=True):
             for name in names:
                 federation.expect(name, np.flatnonzero(exchanging & acting))
@@ -194,7 +197,7 @@ class Rounds:
             versions = self.answers.versions(job.held[name])
             for f in np.unique(of):
                 some = putting[of == f]
-                who, taken = members[job.rows[some]], _slice(some)
+                who, taken = members[job.rows[some]], span(some)
                 mine = {k: t[taken] for k, t in tensors.items()}
                 for refused in self.federations[f].put(name, who, mine, weights[taken], versions[some], self.round):
                     k = int(np.flatnonzero(who == refused)[0])
@@ -326,12 +329,6 @@ class Rounds:
         assert isinstance(diverged, dict)
         self.diverged = {int(f): str(what) for f, what in diverged.items()}
         self.round, self.answers.next = int(str(numbers["round"])), int(str(numbers["next"]))
-
-
-def _slice(entries: np.ndarray) -> slice | np.ndarray:
-    """The same entries as a slice where they follow each other: what it takes is not copied."""
-    first, last = int(entries[0]), int(entries[-1])
-    return slice(first, last + 1) if last - first + 1 == len(entries) else entries
 
 
 def _as_numpy(arrays: Mapping[str, object]) -> dict[str, np.ndarray]:

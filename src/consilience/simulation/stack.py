@@ -152,26 +152,25 @@ class StackEngine:
         formation = self._formation(job.cohort, rows)
         held = {name: numbers[entries] for name, numbers in job.held.items()}
         formation.enter(cohort, rows, job.round, self.bank.of(held, held))
-        losses = formation.train() if job.train else formation.losses.zero_()
+        if job.train:
+            formation.train()
+        else:
+            formation.losses.zero_()
         clock.lap("train")
         right = self._right(job.cohort, formation.state) if job.evaluate else torch.zeros(0)
         clock.lap("evaluate")
-        finite = [torch.isfinite(formation.state["parameters"].sum(1))]
-        if job.put and up.any():
-            formation.represent(job.put)
+        put = job.put if up.any() else ()
+        if put:
+            formation.represent(put)
             clock.lap("represent")
-            put = formation.contribute(job.put, up)
-            finite += [_finite(*put[name]) for name in job.put]
-            self._take(put, entries, len(job.rows))
-        else:
-            finite += finite * len(job.put)
-        formation.leave(cohort, rows)
-        told = torch.cat([losses, torch.stack(finite, dim=1)], dim=1).numpy(force=True)
+            self._take(formation.contribute(put, up), entries, len(job.rows))
+        formation.leave(cohort)
+        told, terms = formation.tell(put).numpy(force=True), 1 + len(learner.exchanges)
         clock.lap("exchange")
-        terms = 1 + len(learner.exchanges)
-        checked = told[:, terms:] > 0
-        checked[~up, 1:] = True
-        return told[:, :terms], checked, right.numpy(force=True)
+        finite = np.ones((len(entries), 1 + len(job.put)), dtype=bool)
+        finite[:, : 1 + len(put)] = told[:, terms:] > 0
+        finite[~up, 1:] = True
+        return told[:, :terms], finite, right.numpy(force=True)
 
     def _formation(self, cohort: int, rows: np.ndarray) -> Formation:
         even = bool(self.cohorts[cohort].plan.members.even[rows[0]])
@@ -257,12 +256,6 @@ class StackEngine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._formations.clear()
-
-
-def _finite(tensors: Mapping[str, Tensor], weight: Tensor) -> Tensor:
-    """Whether all that each row puts up is finite, (rows,): a sum is not if a value is not."""
-    sums = [t.reshape(len(t), -1).sum(1) for t in (*tensors.values(), weight)]
-    return torch.isfinite(torch.stack(sums)).all(0)
 
 
 def _nonsense(job: Work, finite: np.ndarray) -> dict[int, str]:
