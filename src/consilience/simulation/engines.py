@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from consilience.config import Config
 from consilience.data import Dataset
@@ -21,6 +22,7 @@ from consilience.simulation.stackable import refuse_unstackable
 
 log = logging.getLogger("consilience")
 
+_MANY, _SMALL = 64, 100_000  # learners, and parameters of each: see docs/architecture.md for the measurement
 _WORTH_WORKERS = 5.0  # seconds of work, roughly, below which starting processes takes longer
 
 
@@ -50,7 +52,7 @@ def reproducibly(wanted: bool) -> Iterator[None]:
 
 
 def open_engine(config: Config, scene: Scene, data: Dataset) -> LoopEngine | StackEngine:
-    """The engine asked for; on its own account the stack on a GPU, where every model can be stacked, else the loop."""
+    """The engine asked for, or the one that is fastest for this."""
     if config.engine == "stack" or (config.engine == "auto" and _suits_stack(config, scene)):
         engine = StackEngine(list(scene.plans), data)
         log.info("%s", engine.room.in_words())
@@ -59,15 +61,25 @@ def open_engine(config: Config, scene: Scene, data: Dataset) -> LoopEngine | Sta
 
 
 def _suits_stack(config: Config, scene: Scene) -> bool:
-    if torch.device(config.device).type != "cuda":
+    """On a GPU always, where it can be; on a CPU where many small learners spend their time between the sums."""
+    learners = [Learner(plan.blueprint) for plan in scene.plans]
+    gpu = torch.device(config.device).type == "cuda"
+    if not gpu and not all(_many_and_small(plan, learner) for plan, learner in zip(scene.plans, learners, strict=True)):
         return False
     try:
-        for plan in scene.plans:
-            refuse_unstackable(Learner(plan.blueprint))
+        for learner in learners:
+            refuse_unstackable(learner)
     except ConfigurationError as error:
-        log.warning("the loop is used on %s, far slower than a stack: %s", config.device, error)
+        if gpu:
+            log.warning("the loop is used on %s, far slower than a stack: %s", config.device, error)
         return False
     return True
+
+
+def _many_and_small(plan: CohortPlan, learner: Learner) -> bool:
+    """Convolutions of a stack are slow on a CPU, and few learners are quicker one after the other."""
+    convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.model.modules())
+    return len(plan.members) >= _MANY and plan.parameters <= _SMALL and not convolves
 
 
 def _workers(config: Config, scene: Scene) -> int:

@@ -1,0 +1,89 @@
+"""Loop against stack on a CPU, as ratios of one run: what `--engine auto` goes by there.
+
+    python benchmarks/engines.py [--rounds 5]
+
+The work: representation sharing, batch 32, Adam, one local epoch, no evaluation. The loop uses as many processes as
+there are cores, the stack as many threads. Rounds of both alternate, and the ratio is that of their medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from consilience.config import make_config
+from consilience.data import Dataset
+from consilience.methods import build_method
+from consilience.simulation.loop import LoopEngine, default_workers
+from consilience.simulation.rounds import Rounds
+from consilience.simulation.scene import set_scene
+from consilience.simulation.stack import StackEngine
+
+CASES = (
+    ("mlp", (1, 8, 8), 5, 120),
+    ("mlp", (1, 8, 8), 20, 120),
+    ("mlp", (1, 8, 8), 60, 120),
+    ("mlp", (1, 8, 8), 200, 120),
+    ("mlp", (1, 8, 8), 1000, 24),
+    ("lenet5", (1, 28, 28), 10, 120),
+    ("lenet5", (1, 28, 28), 100, 120),
+    ("resnet9", (1, 28, 28), 4, 64),
+)
+
+
+def images(count: int, shape: tuple[int, int, int]) -> Dataset:
+    """Noise with labels in turn."""
+    inputs = np.random.default_rng(0).standard_normal((count, *shape), dtype=np.float32)
+    targets = np.arange(count) % 10
+    return Dataset("noise", inputs, targets, inputs[:10], targets[:10], 10)
+
+
+def federation(engine: str, model: str, shape: tuple[int, int, int], learners: int, samples: int) -> Rounds:
+    data = images(learners * samples, shape)
+    config = make_config({"learners": learners, "model": model, "method": {"name": "representation-sharing"}})
+    scene = set_scene(config, build_method("representation-sharing"), data, [model])
+    plans, cores = list(scene.plans), default_workers()
+    threads = torch.get_num_threads()
+    rounds = Rounds(scene, LoopEngine(plans, data, cores) if engine == "loop" else StackEngine(plans, data))
+    torch.set_num_threads(threads)  # the loop has taken this process down to one
+    rounds.begin()
+    return rounds
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def compare(model: str, shape: tuple[int, int, int], learners: int, samples: int, rounds: int) -> None:
+    loop, stack = (federation(engine, model, shape, learners, samples) for engine in ("loop", "stack"))
+    pairs = [
+        (seconds(lambda: loop.play(evaluate=False)), seconds(lambda: stack.play(evaluate=False)))
+        for _ in range(rounds + 1)
+    ][1:]
+    one, other = (statistics.median(column) for column in zip(*pairs, strict=True))
+    print(
+        f"{model:>8} {learners:>9} x {samples:<4} {one * 1e3:>9.1f} {other * 1e3:>9.1f} {other / one:>8.2f}", flush=True
+    )
+    for engine in (loop.engine, stack.engine):
+        engine.__exit__(None, None, None)  # type: ignore[attr-defined]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="rounds to time in each case")
+    arguments = parser.parse_args()
+    torch.set_num_threads(default_workers())
+    print(f"{'model':>8} {'learners':>9} x {'each':<4} {'loop ms':>9} {'stack ms':>9} {'stack/loop':>10}")
+    for case in CASES:
+        compare(*case, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
