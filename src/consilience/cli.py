@@ -19,7 +19,7 @@ import typer
 
 import consilience
 from consilience.config import Config
-from consilience.errors import CheckpointError, ConfigurationError, ConsilienceError
+from consilience.errors import ConfigurationError, ConsilienceError, TrainingError
 
 if TYPE_CHECKING:
     from consilience.report.terminal import Screen
@@ -203,7 +203,11 @@ def sweep(
             if not finished:
                 screen.say(f"stopped; go on with: {how_to_resume(work.folder)}")
                 raise typer.Exit(130)
-    screen.swept(work.outcomes(), work.folder)
+    outcomes = work.outcomes()
+    screen.swept(outcomes, work.folder)
+    if all(outcome["diverged"] for outcome in outcomes):
+        first = outcomes[0]["diverged"][0]
+        raise TrainingError(f"in every setting something was no number in the end, first {first}; try smaller values")
 
 
 @app.command()
@@ -236,10 +240,13 @@ def show(
 
     screen = Screen(json_)
     if (folder / sweeping.PLAN).is_file():
-        outcomes = sweeping.reopen(folder).outcomes()
-        if not outcomes:
-            raise CheckpointError(f"{folder} has no finished part yet; go on with: {how_to_resume(folder)}")
-        screen.swept(outcomes, folder)
+        work = sweeping.reopen(folder)
+        if outcomes := work.outcomes():
+            screen.swept(outcomes, folder)
+        if not work.finished:
+            screen.say(
+                f"{len(outcomes)} of {len(work.settings)} settings are done; go on with: {how_to_resume(folder)}"
+            )
         return
     found = summaries_of(folder)
     for summary in found:

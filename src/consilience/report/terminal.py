@@ -17,7 +17,8 @@ from rich.table import Table
 from consilience.errors import CheckpointError
 from consilience.report.tables import comparison, label, plain_table, sweep_table
 from consilience.simulation.history import History
-from consilience.simulation.sweep import TIDY, best_of
+from consilience.simulation.result import best_of
+from consilience.simulation.sweep import TIDY
 
 _BARS = " ▁▂▃▄▅▆▇█"
 

@@ -15,9 +15,8 @@ import tomli_w
 from consilience.config import Config, make_config, method_table
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.simulation.folder import RunFolder, replace_file, storing
+from consilience.simulation.folder import RunFolder, kind_of, not_a, replace_file, storing
 from consilience.simulation.simulate import OnRound, simulate
-from consilience.simulation.sweep import PLAN as SWEEP
 
 _PLAN = "comparison.toml"
 
@@ -82,7 +81,7 @@ def reopen(folder: Path) -> Comparison:
     """A comparison begun before."""
     plan = folder / _PLAN
     if not plan.is_file():
-        raise ConfigurationError(f"{folder} is no comparison: it has no {_PLAN}")
+        raise not_a("comparison", _PLAN, folder)
     try:
         content = tomllib.loads(plan.read_text(encoding="utf-8"))
         return Comparison(make_config(content["config"]), tuple(content["methods"]), folder)
@@ -120,5 +119,5 @@ def summaries_of(folder: Path) -> list[dict[str, Any]]:
 
 def how_to_resume(folder: Path) -> str:
     """The command that goes on with a run, a comparison or a sweep."""
-    command = "compare" if (folder / _PLAN).is_file() else "sweep" if (folder / SWEEP).is_file() else "run"
+    _, command = kind_of(folder) or ("run", "run")
     return f"consilience {command} --resume {folder}"

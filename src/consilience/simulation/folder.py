@@ -33,8 +33,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
         """A new folder with the resolved configuration; a folder that holds a run already is refused."""
-        if (path / "config.toml").exists():
-            raise ConfigurationError(f"{path} holds a run already; resume it, or choose another folder")
+        refuse_taken(path)
         folder = cls(path)
         with storing(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -45,12 +44,7 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """An existing run's folder."""
         if not (path / "config.toml").is_file():
-            kinds = {"comparison.toml": ("comparison", "compare"), "sweep.toml": ("sweep", "sweep")}
-            other = [
-                f"it is a {kind}: consilience {c} --resume" for f, (kind, c) in kinds.items() if (path / f).is_file()
-            ]
-            hint = other[0] if other else "it has no config.toml"
-            raise ConfigurationError(f"{path} is no run folder: {hint}")
+            raise not_a("run folder", "config.toml", path)
         return cls(path)
 
     @property
@@ -93,6 +87,8 @@ class RunFolder:
             return None
         try:
             content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or "finished" not in content:
+                raise ValueError("it holds no result")
         except ValueError as error:
             raise CheckpointError(f"{file} is damaged: {error}") from error
         return content
@@ -148,6 +144,28 @@ class RunFolder:
 
     def _replace(self, name: str, content: bytes) -> None:
         replace_file(self.path / name, content)
+
+
+_KINDS = {"config.toml": ("run", "run"), "comparison.toml": ("comparison", "compare"), "sweep.toml": ("sweep", "sweep")}
+"""What a folder is, by the file that says so, and the command that goes on with it."""
+
+
+def kind_of(path: Path) -> tuple[str, str] | None:
+    """What a folder is and the command for it, or None where it holds nothing of ours."""
+    return next((kind for file, kind in _KINDS.items() if (path / file).is_file()), None)
+
+
+def refuse_taken(path: Path) -> None:
+    """Refuse to begin in a folder that holds something already."""
+    if (kind := kind_of(path)) is not None:
+        raise ConfigurationError(f"{path} holds a {kind[0]} already; resume it, or choose another folder")
+
+
+def not_a(wanted: str, file: str, path: Path) -> ConfigurationError:
+    """The error for a folder that is something else."""
+    kind = kind_of(path)
+    hint = f"it is a {kind[0]}: consilience {kind[1]} --resume {path}" if kind else f"it has no {file}"
+    return ConfigurationError(f"{path} is no {wanted}: {hint}")
 
 
 @contextlib.contextmanager

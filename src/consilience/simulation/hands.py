@@ -154,10 +154,8 @@ class Hands:
             seen = learner.nothing()
         clock.lap("represent")
         put = learner.contribute(seen, learner.count(len(positions)), draws, received)
-        for name, contribution in put.items():
-            if not self._write(job, i, name, contribution):
-                return f"exchange {name!r} would put up what is no number"
-        return ""
+        bad = [name for name, contribution in put.items() if not self._write(job, i, name, contribution)]
+        return f"exchange {bad[0]!r} would put up what is no number" if bad else ""
 
     def _write(self, job: Work, i: int, name: str, put: Contribution) -> bool:
         """Into the slot; False where the sum of a tensor is not finite, which it is not if a value is not."""

@@ -108,14 +108,14 @@ class History:
 
 
 def _nest(line: dict[str, Any], key: str, value: float) -> None:
-    """Put `a.b` under `a`; NaN, which JSON does not have, becomes null, whole numbers stay whole."""
+    """Put `a.b` under `a`; what is no number, which JSON does not have, becomes null, whole numbers stay whole."""
     *folders, name = key.split(".")
     for folder in folders:
         line = line.setdefault(folder, {})
     if key == "participated":
         line[name] = bool(value)
     else:
-        line[name] = None if np.isnan(value) else int(value) if folders == ["bytes"] else value
+        line[name] = None if not np.isfinite(value) else int(value) if folders == ["bytes"] else value
 
 
 def _flatten(line: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:

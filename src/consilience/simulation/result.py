@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,14 @@ class Result:
         return self.history.last("accuracy")
 
     def summary(self) -> dict[str, Any]:
-        """The run as one JSON object; where it had several variants, with one more for each."""
+        """The run as one JSON object; of one with several variants the best's, and one more for each."""
         if self.config.variants:
-            whole = replace(self, config=self.config.model_copy(update={"variants": ()}))
             each = [
                 result.summary() | {"set": changes}
                 for result, changes in zip(self.variants, self.config.variants, strict=True)
             ]
-            return whole.summary() | {"seeds": len(self.history.seeds), "variants": each}
+            seconds = {"total": sum(self.history.seconds.values()), **self.history.seconds}
+            return (best_of(each) or each[0]) | {"seconds": seconds, "variants": each}
         history, config = self.history, self.config
         rounds = max(history.rounds, 1)
         moved = {way: history.total(f"bytes.{way}") for way in ("up", "down")}
@@ -88,6 +88,12 @@ class Result:
         from consilience.report.tables import comparison, plain_text
 
         return plain_text(comparison([self.summary()]))
+
+
+def best_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """The one with the highest mean accuracy, of those that stayed sound."""
+    sound = [s for s in summaries if not s["diverged"] and s["accuracy"]["mean"] is not None]
+    return dict(max(sound, key=lambda s: float(s["accuracy"]["mean"]))) if sound else None
 
 
 def _spread(values: np.ndarray) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Rounds:
                     self._first_row(learner, row, commons[f], self.scene.learner_seed(f, who))
                 for key, tensor in row.items():
                     if key in settings:
-                        tensor.fill_(settings[key][number])
+                        tensor.copy_(torch.tensor(settings[key][number]))  # what is too large becomes infinite
                     elif like != number:
                         tensor.copy_(cohort.state[key][like])
         return commons
@@ -183,7 +183,7 @@ class Rounds:
             f = int(at[0][entry])
             said = f"learner {at[1][entry]} ({self.scene.label(f)}), round {self.round}: {what}"
             self.diverged.setdefault(f, said)
-        if self.scene.variants.count == 1 or len(self.diverged) == self.scene.federations:
+        if not self.scene.variants.names:
             said = next(iter(self.diverged.values()))
             raise TrainingError(f"{self.scene.method.name}: {said}; try a smaller learning rate or weight")
 

@@ -62,8 +62,8 @@ class Scene:
 
     def label(self, federation: int) -> str:
         """What a federation is known by."""
-        variant = self.variants.names[federation * self.variants.count // self.federations]
-        return f"seed {self.seeds[federation]}" + (variant and f", {variant}")
+        variant = federation * self.variants.count // self.federations
+        return ", ".join([f"seed {self.seeds[federation]}", *self.variants.names[variant : variant + 1]])
 
     def common_seed(self, federation: int) -> int:
         """Of the weights everybody in a federation can make for themselves."""

@@ -79,6 +79,13 @@ def simulate(
         return _Run(config, scene, engine, folder, on_round, marks(dataset, chosen)).go()
 
 
+def rehearse(config: Config) -> None:
+    """Everything of a run but the work: what is wrong with the settings is told now."""
+    check_device(config.device)
+    method = build_method(config.method.name, config.method.settings)
+    set_scene(config, method, _load(config, progress=False), _models(None, config))
+
+
 def _load(config: Config, progress: bool) -> Dataset:
     return load(config.data, directory=config.data_dir, train=config.train, test=config.test, progress=progress)
 

@@ -8,6 +8,7 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ import tomli_w
 from consilience.config import Config, make_config, parsed, place, setting_of
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.simulation.folder import RunFolder, replace_file, storing
-from consilience.simulation.simulate import OnRound, simulate
+from consilience.simulation.folder import RunFolder, not_a, refuse_taken, replace_file, storing
+from consilience.simulation.simulate import OnRound, rehearse, simulate
 from consilience.simulation.variants import shape_of
 
 PLAN = "sweep.toml"
@@ -50,7 +51,8 @@ def _values(text: str) -> list[Any]:
     try:  # TOML knows which commas are inside a word
         return list(tomllib.loads(f"values = [{text}]")["values"])
     except tomllib.TOMLDecodeError:
-        return [parsed(part.strip()) for part in text.split(",") if part.strip()]
+        parts = next(csv.reader([text], skipinitialspace=True))
+        return [parsed(part.strip()) for part in parts if part.strip()]
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,12 @@ class Sweep:
     grid: Grid
     folder: Path
 
-    @property
+    @cached_property
     def settings(self) -> list[dict[str, Any]]:
         """Every combination, the last axis changing fastest."""
         return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
 
-    @property
+    @cached_property
     def parts(self) -> list[list[int]]:
         """Numbers of the settings that can run side by side."""
         alike: dict[str, list[int]] = {}
@@ -78,12 +80,12 @@ class Sweep:
     @property
     def apart(self) -> list[str]:
         """The swept settings that cannot differ within a run."""
-        parts, settings = self.parts, self.settings
-        return [
-            key
-            for key in self.grid
-            if any(len({repr(settings[n][key]) for n in p}) < len(self.grid[key]) for p in parts)
-        ]
+        within = [{key: self._different(key, part) for key in self.grid} for part in self.parts]
+        every = range(len(self.settings))
+        return [key for key in self.grid if any(counts[key] < self._different(key, every) for counts in within)]
+
+    def _different(self, key: str, numbers: Sequence[int]) -> int:
+        return len({repr(self.settings[n][key]) for n in numbers})
 
     def _configured(self, changes: Mapping[str, Any]) -> Config:
         given = self.config.model_dump(exclude_none=True)
@@ -91,37 +93,50 @@ class Sweep:
             place(given, key, value)
         return make_config(given)
 
-    def _folders(self) -> list[tuple[RunFolder, list[int]]]:
-        return [(RunFolder(self.folder / f"part-{i}"), part) for i, part in enumerate(self.parts, start=1)]
+    def configs(self) -> list[Config]:
+        """What each part runs: the settings of its first, and in what the others differ."""
+        return [
+            self._configured(self.settings[part[0]]).model_copy(
+                update={"variants": tuple(self.settings[n] for n in part)}
+            )
+            for part in self.parts
+        ]
+
+    def _runs(self) -> Iterator[tuple[RunFolder, list[int], Config]]:
+        """The folder, the settings and the configuration of each part; a folder of other settings is refused."""
+        for i, (part, config) in enumerate(zip(self.parts, self.configs(), strict=True), start=1):
+            run = RunFolder(self.folder / f"part-{i}")
+            if (run.path / "config.toml").exists() and run.config.variants != config.variants:
+                raise CheckpointError(f"{run.path} is of other settings than {self.folder / PLAN} names now")
+            yield run, part, config
 
     def play(self, on_round: OnRound | None = None) -> Iterator[bool]:
         """Run what is not finished, part by part; whether each came to its end. Then the tidy file is there."""
-        for run, part in self._folders():
-            finished = bool(run.result and run.result["finished"])
+        for run, _, config in self._runs():
+            finished = _finished(run)
             if not finished and (run.path / "config.toml").exists():
                 finished = simulate(resume=run.path, on_round=on_round).finished
             elif not finished:
-                settings = self.settings
-                first = self._configured(settings[part[0]])
-                config = first.model_copy(update={"variants": tuple(settings[n] for n in part)})
                 finished = simulate(config, out=run.path, on_round=on_round).finished
             self._tidy()
             yield finished
 
+    @property
+    def finished(self) -> bool:
+        """Whether every part has come to its end."""
+        return all(_finished(run) for run, _, _ in self._runs())
+
     def outcomes(self) -> list[dict[str, Any]]:
-        """What the finished settings came to, one summary for each in the order of the settings."""
+        """What the settings of finished parts came to, one summary for each in the order of the settings."""
         found: dict[int, dict[str, Any]] = {}
-        for run, part in self._folders():
-            for number, summary in zip(part, (run.result or {}).get("variants", ()), strict=False):
-                found[number] = summary
+        for run, part, _ in self._runs():
+            if _finished(run) and run.result is not None:
+                found |= dict(zip(part, run.result["variants"], strict=True))
         return [found[number] for number in sorted(found)]
 
     def _tidy(self) -> None:
         """One line for each setting, seed and round: means over learners, as a table for other programs."""
-        lines: list[dict[str, Any]] = []
-        for run, part in self._folders():
-            if run.metrics.exists():
-                lines += self._lines(run, part)
+        lines = [line for run, part, _ in self._runs() if _finished(run) for line in self._lines(run, part)]
         names = list(dict.fromkeys(key for line in lines for key in line))
         stream = io.StringIO()
         writer = csv.DictWriter(stream, names, lineterminator="\n")
@@ -130,20 +145,36 @@ class Sweep:
         with storing(self.folder / TIDY):
             replace_file(self.folder / TIDY, stream.getvalue().encode())
 
-    def _lines(self, run: RunFolder, part: Sequence[int]) -> Iterator[dict[str, Any]]:
+    def _lines(self, run: RunFolder, part: Sequence[int]) -> list[dict[str, Any]]:
         groups: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
         try:
             for text in run.lines():
                 line = json.loads(text)
-                groups.setdefault((line["variant"], line["seed"], line["round"]), []).append(line)
-        except (ValueError, KeyError, TypeError) as error:
+                groups.setdefault((line.get("variant", 0), line["seed"], line["round"]), []).append(line)
+            found = [self._line(part[v], seed, r, learners) for (v, seed, r), learners in sorted(groups.items()) if r]
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise CheckpointError(f"{run.metrics} is damaged: {error}") from error
-        for (variant, seed, round_), learners in sorted(groups.items()):
-            if round_:
-                losses = [f"loss.{term}" for term in learners[0]["loss"]]
-                means = {name: _mean(learners, name) for name in (*_ROW, *losses)}
-                spread = {"accuracy_std_learners": _spread(learners)}
-                yield {**self.settings[part[variant]], "seed": seed, "round": round_, **means, **spread}
+        wanted = len(part) * run.config.seeds * run.config.rounds
+        if len(found) != wanted:
+            raise CheckpointError(
+                f"{run.metrics} is damaged: {len(found)} settings, seeds and rounds, expected {wanted}"
+            )
+        return found
+
+    def _line(self, setting: int, seed: int, round_: int, learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        losses = [f"loss.{term}" for term in learners[0]["loss"]]
+        means = {name: _mean(learners, name) for name in (*_ROW, *losses)}
+        return {
+            **self.settings[setting],
+            "seed": seed,
+            "round": round_,
+            **means,
+            "accuracy_std_learners": _spread(learners),
+        }
+
+
+def _finished(run: RunFolder) -> bool:
+    return run.result is not None and bool(run.result["finished"])
 
 
 def _column(lines: Sequence[Mapping[str, Any]], name: str) -> list[float]:
@@ -162,22 +193,16 @@ def _spread(lines: Sequence[Mapping[str, Any]]) -> float | None:
     return float(np.std(values)) if values else None
 
 
-def best_of(outcomes: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The setting with the highest mean accuracy, of those that stayed sound."""
-    sound = [s for s in outcomes if not s["diverged"] and s["accuracy"]["mean"] is not None]
-    return max(sound, key=lambda s: float(s["accuracy"]["mean"]), default=None)
-
-
 def begin(config: Config, grid: Grid, folder: Path) -> Sweep:
     """A new sweep; every setting is tried on first, so that a wrong one is told before the work."""
     if not grid:
         raise ConfigurationError("nothing to sweep over; give a setting several values, such as --set method.kd=0,1,10")
-    if (folder / PLAN).exists():
-        raise ConfigurationError(f"{folder} holds a sweep already; resume it, or choose another folder")
+    refuse_taken(folder)
     if config.variants:
         raise ConfigurationError("the configuration has variants already; sweep over one that has none")
     sweep = Sweep(config, grid, folder)
-    assert sweep.parts  # builds every setting
+    for each in sweep.configs():
+        rehearse(each)
     with storing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         plan = {"grid": {k: list(v) for k, v in grid.items()}, "config": config.model_dump(exclude_none=True)}
@@ -189,9 +214,12 @@ def reopen(folder: Path) -> Sweep:
     """A sweep begun before."""
     plan = folder / PLAN
     if not plan.is_file():
-        raise ConfigurationError(f"{folder} is no sweep: it has no {PLAN}")
+        raise not_a("sweep", PLAN, folder)
     try:
         content = tomllib.loads(plan.read_text(encoding="utf-8"))
-        return Sweep(make_config(content["config"]), content["grid"], folder)
+        grid = content["grid"]
+        if not isinstance(grid, dict) or not all(isinstance(values, list) for values in grid.values()):
+            raise TypeError("its grid names no lists of values")
+        return Sweep(make_config(content["config"]), grid, folder)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{plan} is damaged: {error}") from error

@@ -28,7 +28,7 @@ class Variants:
     """How the federations differ: for each role, by exchange (or the optimiser) and field, one value a variant."""
 
     count: int = 1
-    names: tuple[str, ...] = ("",)
+    names: tuple[str, ...] = ()  # in words; none where there is nothing to choose from
     values: Mapping[str, Mapping[str, Mapping[str, np.ndarray]]] = field(default_factory=dict)
 
     def varied(self, role: str) -> dict[str, tuple[str, ...]]:
