@@ -39,7 +39,12 @@ class Graphs:
         here.wait_stream(aside)
 
     def _record(self, key: Hashable, work: Callable[[], None]) -> None:
-        graph = torch.cuda.CUDAGraph()
+        graph, failed = torch.cuda.CUDAGraph(), None
         with torch.cuda.graph(graph, pool=self._pool):
-            work()
+            try:
+                work()
+            except torch.OutOfMemoryError as error:  # told when the recording has ended in order
+                failed = error
+        if failed is not None:
+            raise failed
         self._recorded[key] = graph

@@ -1,4 +1,4 @@
-"""How much memory a simulation holds, over all its processes."""
+"""How much memory a simulation holds, over all its processes and on its device."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import resource
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+
+import torch
 
 
 def held_mb(processes: Iterable[int]) -> float:
@@ -18,6 +20,13 @@ def held_mb(processes: Iterable[int]) -> float:
     except OSError:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (1024 * 1024 if sys.platform == "darwin" else 1024)
+
+
+def device_peak_mb(device: str) -> float | None:
+    """MiB of a GPU's memory that tensors of this program have held at most; None on a CPU."""
+    if torch.device(device).type != "cuda":
+        return None
+    return float(torch.cuda.max_memory_allocated(device)) / 2**20
 
 
 def _proportional_kb(process: int) -> int:

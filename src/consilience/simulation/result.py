@@ -23,6 +23,7 @@ class Result:
     model: str
     message_bytes: dict[str, int]
     peak_memory_mb: float
+    peak_device_mb: float | None = None
     finished: bool = True
     folder: Path | None = None
     diverged: Mapping[int, str] = field(default_factory=dict)
@@ -78,6 +79,7 @@ class Result:
             "bytes_total": float(sum(total.sum() for total in moved.values()) / len(history.seeds)),
             "seconds": {"total": sum(history.seconds.values()), **history.seconds},
             "peak_memory_mb": self.peak_memory_mb,
+            "peak_device_mb": self.peak_device_mb,
             "diverged": list(self.diverged.values()),
             "finished": self.finished,
             "run": str(self.folder) if self.folder else None,

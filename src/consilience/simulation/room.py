@@ -30,6 +30,7 @@ class Room:
     def __init__(self, learners: Sequence[Learner], plans: Sequence[CohortPlan], data: Dataset) -> None:
         self.device = torch.device(plans[0].blueprint.device)
         self.free = free_bytes(self.device)
+        self.passing = _PASS * self.free
         item = plans[0].blueprint.dtype.itemsize
         self.data = (data.inputs.size + data.test_inputs.size) * item + (data.targets.size + data.test_targets.size) * 8
         self.needs = [Needs(learner, plan) for learner, plan in zip(learners, plans, strict=True)]
@@ -44,11 +45,12 @@ class Room:
     def shrink(self, cohort: int, rows: int) -> None:
         """Less fitted than was reckoned: take fewer learners at once from now on."""
         self.rows[cohort] = rows
+        self.passing /= 2
         log.warning("out of memory on %s: going on with %d learners at a time", self.device, rows)
 
     def pass_rows(self, cohort: int, rows: int) -> int:
         """How many samples of each learner to see at once when nothing is trained."""
-        return max(1, int(_PASS * self.free / (rows * self.needs[cohort].sample)))
+        return max(1, int(self.passing / (rows * self.needs[cohort].sample)))
 
     def in_words(self) -> str:
         """What fits, in a line."""

@@ -208,7 +208,7 @@ class Rounds:
         for key, value in sent.items():
             error = self.engine.cohorts[cohort].state.get(f"error.{name}.{key}")
             if error is not None:
-                error[row] += value
+                error[row] += value.to(error.device)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 

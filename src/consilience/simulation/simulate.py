@@ -25,7 +25,7 @@ from consilience.simulation.engines import check_device, open_engine, reproducib
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.history import History
 from consilience.simulation.marks import marks
-from consilience.simulation.memory import held_mb
+from consilience.simulation.memory import device_peak_mb, held_mb
 from consilience.simulation.result import Result
 from consilience.simulation.rounds import Rounds
 from consilience.simulation.scene import Model, Scene, set_scene
@@ -251,6 +251,7 @@ class _Run:
             model=self.config.model_name,
             message_bytes={"up": traffic.up(names), "down": traffic.down(names)},
             peak_memory_mb=self.peak,
+            peak_device_mb=device_peak_mb(self.config.device),
             finished=self.rounds.round >= self.config.rounds,
             folder=self.folder.path if self.folder else None,
             diverged=self.rounds.diverged,

@@ -7,7 +7,7 @@ not fit, and where even a group does not, it is halved and the work goes on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -112,18 +112,25 @@ class StackEngine:
         losses = np.zeros((len(job.rows), 1 + len(learner.exchanges)))
         right = np.zeros((len(job.rows), learner.task.classes), dtype=np.int64) if job.evaluate else None
         finite = np.ones((len(job.rows), 1 + len(job.put)), dtype=bool)
-        self.put, waiting = {}, self._drawn_up(job)
+        self.put = {}
+
+        def work(entries: np.ndarray) -> None:
+            losses[entries], finite[entries], told_right = self._work_some(job, entries, clock)
+            if right is not None:
+                right[entries] = told_right
+
+        self._in_parts(job.cohort, self._drawn_up(job), work)
+        return Done(losses, right, _nonsense(job, finite), clock.each(len(job.rows)))
+
+    def _in_parts(self, cohort: int, parts: list[np.ndarray], work: Callable[[np.ndarray], None]) -> None:
+        """Do work part by part; what does not fit into the memory is done again in halves."""
+        waiting = list(parts)
         while waiting:
             entries = waiting.pop(0)
             try:
-                told = self._work_some(job, entries, clock)
+                work(entries)
             except torch.OutOfMemoryError as error:
-                waiting = self._smaller(job.cohort, entries, error) + waiting
-                continue
-            losses[entries], finite[entries] = told[0], told[1]
-            if right is not None:
-                right[entries] = told[2]
-        return Done(losses, right, _nonsense(job, finite), clock.each(len(job.rows)))
+                waiting = self._smaller(cohort, entries, error) + waiting
 
     def _drawn_up(self, job: Work) -> list[np.ndarray]:
         """Entries of the job whose batches have one width at every step, as many together as fit."""
@@ -137,7 +144,7 @@ class StackEngine:
         self._formations.clear()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        if len(entries) == 1:
+        if len(entries) == 1 and self.room.pass_rows(cohort, 1) == 1:
             raise ConsilienceError(
                 f"one learner of model {self.learners[cohort].task.model!r} does not fit into the memory of "
                 f"{self.device}; take smaller batches or a smaller model"
@@ -222,9 +229,15 @@ class StackEngine:
 
     def _evaluate(self, job: Evaluate) -> Done:
         clock = _Clock(self.device)
-        right = self._right(job.cohort, self._rows(job.cohort, job.rows)).numpy(force=True)
+        right = np.zeros((len(job.rows), self.learners[job.cohort].task.classes), dtype=np.int64)
+
+        def work(entries: np.ndarray) -> None:
+            state = self._rows(job.cohort, job.rows[entries])
+            right[entries] = self._right(job.cohort, state).numpy(force=True)
+
+        self._in_parts(job.cohort, self.cut(Evaluate, job.cohort, np.arange(len(job.rows))), work)
         clock.lap("evaluate")
-        return Done(right=right, seconds={"evaluate": clock.each(len(job.rows))["evaluate"]})
+        return Done(right=right, seconds=clock.each(len(job.rows)))
 
     @torch.no_grad()
     def _right(self, cohort: int, state: Row) -> Tensor:
