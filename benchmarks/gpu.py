@@ -230,6 +230,20 @@ def many(learners: int = 10_000, samples: int = 12) -> dict[str, Any]:
     return {"learners": learners, **times, "peak_gib": peak, "room": told}
 
 
+def squeezed(learners: int = 1000, share: float = 0.04) -> dict[str, Any]:
+    """Less memory than was reckoned with: the group shrinks, and the losses are those of a run with room enough."""
+    losses = []
+    for fraction in (1.0, share):
+        torch.cuda.set_per_process_memory_fraction(fraction)
+        stack = Stack(learners, "representation-sharing")
+        losses.append(stack.rounds.play(evaluate=True)["loss.cross_entropy"])
+        rows = stack.engine.room.rows[0]
+        stack.close()
+        del stack
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return {"learners": learners, "at_a_time": rows, "losses_differ_by": float(np.abs(losses[0] - losses[1]).max())}
+
+
 def twice() -> bool:
     """Whether the same seed gives the same bits twice, where that is asked for."""
     runs = [
@@ -286,6 +300,7 @@ def main() -> None:
     print("twice the same seed, the same bits:", found.setdefault("twice", twice()), flush=True)
     found["ratios"] = [compare(n, arguments.times) for n in LEARNERS]
     tables(found["ratios"])
+    print("\nsqueezed:", json.dumps(found.setdefault("squeezed", squeezed())), flush=True)
     found["many"] = many()
     print("\nmany:", json.dumps(found["many"]), flush=True)
     found["sweep"] = sweep(arguments.data_dir)

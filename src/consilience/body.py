@@ -67,7 +67,8 @@ class Body:
         self._outputs: dict[str, Tensor] = {}
         for layer in {layer for owner in self.owners for layer in owner.layers}:
             self._listen(layer)
-        self.trained = ~self.parameters.mask(self._owned()).to(self.device)
+        self.frozen = {name for name, parameter in self._parameters.items() if not parameter.requires_grad}
+        self.trained = ~self.parameters.mask(self._owned() | self.frozen).to(self.device)
         self.all_trained = bool(self.trained.all())
 
     @property

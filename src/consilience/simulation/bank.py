@@ -25,9 +25,10 @@ class Stacked:
         return self.tensors, self.count, self.fresh
 
     @property
-    def dims(self) -> tuple[int | None, int | None, int]:
+    def dims(self) -> tuple[dict[str, int | None], int | None, int]:
         """Along which axes the learners lie there."""
-        return (None, None, 0) if self.shared else (0, 0, 0)
+        axis = None if self.shared else 0
+        return dict.fromkeys(self.tensors, axis), axis, 0
 
     def copy_(self, other: Stacked) -> None:
         """Take another's values, staying in place."""

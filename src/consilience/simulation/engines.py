@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,7 +23,7 @@ from consilience.simulation.stackable import refuse_unstackable
 
 log = logging.getLogger("consilience")
 
-_MANY, _SMALL = 64, 100_000  # learners, and parameters of each: see docs/architecture.md for the measurement
+_MANY, _SMALL = 32, 100_000  # learners in a federation, parameters of each: docs/architecture.md has the measurement
 _WORTH_WORKERS = 5.0  # seconds of work, roughly, below which starting processes takes longer
 
 
@@ -79,7 +80,8 @@ def _suits_stack(config: Config, scene: Scene) -> bool:
 def _many_and_small(plan: CohortPlan, learner: Learner) -> bool:
     """Convolutions of a stack are slow on a CPU, and few learners are quicker one after the other."""
     convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.model.modules())
-    return len(plan.members) >= _MANY and plan.parameters <= _SMALL and not convolves
+    learners = len(np.unique(plan.members.learner))
+    return learners >= _MANY and plan.parameters <= _SMALL and not convolves
 
 
 def _workers(config: Config, scene: Scene) -> int:

@@ -83,8 +83,9 @@ class Formation:
         if len(self.rows) == len(cohort.plan.members):
             torch._foreach_copy_([cohort.state[key] for key in self.state], list(self.state.values()))
             return
-        for key, tensor in self.state.items():
-            cohort.state[key].index_copy_(0, self.places, tensor.to(self.home))
+        moved = {key: tensor.to(self.home) for key, tensor in self.state.items()}  # all of it, or nothing is changed
+        for key, tensor in moved.items():
+            cohort.state[key].index_copy_(0, self.places, tensor)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -136,12 +137,15 @@ class Formation:
         inputs, targets = self.data.inputs[chosen], self.data.targets[chosen]
         draws = {o.name: self._draws(o.name, o.batch_draws, width, self.at) for o in learner.owners if o.batch_draws}
         views, buffers = learner.tensors(state)
-        leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
+        leaves = {name: view.detach().requires_grad_(name not in learner.frozen) for name, view in views.items()}
         buffers = {name: view.clone() for name, view in buffers.items()}  # changed in place, each in one piece
         loss, terms, seen = self._each(self._losses)(leaves, buffers, inputs, targets, draws)
-        gradients = torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
+        moving = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+        found = torch.autograd.grad(loss.sum(), list(moving.values()), allow_unused=True, materialize_grads=True)
         with torch.no_grad():
-            self._move(learner.parameters.flat(dict(zip(leaves, gradients, strict=True))), active)
+            gradients = {name: torch.zeros_like(leaf) for name, leaf in leaves.items() if name not in moving}
+            gradients |= dict(zip(moving, found, strict=True))
+            self._move(learner.parameters.flat(gradients), active)
             self._keep(learner.laid(buffers), active)
             if any(e.steps for e in learner.exchanges):
                 self._keep_pace(inputs, targets, draws, seen, active)
@@ -226,6 +230,7 @@ class Formation:
 
     @torch.no_grad()
     def _contribute(self, names: tuple[str, ...]) -> None:
+        self.learner.mode(training=False)
         wanted = {e.name: e.sample_draws for e in self.learner.exchanges if e.name in names and e.sample_draws}
         last = torch.full_like(self.at, -1)
         draws = {name: self._draws(name, k, self.longest, last) for name, k in wanted.items()}
@@ -268,7 +273,7 @@ class Formation:
         if self.summed is not None:
             rows = rows | {"summed": self.summed}
         answers = {name: stacked.parts for name, stacked in held.items()}
-        dims = {name: ({k: d for k in s.tensors}, c, f) for name, s in held.items() for d, c, f in [s.dims]}
+        dims = {name: stacked.dims for name, stacked in held.items()}
 
         def all_rows(*shares: Any) -> Any:
             return vmap(work, in_dims=(0, dims, *(0 for _ in shares)))(rows, answers, *shares)

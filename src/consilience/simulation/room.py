@@ -114,8 +114,9 @@ def free_bytes(device: torch.device) -> int:
 
 
 def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
+    """Bytes in words: 812 B, 3.12 KiB, 139 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1000 or unit == "GiB":
+            break
         count /= 1024
-    return f"{count:.3g} GiB"
+    return f"{count:.0f} {unit}" if count >= 100 else f"{count:.3g} {unit}"

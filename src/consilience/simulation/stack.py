@@ -126,11 +126,13 @@ class StackEngine:
         """Do work part by part; what does not fit into the memory is done again in halves."""
         waiting = list(parts)
         while waiting:
-            entries = waiting.pop(0)
+            entries, fits = waiting.pop(0), True
             try:
                 work(entries)
-            except torch.OutOfMemoryError as error:
-                waiting = self._smaller(cohort, entries, error) + waiting
+            except torch.OutOfMemoryError:
+                fits = False
+            if not fits:  # only now nothing holds on to what was begun
+                waiting = self._smaller(cohort, entries) + waiting
 
     def _drawn_up(self, job: Work) -> list[np.ndarray]:
         """Entries of the job whose batches have one width at every step, as many together as fit."""
@@ -139,7 +141,7 @@ class StackEngine:
         groups = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
         return [some for group in groups for some in self.cut(Work, job.cohort, group)]
 
-    def _smaller(self, cohort: int, entries: np.ndarray, error: Exception) -> list[np.ndarray]:
+    def _smaller(self, cohort: int, entries: np.ndarray) -> list[np.ndarray]:
         """The same entries in halves, after everything that can be freed is."""
         self._formations.clear()
         if self.device.type == "cuda":
@@ -148,7 +150,7 @@ class StackEngine:
             raise ConsilienceError(
                 f"one learner of model {self.learners[cohort].task.model!r} does not fit into the memory of "
                 f"{self.device}; take smaller batches or a smaller model"
-            ) from error
+            )
         self.room.shrink(cohort, -(-len(entries) // 2))
         return self.cut(Work, cohort, entries)
 
@@ -171,8 +173,8 @@ class StackEngine:
             formation.represent(put)
             clock.lap("represent")
             self._take(formation.contribute(put, up), entries, len(job.rows))
-        formation.leave(cohort)
         told, terms = formation.tell(put).numpy(force=True), 1 + len(learner.exchanges)
+        formation.leave(cohort)  # last: what did not fit the memory before is done again from what was
         clock.lap("exchange")
         finite = np.ones((len(entries), 1 + len(job.put)), dtype=bool)
         finite[:, : 1 + len(put)] = told[:, terms:] > 0
@@ -212,19 +214,23 @@ class StackEngine:
     # -- answers and tests ---------------------------------------------------------------------------------------------
 
     def _receive(self, job: Receive) -> Done:
-        learner, held = self.learners[job.cohort], self.bank.of(job.news, job.news)
-        state = self._rows(job.cohort, job.rows)
-        answers = {name: stacked.parts for name, stacked in held.items()}
-        dims = {name: ({k: d for k in s.tensors}, c, f) for name, s in held.items() for d, c, f in [s.dims]}
+        learner = self.learners[job.cohort]
 
         def one(row: Row, parts: Mapping[str, Any]) -> Row:
             with learner.dressed(row, *learner.tensors(row)):
                 learner.receive({name: one_of(p) for name, p in parts.items()})
             return row
 
-        vmap(one, in_dims=(0, dims))(state, answers)
-        if len(job.rows) < len(self.cohorts[job.cohort].plan.members) or self.room.home != self.device:
-            self._back(job.cohort, job.rows, state)
+        def work(entries: np.ndarray) -> None:
+            news = {name: numbers[entries] for name, numbers in job.news.items()}
+            held = self.bank.of(news, [name for name, numbers in news.items() if (numbers >= 0).any()])
+            answers = {name: stacked.parts for name, stacked in held.items()}
+            dims = {name: stacked.dims for name, stacked in held.items()}
+            state = {k: t.clone() for k, t in self._rows(job.cohort, job.rows[entries], _unmoved).items()}
+            vmap(one, in_dims=(0, dims))(state, answers)
+            self._back(job.cohort, job.rows[entries], state)
+
+        self._in_parts(job.cohort, self.cut(Receive, job.cohort, np.arange(len(job.rows))), work)
         return Done()
 
     def _evaluate(self, job: Evaluate) -> Done:
@@ -251,24 +257,30 @@ class StackEngine:
         right: Tensor = vmap(one)(state)
         return right
 
-    def _rows(self, cohort: int, rows: np.ndarray) -> Row:
-        """The state of some rows on the device: the state itself where they are all and it lies there."""
-        state = self.cohorts[cohort].state
-        if len(rows) == len(state["step"]):
+    def _rows(self, cohort: int, rows: np.ndarray, leave: Callable[[str], bool] = lambda key: False) -> Row:
+        """The state of some rows on the device, but for what may be left: the state itself where they are all there."""
+        state = {k: t for k, t in self.cohorts[cohort].state.items() if not leave(k)}
+        if len(rows) == len(self.cohorts[cohort].plan.members):
             return {k: t.to(self.device) for k, t in state.items()}
         index = torch.from_numpy(rows).to(self.room.home)
         return {k: t.index_select(0, index).to(self.device) for k, t in state.items()}
 
     def _back(self, cohort: int, rows: np.ndarray, state: Row) -> None:
         index = torch.from_numpy(rows).to(self.room.home)
-        for key, tensor in self.cohorts[cohort].state.items():
-            tensor.index_copy_(0, index, state[key].to(self.room.home))
+        moved = {key: tensor.to(self.room.home) for key, tensor in state.items()}
+        for key, tensor in moved.items():
+            self.cohorts[cohort].state[key].index_copy_(0, index, tensor)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._formations.clear()
+
+
+def _unmoved(key: str) -> bool:
+    """What no answer changes: the optimiser's state, and what encodings rounded away."""
+    return key.startswith(("optimiser.", "error.")) or key == "step"
 
 
 def _nonsense(job: Work, finite: np.ndarray) -> dict[int, str]:

@@ -1,0 +1,693 @@
+"""What both engines promise: loop equals stack, whatever is trained, traded or missing; on a GPU as well, if any."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from consilience import schema
+from consilience.config import Config, make_config
+from consilience.data import Dataset, load
+from consilience.encodings import BIT
+from consilience.errors import ConsilienceError, TrainingError
+from consilience.exchanges import Contribution, Exchange, Prototypes, Received, State, Update, View, Weights
+from consilience.exchanges.weights import part_of
+from consilience.method import Method, Role
+from consilience.methods import METHODS, build_method
+from consilience.models import SplitModel
+from consilience.objectives import Objective
+from consilience.simulation import room as room_module
+from consilience.simulation import rounds as rounds_module
+from consilience.simulation.engines import reproducibly
+from consilience.simulation.folder import RunFolder
+from consilience.simulation.formation import Formation
+from consilience.simulation.history import History
+from consilience.simulation.loop import LoopEngine
+from consilience.simulation.plan import Presence, presences
+from consilience.simulation.record import Record
+from consilience.simulation.rounds import Rounds
+from consilience.simulation.scene import Model, Scene, set_scene
+from consilience.simulation.simulate import simulate
+from consilience.simulation.stack import StackEngine
+from consilience.task import Task
+
+Arrays = dict[str, np.ndarray]
+Played = tuple[Arrays, list[Record]]
+"""All that a next round would depend on, and what each round was like."""
+Variation = Mapping[str, Mapping[str, np.ndarray]]
+"""Settings that differ between rows, by exchange (or the optimiser) and field."""
+
+CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in METHODS} | {
+    "fedavg different starts": ("fedavg", {"start": "different"}),
+    "fedavg classifier only": ("fedavg", {"part": "classifier"}),
+    "fedavg every 2": ("fedavg", {"every": 2}),
+    "fedavg int8": ("fedavg", {"encoding": "int8"}),
+    "consilience every 2": ("consilience", {"every": 2}),
+    "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
+    "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
+}
+each_case = pytest.mark.parametrize("case", list(CASES))
+each_together = pytest.mark.parametrize(
+    "case", [name for name, (method, _) in CASES.items() if method != "centralized"]
+)
+COME_AND_GO: dict[str, Any] = {"partition": "dirichlet(0.5)", "participation": 0.5, "offline": 0.3, "seeds": 2}
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    """Thirty samples for each of four learners: a whole batch of 16 and a partial one."""
+    return load("digits", train=120, test=40)
+
+
+def settings(case: str, device: str, **others: Any) -> Config:
+    method, own = CASES[case]
+    small = {"learners": 4, "batch_size": 16, "precision": "float64", "device": device, "workers": 0}
+    return make_config({**small, "method": {"name": method, **own}, **others})
+
+
+@contextmanager
+def stage(
+    engine: str,
+    config: Config,
+    data: Dataset,
+    method: Method | None = None,
+    models: Sequence[Model] = (),
+    varied: Variation | None = None,
+) -> Iterator[Rounds]:
+    """A federation before its first round, on one of the engines."""
+    chosen = method or build_method(config.method.name, config.method.settings)
+    scene = set_scene(config, chosen, data, models or config.model_name.split(","))
+    scene = with_own_settings(scene, varied) if varied else scene
+    plans = list(scene.plans)
+    with LoopEngine(plans, data, 0) if engine == "loop" else StackEngine(plans, data) as opened:
+        yield Rounds(scene, opened)
+
+
+def with_own_settings(scene: Scene, varied: Variation) -> Scene:
+    (plan,) = scene.plans
+    blueprint = replace(plan.blueprint, varied={owner: tuple(fields) for owner, fields in varied.items()})
+    values = {f"setting.{owner}.{name}": v for owner, fields in varied.items() for name, v in fields.items()}
+    return replace(scene, plans=(replace(plan, blueprint=blueprint, settings=values),))
+
+
+def played(rounds: Rounds, count: int = 3) -> Played:
+    records = [rounds.begin(), *(rounds.play(evaluate=True) for _ in range(count))]
+    return {k: v.copy() for k, v in rounds.state()[0].items()}, records
+
+
+def assert_close(one: Played, other: Played, rtol: float = 1e-9) -> None:
+    """Every array and every metric, relative to its own largest magnitude; whole numbers to the bit.
+
+    What is smaller than 1e-15 is nothing: what a one-bit answer to one who sent one bit has rounded away, say.
+    """
+    pairs = [(one[0], other[0]), *zip(one[1], other[1], strict=True)]
+    for number, (a, b) in enumerate(pairs):
+        assert set(a) == set(b)
+        for key in (k for k in a if not k.startswith(("seconds.", "wall."))):
+            assert a[key].dtype == b[key].dtype, key
+            largest = np.abs(np.nan_to_num(a[key])).max(initial=0.0)
+            slack = max(rtol * largest, 1e-15) if a[key].dtype.kind == "f" else 0.0
+            where = f"{key} in {f'round {number - 1}' if number else 'the state'}"
+            np.testing.assert_allclose(b[key], a[key], rtol=0, atol=slack, err_msg=where)
+
+
+def assert_engines_agree(config: Config, data: Dataset, *, count: int = 3, rtol: float = 1e-9, **more: Any) -> Played:
+    with stage("loop", config, data, **more) as rounds:
+        loop = played(rounds, count)
+    with stage("stack", config, data, **more) as rounds:
+        stack = played(rounds, count)
+    assert_close(loop, stack, rtol)
+    return stack
+
+
+# Every method
+
+
+@each_case
+def test_loop_equals_stack(case: str, device: str, data: Dataset) -> None:
+    assert_engines_agree(settings(case, device), data)
+
+
+@each_case
+def test_loop_equals_stack_where_learners_are_unlike_and_come_and_go(case: str, device: str, data: Dataset) -> None:
+    assert_engines_agree(settings(case, device, **COME_AND_GO), data)
+
+
+@pytest.mark.parametrize("case", ["independent", "fedprox", "federated-distillation", "representation-sharing"])
+def test_loop_equals_stack_in_single_precision_after_one_step(case: str, device: str, data: Dataset) -> None:
+    config = settings(case, device, precision="float32", batch_size=64, optimiser="sgd", lr=0.1)
+    assert_engines_agree(config, data, count=1, rtol=1e-5)
+
+
+# Every way to train
+
+
+SCHEDULES: dict[str, Mapping[str, Any]] = {
+    "unequal": {"partition": "dirichlet(0.5)"},
+    "half take part": {"participation": 0.5},
+    "some are offline": {"offline": 0.3},
+    "all are offline": {"offline": 1.0},
+    "two epochs": {"epochs": 2},
+    "two epochs of unequal sizes": {"epochs": 2, "partition": "dirichlet(0.5)"},
+    "two seeds": {"seeds": 2, "seed": 3},
+    "one sample a batch": {"batch_size": 1, "learners": 12},
+    "one batch": {"batch_size": 500},
+    "momentum": {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
+    "decay": {"weight_decay": 0.1},
+    "reset": {"optimiser_state": "reset", "epochs": 2},
+    "a single learner": {"learners": 1},
+    "convolutions": {"model": "lenet5", "batch_size": 20},
+}
+
+
+@pytest.mark.parametrize("case", ["consilience", "fedprox"])
+@pytest.mark.parametrize("schedule", list(SCHEDULES))
+def test_loop_equals_stack_under_every_schedule(schedule: str, case: str, device: str, data: Dataset) -> None:
+    assert_engines_agree(settings(case, device, **SCHEDULES[schedule]), data)
+
+
+def test_these_learners_are_unlike(data: Dataset) -> None:
+    """What the tests with unequal sizes rest on: some have fewer steps than others."""
+    config = settings("independent", "cpu", partition="dirichlet(0.5)", seeds=2)
+    sizes = set_scene(config, build_method("independent"), data, ["mlp"]).plans[0].members.sizes
+    assert len(set((-(-sizes // 16)).tolist())) > 1
+
+
+def test_even_and_uneven_federations_side_by_side(device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of unlike widths cannot be one step: rows are trained apart, and what they put up comes together."""
+    cuts = iter([[30, 60, 90], [10, 50, 70]] * 2)
+
+    def deal(targets: np.ndarray, *others: Any) -> list[np.ndarray]:
+        return np.split(np.arange(len(targets)), next(cuts))
+
+    monkeypatch.setattr("consilience.simulation.scene.partition", deal)
+    assert_engines_agree(settings("consilience", device, seeds=2), data)
+
+
+# Every kind of model
+
+
+def slim() -> SplitModel:
+    """As wide at its end as the mlp, so that they can share prototypes and the classifier."""
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.Tanh()), nn.Linear(32, 10), bound=1.0)
+
+
+@pytest.mark.parametrize("case", ["independent", "fedavg classifier only", "representation-sharing"])
+def test_two_architectures_in_one_federation(case: str, device: str, data: Dataset) -> None:
+    config = settings(case, device, **COME_AND_GO)
+    state, _ = assert_engines_agree(config, data, models=["mlp", slim, "mlp", slim])
+    assert state["learners.0.parameters"].shape != state["learners.1.parameters"].shape
+
+
+class Odd(nn.Module):
+    """Two layers with one weight, a parameter nobody reads, and buffers of all kinds."""
+
+    mask: Tensor
+    passes: Tensor
+    largest: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 16)
+        self.second.weight = self.first.weight
+        self.unused = nn.Parameter(torch.ones(3))
+        self.register_buffer("mask", torch.arange(16) % 3 > 0)
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("largest", torch.zeros(()))
+        self.register_buffer("nothing", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.second(torch.relu(self.first(x.flatten(1)))))
+        if self.training:
+            self.passes.add_(1)
+            self.largest.copy_(torch.maximum(self.largest, x.detach().max()))
+        return torch.tanh(self.last(x)) * self.mask
+
+
+def odd() -> SplitModel:
+    return SplitModel(Odd(), nn.Linear(16, 10), bound=1.0)
+
+
+@pytest.mark.parametrize("case", ["independent", "consilience"])
+def test_tied_weights_unused_parameters_and_odd_buffers(case: str, device: str, data: Dataset) -> None:
+    config = settings(case, device, partition="dirichlet(0.5)")
+    state, _ = assert_engines_agree(config, data, models=[odd])
+    steps = state["learners.0.step"]
+    assert state["learners.0.counters"][:, 0].tolist() == steps.tolist() and len(set(steps.tolist())) > 1
+
+
+def frozen() -> SplitModel:
+    model = slim()
+    for parameter in model.features.parameters():
+        parameter.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("chance", [{}, COME_AND_GO], ids=["even", "unequal, come and go"])
+def test_frozen_parameters_stay_as_they_are(chance: Mapping[str, Any], device: str, data: Dataset) -> None:
+    config = settings("representation-sharing", device, weight_decay=0.1, **chance)
+    end = assert_engines_agree(config, data, models=[frozen])[0]["learners.0.parameters"]
+    with stage("stack", config, data, models=[frozen]) as rounds:
+        start = played(rounds, 0)[0]["learners.0.parameters"]
+    features = 64 * 32 + 32
+    assert np.array_equal(end[:, :features], start[:, :features])
+    assert (end[:, features:] != start[:, features:]).any(axis=1).all()
+
+
+# BatchNorm: over the batch, so that a partial batch may not be filled up with anything
+
+
+def noise(count: int, side: int) -> Dataset:
+    """No pixel is the same in all images: behind BatchNorm its gradient would be nothing but rounding."""
+    inputs = np.random.default_rng(0).standard_normal((count, 1, side, side), dtype=np.float32)
+    targets = np.arange(count) % 4
+    return Dataset("noise", inputs, targets, inputs[:20], targets[:20], 4)
+
+
+def normalised() -> SplitModel:
+    features = nn.Sequential(
+        nn.Conv2d(1, 4, 3, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(64, 8, bias=False),
+        nn.BatchNorm1d(8),
+        nn.Tanh(),
+    )
+    return SplitModel(features, nn.Linear(8, 4), bound=1.0)
+
+
+@pytest.mark.parametrize("buffers", ["share", "local"])
+def test_batch_norm_with_private_and_shared_statistics(buffers: str, device: str) -> None:
+    method = build_method("fedavg", {"buffers": buffers})
+    config = settings("fedavg", device, offline=0.3)
+    state, _ = assert_engines_agree(config, noise(120, 6), method=method, models=[normalised])
+    assert state["learners.0.counters"].tolist() == [[6, 6]] * 4  # two steps in each of three rounds
+
+
+@pytest.mark.parametrize("case", ["independent", "fedprox", "representation-sharing", "consilience"])
+@pytest.mark.parametrize(
+    "own",
+    [{"batch_size": 14}, {"batch_size": 8, "epochs": 2}, COME_AND_GO],
+    ids=["a last batch of one, made two", "a last batch of five", "unequal"],
+)
+def test_batch_norm_with_partial_batches_and_unequal_sizes(own: Mapping[str, Any], case: str, device: str) -> None:
+    """29 samples each; a learner with fewer steps than others keeps its statistics while they go on."""
+    config = settings(case, device, optimiser="sgd", lr=0.1, **own)
+    assert_engines_agree(config, noise(116, 6), models=[normalised])
+
+
+def test_resnet9(device: str) -> None:
+    config = settings("fedavg", device, model="resnet9", learners=2, batch_size=4, optimiser="sgd", lr=0.05)
+    assert_engines_agree(config, noise(12, 16), count=1)
+
+
+# The same bits, begun again or gone on with
+
+
+def bits(config: Config, data: Dataset) -> Arrays:
+    with reproducibly(config.deterministic), stage("stack", config, data) as rounds:
+        return played(rounds)[0]
+
+
+def assert_same_bits(one: Arrays, other: Arrays) -> None:
+    assert set(one) == set(other)
+    assert [key for key in one if one[key].tobytes() != other[key].tobytes()] == []
+
+
+@each_case
+@pytest.mark.filterwarnings("ignore:.*deterministic")
+def test_twice_the_same_seed_gives_the_same_bits(case: str, device: str, data: Dataset) -> None:
+    config = settings(case, device, precision="float32", deterministic=device == "cuda", **COME_AND_GO)
+    once = bits(config, data)
+    assert_same_bits(once, bits(config, data))
+    other = bits(config.model_copy(update={"seed": 7}), data)["learners.0.parameters"]
+    assert not (other == once["learners.0.parameters"]).all(axis=1).any()
+
+
+def interrupt_at(*rounds: int) -> Callable[[str, int, int, History], None]:
+    def on_round(method: str, round_: int, total: int, history: History) -> None:
+        if round_ in rounds:
+            signal.raise_signal(signal.SIGINT)
+
+    return on_round
+
+
+def kept(folder: Path) -> Arrays:
+    checkpoint = RunFolder.open(folder).load()
+    assert checkpoint is not None
+    return checkpoint[0]
+
+
+@pytest.mark.parametrize("case", ["voted", "consilience every 2", "representations 2 up 3 down"])
+@pytest.mark.filterwarnings("ignore:.*deterministic")
+def test_stopping_and_resuming_gives_the_same_bits(case: str, device: str, data: Dataset, tmp_path: Path) -> None:
+    chance = COME_AND_GO | {"deterministic": device == "cuda", "engine": "stack", "rounds": 4}
+    config, stops = settings(case, device, **chance), interrupt_at(1, 3)
+    whole = simulate(config, data=data, out=tmp_path / "whole")
+    parts = simulate(config, data=data, out=tmp_path / "parts", on_round=stops)
+    for stop in (1, 3):
+        assert not parts.finished and parts.history.rounds == stop
+        parts = simulate(data=data, resume=tmp_path / "parts", on_round=stops)
+    assert whole.engine == parts.engine == "stack" and parts.finished
+    assert_same_bits(kept(tmp_path / "whole"), kept(tmp_path / "parts"))
+    for metric in (m for m in whole.history.records[0] if not m.startswith(("seconds.", "wall."))):
+        assert np.array_equal(whole.history[metric], parts.history[metric], equal_nan=True), metric
+
+
+# Who and what is missing
+
+
+@each_case
+def test_a_class_nobody_has(case: str, device: str, data: Dataset) -> None:
+    keep = data.targets != 9
+    without = replace(data, inputs=data.inputs[keep], targets=data.targets[keep])
+    assert_engines_agree(settings(case, device, learners=3), without, count=2)
+
+
+def without(member: int, rounds: range) -> Callable[..., Presence]:
+    """A member cannot be reached in these rounds."""
+
+    def decided(seeds: tuple[int, ...], round_: int, *others: Any) -> Presence:
+        there = presences(seeds, round_, *others)
+        online = there.online.copy()
+        online[:, member] &= round_ not in rounds
+        return replace(there, online=online)
+
+    return decided
+
+
+@each_together
+def test_a_learner_who_never_answers(case: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds_module, "presences", without(2, range(1, 9)))
+    _, records = assert_engines_agree(settings(case, device), data)
+    assert not np.any([r["bytes.up"][0, 2] for r in records[1:]])
+
+
+def test_a_learner_refused_as_too_stale_keeps_what_it_would_have_said(
+    device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds_module, "presences", without(2, range(1, 3)))
+    strict = Method("strict", {"learner": Role(exchanges=(Weights(up=BIT, down=BIT, max_staleness=1),))})
+    assert_engines_agree(settings("voted", device), data, method=strict, count=4)
+
+
+# Hooks of one's own
+
+
+@dataclass(frozen=True)
+class Counting(Exchange):
+    """State that moves with every batch: counts, and a mean of the classifier's bias and of what was drawn."""
+
+    name: str = "counting"
+
+    @property
+    def batch_draws(self) -> int:
+        return 2
+
+    def channel(self, task: Task) -> schema.Mean:
+        return schema.Mean(self.name, {"seen": schema.Tensor((task.classes,))})
+
+    def init(self, view: View) -> State:
+        bias = view.parameters["classifier.bias"]
+        return {"steps": torch.zeros((), dtype=torch.int64), "memory": bias, "drawn": 0 * bias[0]}
+
+    def step(self, state: State, view: View) -> State:
+        bias, drawn = view.parameters["classifier.bias"], view.draws.to(view.logits.dtype).mean()
+        return {
+            "steps": state["steps"] + 1,
+            "memory": 0.9 * state["memory"] + 0.1 * bias + view.logits.detach().mean(0),
+            "drawn": state["drawn"] + drawn,
+        }
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({"seen": state["memory"] + state["drawn"]}, view.samples)
+
+
+@dataclass(frozen=True)
+class Steering(Exchange):
+    """Owns the classifier: it moves against everybody's mean gradient and by nothing else."""
+
+    name: str = "steering"
+    owns: str | None = "classifier"
+    start: Any = "common"
+    looks: ClassVar[bool] = False
+
+    def channel(self, task: Task) -> schema.Mean:
+        tensors = {n: schema.Tensor(task.parameters[n]) for n in part_of("classifier", task.parameters)}
+        return schema.Mean(self.name, tensors, moving=True)
+
+    def common(self, view: View) -> dict[str, Tensor]:
+        return {n: view.parameters[n] for n in part_of("classifier", view.parameters)}
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({n: -0.3 * g for n, g in view.gradients.items()}, view.samples)
+
+    def receive(self, state: State, view: View, received: Received) -> Update:
+        now = view.parameters
+        return Update({n: torch.where(received.fresh, t, now[n]) for n, t in received.tensors.items()}, state=state)
+
+
+@dataclass(frozen=True)
+class Guessing(Exchange):
+    """A module of its own guesses from a hidden layer what was drawn; random samples' hidden means are shared."""
+
+    name: str = "guessing"
+    layers: tuple[str, ...] = ("features.hidden",)
+    weight: float = 0.5
+
+    @property
+    def batch_draws(self) -> int:
+        return 1
+
+    @property
+    def sample_draws(self) -> int:
+        return 2
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        return {"guess": nn.Linear(64, 1)}
+
+    def channel(self, task: Task) -> schema.Mean:
+        return schema.Mean(self.name, {"hidden": schema.Tensor((64,)), "guess": schema.Tensor(())})
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        hidden = view.outputs["features.hidden"]
+        guess = view.modules["guess"](hidden)[:, 0] + received.tensors["guess"]
+        return (guess - view.draws[0]).square().mean() + (hidden.mean(0) - received.tensors["hidden"]).square().mean()
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        hidden, valid = view.outputs["features.hidden"], view.valid[:, None]
+        chosen = valid * (view.draws[0] < view.draws[1]).to(hidden.dtype)[:, None]  # (samples, 1)
+        mean = (chosen * hidden).sum(0) / chosen.sum().clamp(min=1)
+        return Contribution({"hidden": mean, "guess": view.modules["guess"](mean)[0]}, chosen.sum())
+
+
+@dataclass(frozen=True)
+class Dimmed(Objective):
+    """Shows the model dimmed inputs, and lets a head of its own guess from a hidden layer how dim they are."""
+
+    name: ClassVar[str] = "dimmed"
+    layers: tuple[str, ...] = ("features.hidden",)
+
+    @property
+    def batch_draws(self) -> int:
+        return 1
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        return {"head": nn.Linear(64, 1)}
+
+    def prepare(self, inputs: Tensor, draws: Tensor) -> Tensor:
+        return inputs * draws[0].view(-1, 1, 1, 1)
+
+    def loss(self, view: View) -> Tensor:
+        guess = view.modules["head"](view.outputs["features.hidden"])[:, 0]
+        return (guess - view.draws[0]).square().mean() + F.cross_entropy(view.logits, view.targets)
+
+
+def own(*exchanges: Exchange, objective: Objective | None = None) -> Method:
+    role = Role(objective, exchanges) if objective else Role(exchanges=exchanges)
+    return Method("own", {"learner": role})
+
+
+METHODS_OF_ONES_OWN = {
+    "step": own(Counting()),
+    "owns": own(Steering()),
+    "owns, beside an eager exchange": own(Steering(), Prototypes()),
+    "modules, layers and draws": own(Guessing()),
+    "an objective": own(objective=Dimmed()),
+    "all together": own(Counting(), Steering(), Guessing(), Weights(part="features"), objective=Dimmed()),
+    "two of a kind": own(Weights(part="classifier", name="head"), Weights(part="features", up=BIT, down=BIT)),
+    "two of a kind, now and then": own(Weights(part="classifier", name="head"), Weights(part="features", every=2)),
+    "two roles": Method(
+        "own",
+        {"worker": Role(exchanges=(Weights(), Prototypes())), "other": Role(exchanges=(Prototypes(),), epochs=2)},
+        {0: "worker", 1: "other", 2: "worker", 3: "other"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(METHODS_OF_ONES_OWN))
+@pytest.mark.parametrize("chance", [{}, COME_AND_GO], ids=["even", "unequal, come and go"])
+def test_methods_of_ones_own(name: str, chance: Mapping[str, Any], device: str, data: Dataset) -> None:
+    assert_engines_agree(settings("independent", device, **chance), data, method=METHODS_OF_ONES_OWN[name])
+
+
+def test_learners_with_settings_of_their_own(device: str, data: Dataset) -> None:
+    """Each row has its own learning rate and weight, and learns as if everybody had them."""
+    rates, weights = np.array([1e-4, 1e-3, 3e-3, 1e-2]), np.array([0.0, 1.0, 10.0, 30.0])
+    varied = {"optimiser": {"lr": rates}, "prototypes": {"weight": weights}}
+    config = settings("alone", device)
+    alone = own(Prototypes(weight=1.0, scope="oneself"))
+    state, _ = assert_engines_agree(config, data, method=alone, varied=varied)
+    for row, (rate, weight) in enumerate(zip(rates.tolist(), weights.tolist(), strict=True)):
+        same = config.model_copy(update={"lr": rate})
+        with stage("stack", same, data, own(Prototypes(weight=weight, scope="oneself"))) as rounds:
+            expected = played(rounds)[0]["learners.0.parameters"][row]
+        np.testing.assert_allclose(state["learners.0.parameters"][row], expected, rtol=0, atol=1e-12)
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize("case", ["consilience", "representations 2 up 3 down"])
+@pytest.mark.parametrize("chance", [{"learners": 5}, COME_AND_GO], ids=["even", "unequal, come and go"])
+def test_groups_give_the_same_as_all_at_once(case: str, chance: Mapping[str, Any], device: str, data: Dataset) -> None:
+    config = settings(case, device, **chance)
+    with stage("stack", config, data) as rounds:
+        whole = played(rounds)
+    with stage("stack", config, data) as rounds:
+        assert isinstance(rounds.engine, StackEngine)
+        rounds.engine.room.rows[0] = 2
+        assert_close(whole, played(rounds))
+
+
+def test_the_smallest_room_will_do(device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One learner at a time, its state fetched from main memory where that is another."""
+    config = settings("consilience", device, **COME_AND_GO)
+    with stage("stack", config, data) as rounds:
+        whole = played(rounds)
+    monkeypatch.setattr(room_module, "free_bytes", lambda device: 1)
+    with stage("stack", config, data) as rounds:
+        assert isinstance(rounds.engine, StackEngine)
+        assert rounds.engine.room.rows == [1] and rounds.engine.room.home.type == "cpu"
+        assert_close(whole, played(rounds))
+
+
+def fit_at_most(rows: int, monkeypatch: pytest.MonkeyPatch, work: str = "train") -> None:
+    """A part of the work of more rows than these fails, and that only at its end."""
+    real: Callable[..., Any] = getattr(Formation, work)
+
+    def limited(self: Formation, *given: Any) -> Any:
+        done = real(self, *given)
+        if len(self.state["step"]) > rows:
+            raise torch.OutOfMemoryError("pretended")
+        return done
+
+    monkeypatch.setattr(Formation, work, limited)
+
+
+@pytest.mark.parametrize("work", ["enter", "train", "represent", "contribute", "tell"])
+def test_out_of_memory_goes_on_with_fewer_at_a_time(
+    work: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it happens, nobody has trained twice."""
+    warned: list[str] = []
+    monkeypatch.setattr(room_module.log, "warning", lambda text, *given: warned.append(text % given))
+    config = settings("voted", device, learners=5)
+    with stage("stack", config, data) as rounds:
+        whole = played(rounds)
+    fit_at_most(2, monkeypatch, work)
+    with stage("stack", config, data) as rounds:
+        assert_close(whole, played(rounds))
+        assert isinstance(rounds.engine, StackEngine) and rounds.engine.room.rows == [2]
+    assert warned == [f"out of memory on {device}: going on with {n} learners at a time" for n in (3, 2)]
+
+
+def test_a_learner_that_does_not_fit_alone_is_named(
+    device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit_at_most(0, monkeypatch)
+    alone = f"one learner of model 'mlp' does not fit into the memory of {device}"
+    with stage("stack", settings("fedavg", device), data) as rounds:
+        rounds.begin()
+        with pytest.raises(ConsilienceError, match=alone):
+            rounds.play(evaluate=False)
+
+
+# What is no number
+
+
+def failure(engine: str, config: Config, data: Dataset, **more: Any) -> str:
+    with stage(engine, config, data, **more) as rounds, pytest.raises(TrainingError) as caught:
+        played(rounds)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stack"])
+@pytest.mark.parametrize("batch, what", [(16, "loss term 'cross_entropy'"), (64, "a parameter")])
+def test_training_that_fails_names_learner_and_seed(
+    engine: str, batch: int, what: str, device: str, data: Dataset
+) -> None:
+    """Row 5 of two seeds of four learners; a second batch sees it in the loss, else the parameters tell."""
+    rates = np.full(8, 0.1)
+    rates[5] = np.inf
+    config = settings("independent", device, seeds=2, optimiser="sgd", batch_size=batch)
+    said = failure(engine, config, data, varied={"optimiser": {"lr": rates}})
+    assert said.startswith(f"independent: learner 1 (seed 1), round 1: {what} is no number")
+
+
+@dataclass(frozen=True)
+class Dividing(Exchange):
+    """Puts up nonsense where a learner has forty samples."""
+
+    name: str = "dividing"
+
+    def channel(self, task: Task) -> schema.Mean:
+        return schema.Mean(self.name, {"share": schema.Tensor(())})
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({"share": 1 / (view.samples - 40)}, view.samples)
+
+
+@pytest.fixture
+def forty_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third of four learners has forty samples, the others twenty or thirty."""
+
+    def deal(targets: np.ndarray, *others: Any) -> list[np.ndarray]:
+        return np.split(np.arange(len(targets)), [20, 50, 90])
+
+    monkeypatch.setattr("consilience.simulation.scene.partition", deal)
+
+
+@pytest.mark.usefixtures("forty_for_one")
+@pytest.mark.parametrize("engine", ["loop", "stack"])
+def test_nonsense_put_up_names_learner_and_exchange(engine: str, device: str, data: Dataset) -> None:
+    said = failure(engine, settings("independent", device), data, method=own(Prototypes(), Dividing()))
+    assert said.startswith("own: learner 2 (seed 0), round 1: exchange 'dividing' would put up what is no number")
+
+
+@pytest.mark.usefixtures("forty_for_one")
+def test_nonsense_of_who_cannot_be_reached_harms_nobody(
+    device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds_module, "presences", without(2, range(1, 9)))
+    assert_engines_agree(settings("independent", device), data, method=own(Prototypes(), Dividing()))
