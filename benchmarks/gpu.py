@@ -256,7 +256,8 @@ def twice() -> bool:
 
 def contract() -> str:
     """The suite that every engine passes, on this GPU; its last line."""
-    suite = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/contract/test_engines_contract.py"]
+    options = ["-q", "-o", "addopts=", "-p", "no:cacheprovider"]
+    suite = [sys.executable, "-m", "pytest", *options, "tests/contract/test_engines_contract.py"]
     done = subprocess.run(suite, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     lines = (done.stdout + done.stderr).strip().splitlines()
     if done.returncode:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from consilience.data import Dataset
-from consilience.learner import Learner
+from consilience.learner import EVALUATED_ROWS, Learner
 from consilience.simulation.cohort import CohortPlan
 
 log = logging.getLogger("consilience")
@@ -51,6 +51,10 @@ class Room:
     def pass_rows(self, cohort: int, rows: int) -> int:
         """How many samples of each learner to see at once when nothing is trained."""
         return max(1, int(self.passing / (rows * self.needs[cohort].sample)))
+
+    def test_rows(self, cohort: int, rows: int) -> int:
+        """How many of these learners to test at once: few enough that each sees samples by the hundred."""
+        return max(1, min(rows, int(self.passing / (EVALUATED_ROWS * self.needs[cohort].sample))))
 
     def in_words(self) -> str:
         """What fits, in a line."""

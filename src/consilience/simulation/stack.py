@@ -247,15 +247,16 @@ class StackEngine:
 
     @torch.no_grad()
     def _right(self, cohort: int, state: Row) -> Tensor:
-        """Test samples of each class told right, (rows, classes)."""
-        learner, rows = self.learners[cohort], self.room.pass_rows(cohort, len(state["step"]))
+        """Test samples of each class told right, (rows, classes); so few rows at once that each sees enough samples."""
+        learner, rows = self.learners[cohort], self.room.test_rows(cohort, len(state["step"]))
+        samples = self.room.pass_rows(cohort, rows)
 
         def one(row: Row) -> Tensor:
             with learner.dressed(row, *learner.tensors(row)):
-                return learner.evaluate(self.data.test_inputs, self.data.test_targets, rows)
+                return learner.evaluate(self.data.test_inputs, self.data.test_targets, samples)
 
-        right: Tensor = vmap(one)(state)
-        return right
+        parts = [{k: t[i : i + rows] for k, t in state.items()} for i in range(0, len(state["step"]), rows)]
+        return torch.cat([vmap(one)(part) for part in parts])
 
     def _rows(self, cohort: int, rows: np.ndarray, leave: Callable[[str], bool] = lambda key: False) -> Row:
         """The state of some rows on the device, but for what may be left: the state itself where they are all there."""
