@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,7 +140,7 @@ class Learner(Body):
     def forward(self, inputs: Tensor) -> Seen:
         """What the model makes of inputs, each of which is a sample."""
         self._outputs.clear()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.blueprint.half, cache_enabled=False):
+        with self._precision():
             features = self.model.features(inputs)
             logits = self.model.classifier(features)
         valid = torch.ones(len(inputs), dtype=self.dtype, device=self.device)
@@ -150,6 +151,11 @@ class Learner(Body):
             "valid": valid,
             "outputs": dict(self._outputs),
         }
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if not self.blueprint.half:
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     def keep_pace(self, batch: Batch, samples: Tensor, seen: Seen) -> None:
         """Let exchanges' own states move with the step just made."""

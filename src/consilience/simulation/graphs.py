@@ -17,6 +17,7 @@ class Graphs:
         self._times: dict[Hashable, int] = {}
         self._recorded: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.on else None
+        self._beside = torch.cuda.Stream(device) if self.on else None  # type: ignore[no-untyped-call]
 
     def run(self, key: Hashable, work: Callable[[], None]) -> None:
         """Do the work: by itself at first, and where there is no GPU; then by replaying it."""
@@ -31,12 +32,13 @@ class Graphs:
             self._recorded[key].replay()
 
     def _aside(self, work: Callable[[], None]) -> None:
-        """On a stream of its own, as recording will be."""
-        here, aside = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(here)
-        with torch.cuda.stream(aside):
+        """On a stream beside the usual one, as recording will be."""
+        here = torch.cuda.current_stream()
+        assert self._beside is not None
+        self._beside.wait_stream(here)
+        with torch.cuda.stream(self._beside):
             work()
-        here.wait_stream(aside)
+        here.wait_stream(self._beside)
 
     def _record(self, key: Hashable, work: Callable[[], None]) -> None:
         graph, failed = torch.cuda.CUDAGraph(), None

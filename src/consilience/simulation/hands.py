@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -16,10 +15,10 @@ from consilience.exchanges.base import Contribution, Exchange, Received
 from consilience.learner import Batch, Learner
 from consilience.objectives import Objective
 from consilience.randomness import seed_of, uniform
+from consilience.simulation.clock import Clock
 from consilience.simulation.cohort import Cohort
 from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
 from consilience.simulation.plan import batches
-from consilience.simulation.record import PHASES
 
 
 @dataclass
@@ -80,7 +79,7 @@ class Hands:
         number, cohort, learner = int(job.rows[i]), self.cohorts[job.cohort], self.learners[job.cohort]
         learner.wear(cohort.row(number))
         held = {name: self.answers[int(answers[i])] for name, answers in job.held.items()}
-        clock, right, bad = _Clock(), None, ""
+        clock, right, bad = Clock(self.data.inputs.device), None, ""
         losses = torch.zeros(1 + len(learner.exchanges))
         if job.train:
             if cohort.plan.schedule.reset:
@@ -139,7 +138,7 @@ class Hands:
         drawn = uniform(f"draws {owner.name}", *where, np.arange(wanted)[:, None], np.arange(rows)[None, :])
         return torch.from_numpy(drawn).to(self.data.inputs.device)
 
-    def _put(self, job: Work, i: int, received: Mapping[str, Received], clock: _Clock) -> str:
+    def _put(self, job: Work, i: int, received: Mapping[str, Received], clock: Clock) -> str:
         """Write what a row puts up into the job's slot; say so if it is no number."""
         cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
         members, number = cohort.plan.members, int(job.rows[i])
@@ -173,23 +172,14 @@ class Hands:
         return Done()
 
     def _evaluate(self, job: Evaluate) -> Done:
-        learner, cohort, right, clock = self.learners[job.cohort], self.cohorts[job.cohort], [], _Clock()
+        learner, cohort, right, clock = (
+            self.learners[job.cohort],
+            self.cohorts[job.cohort],
+            [],
+            Clock(self.data.inputs.device),
+        )
         for number in job.rows:
             learner.wear(cohort.row(int(number)))
             right.append(learner.evaluate(self.data.test_inputs, self.data.test_targets).numpy(force=True))
         clock.lap("evaluate")
-        each = np.full(len(job.rows), clock.laps["evaluate"] / len(job.rows))
-        return Done(right=np.stack(right), seconds={"evaluate": each})
-
-
-class _Clock:
-    """Seconds by phase."""
-
-    def __init__(self) -> None:
-        self.laps = dict.fromkeys(PHASES, 0.0)
-        self._last = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        now = time.perf_counter()
-        self.laps[phase] += now - self._last
-        self._last = now
+        return Done(right=np.stack(right), seconds=clock.each(len(job.rows)))

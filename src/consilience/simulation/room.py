@@ -39,7 +39,7 @@ class Room:
         budget = _USED * self.free - self.data
         fits = self.state < 0.5 * budget
         self.home = self.device if fits else torch.device("cpu")
-        budget -= self.state if fits else 0
+        budget = (budget - (self.state if fits else 0)) / len(plans)  # formations of every cohort are kept ready
         self.rows = [need.fit(budget, n) for need, n in zip(self.needs, self.counts, strict=True)]
 
     def shrink(self, cohort: int, rows: int) -> None:

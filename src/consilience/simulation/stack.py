@@ -6,7 +6,6 @@ not fit, and where even a group does not, it is halved and the work goes on.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +20,7 @@ from consilience.errors import ConsilienceError
 from consilience.learner import Learner, Row
 from consilience.simulation.arena import plain
 from consilience.simulation.bank import Bank, one_of
+from consilience.simulation.clock import Clock
 from consilience.simulation.cohort import Cohort, CohortPlan, stacked_shapes
 from consilience.simulation.formation import Formation, Put
 from consilience.simulation.hands import Data
@@ -108,7 +108,7 @@ class StackEngine:
 
     def _work(self, job: Work) -> Done:
         """In one formation, or in several where rows have batches of unlike widths or do not fit at once."""
-        learner, clock = self.learners[job.cohort], _Clock(self.device)
+        learner, clock = self.learners[job.cohort], Clock(self.device)
         losses = np.zeros((len(job.rows), 1 + len(learner.exchanges)))
         right = np.zeros((len(job.rows), learner.task.classes), dtype=np.int64) if job.evaluate else None
         finite = np.ones((len(job.rows), 1 + len(job.put)), dtype=bool)
@@ -154,7 +154,7 @@ class StackEngine:
         self.room.shrink(cohort, -(-len(entries) // 2))
         return self.cut(Work, cohort, entries)
 
-    def _work_some(self, job: Work, entries: np.ndarray, clock: _Clock) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _work_some(self, job: Work, entries: np.ndarray, clock: Clock) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Losses, what is finite of parameters and of each exchange's contribution, and test samples told right."""
         cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
         rows, up = job.rows[entries], job.up[entries]
@@ -234,7 +234,7 @@ class StackEngine:
         return Done()
 
     def _evaluate(self, job: Evaluate) -> Done:
-        clock = _Clock(self.device)
+        clock = Clock(self.device)
         right = np.zeros((len(job.rows), self.learners[job.cohort].task.classes), dtype=np.int64)
 
         def work(entries: np.ndarray) -> None:
@@ -293,22 +293,3 @@ def _nonsense(job: Work, finite: np.ndarray) -> dict[int, str]:
         elif wrong:
             bad[i] = f"exchange {wrong[0]!r} would put up what is no number"
     return bad
-
-
-class _Clock:
-    """Seconds by phase, after the device has caught up."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, phase: str) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        now = time.perf_counter()
-        self.laps[phase] = self.laps.get(phase, 0.0) + now - self._last
-        self._last = now
-
-    def each(self, rows: int) -> dict[str, np.ndarray]:
-        return {phase: np.full(rows, seconds / rows) for phase, seconds in self.laps.items()}
