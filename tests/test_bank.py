@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.channels import Answer
-from consilience.simulation.bank import Bank, Stacked, one_of
+from consilience.simulation.bank import Bank, Stacked, received_of
 from consilience.simulation.jobs import Learn
 
 CPU = torch.device("cpu")
@@ -94,7 +94,7 @@ def test_under_vmap_each_learner_sees_its_own(bank: Bank) -> None:
     """Whether answers lie along the first axis or once for all."""
 
     def sum_of(parts: tuple[dict[str, Tensor], Tensor, Tensor]) -> Tensor:
-        received = one_of(parts)
+        received = received_of(parts)
         return received.tensors["mean"].sum() + received.count + 100 * received.fresh
 
     for numbers in ((4, -1, 4), (2, 7, 5)):

@@ -439,6 +439,16 @@ def test_states_move_as_if_by_pure_functions(newest_first: bool) -> None:
     }
 
 
+def test_what_is_not_fresh_changes_nothing() -> None:
+    learner = made(Weights())
+    row = worn(learner)
+    before = row["parameters"].clone()
+    away = {name: value + 1 for name, value in learner.common(learner.exchanges[0]).items()}
+    for fresh, moved in ((False, 0.0), (True, 1.0)):
+        learner.receive({"weights": Received(away, torch.ones(()), torch.tensor(fresh))})
+        torch.testing.assert_close(row["parameters"], before + moved)
+
+
 def test_states_move_when_answers_come() -> None:
     learner = made(Remembering())
     row = worn(learner)

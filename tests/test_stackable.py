@@ -25,7 +25,7 @@ from consilience.simulation.stackable import in_words, refuse_unstackable
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL: dict[str, Any] = {"learners": 2, "rounds": 1, "workers": 0}
-WAY_OUT = "; run it with --engine loop, which trains one learner after the other"
+WAY_OUT = '; run it with --engine loop (engine="loop"), which trains one learner after the other'
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def test_values_of_an_axis(text: str, values: list[Any]) -> None:
     "text", ["method.kd=3", 'model="mlp"', 'model="mlp,lenet5"', "partition=dirichlet(0.5)", "lr="]
 )
 def test_a_single_value_is_set_for_all(text: str) -> None:
-    assert axes([text, "lr=1,2"]) == ({"lr": [1, 2]}, [text])
+    assert axes([text, "rounds=1,2"]) == ({"rounds": [1, 2]}, [text])
 
 
 def test_an_axis_twice_is_refused() -> None:
@@ -147,7 +147,7 @@ def test_the_best_is_the_highest_of_those_that_stayed_sound() -> None:
 def test_a_table_on_standard_output_and_the_best_beside_it(command: Command) -> None:
     code, out, err = command("sweep", *SMALL, *RATES, "--seeds", "2", "--out", "mine")
     assert code == 0
-    assert "fedproto on digits, mlp: 4 settings, 2 learners, 2 rounds, 2 seeds" in " ".join(out.split())
+    assert "fedproto, digits, mlp: 4 settings, 2 learners, 2 rounds, 2 seeds" in " ".join(out.split())
     rows = [line.split() for line in out.splitlines() if line.strip().startswith(("0.001 ", "0.02 "))]
     assert sorted((r[0], r[1]) for r in rows) == [(lr, kd) for lr in ("0.001", "0.02") for kd in ("0", "10")]
     accuracies = [float(r[2]) for r in rows]
@@ -315,6 +315,9 @@ def test_where_every_setting_diverges_the_command_fails(command: Command) -> Non
         ([], "nothing to sweep over; give a setting several values, such as --set method.kd=0,1,10"),
         (["method.kd=1", 'model="mlp,mlp"'], "nothing to sweep over"),
         (["lr=0.1,0.2", "lr=0.3,0.4"], "lr is swept over twice"),
+        (["lr=0.1,0.2", "lr=0.3"], "lr is swept over and set as well"),
+        (["seed=0,1"], "run several seeds with --seeds"),
+        (["lr=0.1,0.1"], "nothing to sweep over"),
         (["method.kdd=0,1"], "unknown setting 'kdd' of method 'fedproto'. Did you mean 'kd'?"),
         (["lr=0.1,0.2", "round=1,2"], "unknown setting 'round'. Did you mean 'rounds'?"),
         (["lr=0.1,0.2", "method.kdd=1"], "unknown setting 'kdd' of method 'fedproto'. Did you mean 'kd'?"),
@@ -534,3 +537,22 @@ def test_a_full_disk_is_reported_and_the_sweep_goes_on_when_there_is_room(
     assert not (Path("mine") / name).exists(), "half a file never has its name"
     code, _, _ = command("sweep", "--resume", "mine") if name == "sweep.csv" else command(*asked)
     assert code == 0 and len(table("mine")) == 2 * 2
+
+
+def test_the_title_leaves_out_what_is_swept_over(command: Command) -> None:
+    code, out, _ = command("sweep", *SMALL, "--set", "learners=2,3", "--out", "mine")
+    assert code == 0 and "fedproto, digits, mlp: 2 settings, 2 rounds, 1 seed" in " ".join(out.split())
+
+
+def test_a_part_is_shown_with_all_its_settings(command: Command) -> None:
+    assert command("sweep", *SMALL, "--set", "method.kd=0,5", "--out", "mine")[0] == 0
+    code, out, _ = command("show", "mine/part-1")
+    curves = out.partition("Accuracy over rounds")[2]
+    assert code == 0 and "2 settings" in out
+    assert [f"fedproto kd={kd}" in curves for kd in (0, 5)] == [True, True]
+
+
+def test_a_comparison_has_no_variants(command: Command) -> None:
+    assert command("sweep", *SMALL, "--set", "method.kd=0,5", "--out", "mine")[0] == 0
+    code, _, err = command("compare", "mine/part-1/config.toml", "--methods", "fedproto", "--out", "other")
+    assert code == 2 and "the configuration has variants" in err and not Path("other").exists()

@@ -60,14 +60,17 @@ class Config(BaseModel):
         "auto", description="how learners are run: loop, one after the other; stack, all in one step; or auto"
     )
     device: str = Field("cpu", description="cpu or cuda")
-    workers: int | None = Field(None, ge=0, description="worker processes; by default one a core")
+    workers: int | None = Field(None, ge=0, description="worker processes of the loop; by default one a core")
     precision: Literal["float32", "bf16", "float64"] = Field(
         "float32", description="of the model's arithmetic: float32, bf16 (weights stay float32) or float64"
     )
     variants: tuple[dict[str, Any], ...] = Field(
         (), description="settings in which federations of one run differ, as a sweep writes them"
     )
-    deterministic: bool = Field(False, description="on a GPU, the same bits every time, somewhat slower")
+    deterministic: bool = Field(
+        False,
+        description="on a GPU, the same bits every time, somewhat slower; torch warns where it has no such operation",
+    )
 
     @field_validator("lr")
     @classmethod

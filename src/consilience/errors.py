@@ -60,3 +60,8 @@ class CheckpointError(ConsilienceError):
 
 class StorageError(ConsilienceError):
     """A disk that is full or a folder that cannot be written."""
+
+
+def first_sentence(error: Exception) -> str:
+    """The first sentence of what another library says."""
+    return str(error).split("\n")[0].split(". ")[0]

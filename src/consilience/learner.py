@@ -233,13 +233,16 @@ class Learner(Body):
 
     @torch.no_grad()
     def receive(self, received: Mapping[str, Received]) -> None:
-        """Let new answers change the model."""
+        """Let new answers change the model: where an answer is not fresh, everything stays as it was."""
         for e in self.exchanges:
             if not e.changes_model or e.name not in received:
                 continue
-            update = e.receive(self._state(e), self._bare_view(e), received[e.name])
-            self.take({**update.parameters, **update.buffers})
-            self._keep_state(e, update.state)
+            state, fresh = self._state(e), received[e.name].fresh
+            update = e.receive(state, self._bare_view(e), received[e.name])
+            held = {**self._parameters, **self._buffers}
+            new = {**update.parameters, **update.buffers}
+            self.take({n: torch.where(fresh, value, held[n]) for n, value in new.items()})
+            self._keep_state(e, {k: torch.where(fresh, value, state[k]) for k, value in update.state.items()})
 
     @torch.no_grad()
     def evaluate(self, inputs: Tensor, targets: Tensor, rows: int = EVALUATED_ROWS) -> Tensor:

@@ -28,7 +28,7 @@ from consilience.models import SplitModel
 from consilience.objectives import Objective
 from consilience.simulation import room as room_module
 from consilience.simulation import rounds as rounds_module
-from consilience.simulation.engines import reproducibly
+from consilience.simulation.engines import settled
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.formation import Formation
 from consilience.simulation.history import History
@@ -325,7 +325,7 @@ def test_resnet9(device: str) -> None:
 
 
 def bits(config: Config, data: Dataset) -> Arrays:
-    with reproducibly(config.deterministic), stage("stack", config, data) as rounds:
+    with settled(config), stage("stack", config, data) as rounds:
         return played(rounds)[0]
 
 

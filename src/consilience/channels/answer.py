@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from array_api_compat import array_namespace
 from consilience.encodings import Array
 from consilience.errors import ChannelError
 
+_AT_ONCE = 2**27  # values in one sum: beyond that memory counts, and the sums are long enough by themselves
 Tensors = Mapping[str, Array]
 Numbers = Sequence[int] | np.ndarray
 """Members by number."""
@@ -56,18 +58,19 @@ def double(x: Array) -> Array:
 
 
 def added(total: Array, changes: Sequence[Array], weights: Sequence[float] | None = None) -> Array:
-    """The total with every (weighted) change added, one after the other: the same bits however many come at once.
+    """The total (float64) with every (weighted) change added, one after the other: the same bits however many come.
 
-    On an accelerator, where a thousand small sums take a thousand times as long as one, in one sum.
+    On an accelerator, where a thousand small sums take a thousand times as long as one, in one sum if they are small.
     """
-    if not isinstance(total, np.ndarray) and total.device.type != "cpu":
+    many = len(changes) * math.prod(total.shape) <= _AT_ONCE
+    if many and not isinstance(total, np.ndarray) and total.device.type != "cpu":
         xp = array_namespace(total)
-        stacked = xp.stack(list(changes)) if isinstance(changes, list | tuple) else changes
+        stacked = double(xp.stack(list(changes)) if isinstance(changes, list | tuple) else changes)
         if weights is not None:
             stacked = stacked * by_row(xp.asarray(weights, dtype=total.dtype, device=total.device), stacked)
         return total + xp.sum(stacked, axis=0)
     for i, change in enumerate(changes):
-        total = total + (change if weights is None else change * weights[i])
+        total = total + (double(change) if weights is None else double(change) * weights[i])
     return total
 
 

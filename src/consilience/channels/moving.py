@@ -30,7 +30,7 @@ class MovingMean:
             )
         self.channel, self.members = channel, members
         self.common = dict(start)
-        self._total = self._flat({k: v[None] for k, v in self.common.items()})[0] * 0
+        self._total = double(self._flat({k: v[None] for k, v in self.common.items()})[0]) * 0
         self.errors = {k: v * 0 for k, v in self.common.items() if channel.tensors[k].down.feedback}
         self.version, self.weight = 0, 0.0
         self._waiting: dict[int, tuple[Array, float]] = {}
@@ -103,10 +103,10 @@ class MovingMean:
         return True
 
     def _flat(self, tensors: Tensors) -> Array:
-        """Contributions (k, ...) end to end and in float64, (k, size): adding one is then one sum, not one a tensor."""
+        """Contributions (k, ...) end to end, (k, size): adding one is then one sum, not one a tensor."""
         parts = [tensors[k] for k in self.common]
         xp = array_namespace(parts[0])
-        return double(xp.concat([xp.reshape(p, (p.shape[0], math.prod(p.shape[1:]))) for p in parts], axis=1))
+        return xp.concat([xp.reshape(p, (p.shape[0], math.prod(p.shape[1:]))) for p in parts], axis=1)
 
     def _encoded(self, name: str, change: Array) -> Array:
         encoding = self.channel.tensors[name].down

@@ -59,7 +59,7 @@ class Received:
 
     tensors: Mapping[str, Tensor]
     count: Tensor
-    fresh: Tensor  # () true where this answer has not been received before
+    fresh: Tensor  # () where answers are received: true where this one is new
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Exchange:
         raise NotImplementedError
 
     def receive(self, state: State, view: View, received: Received) -> Update:
-        """What a new answer changes. A `where` on `received.fresh`, not a branch."""
+        """What a new answer changes; it is taken only where the answer is fresh."""
         return Update(state=state)
 
     @property

@@ -100,12 +100,8 @@ class Weights(Exchange):
 
     def receive(self, state: State, view: View, received: Received) -> Update:
         """Go on from the common weights."""
-
-        def moved(now: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-            return {n: torch.where(received.fresh, received.tensors[n], now[n]) for n in names}
-
-        parameters = moved(view.parameters, part_of(self.part, view.parameters))
-        return Update(parameters, moved(view.buffers, self._buffers(view.buffers)), state)
+        parameters = {n: received.tensors[n] for n in part_of(self.part, view.parameters)}
+        return Update(parameters, {n: received.tensors[n] for n in self._buffers(view.buffers)}, state)
 
 
 def _gentle(encoding: Encoding) -> Encoding:

@@ -44,10 +44,10 @@ def comparison(summaries: Sequence[Summary]) -> Table:
 def sweep_table(outcomes: Sequence[Summary], most: int = 20) -> Table:
     """One row a setting, the best first; those in which something was no number last."""
     first = outcomes[0]
-    title = (
-        f"{first['method']} on {first['data']}, {first['model']}: {_count(len(outcomes), 'setting')}, "
-        f"{_count(first['learners'], 'learner')}, {_count(first['rounds'], 'round')}, {_count(first['seeds'], 'seed')}"
-    )
+    swept = {key.removeprefix("method.").replace("name", "method") for key in first["set"]}
+    about = [first[word] for word in ("method", "data", "model") if word not in swept]
+    counts = [_count(first[f"{noun}s"], noun) for noun in ("learner", "round", "seed") if f"{noun}s" not in swept]
+    title = f"{', '.join(about)}: {', '.join([_count(len(outcomes), 'setting'), *counts])}"
     ranked = sorted(outcomes, key=lambda s: (bool(s["diverged"]), -(s["accuracy"]["mean"] or 0.0)))
     more = f" {len(ranked) - most} more are in the tidy file." if len(ranked) > most else ""
     table = plain_table(title, f"{SWEEP_CAPTION}{more}")

@@ -78,8 +78,13 @@ class Screen:
     def table(self, summaries: Sequence[Mapping[str, Any]]) -> None:
         """All that was compared."""
         self._quiet()
-        if not self.json:
-            self.out.print(comparison(summaries))
+        if self.json:
+            return
+        for summary in summaries:
+            if "variants" in summary:
+                self.out.print(sweep_table(summary["variants"]))
+        if plain := [summary for summary in summaries if "variants" not in summary]:
+            self.out.print(comparison(plain))
 
     def show(self, summaries: Sequence[Mapping[str, Any]]) -> None:
         """One run, done."""
@@ -120,10 +125,11 @@ class Screen:
         for heading in ("method", "first", "", "last"):
             table.add_column(heading, no_wrap=True)
         for run in run_folders(folder):
-            curve = _curve(run.metrics)
-            method = run.config.method
-            first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # or not tested yet
-            table.add_row(label(method.name, method.settings), first, bars(curve), last)
+            configs = [run.config.variant(i) for i in range(len(run.config.variants))] or [run.config]
+            for i, config in enumerate(configs):
+                curve = _curve(run.metrics, i)
+                first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # or not tested yet
+                table.add_row(label(config.method.name, config.method.settings), first, bars(curve), last)
         self.out.print(table)
 
 
@@ -146,13 +152,13 @@ def in_words(outcome: Mapping[str, Any]) -> str:
     return f"{setting}: {reached['mean']:.2f} % ({over}±{reached['std_learners']:.2f} over learners)"
 
 
-def _curve(metrics: Path) -> list[float]:
+def _curve(metrics: Path, variant: int = 0) -> list[float]:
     by_round: dict[int, list[float]] = {}
     try:
         with metrics.open(encoding="utf-8") as lines:
             for text in lines:
                 line = json.loads(text)
-                if line["accuracy"] is not None:
+                if line["accuracy"] is not None and line.get("variant", 0) == variant:
                     by_round.setdefault(line["round"], []).append(line["accuracy"])
         return [float(np.mean(by_round[r])) for r in sorted(by_round)]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -42,7 +42,7 @@ class Stacked:
         return Stacked(tensors, self.count.clone(), self.fresh.clone(), self.shared)
 
 
-def one_of(parts: tuple[dict[str, Tensor], Tensor, Tensor]) -> Received:
+def received_of(parts: tuple[dict[str, Tensor], Tensor, Tensor]) -> Received:
     """One learner's answer, inside a vmapped function."""
     return Received(*parts)
 

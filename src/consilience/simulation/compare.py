@@ -62,6 +62,8 @@ def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
         raise ConfigurationError("no method to compare; name at least one")
     if (folder / _PLAN).exists() and run_folders(folder):
         raise ConfigurationError(f"{folder} holds a comparison already; resume it, or choose another folder")
+    if config.variants:
+        raise ConfigurationError("the configuration has variants, which are one method's; sweep it, or leave them out")
     for name in (names := tuple(dict.fromkeys(methods))):
         chosen = configured(config, name).method
         build_method(chosen.name, chosen.settings)

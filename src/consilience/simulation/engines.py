@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 
 from consilience.config import Config
 from consilience.data import Dataset
-from consilience.errors import ConfigurationError
+from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.learner import Learner
 from consilience.simulation.cohort import CohortPlan
 from consilience.simulation.loop import LoopEngine, default_workers
@@ -23,7 +23,7 @@ from consilience.simulation.stackable import refuse_unstackable
 
 log = logging.getLogger("consilience")
 
-_MANY, _SMALL = 32, 100_000  # learners in a federation, parameters of each: docs/architecture.md has the measurement
+_MANY, _SMALL = 16, 100_000  # learners in a federation, parameters of each: docs/architecture.md has the measurement
 _WORTH_WORKERS = 5.0  # seconds of work, roughly, below which starting processes takes longer
 
 
@@ -37,17 +37,28 @@ def check_device(device: str) -> None:
         raise ConfigurationError(f"device {device!r} cannot be used; there are cpu, cuda and cuda:NUMBER")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError(f"device {device!r} was asked for, but this machine has no GPU that torch can use")
+    if kind == "cuda" and (torch.device(device).index or 0) >= (there := torch.cuda.device_count()):
+        raise ConfigurationError(f"device {device!r} was asked for, but there are {there} GPUs, counted from cuda:0")
 
 
 @contextmanager
-def reproducibly(wanted: bool) -> Iterator[None]:
-    """Where it is wanted, let torch take only operations that give the same bits every time."""
+def settled(config: Config) -> Iterator[None]:
+    """Torch as a run wants it: on its own GPU, and where that is asked for with operations that repeat to the bit."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    if wanted:
+    if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the GPU is first used
         torch.use_deterministic_algorithms(True, warn_only=True)
+    device = torch.device(config.device)
     try:
-        yield
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            yield
+    except torch.OutOfMemoryError as error:
+        raise ConsilienceError(
+            f"out of memory on {device}, not in the learners' own work but in channels or the answers held; take fewer "
+            f"learners or seeds at once"
+        ) from error
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
@@ -78,7 +89,9 @@ def _suits_stack(config: Config, scene: Scene) -> bool:
 
 
 def _many_and_small(plan: CohortPlan, learner: Learner) -> bool:
-    """Convolutions of a stack are slow on a CPU, and few learners are quicker one after the other."""
+    """Convolutions of a stack are slow on a CPU. The learners of one federation count, whatever seeds and settings run
+    beside it: more of them never change the engine, and a seed gives the same bits alone or in company in the loop.
+    """
     convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.model.modules())
     learners = len(np.unique(plan.members.learner))
     return learners >= _MANY and plan.parameters <= _SMALL and not convolves

@@ -19,7 +19,7 @@ from torch.func import vmap
 from consilience.body import OPTIMISER
 from consilience.learner import Batch, Learner, Row, Seen
 from consilience.randomness import uniform
-from consilience.simulation.bank import Stacked, one_of
+from consilience.simulation.bank import Stacked, received_of
 from consilience.simulation.cohort import Cohort, CohortPlan
 from consilience.simulation.graphs import Graphs
 from consilience.simulation.hands import Data
@@ -157,7 +157,7 @@ class Formation:
     ) -> tuple[Tensor, Tensor, Seen]:
         """For one learner."""
         with self.learner.dressed(row, parameters, buffers):
-            received = {name: one_of(parts) for name, parts in held.items()}
+            received = {name: received_of(parts) for name, parts in held.items()}
             loss, terms, seen = self.learner.losses(Batch(inputs, targets, draws), row["samples"], received)
         wanted = any(e.steps for e in self.learner.exchanges)
         return loss, terms, {k: v for k, v in seen.items() if wanted}
@@ -244,7 +244,7 @@ class Formation:
 
     def _put_up(self, names: tuple[str, ...], row: Row, held: Any, seen: Seen, draws: Row) -> Put:
         """For one learner."""
-        received = {name: one_of(held[name]) for name in names}
+        received = {name: received_of(held[name]) for name in names}
         with self.learner.dressed(row, *self.learner.tensors(row)):
             seen = seen or self.learner.nothing()
             put = self.learner.contribute(seen, row["samples"], draws, received, row.get("summed"))

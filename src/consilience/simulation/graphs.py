@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 
 import torch
 
+from consilience.errors import first_sentence
+
+log = logging.getLogger("consilience")
 _WARM = 2  # times that work is done as it is before it is recorded: libraries choose their kernels then
 
 
@@ -14,6 +18,7 @@ class Graphs:
 
     def __init__(self, device: torch.device) -> None:
         self.on = device.type == "cuda"
+        self._unfit: set[Hashable] = set()
         self._times: dict[Hashable, int] = {}
         self._recorded: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.on else None
@@ -23,13 +28,16 @@ class Graphs:
         """Do the work: by itself at first, and where there is no GPU; then by replaying it."""
         if not self.on:
             work()
-        elif self._times.setdefault(key, 0) < _WARM:
+        elif self._times.setdefault(key, 0) < _WARM or key in self._unfit:
             self._times[key] += 1
             self._aside(work)
         else:
             if key not in self._recorded:
                 self._record(key, work)
-            self._recorded[key].replay()
+            if key in self._unfit:
+                self._aside(work)
+            else:
+                self._recorded[key].replay()
 
     def _aside(self, work: Callable[[], None]) -> None:
         """On a stream beside the usual one, as recording will be."""
@@ -41,12 +49,21 @@ class Graphs:
         here.wait_stream(self._beside)
 
     def _record(self, key: Hashable, work: Callable[[], None]) -> None:
+        """What cannot be (a model that copies from main memory) is done as it is from now on, with a word about it."""
         graph, failed = torch.cuda.CUDAGraph(), None
-        with torch.cuda.graph(graph, pool=self._pool):
-            try:
-                work()
-            except torch.OutOfMemoryError as error:  # told when the recording has ended in order
-                failed = error
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                try:
+                    work()
+                except torch.OutOfMemoryError as error:  # told when the recording has ended in order
+                    failed = error
+        except RuntimeError as error:
+            if not self._unfit:
+                log.warning(
+                    "a step cannot be recorded and is launched anew each time, slower: %s", first_sentence(error)
+                )
+            self._unfit.add(key)
+            return
         if failed is not None:
             raise failed
         self._recorded[key] = graph

@@ -1,7 +1,7 @@
 """What engines are asked to do, and what comes of it.
 
-Large things do not travel with jobs: learners' state and the training data lie in memory that everybody sees, and what
-learners put up is written into numbered slots of it.
+Large things do not travel with jobs: learners' state and the training data lie in memory that everybody sees, and so
+does what learners put up, in the loop in numbered slots of it.
 """
 
 from __future__ import annotations

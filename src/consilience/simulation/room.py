@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ log = logging.getLogger("consilience")
 _USED = 0.85  # of what is free: the rest is for what libraries take for themselves
 _STEP = 2.5  # what a step takes, as a multiple of what the forward pass keeps for the backward one
 _MOVES = 5  # vectors of a learner's parameters that are there while an optimiser moves them
+_COPIES = 4  # of what is exchanged: put up, on its way into the channel, held, and on its way to the learner
 _PASS = 0.15  # of what is free, for samples seen at once when nothing is trained
 _UNKNOWN = 2**33  # bytes of main memory, where the system does not tell
 _VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
@@ -46,7 +48,9 @@ class Room:
         """Less fitted than was reckoned: take fewer learners at once from now on."""
         self.rows[cohort] = rows
         self.passing /= 2
-        log.warning("out of memory on %s: going on with %d learners at a time", self.device, rows)
+        seen = self.pass_rows(cohort, 1)
+        fewer = f"{rows} learners" if rows > 1 else f"one learner, and {seen} samples in a pass,"
+        log.warning("out of memory on %s: going on with %s at a time", self.device, fewer)
 
     def pass_rows(self, cohort: int, rows: int) -> int:
         """How many samples of each learner to see at once when nothing is trained."""
@@ -77,7 +81,7 @@ class Needs:
         self.state = sum(t.nbytes for t in learner.template().values())
         kept, largest = _kept(learner, self.batch)
         self.sample = max(kept // self.batch, 1)
-        self.step = int(_STEP * kept) + _MOVES * learner.gradient.nbytes
+        self.step = int(_STEP * kept) + _MOVES * learner.gradient.nbytes + _exchanged(learner)
         seen = learner.task.width + math.prod(learner.task.inputs)  # of each sample, in the pass that exchanges share
         self.passed = int(plan.members.sizes.max()) * 2 * seen * learner.dtype.itemsize if learner.channels else 0
         self.largest = largest
@@ -87,6 +91,12 @@ class Needs:
         most = max(1, min(int(budget // (self.state + self.step + self.passed)), _VALUES // max(self.largest, 1)))
         groups = -(-rows // most)
         return -(-rows // groups)
+
+
+def _exchanged(learner: Learner) -> int:
+    """Bytes of what a learner puts up and of the answers it holds, where everybody holds another."""
+    sizes = [math.prod(t.shape) for channel in learner.channels.values() for t in channel.tensors.values()]
+    return _COPIES * sum(sizes) * learner.dtype.itemsize
 
 
 def _kept(learner: Learner, batch: int) -> tuple[int, int]:
@@ -109,12 +119,20 @@ def _kept(learner: Learner, batch: int) -> tuple[int, int]:
 def free_bytes(device: torch.device) -> int:
     """What a device has left."""
     if device.type == "cuda":
+        tidy_up(device)
         return int(torch.cuda.mem_get_info(device)[0])
     try:
         told = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:  # not on Linux
         return _UNKNOWN
     return int(told.partition("MemAvailable:")[2].split()[0]) * 1024
+
+
+def tidy_up(device: torch.device) -> None:
+    """Give back what nobody uses any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _size(count: float) -> str:

@@ -308,11 +308,11 @@ class Rounds:
         """Go on from what `state` gave; `begin` must have been called."""
         device = self.engine.like.device
 
-        def under(prefix: str) -> dict[str, Tensor]:
+        def under(prefix: str, place: torch.device = device) -> dict[str, Tensor]:
             found = {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}
-            return {k: torch.from_numpy(v.copy()).to(device) for k, v in found.items()}
+            return {k: torch.from_numpy(v.copy()).to(place) for k, v in found.items()}
 
-        self.engine.load(under("learners."))
+        self.engine.load(under("learners.", torch.device("cpu")))  # it knows where its learners' state lies
         for f, federation in enumerate(self.federations):
             federation.load(under(f"channels.{f}."))
         for i, cohort in enumerate(self.answers.held):

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import nn
 
 from consilience.config import Config, make_config, method_table
@@ -21,7 +22,7 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.simulation.engine import Engine
-from consilience.simulation.engines import check_device, open_engine, reproducibly
+from consilience.simulation.engines import check_device, open_engine, settled
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.history import History
 from consilience.simulation.marks import marks
@@ -75,7 +76,7 @@ def simulate(
     scene = set_scene(config, chosen, dataset, models)
     if out is not None:
         folder = RunFolder.create(Path(out), config)
-    with reproducibly(config.deterministic), open_engine(config, scene, dataset) as engine:
+    with settled(config), open_engine(config, scene, dataset) as engine:
         return _Run(config, scene, engine, folder, on_round, marks(dataset, chosen)).go()
 
 
@@ -152,6 +153,7 @@ class _Run:
         variants = scene.variants.count
         self.history = History(scene.seeds[: scene.federations // variants], scene.learners, variants)
         self.peak = 0.0
+        self.device_peak = 0.0  # before this process took the run up
         self._measured = self._saved = -float("inf")
 
     def go(self) -> Result:
@@ -183,10 +185,13 @@ class _Run:
             )
         try:
             self.rounds.load(arrays, numbers)
+        except torch.OutOfMemoryError:
+            raise
         except (KeyError, RuntimeError) as error:  # a model, data or method of one's own that is not the run's
             raise CheckpointError(f"the checkpoint in {self.folder.path} is of another run: {error}") from error
         self.history.read(self.folder.lines(), self.rounds.round, str(self.folder.metrics))
         self.history.seconds, self.peak = dict(numbers["seconds"]), float(numbers["peak_memory_mb"])
+        self.device_peak = float(numbers["peak_device_mb"])
         self.folder.rewrite(line for r in range(self.rounds.round + 1) for line in self.history.lines(r))
         self.saved_round = self.rounds.round
         return True
@@ -214,8 +219,13 @@ class _Run:
         self.saved_round, self._saved = self.rounds.round, time.monotonic()
         if self.folder is not None:
             arrays, numbers = self.rounds.state()
-            spent = {"seconds": self.history.seconds, "peak_memory_mb": self.peak, "made_of": self.made_of}
+            peaks = {"peak_memory_mb": self.peak, "peak_device_mb": self._device_peak() or 0.0}
+            spent = {"seconds": self.history.seconds, **peaks, "made_of": self.made_of}
             self.folder.save(arrays, numbers | spent, self.rounds.round)
+
+    def _device_peak(self) -> float | None:
+        now = device_peak_mb(self.config.device)
+        return None if now is None else max(now, self.device_peak)
 
     def _measure(self) -> None:
         if time.monotonic() - self._measured > 1.0 or self.rounds.round == self.config.rounds:
@@ -251,7 +261,7 @@ class _Run:
             model=self.config.model_name,
             message_bytes={"up": traffic.up(names), "down": traffic.down(names)},
             peak_memory_mb=self.peak,
-            peak_device_mb=device_peak_mb(self.config.device),
+            peak_device_mb=self._device_peak(),
             finished=self.rounds.round >= self.config.rounds,
             folder=self.folder.path if self.folder else None,
             diverged=self.rounds.diverged,

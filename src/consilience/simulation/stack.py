@@ -19,16 +19,16 @@ from consilience.data import Dataset
 from consilience.errors import ConsilienceError
 from consilience.learner import Learner, Row
 from consilience.simulation.arena import plain
-from consilience.simulation.bank import Bank, one_of
+from consilience.simulation.bank import Bank, received_of
 from consilience.simulation.clock import Clock
 from consilience.simulation.cohort import Cohort, CohortPlan, stacked_shapes
 from consilience.simulation.formation import Formation, Put
 from consilience.simulation.hands import Data
 from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
-from consilience.simulation.room import Room
+from consilience.simulation.room import Room, tidy_up
 from consilience.simulation.stackable import in_words, refuse_unstackable
 
-_KEPT = 4  # formations kept ready
+_KEPT = 8  # formations kept ready, those used last
 
 
 class StackEngine:
@@ -143,9 +143,11 @@ class StackEngine:
 
     def _smaller(self, cohort: int, entries: np.ndarray) -> list[np.ndarray]:
         """The same entries in halves, after everything that can be freed is."""
+        crowded = len(self._formations) > 1
         self._formations.clear()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        tidy_up(self.device)
+        if crowded:
+            return [entries]  # others' places took the room
         if len(entries) == 1 and self.room.pass_rows(cohort, 1) == 1:
             raise ConsilienceError(
                 f"one learner of model {self.learners[cohort].task.model!r} does not fit into the memory of "
@@ -195,6 +197,7 @@ class StackEngine:
                 even,
                 self.room.pass_rows(cohort, len(rows)),
             )
+        self._formations[key] = self._formations.pop(key)  # the one used last
         return self._formations[key]
 
     def _take(self, put: Put, entries: np.ndarray, rows: int) -> None:
@@ -218,7 +221,7 @@ class StackEngine:
 
         def one(row: Row, parts: Mapping[str, Any]) -> Row:
             with learner.dressed(row, *learner.tensors(row)):
-                learner.receive({name: one_of(p) for name, p in parts.items()})
+                learner.receive({name: received_of(p) for name, p in parts.items()})
             return row
 
         def work(entries: np.ndarray) -> None:
@@ -226,7 +229,9 @@ class StackEngine:
             held = self.bank.of(news, [name for name, numbers in news.items() if (numbers >= 0).any()])
             answers = {name: stacked.parts for name, stacked in held.items()}
             dims = {name: stacked.dims for name, stacked in held.items()}
-            state = {k: t.clone() for k, t in self._rows(job.cohort, job.rows[entries], _unmoved).items()}
+            state = self._rows(job.cohort, job.rows[entries], _unmoved)
+            if len(entries) == len(self.cohorts[job.cohort].plan.members):  # the state itself, until the work is done
+                state = {k: t.clone() for k, t in state.items()}
             vmap(one, in_dims=(0, dims))(state, answers)
             self._back(job.cohort, job.rows[entries], state)
 
@@ -276,7 +281,12 @@ class StackEngine:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Let go of everything on the device: the next run plans with what is free."""
         self._formations.clear()
+        self.bank.batches.clear()
+        self.put, self.cohorts = {}, []
+        del self.data
+        tidy_up(self.device)
 
 
 def _unmoved(key: str) -> bool:

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from consilience.errors import ConfigurationError
+from consilience.errors import ConfigurationError, first_sentence
 from consilience.learner import Batch, Learner, Row
-from consilience.simulation.bank import one_of
+from consilience.simulation.bank import received_of
 from consilience.simulation.federation import Federation
 
 _SAMPLES = 2
 _SIGNS = ("vmap", "Batching rule", "data pointer of Tensor")  # by which torch's refusals are known
-_WAY_OUT = "; run it with --engine loop, which trains one learner after the other"
+_WAY_OUT = '; run it with --engine loop (engine="loop"), which trains one learner after the other'
 
 
 def refuse_unstackable(learner: Learner) -> None:
@@ -67,7 +67,7 @@ def in_words(learner: Learner) -> Iterator[None]:
             what = "an operation whose result's shape hangs on values"
         raise ConfigurationError(
             f"model {learner.task.model!r}, or an exchange with it, has {what}, which learners in a stack cannot share "
-            f"(torch says: {said.splitlines()[0]}){_WAY_OUT}"
+            f"(torch says: {first_sentence(error)}){_WAY_OUT}"
         ) from error
 
 
@@ -92,7 +92,7 @@ def _try(learner: Learner) -> None:
         return torch.zeros((wanted, _SAMPLES), dtype=torch.float64, device=learner.device)
 
     def step(row: Row, held: Any, parameters: Row, buffers: Row, inputs: Tensor, targets: Tensor) -> Tensor:
-        received = {name: one_of(parts) for name, parts in held.items()}
+        received = {name: received_of(parts) for name, parts in held.items()}
         batch = Batch(inputs, targets, {o.name: zeros(o.batch_draws) for o in learner.owners if o.batch_draws})
         with learner.dressed(row, parameters, buffers):
             loss, _, seen = learner.losses(batch, count, received)
@@ -101,7 +101,7 @@ def _try(learner: Learner) -> None:
         return loss
 
     def rest(row: Row, held: Any, inputs: Tensor, targets: Tensor) -> Tensor:
-        received = {name: one_of(parts) for name, parts in held.items()}
+        received = {name: received_of(parts) for name, parts in held.items()}
         putting = {e.name: received[e.name] for e in learner.exchanges if e.contributes}
         draws = {e.name: zeros(e.sample_draws) for e in learner.exchanges if e.sample_draws}
         with learner.dressed(row, *learner.tensors(row)):

@@ -42,17 +42,23 @@ def axes(texts: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
             fixed.append(text)
         elif key in grid:
             raise ConfigurationError(f"{key} is swept over twice; give all its values at once")
+        elif key in ("seed", "seeds"):
+            raise ConfigurationError(f"{key} is no setting to choose between; run several seeds with --seeds")
         else:
             grid[key] = values
+    for key in (setting_of(text)[0] for text in fixed):
+        if key in grid:
+            raise ConfigurationError(f"{key} is swept over and set as well; give all its values at once")
     return grid, fixed
 
 
 def _values(text: str) -> list[Any]:
     try:  # TOML knows which commas are inside a word
-        return list(tomllib.loads(f"values = [{text}]")["values"])
+        found = list(tomllib.loads(f"values = [{text}]")["values"])
     except tomllib.TOMLDecodeError:
         parts = next(csv.reader([text], skipinitialspace=True))
-        return [parsed(part.strip()) for part in parts if part.strip()]
+        found = [parsed(part.strip()) for part in parts if part.strip()]
+    return list({repr(value): value for value in found}.values())  # each once
 
 
 @dataclass(frozen=True)
@@ -118,8 +124,10 @@ class Sweep:
                 finished = simulate(resume=run.path, on_round=on_round).finished
             elif not finished:
                 finished = simulate(config, out=run.path, on_round=on_round).finished
-            self._tidy()
+            if not finished:
+                self._tidy()
             yield finished
+        self._tidy()
 
     @property
     def finished(self) -> bool:
