@@ -37,9 +37,12 @@ def axes(texts: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
     fixed: list[str] = []
     for text in texts:
         key, value = setting_of(text)
-        values = _values(value)
-        if len(values) < 2:
+        given = _values(value)
+        values = list({repr(value): value for value in given}.values())  # each once
+        if len(given) < 2:
             fixed.append(text)
+        elif len(values) < 2:
+            raise ConfigurationError(f"{key} is given one value again and again; there is nothing to choose between")
         elif key in grid:
             raise ConfigurationError(f"{key} is swept over twice; give all its values at once")
         elif key in ("seed", "seeds"):
@@ -54,11 +57,10 @@ def axes(texts: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
 
 def _values(text: str) -> list[Any]:
     try:  # TOML knows which commas are inside a word
-        found = list(tomllib.loads(f"values = [{text}]")["values"])
+        return list(tomllib.loads(f"values = [{text}]")["values"])
     except tomllib.TOMLDecodeError:
         parts = next(csv.reader([text], skipinitialspace=True))
-        found = [parsed(part.strip()) for part in parts if part.strip()]
-    return list({repr(value): value for value in found}.values())  # each once
+        return [parsed(part.strip()) for part in parts if part.strip()]
 
 
 @dataclass(frozen=True)
