@@ -38,7 +38,7 @@ def check_device(device: str) -> None:
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError(f"device {device!r} was asked for, but this machine has no GPU that torch can use")
     if kind == "cuda" and (torch.device(device).index or 0) >= (there := torch.cuda.device_count()):
-        raise ConfigurationError(f"device {device!r} was asked for, but there are {there} GPUs, counted from cuda:0")
+        raise ConfigurationError(f"device {device!r} was asked for, but the last GPU here is cuda:{there - 1}")
 
 
 @contextmanager
