@@ -28,6 +28,7 @@ from consilience.models import SplitModel
 from consilience.objectives import Objective
 from consilience.simulation import room as room_module
 from consilience.simulation import rounds as rounds_module
+from consilience.simulation import stack as stack_module
 from consilience.simulation.engines import settled
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.formation import Formation
@@ -216,6 +217,37 @@ def test_two_architectures_in_one_federation(case: str, device: str, data: Datas
     config = settings(case, device, **COME_AND_GO)
     state, _ = assert_engines_agree(config, data, models=["mlp", slim, "mlp", slim])
     assert state["learners.0.parameters"].shape != state["learners.1.parameters"].shape
+
+
+@pytest.mark.parametrize("case", ["representation-sharing", "consilience", "fedavg int8", "fedavg classifier only"])
+def test_places_filled_up_leave_no_trace(
+    case: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_module, "_COUNTS", 0)
+    monkeypatch.setattr(stack_module, "_SIZES", 1)  # every formation has as many places as the cohort has rows
+    assert_engines_agree(settings(case, device, **COME_AND_GO), data)
+
+
+def test_however_many_come_formations_are_used_again(
+    device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two architectures another number takes part every round."""
+    made: list[int] = []
+    begin = Formation.__init__
+
+    def noted(self: Formation, learner: Any, cohort: Any, data: Any, rows: int, *others: Any) -> None:
+        made.append(rows)
+        begin(self, learner, cohort, data, rows, *others)
+
+    monkeypatch.setattr(Formation, "__init__", noted)
+    config = settings("independent", device, learners=48, batch_size=2, participation=0.5)
+    with stage("stack", config, data, models=["mlp", slim] * 24) as rounds:
+        rounds.begin()
+        for _ in range(16):
+            rounds.play(evaluate=False)
+        assert all(len(counts) > 4 for counts in rounds.engine._counts), "or the test shows nothing"  # type: ignore[attr-defined]
+    places = [rows for rows in made if rows % 3]  # of 24 rows, eight sizes are the multiples of three
+    assert len(places) <= 2 * 3 and len(made) <= 2 * (3 + 4)
 
 
 class Odd(nn.Module):

@@ -59,7 +59,8 @@ class Formation:
         """These rows of the cohort take their places, with the answers they hold."""
         if not np.array_equal(rows, self.rows):
             self._seat(cohort.plan, rows)
-        home = [_rows(cohort.state[key], self.places) for key in self.state]
+        lying = [cohort.state[key] for key in self.state]
+        home = lying if self.everybody else [tensor.index_select(0, self.places) for tensor in lying]
         torch._foreach_copy_(list(self.state.values()), home)
         self.round.fill_(round_)
         self.kind = tuple((name, answers.shared) for name, answers in held.items())
@@ -77,15 +78,16 @@ class Formation:
         self.widths = widths(int(sizes.max()), batch, schedule.epochs, even=self.even, least=schedule.least)
         self.ragged = bool((sizes.max() - 1) // batch != (sizes.min() - 1) // batch)
         self.rows, self.places = rows, torch.from_numpy(rows).to(self.home)
+        self.everybody = np.array_equal(rows, np.arange(len(members)))
 
-    def leave(self, cohort: Cohort) -> None:
-        """Back into the cohort."""
-        if len(self.rows) == len(cohort.plan.members):
+    def leave(self, cohort: Cohort, count: int) -> None:
+        """Back into the cohort, but for who only filled up the places after the first `count`."""
+        if self.everybody:
             torch._foreach_copy_([cohort.state[key] for key in self.state], list(self.state.values()))
             return
-        moved = {key: tensor.to(self.home) for key, tensor in self.state.items()}  # all of it, or nothing is changed
+        moved = {key: tensor[:count].to(self.home) for key, tensor in self.state.items()}  # all, or nothing is changed
         for key, tensor in moved.items():
-            cohort.state[key].index_copy_(0, self.places, tensor)
+            cohort.state[key].index_copy_(0, self.places[:count], tensor)
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -286,10 +288,6 @@ class Formation:
         seed, who = self.seed[:, None, None], self.who[:, None, None]
         drawn: Tensor = uniform(f"draws {owner}", seed, self.round, who, step, *across)
         return drawn
-
-
-def _rows(stacked: Tensor, index: Tensor) -> Tensor:
-    return stacked if len(index) == len(stacked) else stacked.index_select(0, index)
 
 
 def _copied(seen: Seen) -> Seen:

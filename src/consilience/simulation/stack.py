@@ -29,6 +29,8 @@ from consilience.simulation.room import Room, tidy_up
 from consilience.simulation.stackable import in_words, refuse_unstackable
 
 _KEPT = 8  # formations kept ready, those used last
+_COUNTS = 3  # different numbers of rows at a time in a cohort, beyond which places are filled up
+_SIZES = 8  # different sizes of formations then
 
 
 class StackEngine:
@@ -54,6 +56,7 @@ class StackEngine:
         ]
         self.bank = Bank(self.device)
         self.put: Put = {}
+        self._counts: list[set[int]] = [set() for _ in plans]
         self._formations: dict[tuple[int, int, bool], Formation] = {}
 
     def _state(self, plan: CohortPlan, learner: Learner) -> dict[str, Tensor]:
@@ -159,29 +162,45 @@ class StackEngine:
     def _work_some(self, job: Work, entries: np.ndarray, clock: Clock) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Losses, what is finite of parameters and of each exchange's contribution, and test samples told right."""
         cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
-        rows, up = job.rows[entries], job.up[entries]
-        formation = self._formation(job.cohort, rows)
-        held = {name: numbers[entries] for name, numbers in job.held.items()}
-        formation.enter(cohort, rows, job.round, self.bank.of(held, held))
+        count, seated = len(entries), self._seated(job.cohort, entries)
+        up = job.up[seated] & (np.arange(len(seated)) < count)
+        formation = self._formation(job.cohort, job.rows[seated])
+        held = {name: numbers[seated] for name, numbers in job.held.items()}
+        formation.enter(cohort, job.rows[seated], job.round, self.bank.of(held, held))
         if job.train:
             formation.train()
         else:
             formation.losses.zero_()
         clock.lap("train")
-        right = self._right(job.cohort, formation.state) if job.evaluate else torch.zeros(0)
+        mine = {key: tensor[:count] for key, tensor in formation.state.items()}
+        right = self._right(job.cohort, mine) if job.evaluate else torch.zeros(0)
         clock.lap("evaluate")
         put = job.put if up.any() else ()
         if put:
             formation.represent(put)
             clock.lap("represent")
             self._take(formation.contribute(put, up), entries, len(job.rows))
-        told, terms = formation.tell(put).numpy(force=True), 1 + len(learner.exchanges)
-        formation.leave(cohort)  # last: what did not fit the memory before is done again from what was
+        told, terms = formation.tell(put)[:count].numpy(force=True), 1 + len(learner.exchanges)
+        formation.leave(cohort, count)  # last: what did not fit the memory before is done again from what was
         clock.lap("exchange")
-        finite = np.ones((len(entries), 1 + len(job.put)), dtype=bool)
+        finite = np.ones((count, 1 + len(job.put)), dtype=bool)
         finite[:, : 1 + len(put)] = told[:, terms:] > 0
-        finite[~up, 1:] = True
+        finite[~up[:count], 1:] = True
         return told[:, :terms], finite, right.numpy(force=True)
+
+    def _seated(self, cohort: int, entries: np.ndarray) -> np.ndarray:
+        """The entries, and where their number changes from round to round a few over again to fill up the places.
+
+        What is recorded holds for a number of places; with a few numbers it is used again, and what comes of the places
+        filled up is left behind.
+        """
+        counts, members = self._counts[cohort], len(self.cohorts[cohort].plan.members)
+        counts.add(len(entries))
+        if len(counts) <= _COUNTS:
+            return entries
+        step = -(-members // _SIZES)
+        seats = max(min(-(-len(entries) // step) * step, self.room.rows[cohort]), len(entries))
+        return np.concatenate([entries, np.full(seats - len(entries), entries[0])])
 
     def _formation(self, cohort: int, rows: np.ndarray) -> Formation:
         even = bool(self.cohorts[cohort].plan.members.even[rows[0]])
@@ -202,7 +221,9 @@ class StackEngine:
 
     def _take(self, put: Put, entries: np.ndarray, rows: int) -> None:
         """Keep what some entries of a job put up, beside what others did."""
-        if len(entries) == rows:
+        count = len(entries)
+        put = {name: ({k: t[:count] for k, t in tensors.items()}, w[:count]) for name, (tensors, w) in put.items()}
+        if count == rows:
             self.put = put
             return
         index = torch.from_numpy(entries).to(self.device)
