@@ -20,7 +20,7 @@ import pytest
 import typer
 
 import consilience
-from consilience.cli import COMPARED, app, main
+from consilience.cli import COMPARED, app
 from consilience.config import Config
 from consilience.methods import METHODS
 from consilience.report.terminal import Screen
@@ -47,24 +47,6 @@ KEYS = {
 }
 Said = tuple[int, str, str]
 Command = Callable[..., Said]
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """The command in this process, in a folder of its own: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):  # would make a pipe look like a terminal
-        monkeypatch.delenv(name, raising=False)
-
-    def call(*arguments: str) -> Said:
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 def objects(out: str) -> list[dict[str, Any]]:

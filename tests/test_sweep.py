@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.cli import main
 from consilience.config import make_config
 from consilience.errors import ConfigurationError
 from consilience.report.tables import plain_text, sweep_table
@@ -35,23 +34,6 @@ RATES = ["--set", "lr=0.001,0.02", "--set", "method.kd=0,10"]
 PARTS = ["--set", "method.encoding=float32,float16", "--set", "lr=0.001,0.02"]
 """Two settings in each of two parts."""
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
-    """The command in this process, in a folder of its own: exit code, standard output, standard error."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):  # would make a pipe look like a terminal
-        monkeypatch.delenv(name, raising=False)
-
-    def call(*arguments: str) -> Said:
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return call
 
 
 @pytest.fixture

@@ -55,6 +55,8 @@ class Body:
     def __init__(self, blueprint: Blueprint) -> None:
         self.blueprint, self.role, self.optimiser = blueprint, blueprint.role, blueprint.optimiser
         self.exchanges = self.role.exchanges
+        self.weighing = {e.name for e in self.exchanges if e.weight} | set(blueprint.varied) - {OPTIMISER}
+        """Names of the exchanges whose penalty may count for something."""
         self.dtype, self.device = blueprint.dtype, torch.device(blueprint.device)
         with torch.random.fork_rng(devices=[]):  # weights come later, with a row: leave the caller's generator alone
             self.model: SplitModel = as_split(blueprint.build()).to(self.device, self.dtype)
@@ -70,12 +72,6 @@ class Body:
         self.frozen = {name for name, parameter in self._parameters.items() if not parameter.requires_grad}
         self.trained = ~self.parameters.mask(self._owned() | self.frozen).to(self.device)
         self.all_trained = bool(self.trained.all())
-
-    @property
-    def weighing(self) -> frozenset[str]:
-        """Names of the exchanges whose penalty may count for something."""
-        weigh = {e.name for e in self.role.exchanges if e.weight}
-        return frozenset(weigh | set(self.blueprint.varied) - {OPTIMISER})
 
     def _name_tensors(self) -> None:
         """Lay out parameters (the model's, then the exchanges' modules'), floating buffers, and whole numbers."""

@@ -51,6 +51,7 @@ def _program(
 
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file with settings; options override it")]
+Method = Annotated[str | None, typer.Option(help="the method, NAME or NAME:KEY=VALUE; see `consilience methods`")]
 Out = Annotated[Path | None, typer.Option(help="folder to keep the run in (default: a new one under runs/)")]
 Resume = Annotated[Path | None, typer.Option(help="go on with the run in this folder")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object a line on standard output, nothing else")]
@@ -96,9 +97,7 @@ def _plain_type(annotation: Any) -> Any:
 @with_settings
 def run(
     config: ConfigFile = None,
-    method: Annotated[
-        str | None, typer.Option(help="method to run, NAME or NAME:KEY=VALUE; see `consilience methods`")
-    ] = None,
+    method: Method = None,
     set_: Set = None,
     out: Out = None,
     resume: Resume = None,
@@ -169,9 +168,7 @@ def compare(
 @with_settings
 def sweep(
     config: ConfigFile = None,
-    method: Annotated[
-        str | None, typer.Option(help="method to sweep, NAME or NAME:KEY=VALUE; see `consilience methods`")
-    ] = None,
+    method: Method = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +41,11 @@ class Stacked:
         """The same in a place of its own."""
         tensors = {name: tensor.clone() for name, tensor in self.tensors.items()}
         return Stacked(tensors, self.count.clone(), self.fresh.clone(), self.shared)
+
+
+def side_by_side(held: Mapping[str, Stacked]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Answers by exchange as a vmapped function takes them, and along which axes the learners lie there."""
+    return {name: s.parts for name, s in held.items()}, {name: s.dims for name, s in held.items()}
 
 
 def received_of(parts: tuple[dict[str, Tensor], Tensor, Tensor]) -> Received:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from consilience.config import Config, make_config, method_table
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.simulation.folder import RunFolder, kind_of, not_a, replace_file, storing
+from consilience.simulation.folder import RunFolder, keep_plan, kind_of, read_plan
 from consilience.simulation.simulate import OnRound, simulate
 
-_PLAN = "comparison.toml"
+_KIND = "comparison"
+_PLAN = f"{_KIND}.toml"
 
 
 @dataclass(frozen=True)
@@ -72,23 +70,15 @@ def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
             f"method.{next(iter(config.method.settings))} is set for method {config.method.name!r}, which is not "
             f"compared; say which it is for with --set method.name=NAME"
         )
-    with storing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        plan = {"methods": list(names), "config": config.model_dump(exclude_none=True)}
-        replace_file(folder / _PLAN, tomli_w.dumps(plan).encode())
+    keep_plan(folder, _KIND, {"methods": list(names), "config": config.model_dump(exclude_none=True)})
     return Comparison(config, names, folder)
 
 
 def reopen(folder: Path) -> Comparison:
     """A comparison begun before."""
-    plan = folder / _PLAN
-    if not plan.is_file():
-        raise not_a("comparison", _PLAN, folder)
-    try:
-        content = tomllib.loads(plan.read_text(encoding="utf-8"))
-        return Comparison(make_config(content["config"]), tuple(content["methods"]), folder)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{plan} is damaged: {error}") from error
+    return read_plan(
+        folder, _KIND, lambda plan: Comparison(make_config(plan["config"]), tuple(plan["methods"]), folder)
+    )
 
 
 def new_folder(config: Config, what: str) -> Path:

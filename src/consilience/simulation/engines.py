@@ -65,23 +65,28 @@ def settled(config: Config) -> Iterator[None]:
 
 def open_engine(config: Config, scene: Scene, data: Dataset) -> LoopEngine | StackEngine:
     """The engine asked for, or the one that is fastest for this."""
-    if config.engine == "stack" or (config.engine == "auto" and _suits_stack(config, scene)):
+    if _stacks(config, scene):
         engine = StackEngine(list(scene.plans), data)
         log.info("%s", engine.room.in_words())
         return engine
     return LoopEngine(list(scene.plans), data, _workers(config, scene))
 
 
-def _suits_stack(config: Config, scene: Scene) -> bool:
-    """On a GPU always, where it can be; on a CPU where many small learners spend their time between the sums."""
+def _stacks(config: Config, scene: Scene) -> bool:
+    """Left to itself: on a GPU where it can, on a CPU where many small learners spend their time between the sums."""
+    if config.engine == "loop":
+        return False
     learners = [Learner(plan.blueprint) for plan in scene.plans]
     gpu = torch.device(config.device).type == "cuda"
-    if not gpu and not all(_many_and_small(plan, learner) for plan, learner in zip(scene.plans, learners, strict=True)):
+    small = all(_many_and_small(plan, learner) for plan, learner in zip(scene.plans, learners, strict=True))
+    if config.engine == "auto" and not gpu and not small:
         return False
     try:
         for learner in learners:
             refuse_unstackable(learner)
     except ConfigurationError as error:
+        if config.engine == "stack":
+            raise
         if gpu:
             log.warning("the loop is used on %s, far slower than a stack: %s", config.device, error)
         return False

@@ -9,12 +9,14 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import safetensors
+import tomli_w
 from safetensors.numpy import load_file, save_file
 
 from consilience.config import Config, read_config
@@ -22,6 +24,7 @@ from consilience.errors import CheckpointError, ConfigurationError, StorageError
 
 _POINTER = "checkpoint.json"
 _RESULT = "result.json"
+Plan = TypeVar("Plan")
 
 
 class RunFolder:
@@ -166,6 +169,24 @@ def not_a(wanted: str, file: str, path: Path) -> ConfigurationError:
     kind = kind_of(path)
     hint = f"it is a {kind[0]}: consilience {kind[1]} --resume {path}" if kind else f"it has no {file}"
     return ConfigurationError(f"{path} is no {wanted}: {hint}")
+
+
+def keep_plan(path: Path, kind: str, content: Mapping[str, Any]) -> None:
+    """Make a folder for a comparison or a sweep, with what it is to do."""
+    with storing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        replace_file(path / f"{kind}.toml", tomli_w.dumps(content).encode())
+
+
+def read_plan(path: Path, kind: str, make: Callable[[dict[str, Any]], Plan]) -> Plan:
+    """What `make` makes of the plan in a folder; a damaged one is refused by name."""
+    plan = path / f"{kind}.toml"
+    if not plan.is_file():
+        raise not_a(kind, plan.name, path)
+    try:
+        return make(tomllib.loads(plan.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{plan} is damaged: {error}") from error
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from torch.func import vmap
 from consilience.body import OPTIMISER
 from consilience.learner import Batch, Learner, Row, Seen
 from consilience.randomness import uniform
-from consilience.simulation.bank import Stacked, received_of
+from consilience.simulation.bank import Stacked, received_of, side_by_side
 from consilience.simulation.cohort import Cohort, CohortPlan
 from consilience.simulation.graphs import Graphs
 from consilience.simulation.hands import Data
@@ -51,6 +51,7 @@ class Formation:
         self.put: Put = {}
         self.told: dict[tuple[str, ...], Tensor] = {}
         self.seen: Seen = {}
+        self.paced = any(e.steps for e in learner.exchanges)
         self.graphs = Graphs(device)
 
     # -- coming and going ----------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ class Formation:
             gradients |= dict(zip(moving, found, strict=True))
             self._move(learner.parameters.flat(gradients), active)
             self._keep(learner.laid(buffers), active)
-            if any(e.steps for e in learner.exchanges):
+            if self.paced:
                 self._keep_pace(inputs, targets, draws, seen, active)
             self.losses += terms if active is None else torch.where(active[:, None], terms, torch.zeros_like(terms))
         self.at += 1
@@ -161,8 +162,7 @@ class Formation:
         with self.learner.dressed(row, parameters, buffers):
             received = {name: received_of(parts) for name, parts in held.items()}
             loss, terms, seen = self.learner.losses(Batch(inputs, targets, draws), row["samples"], received)
-        wanted = any(e.steps for e in self.learner.exchanges)
-        return loss, terms, {k: v for k, v in seen.items() if wanted}
+        return loss, terms, seen if self.paced else {}
 
     def _move(self, gradient: Tensor, active: Tensor | None) -> None:
         """One optimiser for all rows, each with its own count of steps and, where it varies, its own settings."""
@@ -270,12 +270,10 @@ class Formation:
 
     def _each(self, work: Callable[..., Any]) -> Callable[..., Any]:
         """The work of one learner, done for all rows: it is handed the row, the answers it holds, and its share."""
-        held = self.held[self.kind]
+        answers, dims = side_by_side(self.held[self.kind])
         rows = self.state | {"samples": self.size.to(self.learner.dtype)}
         if self.summed is not None:
             rows = rows | {"summed": self.summed}
-        answers = {name: stacked.parts for name, stacked in held.items()}
-        dims = {name: stacked.dims for name, stacked in held.items()}
 
         def all_rows(*shares: Any) -> Any:
             return vmap(work, in_dims=(0, dims, *(0 for _ in shares)))(rows, answers, *shares)

@@ -19,14 +19,14 @@ from consilience.data import Dataset
 from consilience.errors import ConsilienceError
 from consilience.learner import Learner, Row
 from consilience.simulation.arena import plain
-from consilience.simulation.bank import Bank, received_of
+from consilience.simulation.bank import Bank, received_of, side_by_side
 from consilience.simulation.clock import Clock
 from consilience.simulation.cohort import Cohort, CohortPlan, stacked_shapes
 from consilience.simulation.formation import Formation, Put
 from consilience.simulation.hands import Data
 from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
 from consilience.simulation.room import Room, tidy_up
-from consilience.simulation.stackable import in_words, refuse_unstackable
+from consilience.simulation.stackable import in_words
 
 _KEPT = 8  # formations kept ready, those used last
 _COUNTS = 3  # different numbers of rows at a time in a cohort, beyond which places are filled up
@@ -42,8 +42,6 @@ class StackEngine:
     def __init__(self, plans: list[CohortPlan], data: Dataset) -> None:
         self.device, dtype = torch.device(plans[0].blueprint.device), plans[0].blueprint.dtype
         self.learners = [Learner(plan.blueprint) for plan in plans]
-        for learner in self.learners:
-            refuse_unstackable(learner)
         self.room = Room(self.learners, plans, data)
         self.data = Data(
             *(
@@ -248,8 +246,7 @@ class StackEngine:
         def work(entries: np.ndarray) -> None:
             news = {name: numbers[entries] for name, numbers in job.news.items()}
             held = self.bank.of(news, [name for name, numbers in news.items() if (numbers >= 0).any()])
-            answers = {name: stacked.parts for name, stacked in held.items()}
-            dims = {name: stacked.dims for name, stacked in held.items()}
+            answers, dims = side_by_side(held)
             state = self._rows(job.cohort, job.rows[entries], _unmoved)
             if len(entries) == len(self.cohorts[job.cohort].plan.members):  # the state itself, until the work is done
                 state = {k: t.clone() for k, t in state.items()}

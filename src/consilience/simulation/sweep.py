@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 
 from consilience.config import Config, make_config, parsed, place, setting_of
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.simulation.folder import RunFolder, not_a, refuse_taken, replace_file, storing
+from consilience.simulation.folder import RunFolder, keep_plan, read_plan, refuse_taken, replace_file, storing
 from consilience.simulation.simulate import OnRound, rehearse, simulate
 from consilience.simulation.variants import shape_of
 
-PLAN = "sweep.toml"
+_KIND = "sweep"
+PLAN = f"{_KIND}.toml"
 TIDY = "sweep.csv"
 _ROW = ("accuracy", "accuracy_local", "bytes.up", "bytes.down")
 
@@ -213,23 +213,18 @@ def begin(config: Config, grid: Grid, folder: Path) -> Sweep:
     sweep = Sweep(config, grid, folder)
     for each in sweep.configs():
         rehearse(each)
-    with storing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        plan = {"grid": {k: list(v) for k, v in grid.items()}, "config": config.model_dump(exclude_none=True)}
-        replace_file(folder / PLAN, tomli_w.dumps(plan).encode())
+    plain = {key: list(values) for key, values in grid.items()}
+    keep_plan(folder, _KIND, {"grid": plain, "config": config.model_dump(exclude_none=True)})
     return sweep
 
 
 def reopen(folder: Path) -> Sweep:
     """A sweep begun before."""
-    plan = folder / PLAN
-    if not plan.is_file():
-        raise not_a("sweep", PLAN, folder)
-    try:
-        content = tomllib.loads(plan.read_text(encoding="utf-8"))
-        grid = content["grid"]
+
+    def made(plan: dict[str, Any]) -> Sweep:
+        grid = plan["grid"]
         if not isinstance(grid, dict) or not all(isinstance(values, list) for values in grid.values()):
             raise TypeError("its grid names no lists of values")
-        return Sweep(make_config(content["config"]), grid, folder)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{plan} is damaged: {error}") from error
+        return Sweep(make_config(plan["config"]), grid, folder)
+
+    return read_plan(folder, _KIND, made)
