@@ -37,6 +37,7 @@ from consilience.data import Dataset
 from consilience.methods import build_method
 from consilience.models import SplitModel, build
 from consilience.simulation.record import PHASES
+from consilience.simulation.room import tidy_up
 from consilience.simulation.rounds import Rounds
 from consilience.simulation.scene import set_scene
 from consilience.simulation.simulate import simulate
@@ -234,6 +235,7 @@ def squeezed(learners: int = 1000, share: float = 0.04) -> dict[str, Any]:
     """Less memory than was reckoned with: the group shrinks, and the losses are those of a run with room enough."""
     losses = []
     for fraction in (1.0, share):
+        tidy_up(torch.device("cuda"))  # what earlier stacks left reserved counts against the fraction
         torch.cuda.set_per_process_memory_fraction(fraction)
         stack = Stack(learners, "representation-sharing")
         losses.append(stack.rounds.play(evaluate=True)["loss.cross_entropy"])
