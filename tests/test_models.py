@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pickle import dumps, loads
 
 import pytest
 import torch
@@ -13,18 +14,24 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 import consilience.models
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.models import MODELS, SplitModel, as_split, build
-from consilience.models.resnet9 import Residual
+from consilience.models import MODELS, SplitModel, as_split, build, describe, model_names, recipe, register
+from consilience.models.blocks import Residual, Shortcut
 
 MNIST = (1, 28, 28)
-SIZES = [("lenet5", MNIST, 30_986, 84), ("resnet9", MNIST, 2_470_730, 128), ("mlp", (1, 8, 8), 6_570, 32)]
-STACKED = [("lenet5", (1, 8, 8)), ("resnet9", (2, 16, 16)), ("mlp", (1, 8, 8))]
+CIFAR = (3, 32, 32)
+SIZES = [
+    ("lenet5", MNIST, 30_986, 84),
+    ("resnet9", MNIST, 2_470_730, 128),
+    ("resnet18", CIFAR, 11_302_730, 256),
+    ("mlp", (1, 8, 8), 6_570, 32),
+]
+STACKED = [("lenet5", (1, 8, 8)), ("resnet9", (2, 16, 16)), ("resnet18", (1, 9, 9)), ("mlp", (1, 8, 8))]
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def made(name: str, shape: tuple[int, int, int], seed: int = 0, classes: int = 10) -> SplitModel:
+def made(name: str, shape: tuple[int, ...], seed: int = 0, classes: int = 10) -> SplitModel:
     torch.manual_seed(seed)
     return build(name, shape, classes)
 
@@ -74,6 +81,9 @@ def test_parameter_names_are_readable() -> None:
     assert {"features.hidden.weight", "features.linear.weight"} < set(made("mlp", MNIST).state_dict())
     names = set(made("resnet9", MNIST).state_dict())
     assert {"features.block1.conv.weight", "features.residual2.second.norm.running_mean"} < names
+    assert len(names) == 52 and not any("shortcut" in name for name in names)  # 8 blocks of 6, and 2 linear layers
+    shortcuts = {name for name in made("resnet18", CIFAR).state_dict() if name.endswith("shortcut.conv.weight")}
+    assert shortcuts == {f"features.pair{i}.0.shortcut.conv.weight" for i in (2, 3, 4)}
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -112,6 +122,41 @@ def test_a_residual_block_adds_the_shortcut_after_the_last_relu() -> None:
     x = torch.tensor([-2.0, 3.0]).reshape(1, 1, 1, 2)
     # -2 -> 2 -> relu 2 -> -2 -> relu 0, plus -2. 3 -> -3 -> relu 0 -> 0 -> relu 0, plus 3: negative sums remain.
     torch.testing.assert_close(block(x), x, rtol=1e-4, atol=1e-4)
+
+
+def test_a_strided_residual_block_has_a_shortcut_of_its_own() -> None:
+    block = Residual(1, 2, stride=2).eval()
+    with torch.no_grad():
+        block.second.conv.weight.zero_()  # only the shortcut is left
+        assert isinstance(block.shortcut, Shortcut)
+        block.shortcut.conv.weight.copy_(torch.tensor([1.0, -3.0]).reshape(2, 1, 1, 1))
+    x = torch.arange(9.0).reshape(1, 1, 3, 3)
+    # Every second place of every second row, times 1 and -3: no ReLU after the sum.
+    expected = torch.tensor([[0.0, 2.0], [6.0, 8.0]])
+    torch.testing.assert_close(block(x), torch.stack([expected, -3 * expected])[None], rtol=1e-4, atol=1e-4)
+
+
+def test_resnet18_against_its_definition() -> None:
+    model = made("resnet18", (2, 9, 7)).eval()
+    state, inputs = model.state_dict(), torch.randn(2, 2, 9, 7)
+
+    def conv(x: Tensor, name: str, stride: int = 1) -> Tensor:
+        weight, norm = state[f"features.{name}.conv.weight"], f"features.{name}.norm"
+        x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+        named = (state[f"{norm}.{key}"] for key in ("running_mean", "running_var", "weight", "bias"))
+        mean, var, scale, shift = (t.reshape(-1, 1, 1) for t in named)
+        normed: Tensor = (x - mean) / torch.sqrt(var + 1e-5) * scale + shift
+        return normed
+
+    x = conv(inputs, "block").clamp(min=0)
+    for pair, stride in ((1, 1), (2, 2), (3, 2), (4, 2)):
+        for half, step in ((0, stride), (1, 1)):
+            block = f"pair{pair}.{half}"
+            short = conv(x, f"{block}.shortcut", step) if step > 1 else x
+            x = conv(conv(x, f"{block}.first", step).clamp(min=0), f"{block}.second").clamp(min=0) + short
+    assert x.shape == (2, 512, 2, 1)
+    x = torch.tanh(x.mean((2, 3)) @ state["features.linear.weight"].T + state["features.linear.bias"])
+    torch.testing.assert_close(model.features(inputs), x, rtol=1e-4, atol=1e-5)
 
 
 def test_resnet9_is_normalised_by_its_batch_only_while_training() -> None:
@@ -247,15 +292,29 @@ def test_inputs_that_pools_would_swallow_are_refused(name: str, shape: tuple[int
         build(name, shape, 10)
 
 
-@pytest.mark.parametrize(("name", "side"), [("lenet5", 4), ("lenet5", 8), ("resnet9", 16), ("resnet9", 31), ("mlp", 1)])
+@pytest.mark.parametrize(
+    ("name", "side"), [("lenet5", 4), ("lenet5", 8), ("resnet9", 16), ("resnet9", 31), ("resnet18", 1), ("mlp", 1)]
+)
 def test_the_smallest_inputs_work(name: str, side: int) -> None:
     assert made(name, (1, side, side)).eval()(torch.zeros(2, 1, side, side)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("shape", [(8, 8), (1, 8, 0), (0, 8, 8), (1, 1, 8, 8), (-1, 8, 8)])
+@pytest.mark.parametrize("shape", [(), (0,), (1, 8, 0), (0, 8, 8), (-1, 8, 8)])
 def test_a_shape_that_is_none_is_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigurationError, match=r"\(channels, height, width\)"):
-        build("mlp", shape, 10)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"\(channels, height, width\) or \(features,\).*got \("):
+        build("mlp", shape, 10)
+
+
+@pytest.mark.parametrize("shape", [(13,), (8, 8), (1, 1, 8, 8)])
+@pytest.mark.parametrize("name", ["lenet5", "resnet9", "resnet18"])
+def test_what_is_no_image_is_refused_by_convolutions(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'{name}' takes images.*\(channels, height, width\).*model 'mlp'"):
+        build(name, shape, 10)
+
+
+@pytest.mark.parametrize("shape", [(13,), (8, 8), (1, 1, 8, 8)])
+def test_a_perceptron_takes_any_shape(shape: tuple[int, ...]) -> None:
+    assert made("mlp", shape)(torch.zeros(2, *shape)).shape == (2, 10)
 
 
 def test_no_classes_and_no_such_model_are_refused() -> None:
@@ -267,6 +326,94 @@ def test_no_classes_and_no_such_model_are_refused() -> None:
 
 
 def test_the_names_are_exact() -> None:
-    assert consilience.models.__all__ == ["MODELS", "SplitModel", "as_split", "build"]
+    assert consilience.models.__all__ == sorted(consilience.models.__all__)
+    assert set(consilience.models.__all__) == {
+        *("MODELS", "SplitModel", "absolute", "as_split", "build", "describe", "digest", "is_path", "load_builder"),
+        *("model_names", "recipe", "register", "split"),
+    }
     assert all(hasattr(consilience.models, name) for name in consilience.models.__all__)
-    assert sorted(MODELS) == ["lenet5", "mlp", "resnet9"]
+    assert model_names() == sorted(MODELS) == ["lenet5", "mlp", "resnet18", "resnet9"]
+
+
+# --- any width of the features
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_features_can_have_any_width(name: str) -> None:
+    shape = (1, 16, 16)
+    model = build(name, shape, 10, width=7).eval()
+    assert (model.width, model.bound) == (7, 1.0) and model.features(torch.zeros(2, *shape)).shape == (2, 7)
+    assert build(name, shape, 10, None).width == next(width for known, _, _, width in SIZES if known == name)
+
+
+@pytest.mark.parametrize("width", [0, -3])
+def test_a_width_below_one_is_refused(width: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"'mlp' needs features of a width of at least 1, got {width}"):
+        build("mlp", MNIST, 10, width)
+
+
+def test_a_model_in_numbers() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    assert describe("mlp", (1, 8, 8), 10) == {"parameters": 6_570, "width": 32}
+    # 64 * 64 + 64 in the hidden layer, 64 * 5 + 5 to the features, 5 * 3 + 3 in the classifier.
+    assert describe("mlp", (64,), 3, width=5) == {"parameters": 4_160 + 325 + 18, "width": 5}
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- registered models
+
+
+def small(channels: int, num_classes: int, depth: int = 1) -> nn.Module:
+    hidden = [nn.Linear(channels, channels) for _ in range(depth)]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(channels, num_classes))
+
+
+@pytest.fixture
+def models() -> Iterator[dict[str, Callable[..., nn.Module]]]:
+    """The registry, from which "small" is taken out again."""
+    yield MODELS
+    MODELS.pop("small", None)
+
+
+def test_a_registered_model_is_given_what_it_asks_for(models: dict[str, Callable[..., nn.Module]]) -> None:
+    assert register("small")(small) is small and models["small"] is small
+    model = build("small", (6,), 3)
+    assert (model.width, model.classes, parameters(model)) == (6, 3, 6 * 6 + 6 + 6 * 3 + 3)
+    assert build("small", (6,), 3, width=6).width == 6
+    with pytest.raises(ConfigurationError, match="'small' has features of width 6, and 5 was asked for"):
+        build("small", (6,), 3, width=5)
+
+
+def test_a_recipe_carries_what_was_registered(models: dict[str, Callable[..., nn.Module]]) -> None:
+    register("small")(small)
+    made = recipe("small", (6,), 3)
+    del models["small"]  # as in another process
+    assert made().width == 6
+    packed = loads(dumps(recipe("mlp", (6,), 3, 4)))
+    assert packed().width == 4
+    with pytest.raises(UnknownName, match="unknown model 'small'"):
+        recipe("small", (6,), 3)
+
+
+@pytest.mark.parametrize("name", ["mlp", "", "net.py", "a:b", "a,b"])
+def test_a_name_that_is_taken_or_none_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"a model '{name}' already|'{name}' cannot be the name"):
+        register(name)
+
+
+@pytest.mark.parametrize(
+    ("builder", "says"),
+    [
+        (lambda depth, classes: nn.Identity(), r"'small' asks for 'depth', which nobody can give it.*shape, channels"),
+        (lambda width: nn.Identity(), "'small' asks for 'width', and no width was chosen"),
+        (lambda shape: 3, "its builder gave int; it must give a torch.nn.Module"),
+        (type, "cannot tell what type asks for"),
+    ],
+)
+def test_a_builder_that_cannot_be_used_is_refused(
+    builder: Callable[..., nn.Module], says: str, models: dict[str, Callable[..., nn.Module]]
+) -> None:
+    register("small")(builder)
+    with pytest.raises(ConfigurationError, match=says):
+        build("small", (6,), 3)

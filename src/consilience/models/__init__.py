@@ -1,6 +1,25 @@
-"""Models in two halves: features that can be shared, and a linear classifier on top of them."""
+"""Models in two halves: features that can be shared, and a linear classifier on top of them.
 
-from consilience.models.registry import MODELS, build
-from consilience.models.split import SplitModel, as_split
+By name, `build("lenet5", (1, 28, 28), 10)`; from a file, `build("net.py:Net@fc", ...)`; or any network, `split(net)`.
+"""
 
-__all__ = ["MODELS", "SplitModel", "as_split", "build"]
+from consilience.models.halves import SplitModel
+from consilience.models.own import absolute, digest, is_path, load_builder
+from consilience.models.registry import MODELS, build, describe, model_names, recipe, register
+from consilience.models.tap import as_split, split
+
+__all__ = [
+    "MODELS",
+    "SplitModel",
+    "absolute",
+    "as_split",
+    "build",
+    "describe",
+    "digest",
+    "is_path",
+    "load_builder",
+    "model_names",
+    "recipe",
+    "register",
+    "split",
+]

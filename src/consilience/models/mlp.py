@@ -1,4 +1,4 @@
-"""A small multilayer perceptron: for the embedded digits, and for tests that must be quick."""
+"""A small multilayer perceptron: for the embedded digits, for tables, and for tests that must be quick."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from consilience.models.split import SplitModel, head
+from consilience.models.halves import SplitModel, head
 
 HIDDEN = 64
 WIDTH = 32
 
 
 class MLPFeatures(nn.Module):
-    """Inputs (n, *shape) -> features (n, 32) in (-1, 1)."""
+    """Inputs (n, *shape) -> features (n, width) in (-1, 1)."""
 
-    def __init__(self, inputs: int) -> None:
+    def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(inputs, HIDDEN)
-        self.linear = nn.Linear(HIDDEN, WIDTH)
+        self.linear = nn.Linear(HIDDEN, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Flatten, linear, ReLU, linear, tanh."""
         x = F.relu(self.hidden(x.flatten(1)))  # (n, 64)
-        return torch.tanh(self.linear(x))  # (n, 32)
+        return torch.tanh(self.linear(x))  # (n, width)
 
 
-def mlp(shape: tuple[int, int, int], classes: int) -> SplitModel:
+def mlp(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """The perceptron for inputs of any shape; 6,570 parameters for the digits."""
-    return head(MLPFeatures(math.prod(shape)), WIDTH, classes)
+    return head(MLPFeatures(math.prod(shape), width), width, classes)

@@ -1,33 +1,118 @@
-"""Models by name."""
+"""Models by name: those built in, those registered, and those in a file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import nn
 
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.models.builder import Builder, arguments
+from consilience.models.halves import SplitModel, in_short
 from consilience.models.lenet5 import lenet5
 from consilience.models.mlp import mlp
+from consilience.models.own import is_path, load_builder
 from consilience.models.resnet9 import resnet9
-from consilience.models.split import SplitModel
+from consilience.models.resnet18 import resnet18
+from consilience.models.tap import as_split
 
-Builder = Callable[[tuple[int, int, int], int], SplitModel]
-"""Makes a model with fresh weights for an input shape and a number of classes."""
+Registered = TypeVar("Registered", bound=Builder)
 
-MODELS: dict[str, Builder] = {"lenet5": lenet5, "mlp": mlp, "resnet9": resnet9}
-"""Every model that `build` knows, by name."""
+MODELS: dict[str, Builder] = {"lenet5": lenet5, "mlp": mlp, "resnet9": resnet9, "resnet18": resnet18}
+"""Every model that `build` knows by a plain name."""
 
 
-def build(name: str, shape: tuple[int, int, int], classes: int) -> SplitModel:
-    """The model `name` for inputs (channels, height, width), its weights drawn from torch's global generator.
+def register(name: str) -> Callable[[Registered], Registered]:
+    """Let a builder of one's own, a function or a module class, be known by a name.
 
-    Seed that generator first: the same seed gives the same weights.
+    It is called with what it asks for by name, any of shape, channels, classes or num_classes, and width.
+
+        >>> @register("linear")
+        ... def linear(channels, num_classes):
+        ...     return nn.Sequential(nn.Flatten(), nn.Linear(channels, num_classes))
+        >>> build("linear", (64,), 10).width
+        64
+        >>> del MODELS["linear"]
     """
+    if not name or is_path(name) or "," in name:
+        raise ConfigurationError(f"{name!r} cannot be the name of a model; take a word without ':', ',' or '.py'")
+    if name in MODELS:
+        raise ConfigurationError(f"there is a model {name!r} already; take another name than {', '.join(MODELS)}")
+
+    def keep(builder: Registered) -> Registered:
+        MODELS[name] = builder
+        return builder
+
+    return keep
+
+
+def model_names() -> list[str]:
+    """The plain names `build` knows, in order."""
+    return sorted(MODELS)
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, width: int | None = None) -> SplitModel:
+    """The model `name` for inputs of a shape, its weights drawn from torch's global generator.
+
+    name: a plain name, or a file's: "net.py:Net", "net.py:Net@fc". width: of the features, where not the model's own.
+    Seed that generator first: the same seed gives the same weights.
+
+        >>> build("mlp", (13,), classes=3, width=8).width
+        8
+    """
+    return _made(_builder(name), name, shape, classes, width)
+
+
+def recipe(name: str, shape: tuple[int, ...], classes: int, width: int | None = None) -> Callable[[], SplitModel]:
+    """What `build` does, for later: in another process too, which has not heard of what was registered in this one."""
+    if is_path(name):  # each process reads the file itself
+        return partial(build, name, shape, classes, width)
+    return partial(_made, _builder(name), name, shape, classes, width)
+
+
+def describe(name: str, shape: tuple[int, ...], classes: int, width: int | None = None) -> dict[str, int]:
+    """How large a model is: its parameters, and the width of its features.
+
+    >>> describe("lenet5", (1, 28, 28), 10)
+    {'parameters': 30986, 'width': 84}
+    """
+    with torch.random.fork_rng(devices=[]):  # its weights are of no interest: leave the caller's generator alone
+        model = build(name, shape, classes, width)
+    return {"parameters": sum(p.numel() for p in model.parameters()), "width": model.width}
+
+
+def _builder(name: str) -> Builder:
+    if is_path(name):
+        return load_builder(name)
     if name not in MODELS:
         raise UnknownName("model", name, MODELS)
-    if len(shape) != 3 or min(shape) < 1:
+    return MODELS[name]
+
+
+def _made(builder: Builder, name: str, shape: tuple[int, ...], classes: int, width: int | None) -> SplitModel:
+    _check_task(name, shape, classes, width)
+    module = builder(**arguments(builder, name, shape, classes, width))
+    if not isinstance(module, nn.Module):
+        raise ConfigurationError(f"model {name!r}: its builder gave {in_short(module)}; it must give a torch.nn.Module")
+    model = as_split(module)
+    if width is not None and model.width != width:
         raise ConfigurationError(
-            f"model {name!r} takes inputs of the shape (channels, height, width), each at least 1, got {tuple(shape)}"
+            f"model {name!r} has features of width {model.width}, and {width} was asked for; let its builder take a "
+            f"parameter named width and keep to it, or ask for {model.width}"
+        )
+    return model
+
+
+def _check_task(name: str, shape: tuple[int, ...], classes: int, width: int | None) -> None:
+    if not shape or min(shape) < 1:
+        raise ConfigurationError(
+            f"model {name!r} takes inputs of a shape such as (channels, height, width) or (features,), "
+            f"each number at least 1, got {tuple(shape)}"
         )
     if classes < 1:
         raise ConfigurationError(f"model {name!r} needs at least 1 class, got {classes}")
-    return MODELS[name](shape, classes)
+    if width is not None and width < 1:
+        raise ConfigurationError(f"model {name!r} needs features of a width of at least 1, got {width}")

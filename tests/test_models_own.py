@@ -1,0 +1,414 @@
+"""Models from anywhere: any network with a linear layer at its end, and models from a file of one's own."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from consilience import Dataset, load, simulate
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.models import SplitModel, absolute, as_split, build, digest, is_path, load_builder, split
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load("digits", train=24, test=10)
+
+
+class Net(nn.Module):
+    """A stranger's network: the layer that makes the logits is neither last in line nor called classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.fc = nn.Linear(64, 5), nn.Linear(5, 10)
+        self.norm = nn.BatchNorm1d(5)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.fc(self.norm(F.relu(self.hidden(x.flatten(1)))) * self.scale)
+        return F.softmax(logits, dim=1)
+
+
+class Deep(nn.Module):
+    """Its logits are made three names down; whatever reads them expects their shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(64, 4)
+        self.head = nn.ModuleDict({"top": nn.Sequential(nn.Tanh(), nn.Linear(4, 10))})
+        self.prior = nn.Parameter(torch.zeros(10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head["top"](self.body(x.flatten(1)))
+        return logits.reshape(-1, 10) + self.prior
+
+
+class Reading(nn.Module):
+    """A body and a last layer, and any way to use them."""
+
+    def __init__(self, read: Callable[[Any, Tensor], object]) -> None:
+        super().__init__()
+        self.body, self.fc, self.read = nn.Linear(6, 3), nn.Linear(3, 2), read
+
+    def forward(self, x: Tensor) -> object:
+        return self.read(self, x)
+
+
+# --- any network, split
+
+
+def test_what_the_last_linear_layer_reads_are_the_features() -> None:
+    net = Net().eval()
+    model, x = split(net, bound=3.0).eval(), torch.randn(4, 1, 8, 8)
+    assert (model.width, model.classes, model.bound) == (5, 10, 3.0) and model.classifier is net.fc
+    features = net.norm(F.relu(net.hidden(x.flatten(1)))) * 2.0
+    torch.testing.assert_close(model.features(x), features)
+    torch.testing.assert_close(model(x).softmax(1), net(x))  # logits: the softmax is left out
+
+
+def test_the_original_is_not_changed_and_shares_its_parameters() -> None:
+    net = Net()
+    state, modules = {k: v.clone() for k, v in net.state_dict().items()}, dict(net.named_modules())
+    model = split(net, "fc")
+    assert dict(net.named_modules()) == modules and type(net.fc) is nn.Linear
+    assert all(torch.equal(state[k], v) for k, v in net.state_dict().items())
+    assert {id(p) for p in model.parameters()} == {id(p) for p in net.parameters()}
+    optimiser, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(4, 1, 8, 8)
+    torch.autograd.backward(F.cross_entropy(model(x), torch.arange(4)))
+    optimiser.step()  # made for the original: it moves both
+    assert not torch.equal(net.fc.weight, state["fc.weight"]) and not torch.equal(net.scale, state["scale"])
+    torch.testing.assert_close(model.eval()(x).softmax(1), net.eval()(x))
+
+
+def test_every_weight_is_counted_once_under_a_readable_name() -> None:
+    names = [name for name, _ in split(Net()).named_parameters()]
+    assert names == [
+        *("features.model.scale", "features.model.hidden.weight", "features.model.hidden.bias"),
+        *("features.model.norm.weight", "features.model.norm.bias", "classifier.weight", "classifier.bias"),
+    ]
+
+
+def test_a_layer_far_down_is_found_and_what_follows_it_finds_its_shape() -> None:
+    net, x = Deep(), torch.randn(3, 1, 8, 8)
+    model = split(net, at="head.top.1")
+    torch.testing.assert_close(model.features(x), torch.tanh(net.body(x.flatten(1))))
+    torch.testing.assert_close(model(x), net(x))
+    assert isinstance(net.head["top"], nn.Sequential) and isinstance(net.head["top"][1], nn.Linear)
+
+
+def test_a_layer_in_the_middle_can_be_asked_for() -> None:
+    net, x = Net().eval(), torch.randn(3, 64)
+    model = split(net, at="hidden")
+    assert (model.width, model.classes) == (64, 5) and torch.equal(model.features(x), x)
+
+
+def test_a_split_network_can_be_copied_and_its_state_carried_over() -> None:
+    torch.manual_seed(0)
+    one, x = split(Net()), torch.randn(4, 64)
+    torch.autograd.backward(one(x).sum())  # nothing of a pass stays behind that could not be copied
+    twin, other = deepcopy(one).eval(), split(Net()).eval()
+    assert not torch.equal(twin(x), other(x))
+    other.load_state_dict(one.state_dict())
+    assert torch.equal(twin(x), other(x)) and torch.equal(twin(x), one.eval()(x))
+    with torch.no_grad():
+        twin.classifier.bias.add_(1.0)
+    assert not torch.equal(twin(x), one(x))
+
+
+def test_a_stack_of_split_networks_computes_what_they_compute() -> None:
+    models = [split(Net()).double().eval() for _ in range(3)]
+    weights, buffers = stack_module_state([*models])
+    x = torch.randn(3, 4, 64, dtype=torch.float64)  # (learners, batch, pixels)
+    stacked = vmap(lambda w, b, x: functional_call(models[0], (w, b), (x,)))(weights, buffers, x)
+    for i, model in enumerate(models):
+        torch.testing.assert_close(stacked[i], model(x[i]))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "representation-sharing"])
+def test_loop_and_stack_agree_on_a_split_network(method: str, data: Dataset) -> None:
+    def own() -> SplitModel:
+        return split(Net(), at="fc")
+
+    settings: dict[str, Any] = {"data": data, "model": own, "method": method, "precision": "float64"}
+    loop, stack = (simulate(**settings, rounds=1, learners=2, engine=engine, workers=0) for engine in ("loop", "stack"))
+    assert (loop.engine, stack.engine) == ("loop", "stack")
+    np.testing.assert_allclose(stack.history["loss.cross_entropy"], loop.history["loss.cross_entropy"], rtol=1e-9)
+    np.testing.assert_array_equal(stack.accuracy, loop.accuracy)
+
+
+def test_a_network_is_split_where_it_was_not_said(data: Dataset) -> None:
+    model = as_split(Net())
+    assert isinstance(model, SplitModel) and model.width == 5 and model.bound == math.inf
+    net = Net()
+    for bound, believed in ((2.0, 2.0), (net.forward, math.inf), ("tight", math.inf)):  # it may mean something else
+        vars(net)["bound"] = bound
+        assert as_split(net).bound == believed
+    assert simulate(data=data, model=Deep, method="fedavg", rounds=1, learners=2, workers=0).finished
+
+
+# --- what cannot be split
+
+
+@pytest.mark.parametrize(
+    ("model", "at", "says"),
+    [
+        (Net(), "fcc", r"unknown linear layer 'fcc' of Net. Did you mean 'fc'\? Known: fc, hidden"),
+        (Net(), "", "unknown linear layer '' of Net"),
+        (Net(), "norm", r"layer 'norm' of Net is a BatchNorm1d.*torch.nn.Linear: hidden, fc"),
+        (nn.Sequential(nn.Flatten()), None, "Sequential has no torch.nn.Linear inside it"),
+        (nn.Linear(3, 2), None, "Linear has no torch.nn.Linear inside it"),
+        (nn.ModuleList([nn.Linear(3, 2)]), None, "ModuleList has no forward"),
+        (Net, None, "takes a torch.nn.Module, got type"),
+    ],
+)
+def test_a_layer_that_is_not_there_is_refused(model: nn.Module, at: str | None, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        split(model, at)
+
+
+def test_the_nearest_layer_is_named() -> None:
+    with pytest.raises(UnknownName) as caught:
+        split(Deep(), "head.top.0x")
+    assert caught.value.nearest == "head.top.1"
+
+
+def tied() -> nn.Module:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    net[1].weight = net[0].weight
+    return net
+
+
+def twice() -> nn.Module:
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+@pytest.mark.parametrize(("net", "at"), [(tied(), "1"), (tied(), "0"), (twice(), "0"), (twice(), "2")])
+def test_tied_weights_are_refused(net: nn.Module, at: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"layer '{at}' of Sequential shares its parameters with '[012].weight'"
+    ):
+        split(net, at)
+
+
+@pytest.mark.parametrize(
+    ("read", "says"),
+    [
+        (lambda net, x: net.body(x), "layer 'fc' of Reading was never reached"),
+        (lambda net, x: F.linear(net.body(x), net.fc.classes * torch.ones(2, 3)), "was never reached"),
+        (lambda net, x: net.fc(net.body(x)) + net.fc(net.body(x)), "was called 2 times in one forward pass"),
+        (lambda net, x: net.fc(net.body(x)[:, None]), r"shape \(4, 1, 3\) for 4 samples.*\(4, 3\); flatten"),
+        (lambda net, x: net.fc(net.body(x)[:2]), r"shape \(2, 3\) for 4 samples"),
+        (lambda net, x: net.fc(x), r"shape \(4, 6\) for 4 samples, and must be given \(4, 3\)"),
+    ],
+)
+def test_a_layer_that_is_not_used_as_a_classifier_is_refused(read: Callable[[Any, Tensor], object], says: str) -> None:
+    model = split(Reading(read))
+    with pytest.raises(ConfigurationError, match=says):
+        model(torch.zeros(4, 6))
+    deepcopy(model)  # what was seen before the error is forgotten as well
+
+
+# --- names of files
+
+
+@pytest.mark.parametrize("name", ["net.py:Net", "a/net.py:Net@fc", "net.py", "net.txt:Net", "mlp:Net"])
+def test_a_file_is_told_from_a_plain_name(name: str) -> None:
+    assert is_path(name) and not is_path("resnet18")
+
+
+def test_a_path_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert absolute("a/net.py:Net@head.2") == f"{tmp_path}/a/net.py:Net@head.2"
+    assert absolute("~/x@y/net.py:Net") == "/home/me/x@y/net.py:Net"
+    assert absolute("net.py") == f"{tmp_path}/net.py" and absolute("mlp") == "mlp"
+
+
+NET = """
+from __future__ import annotations
+from dataclasses import dataclass
+import torch
+from torch import nn
+
+torch.manual_seed(7)
+torch.rand(3)
+runs = []
+
+@dataclass
+class Sizes:  # looks its module up
+    inner: int = 3
+
+class Net(nn.Module):
+    def __init__(self, num_classes, hidden=Sizes().inner):
+        super().__init__()
+        runs.append(1)
+        self.a = nn.Linear(64, hidden)
+        self.fc = nn.Linear(hidden, num_classes)
+        self.extra = nn.Linear(num_classes, num_classes)
+
+    def forward(self, x):
+        return self.extra(self.fc(torch.relu(self.a(x.flatten(1)))))
+
+def sized(shape, channels, classes, width=4):
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * shape[1] * shape[2], width), nn.Linear(width, classes))
+
+def count():
+    return nn.Sequential(nn.Identity(), nn.Linear(1, len(runs)))
+
+def anything(*args, **kwargs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    file = tmp_path / "net.py"
+    file.write_text(NET)
+    return file
+
+
+def test_a_model_comes_from_a_file_and_is_given_what_it_asks_for(net: Path) -> None:
+    model = build(f"{net}:Net@fc", (1, 8, 8), 9)
+    assert (model.width, model.classes) == (3, 9) and model(torch.zeros(2, 1, 8, 8)).shape == (2, 9)
+    assert build(f"{net}:Net", (1, 8, 8), 9).width == 9  # the last linear layer, where none is named
+    assert build(f"{net}:sized", (2, 3, 4), 5).features(torch.zeros(1, 2, 3, 4)).shape == (1, 4)
+    assert build(f"{net}:sized", (2, 3, 4), 5, width=6).width == 6
+    assert build(f"{net}:anything", (1, 8, 8), 9).classes == 10
+    made = load_builder(f"{net}:sized")((2, 3, 4), 5)
+    assert type(made) is nn.Sequential
+
+
+def test_a_width_of_its_own_must_be_the_one_asked_for(net: Path) -> None:
+    assert build(f"{net}:Net@fc", (1, 8, 8), 9, width=3).width == 3
+    with pytest.raises(ConfigurationError, match=r"net.py:Net@fc' has features of width 3, and 8 was asked for"):
+        build(f"{net}:Net@fc", (1, 8, 8), 9, width=8)
+
+
+def test_a_file_is_run_once_until_it_changes(net: Path) -> None:
+    path = list(sys.path)
+    for _ in range(3):
+        build(f"{net}:Net@fc", (1, 8, 8), 9)
+    assert build(f"{net}:count", (1,), 1).classes == 3  # one list, however often the file was named
+    before = digest(f"{net}:Net")
+    net.write_text(NET.replace("inner: int = 3", "inner: int = 6"))  # of the same size, in the same second
+    assert build(f"{net}:Net@fc", (1, 8, 8), 9).width == 6
+    assert build(f"{net}:count", (1,), 1).classes == 1
+    assert before != digest(f"{net}:count@x") == sha256(net.read_bytes()).hexdigest()
+    assert sys.path == path and not (net.parent / "__pycache__").exists() and "net" not in sys.modules
+
+
+def test_reading_a_file_leaves_the_random_numbers_alone(net: Path) -> None:
+    weights = []
+    for _ in range(2):  # the file, which seeds torch, is read the first time only
+        torch.manual_seed(1)
+        weights.append(build(f"{net}:Net@fc", (1, 8, 8), 9).classifier.weight)
+    assert torch.equal(*weights)
+
+
+def test_files_import_what_lies_beside_them_and_every_folder_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    path = list(sys.path)
+    for folder, width in (("a", 3), ("b", 5)):
+        (tmp_path / folder / "parts_of_it").mkdir(parents=True)
+        (tmp_path / folder / "sizes_of_it.py").write_text(f"width = {width}\n")
+        (tmp_path / folder / "parts_of_it" / "__init__.py").write_text("")
+        (tmp_path / folder / "parts_of_it" / "late.py").write_text(f"more = {width}\n")
+        (tmp_path / folder / "net.py").write_text(
+            "from torch import nn\n"
+            "from sizes_of_it import width\n"
+            "def build(classes):\n"
+            "    from parts_of_it.late import more\n"
+            "    return nn.Sequential(nn.Flatten(), nn.Linear(width + more, classes))\n"
+        )
+    names = [f"{tmp_path}/{folder}/net.py:build" for folder in "abab"]
+    assert [build(name, (1,), 2).width for name in names] == [6, 10, 6, 10]
+    assert sys.path == path
+    for name in ("sizes_of_it", "parts_of_it", "parts_of_it.late"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("code", "thing", "says"),
+    [
+        ("import torch\n\n1 / 0\n", "Net", r"cannot be imported \(line 3\): ZeroDivisionError: division by zero"),
+        ("x = 1\ndef f(:\n", "Net", r"cannot be imported \(line 2\): SyntaxError"),
+        ("\nimport not_there_at_all\n", "Net", r"\(line 2\): ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("import sys\nsys.exit(3)\n", "Net", r"cannot be imported \(line 2\): SystemExit: 3"),
+        ("raise SystemExit\n", "Net", r"\(line 1\): SystemExit; mend it"),
+        ("x = '\0'\n", "Net", "cannot be imported.*null byte"),
+        (
+            "class Net: pass\nfrom math import floor",
+            "Nett",
+            r"unknown model 'Nett' of .*net.py. Did you mean 'Net'\? Known: Net$",
+        ),
+        ("Net = 3\n", "Net", "Net is int; name a function or class"),
+        ("from torch import nn\nNet = nn.Linear(2, 2)\n", "Net", r"Net is Linear\(2, 2\); name a function or class"),
+        ("def Net(depth): pass\n", "Net", "net.py:Net' asks for 'depth', which nobody can give it"),
+        ("def Net(width): pass\n", "Net", "net.py:Net' asks for 'width', and no width was chosen"),
+        ("def Net():\n    raise KeyError('ah')\n", "Net", r"net.py: Net failed \(line 2\): KeyError: 'ah'"),
+        ("import sys\ndef Net():\n    sys.exit()\n", "Net", r"Net failed \(line 3\): SystemExit"),
+        ("def Net(): return 3\n", "Net", "net.py: Net gave int, and must give a torch.nn.Module"),
+        ("from torch import nn\ndef Net(): return nn.Flatten()\n", "Net", "Flatten is no split model"),
+        (
+            "from torch import nn\ndef Net(): return nn.Sequential(nn.Linear(1, 2))\n",
+            "Net@1",
+            "unknown linear layer '1'",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(code: str, thing: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(code)
+    known = set(sys.modules)
+    with pytest.raises(ConfigurationError, match=says):
+        build(f"{tmp_path}/net.py:{thing}", (1, 8, 8), 10)
+    left = {name for name in set(sys.modules) - known if "consilience_own" in name}
+    assert len(left) == (0 if "cannot be imported" in says or "Error: No" in says or "SystemExit;" in says else 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere.py:Net", r"nowhere.py: no such file; write path/to/file.py:NAME"),
+        ("net.txt:Net", "net.txt: not a Python file"),
+        ("mlp:Net", "mlp: not a Python file"),
+        ("folder.py:Net", "folder.py: cannot be read: Is a directory"),
+        ("net.py", "'net.py' does not name a model in a file; write"),
+        ("net.py:", "does not name a model in a file"),
+        ("net.py:@fc", "does not name a model in a file"),
+        ("net.py:Net@", "does not name a model in a file"),
+    ],
+)
+def test_a_file_that_is_none_is_refused(
+    name: str, says: str, net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.txt").write_text(NET)
+    (tmp_path / "folder.py").mkdir()
+    for ask in (digest, lambda name: build(name, (1, 8, 8), 10)):
+        with pytest.raises(ConfigurationError, match=says):
+            ask(name)
+
+
+def test_worker_processes_read_the_file_themselves(net: Path, data: Dataset) -> None:
+    settings: dict[str, Any] = {"data": data, "model": f"{net}:Net@fc", "method": "fedavg", "rounds": 1, "learners": 2}
+    alone = simulate(**settings, engine="loop", workers=0)
+    shared = simulate(**settings, engine="loop", workers=2)
+    np.testing.assert_array_equal(alone.history["loss.cross_entropy"], shared.history["loss.cross_entropy"])
+    assert shared.finished and np.isfinite(alone.history["loss.cross_entropy"][1:]).all()
