@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import io
+import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,13 @@ import pooch
 import pytest
 
 import consilience.data
-from consilience.data import DATASETS, Dataset, load
+from consilience.data import DATASETS, Dataset, about, cifar10, is_path, load
 from consilience.data.digits import balanced_order
-from consilience.data.download import MIRRORS, SHA256, _Progress
+from consilience.data.download import CHECKSUMS, MIRRORS, Progress
 from consilience.errors import ConfigurationError, DataError, UnknownName
 
 REAL = Path(os.environ.get("CONSILIENCE_DATA") or Path(__file__).parents[2] / "shared" / "data")
-FILES = tuple(SHA256["mnist"])
+FILES = tuple(CHECKSUMS["mnist"])
 
 MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
@@ -67,6 +70,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"a test tried to download {url}")
 
     monkeypatch.delenv("CONSILIENCE_DATA", raising=False)
+    monkeypatch.delenv("CONSILIENCE_CACHE", raising=False)
     monkeypatch.setattr(pooch, "retrieve", refuse)
 
 
@@ -143,6 +147,7 @@ def test_fashion_mnist_has_the_known_class_counts() -> None:
     assert np.bincount(fashion.targets).tolist() == [6000] * 10
     assert np.bincount(fashion.test_targets).tolist() == [1000] * 10
     assert fashion.mean == pytest.approx(0.2860, abs=5e-5) and fashion.std == pytest.approx(0.3530, abs=5e-5)
+    assert fashion.labels[0] == "T-shirt/top" and fashion.labels[9] == "Ankle boot"
 
 
 def test_the_first_1200_mnist_images_scale_themselves() -> None:
@@ -242,7 +247,8 @@ def test_the_next_mirror_is_asked_when_a_checksum_is_wrong(tmp_path: Path, monke
 
     monkeypatch.setattr(pooch, "retrieve", retrieve)
     assert len(load("mnist").targets) == 6
-    assert len(asked) == 8 and {known for _, known in asked} == {f"sha256:{SHA256['mnist'][f]}" for f in FILES}
+    assert len(asked) == 8 and {known for _, known in asked} == {CHECKSUMS["mnist"][f] for f in FILES}
+    assert all(known.startswith("sha256:") for _, known in asked)
 
 
 def test_progress_is_shown_only_when_asked(
@@ -269,7 +275,7 @@ def test_progress_is_shown_only_when_asked(
 
 
 def test_a_bar_without_a_known_total_does_not_fail(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = _Progress("file")
+    bar = Progress("file")
     bar.update(0)
     bar.close()
     assert "file: 0 %" in capsys.readouterr().err
@@ -315,7 +321,8 @@ def sound() -> Dataset:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"inputs": np.zeros((3, 4), dtype=np.float32)}, r"training inputs.*\(3, 4\)"),
+        ({"inputs": np.zeros(3, dtype=np.float32)}, r"training inputs.*\(3,\)"),
+        ({"inputs": np.zeros((3, 4), dtype=np.float32)}, r"shape \(4,\), test inputs \(1, 2, 2\)"),
         ({"inputs": np.zeros((3, 1, 2, 2))}, "training inputs.*float64"),
         ({"inputs": np.zeros((0, 1, 2, 2), dtype=np.float32), "targets": np.zeros(0, dtype=np.int64)}, "not empty"),
         ({"inputs": np.full((3, 1, 2, 2), np.nan, dtype=np.float32)}, "12 values"),
@@ -329,6 +336,11 @@ def sound() -> Dataset:
         ({"std": 0.0}, "std above 0"),
         ({"std": float("nan")}, "std above 0"),
         ({"mean": float("inf")}, "mean must be finite"),
+        ({"labels": ("a",)}, "2 different words.*'a'"),
+        ({"labels": ("a", "a")}, "2 different words"),
+        ({"labels": ("a", 1)}, "2 different words"),
+        ({"share": np.ones(2, dtype=np.bool_)}, r"share must be bool of the shape \(3,\).*\(2,\)"),
+        ({"share": np.ones(3)}, "share must be bool.*float64"),
     ],
 )
 def test_contradictory_arrays_are_refused(change: dict[str, Any], says: str) -> None:
@@ -348,12 +360,171 @@ def test_a_data_set_cannot_be_changed_and_is_compared_by_identity() -> None:
 
 
 def test_the_names_are_exact() -> None:
-    assert consilience.data.__all__ == ["DATASETS", "Dataset", "class_table", "load", "partition"]
+    known = {"DATASETS", "Dataset", "about", "class_table", "is_path", "load", "partition"}
+    assert known <= set(consilience.data.__all__)
     assert all(hasattr(consilience.data, name) for name in consilience.data.__all__)
-    assert sorted(DATASETS) == ["digits", "fashion-mnist", "mnist"]
+    assert sorted(DATASETS) == ["cifar10", "digits", "fashion-mnist", "mnist"]
 
 
 def test_importing_data_imports_neither_torch_nor_what_is_slow() -> None:
-    code = "import sys, consilience.data; print([m for m in ('torch', 'sklearn', 'pooch') if m in sys.modules])"
+    code = "import sys, consilience.data; print([m for m in ('torch', 'sklearn', 'pooch', 'PIL') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
+
+
+# --- CIFAR-10
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR-10 files of 4 records instead of 10,000: the format and nothing else."""
+    monkeypatch.setattr(cifar10, "RECORDS", 4)
+
+
+def batch(number: int) -> bytes:
+    """Four records: labels number .. number + 3; a red plane of `number`, a green of 100, a blue that counts up."""
+    planes = bytes([number]) * 1024 + bytes([100]) * 1024 + bytes(range(256)) * 4
+    return b"".join(bytes([number + i]) + planes for i in range(4))
+
+
+def binary_files() -> dict[str, bytes]:
+    return {f"data_batch_{n}.bin": batch(n) for n in range(1, 6)} | {"test_batch.bin": batch(6)}
+
+
+def packed(files: dict[str, bytes], folder: str = "cifar-10-batches-bin/") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, body in {"readme.html": b"hello", **files}.items():
+            member = tarfile.TarInfo(folder + name)
+            member.size = len(body)
+            archive.addfile(member, io.BytesIO(body))
+    return out.getvalue()
+
+
+def put_cifar10(folder: Path, form: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if form == "archive":
+        (folder / "cifar-10-binary.tar.gz").write_bytes(packed(binary_files()))
+    elif form == "npz":
+        for name, numbers in {"train-20.npz": range(1, 6), "test.npz": range(6, 7)}.items():
+            records = np.frombuffer(b"".join(map(batch, numbers)), dtype=np.uint8).reshape(-1, 3073)
+            images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)  # (n, 32, 32, 3)
+            np.savez_compressed(folder / name, images=images, labels=records[:, 0].astype(np.int64))
+    else:
+        write(folder / "cifar-10-batches-bin" if form == "inside" else folder, binary_files(), compressed=False)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("inside", ["", "cifar10"])
+@pytest.mark.parametrize("form", ["files", "inside", "archive", "npz"])
+def test_cifar10_is_read_from_every_form_alike(tmp_path: Path, form: str, inside: str) -> None:
+    put_cifar10(tmp_path / inside, form)
+    data = load("cifar10", directory=tmp_path)
+    assert data.shape == (3, 32, 32) and data.labels[0] == "airplane" and data.labels[9] == "truck"
+    assert data.targets.tolist() == [n + i for n in range(1, 6) for i in range(4)]
+    assert data.test_targets.tolist() == [6, 7, 8, 9]
+    pixels = np.rint((data.inputs.astype(np.float64) * data.std + data.mean) * 255)
+    assert pixels[:, 0].reshape(20, -1).tolist() == [[n] * 1024 for n in range(1, 6) for _ in range(4)]
+    assert (pixels[:, 1] == 100).all() and pixels[7, 2, 3].tolist() == list(range(96, 128))
+    # Red 1..5 on average 3, green 100, blue 0..255 on average 127.5; and the variance about their mean.
+    mean = (3 + 100 + 127.5) / 3
+    square = (11 + 100**2 + sum(v * v for v in range(256)) / 256) / 3
+    assert data.mean == pytest.approx(mean / 255, rel=1e-12)
+    assert data.std == pytest.approx((square - mean**2) ** 0.5 / 255, rel=1e-12)
+
+
+@pytest.mark.usefixtures("few")
+def test_cifar10_prefers_binary_files_then_the_archive(tmp_path: Path) -> None:
+    put_cifar10(tmp_path, "npz")
+    assert ".npz" in load("cifar10", directory=tmp_path).source
+    put_cifar10(tmp_path, "archive")
+    assert load("cifar10", directory=tmp_path).source.endswith("cifar-10-binary.tar.gz")
+    put_cifar10(tmp_path, "files")
+    assert load("cifar10", directory=tmp_path).source == f"binary files in {tmp_path}"
+
+
+@pytest.mark.usefixtures("few")
+def test_cifar10_is_downloaded_with_its_published_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_cifar10(tmp_path, "archive")
+
+    def retrieve(url: str, known_hash: str, fname: str, path: Path, progressbar: Any) -> str:
+        assert url == "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+        assert known_hash == "md5:c32a1d4ab5d03f1284b67883e8d87530" and path == tmp_path / "cache" / "cifar10"
+        return str(tmp_path / fname)
+
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    monkeypatch.setenv("CONSILIENCE_CACHE", str(tmp_path / "cache"))
+    assert len(load("cifar10").targets) == 20
+
+
+@pytest.mark.parametrize("pickled", ["cifar-10-python.tar.gz", "cifar-10-batches-py/data_batch_1"])
+def test_the_pickled_cifar10_is_refused(tmp_path: Path, pickled: str) -> None:
+    (tmp_path / pickled).parent.mkdir(exist_ok=True)
+    (tmp_path / pickled).write_bytes(b"cos\nsystem\n")
+    with pytest.raises(DataError, match=r"pickled Python objects.*fetch the binary version, cifar-10-binary.tar.gz"):
+        load("cifar10", directory=tmp_path)
+
+
+def test_cifar10_that_is_not_there_names_every_form_and_place(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load("cifar10", directory=tmp_path)
+    for word in ("data_batch_1.bin", "cifar-10-binary.tar.gz", "train*.npz", str(tmp_path / "cifar10"), "--data-dir"):
+        assert word in str(caught.value)
+
+
+def test_real_cifar10_begins_as_published() -> None:
+    if not list((REAL / "cifar10").glob("*")):
+        pytest.skip(f"cifar10 is not in {REAL}; set CONSILIENCE_DATA to the folder that has it")
+    data = load("cifar10", directory=REAL, train=10_000, test=100)
+    assert data.targets[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert np.bincount(data.targets).tolist() == [1005, 974, 1032, 1016, 999, 937, 1030, 1001, 1025, 981]
+    assert data.test_targets[:5].tolist() == [3, 8, 8, 0, 6]
+    first = np.rint((data.inputs[0].astype(np.float64) * data.std + data.mean) * 255)
+    assert first[:, 0, 0].tolist() == [59, 62, 63]  # red, green and blue of the first frog's first pixel
+
+
+# --- what is said about them
+
+
+def test_about_is_a_record_that_json_can_write() -> None:
+    said = about(load("digits", train=20, test=10))
+    assert json.loads(json.dumps(said)) == said
+    assert said["source"] == "the digits of scikit-learn" and said["shape"] == [1, 8, 8] and said["never_shared"] == 0
+    assert said["class_counts"] == [2] * 10 and said["test_class_counts"] == [1] * 10
+    assert (said["samples"], said["test_samples"], said["classes"], said["labels"]) == (20, 10, 10, [])
+
+
+def test_other_arrays_have_another_digest() -> None:
+    one = sound()
+    other = [
+        {"targets": np.array([0, 1, 0])},
+        {"test_targets": np.array([1, 1])},
+        {"inputs": one.inputs + 1},
+        {"test_inputs": one.test_inputs + 1},
+        {"share": np.array([True, False, True])},
+        {"inputs": one.inputs.reshape(3, 2, 1, 2), "test_inputs": one.test_inputs.reshape(2, 2, 1, 2)},
+    ]
+    digests = {about(dataclasses.replace(one, **change))["sha256"] for change in [{}, *other]}  # type: ignore[arg-type]
+    assert len(digests) == 7 and about(sound())["sha256"] in digests
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("digits", False),
+        ("cifar10", False),
+        ("mnits", False),
+        ("", False),
+        ("x" * 5000, False),
+        ("mine.npz", True),
+        ("a/b", True),
+        ("./digits", True),
+        ("here", True),
+        (".", True),
+    ],
+)
+def test_what_is_taken_for_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_one: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("here", "digits"):
+        (tmp_path / folder).mkdir()
+    assert is_path(name) is is_one

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.data import class_table, partition
-from consilience.data.partition import dirichlet_shares
+from consilience.data.partition import FORMS, class_table, dirichlet_shares, partition, turns
 from consilience.errors import ConfigurationError, UnknownName
 
 SETTINGS = settings(max_examples=60, deadline=None)
@@ -78,7 +77,9 @@ def test_dirichlet_gives_every_sample_once_and_leaves_nobody_short(
     assert min(map(len, parts)) >= min(minimum, len(targets) // learners)
 
 
-@pytest.mark.parametrize("how", ["iid", "dirichlet(0.3)", "dirichlet(1e-6)"])
+@pytest.mark.parametrize(
+    "how", ["iid", "dirichlet(0.3)", "dirichlet(1e-6)", "shards(2)", "quantity(0.3)", "shares(1, 2, 3, 4, 5, 6, 7)"]
+)
 def test_the_same_generator_gives_the_same_parts(how: str) -> None:
     targets = rng(5).integers(0, 10, 500)
     one, two, other = (partition(targets, 7, how, rng(seed)) for seed in (1, 1, 2))
@@ -157,8 +158,138 @@ def test_a_thousand_learners_are_dealt_in_no_time() -> None:
 
 
 def test_one_learner_gets_everything() -> None:
-    for how in ("iid", "dirichlet(0.1)"):
+    for how in ("iid", "dirichlet(0.1)", "shards(2)", "quantity(0.1)", "shares(7)"):
         assert partition(np.array([3, 1, 2]), 1, how, rng())[0].tolist() == [0, 1, 2]
+
+
+# --- shards
+
+
+@SETTINGS
+@given(dealt(), st.integers(1, 4), st.integers(0, 2**32))
+def test_shards_are_all_dealt_in_equal_numbers(case: tuple[np.ndarray, int], each: int, seed: int) -> None:
+    targets, learners = case
+    if learners * each > len(targets):
+        with pytest.raises(ConfigurationError, match=f"{learners} learners x {each} shards need as many samples"):
+            partition(targets, learners, f"shards({each})", rng(seed))
+        return
+    parts = partition(targets, learners, f"shards({each})", rng(seed))
+    check_every_sample_once(targets, parts, learners)
+    assert np.ptp([len(part) for part in parts]) <= each  # a shard is one longer or not
+
+
+def test_shards_by_hand() -> None:
+    targets = np.array([4, 9, 4, 9, 7, 7, 7, 4, 9])  # three classes of three, in three shards
+    parts = partition(targets, 3, "shards(1)", rng())
+    assert sorted(part.tolist() for part in parts) == [[0, 2, 7], [1, 3, 8], [4, 5, 6]]
+
+
+def test_a_learner_has_as_many_classes_as_shards_at_most() -> None:
+    targets = np.arange(1000) % 10
+    table = class_table(targets, partition(targets, 10, "shards(2)", rng(3)), 10)
+    assert (table.sum(axis=1) == 100).all() and (np.count_nonzero(table, axis=1) <= 2).all()
+    assert set(np.unique(table)) <= {0, 50, 100}
+    other = class_table(targets, partition(targets, 10, "shards(2)", rng(4)), 10)
+    assert table.tolist() != other.tolist()
+
+
+def test_too_many_shards_are_refused_however_many() -> None:
+    for k in ("3", "1e300"):
+        with pytest.raises(ConfigurationError, match=r"shards need as many samples, and there are 5; take fewer"):
+            partition(np.zeros(5, dtype=np.int64), 2, f"shards({k})", rng())
+
+
+# --- sizes
+
+
+def check_stratified(targets: np.ndarray, parts: list[np.ndarray]) -> None:
+    """Everybody has each class in its share of the whole, but for rounding at both ends of the class."""
+    table = class_table(targets, parts, int(targets.max()) + 1)
+    even = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / len(targets)
+    assert np.abs(table - even).max() < 2
+
+
+@SETTINGS
+@given(dealt(), ALPHAS, st.integers(0, 2**32), st.integers(1, 6))
+def test_quantity_makes_only_sizes_differ(case: tuple[np.ndarray, int], alpha: float, seed: int, minimum: int) -> None:
+    targets, learners = case
+    parts = partition(targets, learners, f"quantity({alpha})", rng(seed), minimum=minimum)
+    check_every_sample_once(targets, parts, learners)
+    assert min(map(len, parts)) >= min(minimum, len(targets) // learners)
+    check_stratified(targets, parts)
+
+
+def test_quantity_differs_the_more_the_smaller_alpha() -> None:
+    targets = np.arange(2000) % 10
+
+    def spread(alpha: float) -> float:
+        return float(
+            np.mean([np.std([len(p) for p in partition(targets, 10, f"quantity:{alpha}", rng(s))]) for s in range(20)])
+        )
+
+    assert spread(0.1) > spread(1) > spread(10) > spread(1000)
+    assert {len(p) for p in partition(targets, 10, "quantity(1e300)", rng())} == {200}
+
+
+@SETTINGS
+@given(st.data(), dealt(), st.integers(0, 2**32))
+def test_shares_are_kept_to_the_sample(data: st.DataObject, case: tuple[np.ndarray, int], seed: int) -> None:
+    targets, learners = case
+    numbers = st.sampled_from([0.0, 5e-324, 1e-300, 1.0, 1.7e308]) | st.floats(0, 10)
+    shares = data.draw(st.lists(numbers, min_size=learners, max_size=learners).filter(any))
+    parts = partition(targets, learners, f"shares({', '.join(map(str, shares))})", rng(seed), minimum=1)
+    check_every_sample_once(targets, parts, learners)
+    check_stratified(targets, parts)
+    scaled = np.array(shares) / max(shares)  # (learners,)
+    wanted = len(targets) * scaled / scaled.sum()  # (learners,)
+    if wanted.min() >= 1.5:  # nobody is below the minimum after rounding
+        assert np.abs(np.array([len(part) for part in parts]) - wanted).max() < 1.001
+
+
+def test_shares_by_hand() -> None:
+    targets = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1])
+    parts = partition(targets, 3, "shares(0.5, 0.25, 0.25)", rng())
+    assert class_table(targets, parts, 2).tolist() == [[2, 4], [1, 2], [1, 2]]
+    assert class_table(targets, partition(targets, 3, "shares:2,1,1", rng()), 2).tolist() == [[2, 4], [1, 2], [1, 2]]
+
+
+def test_a_share_of_nothing_still_gives_the_minimum() -> None:
+    parts = partition(np.zeros(10, dtype=np.int64), 3, "shares(1, 0, 0)", rng())
+    assert [len(part) for part in parts] == [6, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("shares(1, 1)", "partition 'shares\\(1, 1\\)': 2 shares for 3 learners; give one share for each learner"),
+        ("shares(1, 1, 1, 1)", "4 shares for 3 learners"),
+        ("shares(0, 0, 0)", "all shares are 0"),
+        ("shares(1, -1, 1)", "partition 'shares\\(1, -1, 1\\)': A must be a finite number, 0 or more, got '-1'"),
+        ("shares(1, nan, 1)", "got 'nan'"),
+        ("shares(1, 1, inf)", "got 'inf'"),
+        ("shares()", "A must be a finite number, 0 or more, got ''"),
+        ("shares(1,,1)", "got ''"),
+    ],
+)
+def test_bad_shares_are_refused(how: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        partition(np.zeros(9, dtype=np.int64), 3, how, rng())
+
+
+@SETTINGS
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any))
+def test_turns_are_even_at_any_time(sizes: list[int]) -> None:
+    order = turns(np.array(sizes))
+    assert np.bincount(order, minlength=len(sizes)).tolist() == sizes
+    came = np.cumsum(order[:, None] == np.arange(len(sizes)), axis=0)  # (n, learners)
+    owed = np.arange(1, len(order) + 1)[:, None] * np.array(sizes) / len(order)  # (n, learners)
+    assert np.abs(came - owed).max() < 1
+
+
+def test_turns_by_hand() -> None:
+    assert turns(np.array([2, 2])).tolist() == [0, 1, 0, 1]
+    assert turns(np.array([1, 4])).tolist() == [1, 1, 1, 0, 1]  # one in five, the second's fourth not before place 4
+    assert turns(np.array([0, 3])).tolist() == [1, 1, 1]
 
 
 # --- the table
@@ -186,7 +317,7 @@ def test_too_few_learners_are_refused(learners: int) -> None:
         partition(np.zeros(5, dtype=np.int64), learners, "iid", rng())
 
 
-@pytest.mark.parametrize("how", ["iid", "dirichlet(1)"])
+@pytest.mark.parametrize("how", ["iid", "dirichlet(1)", "shards(1)", "quantity(1)", "shares(1, 1, 1, 1, 1, 1)"])
 def test_more_learners_than_samples_are_refused(how: str) -> None:
     with pytest.raises(ConfigurationError, match="6 learners cannot share 5 samples"):
         partition(np.zeros(5, dtype=np.int64), 6, how, rng())
@@ -199,8 +330,47 @@ def test_a_bad_alpha_is_refused(alpha: str, spelling: str) -> None:
         partition(np.zeros(5, dtype=np.int64), 2, spelling.format(alpha), rng())
 
 
+@pytest.mark.parametrize("k", ["0", "-2", "1.5", "nan", "inf", "", "two"])
+def test_a_bad_number_of_shards_is_refused(k: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"partition 'shards\({k}\)': K must be a whole number, 1 or more"):
+        partition(np.zeros(5, dtype=np.int64), 2, f"shards({k})", rng())
+
+
 @pytest.mark.parametrize(
-    ("how", "nearest"), [("idd", "iid"), ("dirichlet", "dirichlet(ALPHA)"), ("zzz", None), ("", None)]
+    ("how", "message"),
+    [
+        ("dirichlet(1, 2)", r"dirichlet takes 1 number, got 2; write dirichlet\(ALPHA\)"),
+        ("shards(1, 2, 3)", r"shards takes 1 number, got 3; write shards\(K\)"),
+        ("iid(3)", "iid takes no numbers, got 1; write iid"),
+    ],
+)
+def test_a_wrong_number_of_numbers_is_refused(how: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        partition(np.zeros(5, dtype=np.int64), 2, how, rng())
+
+
+@given(st.text(max_size=20) | st.sampled_from(sorted(FORMS)).flatmap(lambda w: st.text(max_size=9).map(w.__add__)))
+def test_no_spelling_breaks_anything(how: str) -> None:
+    targets = np.zeros(5, dtype=np.int64)
+    try:
+        parts = partition(targets, 2, how, rng())
+    except ConfigurationError:
+        return
+    check_every_sample_once(targets, parts, 2)
+
+
+@pytest.mark.parametrize(
+    ("how", "nearest"),
+    [
+        ("idd", "iid"),
+        ("dirichlet", "dirichlet(ALPHA)"),
+        ("shards", "shards(K)"),
+        ("shares", "shares(A, ...)"),
+        ("share(0.25, 0.25, 0.25, 0.25)", "shares"),
+        ("dirichelet(0.5)", "dirichlet"),
+        ("zzz", None),
+        ("", None),
+    ],
 )
 def test_an_unknown_scheme_is_refused(how: str, nearest: str | None) -> None:
     with pytest.raises(UnknownName, match="unknown partition") as caught:

@@ -3,69 +3,179 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from consilience.data.arrays import TEST_SHARE, arrange
+from consilience.data.raw import Raw, measure, scaled
+from consilience.data.samples import Samples, gather
 from consilience.errors import DataError
-
-
-class Pixels(NamedTuple):
-    """A grey-image data set as its files hold it, before anything is left out or scaled."""
-
-    inputs: NDArray[np.uint8]  # (n, height, width)
-    targets: NDArray[np.int64]  # (n,)
-    test_inputs: NDArray[np.uint8]  # (m, height, width)
-    test_targets: NDArray[np.int64]  # (m,)
-    brightest: int  # the pixel value that stands for 1.0
-    classes: int
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
 class Dataset:
-    """Inputs ready to train on: (pixel in [0, 1] - mean) / std, the same mean and std for training and test.
+    """Inputs ready to train on: (value - mean) / std, the same mean and std for training and test.
 
-    Contradictory arrays are refused with a DataError when the data set is made.
+    Images are (channels, height, width) with pixels in [0, 1] before scaling; tables are (features,). Contradictory
+    arrays are refused with a DataError when the data set is made.
     """
 
     name: str
-    inputs: NDArray[np.float32]  # (n, channels, height, width)
+    inputs: NDArray[np.float32]  # (n, *shape)
     targets: NDArray[np.int64]  # (n,)
-    test_inputs: NDArray[np.float32]  # (m, channels, height, width)
+    test_inputs: NDArray[np.float32]  # (m, *shape)
     test_targets: NDArray[np.int64]  # (m,)
     classes: int
     mean: float = 0.0
     std: float = 1.0
+    labels: tuple[str, ...] = ()
+    """What classes are called; empty where nobody named them."""
+    share: NDArray[np.bool_] | None = None
+    """(n,) False where a training sample is marked never to be shared; None where none is."""
+    source: str = ""
+    """Where it came from, in words."""
+
+    @classmethod
+    def from_arrays(
+        cls,
+        name: str,
+        inputs: ArrayLike,
+        targets: ArrayLike,
+        test_inputs: ArrayLike | None = None,
+        test_targets: ArrayLike | None = None,
+        *,
+        test_share: float = TEST_SHARE,
+        classes: int | None = None,
+        labels: Sequence[str] = (),
+        share: ArrayLike | None = None,
+    ) -> Dataset:
+        """A data set of your own arrays: images in any layout, or a table, and a whole number from 0 for each.
+
+        Images are (n, height, width), (n, channels, height, width) or (n, height, width, channels); where the second
+        and the last axis could both be channels (1, 3 or 4 long), the second is taken. Bytes are divided by 255, then
+        everything is scaled by one mean and standard deviation, those of the training part over all values; columns of
+        a table that differ much in size are best scaled before. Without test arrays `test_share` of each class is kept
+        for tests, the same samples every time. `share` is 0 for samples never to be shared. Labels have no gaps, but
+        where `classes` or `labels` says how many classes there are, some may have no samples.
+
+            >>> import numpy as np
+            >>> Dataset.from_arrays("mine", np.eye(10), np.arange(10) % 2).test_inputs.shape
+            (2, 10)
+        """
+        raw = arrange(
+            f"data set {name!r}",
+            inputs,
+            targets,
+            test_inputs,
+            test_targets,
+            test_share=test_share,
+            classes=classes,
+            labels=tuple(labels),
+            share=share,
+            source="arrays",
+        )
+        return cls.from_raw(name, raw)
+
+    @classmethod
+    def from_torch(
+        cls,
+        train: Samples,
+        test: Samples | None = None,
+        *,
+        name: str | None = None,
+        test_share: float = TEST_SHARE,
+        classes: int | None = None,
+        labels: Sequence[str] = (),
+    ) -> Dataset:
+        """A data set of torch's kind: anything with a length that gives (input, label) pairs by number.
+
+        Inputs may be tensors, arrays or PIL images, labels numbers or tensors of one. Everything is read once, so
+        random transforms are frozen as they fall. Else as `from_arrays`; `train.classes`, where it is a list of words
+        as torchvision has it, names the classes.
+        """
+        kind = type(train).__name__
+        called = name or kind
+        names = tuple(labels) or _class_names(train)
+        inputs, targets = gather(f"data set {called!r}, training", train)
+        tests, answers = (None, None) if test is None else gather(f"data set {called!r}, test", test)
+        raw = arrange(
+            f"data set {called!r}",
+            inputs,
+            targets,
+            tests,
+            answers,
+            test_share=test_share,
+            classes=classes,
+            labels=names,
+            source=f"{kind}, sample by sample",
+        )
+        return cls.from_raw(called, raw)
+
+    @classmethod
+    def from_raw(cls, name: str, raw: Raw) -> Dataset:
+        """The data set that `raw` becomes when it is scaled by its own training part."""
+        mean, std = measure(f"data set {name!r}", raw)
+        return cls(
+            name,
+            scaled(raw.inputs, raw.brightest, mean, std),
+            raw.targets,
+            scaled(raw.test_inputs, raw.brightest, mean, std),
+            raw.test_targets,
+            raw.classes,
+            mean,
+            std,
+            raw.labels,
+            raw.share,
+            raw.source,
+        )
 
     def __post_init__(self) -> None:
+        what = f"data set {self.name!r}"
         if self.classes < 1:
-            raise DataError(f"data set {self.name!r}: classes must be at least 1, got {self.classes}")
+            raise DataError(f"{what}: classes must be at least 1, got {self.classes}")
         if not math.isfinite(self.mean) or not 0 < self.std < math.inf:
-            raise DataError(
-                f"data set {self.name!r}: mean must be finite and std above 0, got mean {self.mean}, std {self.std}"
-            )
-        _check_half(f"data set {self.name!r}, training", self.inputs, self.targets, self.classes)
-        _check_half(f"data set {self.name!r}, test", self.test_inputs, self.test_targets, self.classes)
+            raise DataError(f"{what}: mean must be finite and std above 0, got mean {self.mean}, std {self.std}")
+        _check_half(f"{what}, training", self.inputs, self.targets, self.classes)
+        _check_half(f"{what}, test", self.test_inputs, self.test_targets, self.classes)
         if self.inputs.shape[1:] != self.test_inputs.shape[1:]:
             raise DataError(
-                f"data set {self.name!r}: training inputs have the shape {self.shape}, "
+                f"{what}: training inputs have the shape {self.shape}, "
                 f"test inputs {self.test_inputs.shape[1:]}; one model cannot take both"
+            )
+        _check_names(what, self.labels, self.classes)
+        if self.share is not None and (self.share.shape != self.targets.shape or self.share.dtype != np.bool_):
+            raise DataError(
+                f"{what}: share must be bool of the shape ({len(self.targets)},), one for each training sample, "
+                f"got {self.share.dtype} of the shape {self.share.shape}"
             )
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """The shape of one input: (channels, height, width)."""
-        _, channels, height, width = self.inputs.shape
-        return channels, height, width
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input: (channels, height, width) of an image, (features,) of a table."""
+        return self.inputs.shape[1:]
+
+
+def _class_names(samples: Samples) -> tuple[str, ...]:
+    names = getattr(samples, "classes", None)
+    return tuple(names) if isinstance(names, list | tuple) and all(isinstance(n, str) for n in names) else ()
+
+
+def _check_names(what: str, labels: tuple[str, ...], classes: int) -> None:
+    """Refuse names that do not name every class, each by its own."""
+    if labels and (not all(isinstance(n, str) for n in labels) or not len(set(labels)) == len(labels) == classes):
+        raise DataError(
+            f"{what}: labels must be {classes} different words, one for each class, or none at all, got {labels}"
+        )
 
 
 def _check_half(what: str, inputs: NDArray[np.float32], targets: NDArray[np.int64], classes: int) -> None:
     """Refuse inputs and targets that no learner could be trained or tested on."""
-    if inputs.ndim != 4 or inputs.size == 0 or inputs.dtype != np.float32:
+    if inputs.ndim < 2 or inputs.size == 0 or inputs.dtype != np.float32:
         raise DataError(
-            f"{what} inputs must be float32 of the shape (n, channels, height, width) and not empty, "
+            f"{what} inputs must be float32 of the shape (n, channels, height, width) or (n, features) and not empty, "
             f"got {inputs.dtype} of the shape {inputs.shape}; reshape and convert them first"
         )
     if targets.shape != inputs.shape[:1] or targets.dtype != np.int64:

@@ -9,23 +9,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.dataset import Pixels
+from consilience.data.raw import Raw
 
 TRAIN = 1_000
 SEED = 1797
 
 
-def read_digits() -> Pixels:
+def read_digits() -> Raw:
     """All digits, split and ordered as this module says."""
     # Imported here because scikit-learn takes a second to import and most runs do without it.
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    images = np.asarray(bunch.images, dtype=np.uint8)  # (1797, 8, 8), 0..16
+    images = np.asarray(bunch.images, dtype=np.uint8)[:, np.newaxis]  # (1797, 1, 8, 8), 0..16
     targets = np.asarray(bunch.target, dtype=np.int64)  # (1797,)
     order = balanced_order(targets, SEED)
     train, test = order[:TRAIN], order[TRAIN:]
-    return Pixels(images[train], targets[train], images[test], targets[test], brightest=16, classes=10)
+    halves = (images[train], targets[train], images[test], targets[test])
+    return Raw(*halves, classes=10, brightest=16, source="the digits of scikit-learn")
 
 
 def balanced_order(targets: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

@@ -6,11 +6,13 @@ import os
 import sys
 from pathlib import Path
 
+from consilience.data.cache import cache_folder
 from consilience.errors import DataError
 
 FOLDER_VARIABLE = "CONSILIENCE_DATA"
 
 MIRRORS = {
+    "cifar10": ("https://www.cs.toronto.edu/~kriz/",),
     "mnist": (
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -19,27 +21,34 @@ MIRRORS = {
     "fashion-mnist": ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
 }
 
-SHA256 = {
+CHECKSUMS = {
+    "cifar10": {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},  # as its authors publish it
     "mnist": {
-        "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        "train-images-idx3-ubyte.gz": "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "train-labels-idx1-ubyte.gz": "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "t10k-images-idx3-ubyte.gz": "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "t10k-labels-idx1-ubyte.gz": "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     },
     "fashion-mnist": {
-        "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-        "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-        "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-        "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        "train-images-idx3-ubyte.gz": "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "train-labels-idx1-ubyte.gz": "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "t10k-images-idx3-ubyte.gz": "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "t10k-labels-idx1-ubyte.gz": "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     },
 }
 
 
 def locate(name: str, file: str, directory: Path | None, progress: bool) -> Path:
     """The path of one data file, from `directory`, else the folder in CONSILIENCE_DATA, else by download."""
+    folder = chosen_folder(directory)
+    return download(name, file, progress) if folder is None else find(name, file, folder)
+
+
+def chosen_folder(directory: Path | None) -> Path | None:
+    """The folder to look in: `directory`, else the one in CONSILIENCE_DATA, else none."""
     variable = os.environ.get(FOLDER_VARIABLE)  # set but empty counts as not set
     folder = directory or (Path(variable) if variable else None)
-    return download(name, file, progress) if folder is None else find(name, file, folder.expanduser())
+    return None if folder is None else folder.expanduser()
 
 
 def find(name: str, file: str, folder: Path) -> Path:
@@ -59,13 +68,13 @@ def download(name: str, file: str, progress: bool) -> Path:
     """The file in the user's cache, fetched from the first mirror whose copy has the right checksum."""
     import pooch  # imported late: only a download needs it
 
-    cache = pooch.os_cache("consilience") / name
+    cache = cache_folder() / name
     failures = []
     for mirror in MIRRORS[name]:
-        bar = _Progress(file) if progress else False
+        bar = Progress(file) if progress else False
         try:
-            checksum = f"sha256:{SHA256[name][file]}"
-            return Path(pooch.retrieve(mirror + file, checksum, fname=file, path=cache, progressbar=bar))
+            known = CHECKSUMS[name][file]
+            return Path(pooch.retrieve(mirror + file, known, fname=file, path=cache, progressbar=bar))
         except (OSError, ValueError) as error:  # no network, no such page, a full disk; a wrong checksum
             failures.append(f"{mirror + file} ({error})")
     raise DataError(
@@ -74,13 +83,14 @@ def download(name: str, file: str, progress: bool) -> Path:
     )
 
 
-class _Progress:
+class Progress:
     """A line on stderr that counts up to 100 %; the calls are those pooch makes of a progress bar."""
 
-    def __init__(self, file: str) -> None:
-        self.file, self.total, self.done, self.shown = file, 0, 0, -1
+    def __init__(self, file: str, total: int = 0) -> None:
+        self.file, self.total, self.done, self.shown = file, total, 0, -1
 
     def update(self, count: int) -> None:
+        """So many more are done."""
         self.done += count
         percent = min(100, 100 * self.done // max(1, self.total))
         if percent != self.shown:  # pooch calls for every kilobyte; a terminal needs fewer
@@ -88,7 +98,9 @@ class _Progress:
             self.shown = percent
 
     def reset(self) -> None:
+        """Start again from nothing."""
         self.done = 0
 
     def close(self) -> None:
+        """End the line."""
         print(file=sys.stderr)

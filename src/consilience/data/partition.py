@@ -1,18 +1,36 @@
-"""Dealing the samples of a data set to learners: in equal class shares, or unevenly by a Dirichlet draw."""
+"""Dealing the samples of a data set to learners: evenly, or so that their classes or their sizes differ."""
 
 from __future__ import annotations
 
-import math
-import re
+import heapq
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.errors import ConfigurationError, UnknownName
+from consilience.errors import ConfigurationError
+from consilience.spelling import Form, Number, Spelled, read
 
-SCHEMES = ("iid", "dirichlet(ALPHA)")
 Indices = NDArray[np.int64]
+
+
+def _alpha(advice: str) -> Form:
+    return Form((Number("ALPHA", lambda alpha: alpha > 0, "a finite number above 0", advice),))
+
+
+FORMS = {
+    "iid": Form(),
+    "dirichlet": _alpha("try dirichlet(0.1) for very different learners, dirichlet(100) for nearly equal ones"),
+    "shards": Form((Number("K", lambda k: k >= 1 and k.is_integer(), "a whole number, 1 or more", "try shards(2)"),)),
+    "quantity": _alpha("try quantity(0.5) for very different sizes, quantity(100) for nearly equal ones"),
+    "shares": Form((Number("A", lambda share: share >= 0, "a finite number, 0 or more"),), more=True),
+}
+"""How each partition is written."""
+
+SCHEMES = tuple(form.spelled(word) for word, form in FORMS.items())
+
+SKEWED = frozenset({"dirichlet", "shards"})
+"""Partitions after which learners have different shares of the classes; the others make only sizes differ."""
 
 
 def partition(
@@ -22,16 +40,21 @@ def partition(
 
     how: "iid" deals every class evenly, so the learners' sizes, and their counts of any class, differ by at most one.
     "dirichlet(ALPHA)" (or "dirichlet:ALPHA") draws for every class the learners' shares of it: the smaller ALPHA, the
-    fewer classes a learner has. Learners left with fewer than `minimum` samples then take some from the largest; where
-    there are too few samples for that, everybody gets at least an equal share, rounded down.
+    fewer classes a learner has. "shards(K)" sorts by class, cuts into learners x K runs of equal length and deals K of
+    them to everybody. "quantity(ALPHA)" draws the learners' sizes, "shares(A, B, ...)" names them, one share for each
+    learner; both leave everybody the same classes in the same shares, but for rounding.
+
+    Learners left with fewer than `minimum` samples then take some from the largest; where there are too few samples for
+    that, everybody gets at least an equal share, rounded down. Shards stay as they are cut.
     """
-    alpha = _alpha(how)
+    spelled = scheme_of(how)
     _check(targets, learners, minimum)
-    if alpha is None:
-        parts = _iid(targets, learners, generator)
-    else:
-        parts = _top_up(_dirichlet(targets, learners, alpha, generator), minimum, generator)
-    return [np.sort(part) for part in parts]
+    return [np.sort(part) for part in _dealt(targets, learners, how, spelled, generator, minimum)]
+
+
+def scheme_of(how: str) -> Spelled:
+    """The word and numbers of a partition; a misspelt one is refused."""
+    return read("partition", how, FORMS)
 
 
 def class_table(targets: NDArray[np.int64], parts: Sequence[Indices], classes: int) -> NDArray[np.int64]:
@@ -62,24 +85,24 @@ def dirichlet_shares(alpha: float, learners: int, generator: np.random.Generator
     return shares
 
 
-def _alpha(how: str) -> float | None:
-    """The Dirichlet parameter that `how` names, or None for "iid"."""
-    if how == "iid":
-        return None
-    match = re.fullmatch(r"dirichlet(?:\((.*)\)|:(.*))", how)
-    if match is None:
-        raise UnknownName("partition", how, SCHEMES)
-    text = match[1] if match[1] is not None else match[2]
-    try:
-        alpha = float(text)
-    except ValueError:
-        alpha = math.nan
-    if not 0 < alpha < math.inf:
-        raise ConfigurationError(
-            f"partition {how!r}: ALPHA must be a finite number above 0, got {text!r}; "
-            f"try dirichlet(0.1) for very different learners, dirichlet(100) for nearly equal ones"
-        )
-    return alpha
+def _dealt(
+    targets: NDArray[np.int64],
+    learners: int,
+    how: str,
+    spelled: Spelled,
+    generator: np.random.Generator,
+    minimum: int,
+) -> list[Indices]:
+    word, numbers = spelled
+    if word == "iid":
+        return _iid(targets, learners, generator)
+    if word == "dirichlet":
+        return _top_up(_dirichlet(targets, learners, numbers[0], generator), minimum, generator)
+    if word == "shards":
+        return _shards(targets, learners, int(numbers[0]), how, generator)
+    drawn = word == "quantity"
+    shares = dirichlet_shares(numbers[0], learners, generator) if drawn else _stated(how, numbers, learners)
+    return _stratified(targets, _sizes(shares, len(targets), minimum), generator)
 
 
 def _check(targets: NDArray[np.int64], learners: int, minimum: int) -> None:
@@ -139,3 +162,76 @@ def _top_up(parts: list[Indices], minimum: int, generator: np.random.Generator) 
             sizes[giver] -= 1
             sizes[taker] += 1
     return [np.array(pile, dtype=np.int64) for pile in piles]
+
+
+def _shards(
+    targets: NDArray[np.int64], learners: int, each: int, how: str, generator: np.random.Generator
+) -> list[Indices]:
+    if learners * each > len(targets):
+        raise ConfigurationError(
+            f"partition {how!r}: {learners} learners x {each} shards need as many samples, and there are "
+            f"{len(targets)}; take fewer shards, fewer learners or more samples"
+        )
+    order = np.concatenate(list(_shuffled_classes(targets, generator)))  # (n,) sorted by class
+    shards = np.array_split(order, learners * each)  # lengths differ by at most one
+    hands = generator.permutation(learners * each).reshape(learners, each)  # (learners, K) of shards
+    return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
+
+
+def _stated(how: str, numbers: Sequence[float], learners: int) -> NDArray[np.float64]:
+    """The shares as they were given, (learners,), scaled to sum to 1."""
+    if len(numbers) != learners:
+        raise ConfigurationError(
+            f"partition {how!r}: {len(numbers)} shares for {learners} learners; give one share for each learner"
+        )
+    shares = np.array(numbers)  # (learners,)
+    if shares.max() == 0:
+        raise ConfigurationError(f"partition {how!r}: all shares are 0; at least one must be above 0")
+    shares /= shares.max()  # first, since the sum of huge shares could overflow
+    scaled: NDArray[np.float64] = shares / shares.sum()
+    return scaled
+
+
+def _sizes(shares: NDArray[np.float64], samples: int, minimum: int) -> Indices:
+    """How many samples each learner gets, (learners,), nobody less than the minimum where there are enough."""
+    # Rounding the running sum, not the shares: so the sizes always add up to the samples.
+    cuts = np.rint(np.cumsum(shares)[:-1] * samples).astype(np.int64)  # (learners - 1,)
+    sizes = np.diff(cuts, prepend=0, append=samples)  # (learners,)
+    floor = min(minimum, samples // len(sizes))
+    # The largest has more than the floor while anybody has less, so this ends after at most floor * learners moves.
+    for taker in np.flatnonzero(sizes < floor):
+        for _ in range(floor - sizes[taker]):
+            sizes[np.argmax(sizes)] -= 1
+            sizes[taker] += 1
+    return sizes
+
+
+def _stratified(targets: NDArray[np.int64], sizes: Indices, generator: np.random.Generator) -> list[Indices]:
+    """Deal the samples class by class, each learner's turns spread evenly over all of them."""
+    order = np.concatenate(list(_shuffled_classes(targets, generator)))  # (n,) sorted by class
+    names = generator.permutation(len(sizes))  # (learners,) so that nobody always comes first where sizes are equal
+    owner = names[turns(sizes[names])]  # (n,)
+    return np.split(order[np.argsort(owner, kind="stable")], np.cumsum(sizes)[:-1])
+
+
+def turns(sizes: Indices) -> Indices:
+    """Whose turn it is, (n,): learner i comes `sizes[i]` times, as evenly as can be.
+
+    After any t turns learner i has come t * sizes[i] / n times, rounded up or down. So its k-th turn has a first and a
+    last possible place; an order that keeps all of them always exists (Tijdeman 1980), and taking the most urgent
+    turn among those allowed finds one.
+    """
+    n = int(sizes.sum())
+    waiting = [(1, learner, 0) for learner, size in enumerate(sizes.tolist()) if size]  # (first place, learner, turn)
+    urgent: list[tuple[int, int, int]] = []  # (last place, learner, turn)
+    order = np.empty(n, dtype=np.int64)  # (n,)
+    for place in range(1, n + 1):
+        # Every learner waits for one turn at a time, so this loop moves at most one each and n in all.
+        while waiting and waiting[0][0] <= place:
+            _, learner, turn = heapq.heappop(waiting)
+            heapq.heappush(urgent, (-(-(turn + 1) * n // int(sizes[learner])), learner, turn))
+        _, learner, turn = heapq.heappop(urgent)
+        order[place - 1] = learner
+        if turn + 1 < sizes[learner]:
+            heapq.heappush(waiting, ((turn + 1) * n // int(sizes[learner]) + 1, learner, turn + 1))
+    return order

@@ -1,7 +1,8 @@
-"""Data sets by name, cut to the first samples asked for and scaled by what is left."""
+"""Data sets by name or by path, cut to the first samples asked for and scaled by what is left."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,92 +10,110 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.dataset import Dataset, Pixels
+from consilience.checks import one_of, whole
+from consilience.data.archive import read_archive
+from consilience.data.arrays import TEST_SHARE, check_share
+from consilience.data.cifar10 import read_cifar10
+from consilience.data.dataset import Dataset
 from consilience.data.digits import read_digits
 from consilience.data.download import locate
+from consilience.data.folder import MODES, read_folder
 from consilience.data.idx import read_pair
+from consilience.data.raw import Raw
 from consilience.errors import ConfigurationError, DataError, UnknownName
 
-Reader = Callable[[Path | None, bool], Pixels]
+Reader = Callable[[Path | None, bool], Raw]
 """Reads a whole data set, given a folder to look in (or None) and whether to show progress."""
+
+CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 def load(
-    name: str,
+    name: str | Path,
     *,
     directory: str | Path | None = None,
     train: int | None = None,
     test: int | None = None,
     progress: bool = False,
+    test_share: float = TEST_SHARE,
+    image_size: int | None = None,
+    image_mode: str | None = None,
 ) -> Dataset:
     """The data set `name`: its first `train` training samples and first `test` test samples, or all of them.
 
-    Everything is scaled by the mean and standard deviation of those training samples, over all pixels. Files are
+    `name` is a known name, or a path: an .npz file, or a folder with a folder of images for each class. Everything is
+    scaled by the mean and standard deviation of those training samples, over all pixels. The files of a known name are
     looked for in `directory`, else in the folder that CONSILIENCE_DATA names, else they are downloaded once.
+
+    A path without a test half gives `test_share` of each class to the tests. Images of a folder are brought to
+    `image_size` x `image_size` pixels, and to `image_mode` "grey" or "colour", where that is asked for.
     """
-    if name not in DATASETS:
-        raise UnknownName("data set", name, DATASETS)
-    pixels = DATASETS[name](None if directory is None else Path(directory), progress)
-    kept = _count(name, "training", train, len(pixels.inputs))
-    tested = _count(name, "test", test, len(pixels.test_inputs))
-    return _scaled(
-        name,
-        pixels._replace(
-            inputs=pixels.inputs[:kept],
-            targets=pixels.targets[:kept],
-            test_inputs=pixels.test_inputs[:tested],
-            test_targets=pixels.test_targets[:tested],
-        ),
-    )
-
-
-def _count(name: str, half: str, asked: int | None, available: int) -> int:
-    if asked is None:
-        return available
-    if not 1 <= asked <= available:
+    check_share(test_share)
+    if image_size is not None:
+        whole("image_size", image_size)
+    if image_mode is not None:
+        one_of("image_mode", image_mode, MODES)
+    name = os.fspath(name)
+    path = _place(name)
+    if path is not None and path.is_dir():
+        raw = read_folder(path, test_share, image_size, image_mode, progress)
+    elif image_size is not None or image_mode is not None:
         raise ConfigurationError(
-            f"data set {name!r} has {available} {half} samples, {asked} were asked for; "
-            f"ask for 1 to {available}, or leave the number out for all of them"
+            f"image_size and image_mode are for folders of images, and {name!r} is none; leave them out"
         )
-    return asked
+    elif path is not None:
+        raw = read_archive(path, test_share)
+    else:
+        raw = DATASETS[name](None if directory is None else Path(directory), progress)
+    called = name if path is None else Path(os.path.abspath(path)).name.removesuffix(".npz")
+    return Dataset.from_raw(called, raw.first(f"data set {called!r}", train, test))
 
 
-def _scaled(name: str, pixels: Pixels) -> Dataset:
-    mean = float(pixels.inputs.mean(dtype=np.float64)) / pixels.brightest
-    std = float(pixels.inputs.std(dtype=np.float64)) / pixels.brightest
-    if std == 0:
-        raise DataError(
-            f"data set {name!r}: all pixels of its first {len(pixels.inputs)} training samples are the same, "
-            f"so they cannot be scaled; take more samples or fetch the files again"
-        )
-
-    def scale(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        values = images[:, np.newaxis].astype(np.float32)  # (n, 1, height, width)
-        values /= np.float32(pixels.brightest)
-        values -= np.float32(mean)
-        values /= np.float32(std)
-        return values
-
-    inputs, tests = scale(pixels.inputs), scale(pixels.test_inputs)
-    return Dataset(name, inputs, pixels.targets, tests, pixels.test_targets, pixels.classes, mean, std)
+def is_path(name: str) -> bool:
+    """Whether `load` takes `name` for a file or folder of one's own; a known name never is."""
+    if name in DATASETS:
+        return False
+    separators = [each for each in (os.sep, os.altsep) if each]
+    return name.endswith(".npz") or any(each in name for each in separators) or os.path.exists(os.path.expanduser(name))
 
 
-def _read_digits(directory: Path | None, progress: bool) -> Pixels:
+def _place(name: str) -> Path | None:
+    """The folder or .npz file that is meant, None for a known name; what is neither is refused."""
+    if name in DATASETS:
+        return None
+    if not is_path(name):
+        error = UnknownName("data set", name, DATASETS)
+        error.args = (f"{error}; a path to an .npz file or to a folder of images works too",)
+        raise error
+    path = os.path.expanduser(name)  # asked by os.path: Path's own questions fail on names no disk could hold
+    if not os.path.exists(path):
+        raise DataError(f"{path}: there is no such file or folder; data is a path or one of {', '.join(DATASETS)}")
+    if not os.path.isdir(path) and not (os.path.isfile(path) and path.endswith(".npz")):
+        raise DataError(f"{path}: neither an .npz file nor a folder of images; save the arrays with numpy.savez")
+    return Path(path)
+
+
+def _read_digits(directory: Path | None, progress: bool) -> Raw:
     return read_digits()  # they come with scikit-learn: nothing to look for, nothing to wait for
 
 
-def _read_idx(name: str, directory: Path | None, progress: bool) -> Pixels:
-    def half(prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _read_idx(name: str, labels: tuple[str, ...], directory: Path | None, progress: bool) -> Raw:
+    def half(prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.int64], Path]:
         images = locate(name, f"{prefix}-images-idx3-ubyte.gz", directory, progress)
-        labels = locate(name, f"{prefix}-labels-idx1-ubyte.gz", directory, progress)
-        return read_pair(images, labels, classes=10)
+        answers = locate(name, f"{prefix}-labels-idx1-ubyte.gz", directory, progress)
+        pixels, targets = read_pair(images, answers, classes=10)
+        return pixels[:, np.newaxis], targets, images.parent  # (n, 1, height, width), (n,)
 
-    return Pixels(*half("train"), *half("t10k"), brightest=255, classes=10)
+    inputs, targets, folder = half("train")
+    tests, answers, _ = half("t10k")
+    source = f"idx files in {folder}"
+    return Raw(inputs, targets, tests, answers, classes=10, brightest=255, labels=labels, source=source)
 
 
 DATASETS: dict[str, Reader] = {
+    "cifar10": read_cifar10,
     "digits": _read_digits,
-    "fashion-mnist": partial(_read_idx, "fashion-mnist"),
-    "mnist": partial(_read_idx, "mnist"),
+    "fashion-mnist": partial(_read_idx, "fashion-mnist", CLOTHES),
+    "mnist": partial(_read_idx, "mnist", ()),
 }
 """Every data set that `load` knows, by name."""

@@ -1,0 +1,106 @@
+"""Who has which samples, and as what: a data set dealt to learners and shifted in their hands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.data.dataset import Dataset
+from consilience.data.discrepancy import Case, case_of
+from consilience.data.partition import Indices, class_table, scheme_of
+from consilience.data.partition import partition as partitioned
+from consilience.data.shifts import ConceptShift, FeatureShift, shifts_of
+from consilience.randomness import key, seed_of
+
+
+@dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
+class Deal:
+    """The training samples as the learners have them. Arrays nobody changed are the data set's own, not copies."""
+
+    inputs: NDArray[np.float32]  # (n, *shape)
+    targets: Indices  # (n,) the labels given
+    truth: Indices  # (n,) the labels the data came with
+    parts: list[Indices]  # sorted indices of each learner's samples
+    strength: NDArray[np.float64]  # (learners,) of the feature shifts, 0 to 1
+    case: Case
+    classes: int
+
+    def table(self) -> Indices:
+        """How many samples with each label each learner has, (learners, classes)."""
+        return class_table(self.targets, self.parts, self.classes)
+
+
+def deal(data: Dataset, learners: int, *, partition: str = "iid", shift: str = "none", seed: int) -> Deal:
+    """Deal the training samples by `partition`, then let `shift` change them.
+
+    A single learner gets all samples as they are. The partition does not depend on the shift, but for an ambiguous one,
+    which changes labels before they are dealt by.
+    """
+    scheme_of(partition)  # a misspelt setting is refused, needed or not
+    shifts = {word: each for word, each in shifts_of(shift).items() if not each.idle}
+    if learners == 1:
+        partition, shift, shifts = "iid", "none", {}
+    concepts = {word: each for word, each in shifts.items() if isinstance(each, ConceptShift)}
+    features = {word: each for word, each in shifts.items() if isinstance(each, FeatureShift)}
+    targets = _confused(data, concepts, seed)
+    parts = partitioned(targets, learners, partition, np.random.default_rng(seed_of("partition", seed)))
+    strength = np.arange(learners) / max(1, learners - 1)  # (learners,)
+    return Deal(
+        inputs=_moved(data.inputs, parts, strength, features, seed),
+        targets=_renamed(targets, parts, strength, concepts, data.classes, seed),
+        truth=data.targets,
+        parts=parts,
+        strength=strength if features else np.zeros(learners),
+        case=case_of(partition, shift, data.classes),
+        classes=data.classes,
+    )
+
+
+def _confused(data: Dataset, concepts: Mapping[str, ConceptShift], seed: int) -> Indices:
+    """Labels, (n,), after the shifts that concern everybody's samples at once."""
+    targets = data.targets
+    for word, shift in concepts.items():
+        if shift.everywhere:
+            targets = shift.labels(targets, data.classes, 1.0, _generator(word, seed, 0))
+    return targets
+
+
+def _renamed(
+    targets: Indices,
+    parts: list[Indices],
+    strength: NDArray[np.float64],
+    concepts: Mapping[str, ConceptShift],
+    classes: int,
+    seed: int,
+) -> Indices:
+    """Labels, (n,), after the shifts that learners make, in the order they were written."""
+    own = {word: shift for word, shift in concepts.items() if not shift.everywhere}
+    renamed = targets.copy() if own else targets
+    for word, shift in own.items():
+        for who, part in enumerate(parts):
+            renamed[part] = shift.labels(renamed[part], classes, strength[who], _generator(word, seed, who))
+    return renamed
+
+
+def _moved(
+    inputs: NDArray[np.float32],
+    parts: list[Indices],
+    strength: NDArray[np.float64],
+    features: Mapping[str, FeatureShift],
+    seed: int,
+) -> NDArray[np.float32]:
+    """Inputs, (n, *shape), after the shifts that learners make, in the order they were written."""
+    moved = inputs.copy() if features else inputs
+    for word, shift in features.items():
+        for who in np.flatnonzero(strength).tolist():
+            part = parts[who]
+            moved[part] = shift.inputs(moved[part], strength[who], _generator(word, seed, who))
+    return moved
+
+
+def _generator(word: str, seed: int, who: int) -> np.random.Generator:
+    """One for each shift and learner, so that neither a further shift nor another learner changes what is drawn."""
+    return np.random.default_rng(seed_of("shift", seed, key(word), who))

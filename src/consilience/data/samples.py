@@ -1,0 +1,64 @@
+"""Samples handed over one by one, as torch's map-style data sets do, gathered into arrays. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.data.arrays import plain
+from consilience.errors import DataError
+
+
+class Samples(Protocol):
+    """Anything that says how many (input, label) pairs it has, and gives the one asked for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+def gather(what: str, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
+    """All inputs (n, *shape) and labels (n,), in order; whatever differs from the first sample is named."""
+    if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
+        raise DataError(
+            f"{what}: a data set with a length and numbered samples is needed, got {type(samples).__name__}; "
+            f"read an iterable one into a list first"
+        )
+    if len(samples) == 0:
+        raise DataError(f"{what}: the data set is empty")
+    first, _ = _pair(what, samples, 0)
+    inputs = np.empty((len(samples), *first.shape), dtype=first.dtype)  # (n, *shape)
+    labels = []
+    for index in range(len(samples)):
+        value, label = _pair(what, samples, index)
+        if (value.shape, value.dtype) != (first.shape, first.dtype):
+            raise DataError(
+                f"{what}: sample {index} is {value.dtype} of the shape {value.shape}, but sample 0 is {first.dtype} "
+                f"of the shape {first.shape}; give all one shape and type, by a transform for instance"
+            )
+        inputs[index] = value
+        labels.append(label)
+    return inputs, np.array(labels)
+
+
+def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], int]:
+    sample = samples[index]
+    if not isinstance(sample, tuple | list) or len(sample) != 2:
+        raise DataError(f"{what}: sample {index} must be a pair (input, label), got {type(sample).__name__}")
+    value, label = sample
+    number = plain(f"{what}: label {index}", label)
+    if number.shape != () or number.dtype.kind not in "biuf" or not np.isfinite(number) or number != np.floor(number):
+        raise DataError(
+            f"{what}: the label of sample {index} must be a whole number, got {label!r}; number the classes"
+        )
+    return _input(f"{what}: sample {index}", value), int(number)
+
+
+def _input(what: str, value: Any) -> NDArray[Any]:
+    """One input as an array; an image of Pillow's with its channels first, for there is no doubt where they are."""
+    if not hasattr(value, "getbands"):
+        return plain(what, value)
+    pixels = plain(what, value.convert("RGB") if value.mode == "P" else value)  # P: places in a list of colours
+    return np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels
