@@ -120,7 +120,10 @@ def test_compare_prints_one_table(command: Command) -> None:
         assert heading in out.partition("independent")[0], "above the first row"
     assert out.count("independent") == out.count("consilience") == 1
     assert "2 learners, 2 rounds, 2 seeds" in out and "{" not in out
-    assert err.startswith("kept in runs/") and err.strip().endswith("-digits-compare")
+    dealt, _, kept = err.partition("kept in ")
+    assert dealt.splitlines()[0] == "digits: 40 samples for 2 learners, iid" and dealt.count("learner 1") == 1
+    assert dealt.splitlines()[-1].split() == ["learner", "1", *["2"] * 10, "20"], "how data was dealt, once for all"
+    assert kept.startswith("runs/") and kept.strip().endswith("-digits-compare")
 
 
 def test_run_prints_a_table_where_no_json_is_asked_for(command: Command) -> None:
@@ -166,7 +169,7 @@ def test_pooled_data_is_learned_by_the_first_of_several_models(command: Command)
 
 def test_help_names_the_commands(command: Command) -> None:
     code, out, _ = command("--help")
-    assert code == 0 and all(name in out for name in ("run", "compare", "sweep", "methods", "show"))
+    assert code == 0 and all(name in out for name in ("init", "data", "run", "compare", "sweep", "methods", "show"))
 
 
 # Settings: options, --set, files
@@ -176,7 +179,9 @@ def test_every_setting_has_an_option_and_every_option_a_word_of_help() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name in ("run", "compare", "sweep"):
         options = {o: p for p in commands[name].params for o in p.opts if o.startswith("--")}
-        wanted = {f"--{field.replace('_', '-')}" for field in set(Config.model_fields) - {"method", "variants"}}
+        wanted = {
+            f"--{field.replace('_', '-')}" for field in set(Config.model_fields) - {"method", "groups", "variants"}
+        }
         assert wanted < set(options)
         assert {"--out", "--resume", "--json", "--set"} < set(options)
         assert ("--methods" if name == "compare" else "--method") in options
@@ -247,7 +252,11 @@ def test_the_folder_tells_the_whole_story(command: Command) -> None:
     method = ["--method", "representation-sharing", "--eval-every", "2"]
     assert command("run", *method, *SMALL, "--out", "mine")[0] == 0
     names = {p.name for p in Path("mine").iterdir()}
-    assert names == {"config.toml", "metrics.jsonl", "checkpoint.json", "checkpoint-2.safetensors", "result.json"}
+    known = {"config.toml", "data.json", "metrics.jsonl", "result.json", "checkpoint.json", "checkpoint-2.safetensors"}
+    assert names == known
+    found = json.loads(Path("mine/data.json").read_text())
+    assert found["data"]["samples"] == 40 and found["class_table"] == {"0": [[2] * 10] * 2}
+    assert found["case"]["figure"] == "" and found["distances"]["labels"]["measured"] == 0
     lines = metrics(Path("mine"))
     assert [(line["round"], line["learner"]) for line in lines] == [(r, who) for r in range(3) for who in range(2)]
     last = lines[-1]

@@ -20,8 +20,8 @@ ROOT = Path(consilience.__file__).parent
 
 LAYERS = (
     {"errors"},
-    {"checks", "config", "data", "encodings", "evaluation", "layout", "models", "optimisers", "randomness"}
-    | {"channels", "schema", "task", "wire"},
+    {"checks", "config", "data", "encodings", "evaluation", "layout", "models", "optimisers", "randomness", "schedules"}
+    | {"channels", "schema", "spelling", "task", "wire"},
     {"exchanges", "objectives"},
     {"body", "learner", "method", "methods"},
     {"peer", "relay", "report", "simulation"},

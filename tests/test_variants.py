@@ -17,7 +17,8 @@ from consilience.errors import ConfigurationError, TrainingError, UnknownName
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.history import History
 from consilience.simulation.result import Result
-from consilience.simulation.variants import Variants, variants_of
+from consilience.simulation.scene import set_scene
+from consilience.simulation.variants import variants_of
 
 Changes = dict[str, Any]
 SMALL: dict[str, Any] = {
@@ -86,22 +87,22 @@ def assert_same_bits(a: Result, b: Result) -> None:
 # What differs, as numbers
 
 
-def test_only_what_differs_varies() -> None:
+def test_only_what_differs_varies(data: Dataset) -> None:
     variants = [{"method.kd": 0, "method.contrast": 2, "lr": 0.1}, {"method.kd": 3, "method.contrast": 2, "lr": 0.2}]
-    config = make_config({"method": {"name": "consilience", "contrast": 2}, "variants": variants})
-    found = variants_of(config, build_method("consilience", {"contrast": 2}))
-    assert found.count == 2
-    assert found.names == ("method.kd=0 method.contrast=2 lr=0.1", "method.kd=3 method.contrast=2 lr=0.2")
-    assert found.varied("learner") == {"prototypes": ("weight",), "optimiser": ("lr",)}
-    rows = found.rows("learner", np.array([0, 1, 1]))
-    assert {k: v.tolist() for k, v in rows.items()} == {
-        "setting.prototypes.weight": [0.0, 3.0, 3.0],
-        "setting.optimiser.lr": [0.1, 0.2, 0.2],
+    config = make_config({"learners": 2, "method": {"name": "consilience", "contrast": 2}, "variants": variants})
+    scene = set_scene(config, build_method("consilience", {"contrast": 2}), data, ["mlp"])
+    assert scene.variants.names == ("method.kd=0 method.contrast=2 lr=0.1", "method.kd=3 method.contrast=2 lr=0.2")
+    (plan,) = scene.plans
+    assert plan.blueprint.varied == {"prototypes": ("weight",), "optimiser": ("lr",)}
+    assert plan.settings == {
+        "setting.prototypes.weight": (0.0, 0.0, 3.0, 3.0),
+        "setting.optimiser.lr": (0.1, 0.1, 0.2, 0.2),
     }
 
 
 def test_a_run_without_variants_is_one_federation_a_seed() -> None:
-    assert variants_of(make_config({}), build_method("consilience")) == Variants(1, (), {})
+    found = variants_of(make_config({}), build_method("consilience"), ["mlp"])
+    assert (found.count, found.names, len(found.cast[0])) == (1, (), 5)
 
 
 # Each variant is a run of its own

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from consilience.exchanges import Exchange, Logits, Observations, Prototypes, Weights
     from consilience.method import Method, Role
     from consilience.methods import build_method
-    from consilience.models import SplitModel
+    from consilience.models import SplitModel, split
+    from consilience.schedules import Schedule
     from consilience.simulation.result import Result
     from consilience.simulation.simulate import simulate
 
@@ -36,11 +37,13 @@ _HOMES = {
     "Prototypes": "exchanges",
     "Result": "simulation.result",
     "Role": "method",
+    "Schedule": "schedules",
     "SplitModel": "models",
     "Weights": "exchanges",
     "build_method": "methods",
     "load": "data",
     "simulate": "simulation.simulate",
+    "split": "models",
 }
 
 __all__ = [
@@ -54,11 +57,13 @@ __all__ = [
     "Prototypes",
     "Result",
     "Role",
+    "Schedule",
     "SplitModel",
     "Weights",
     "build_method",
     "load",
     "simulate",
+    "split",
 ]
 
 

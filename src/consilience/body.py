@@ -55,13 +55,18 @@ class Body:
     def __init__(self, blueprint: Blueprint) -> None:
         self.blueprint, self.role, self.optimiser = blueprint, blueprint.role, blueprint.optimiser
         self.exchanges = self.role.exchanges
-        self.weighing = {e.name for e in self.exchanges if e.weight} | set(blueprint.varied) - {OPTIMISER}
+        self.giving, self.listening = self.role.giving, self.role.listening
+        weighed = {e.name for e in self.exchanges if e.weight} | set(blueprint.varied) - {OPTIMISER}
+        self.weighing = weighed & self.listening
         """Names of the exchanges whose penalty may count for something."""
         self.dtype, self.device = blueprint.dtype, torch.device(blueprint.device)
         with torch.random.fork_rng(devices=[]):  # weights come later, with a row: leave the caller's generator alone
             self.model: SplitModel = as_split(blueprint.build()).to(self.device, self.dtype)
         self.task = _task(self.model, blueprint)
         self.channels = {e.name: e.channel(self.task) for e in self.role.exchanges}
+        moving = {name for name, channel in self.channels.items() if getattr(channel, "moving", False)}
+        self.hearing = self.listening | self.giving & moving
+        """Names of the exchanges whose answers it is sent: a change is measured from the newest common values."""
         _refuse_overlap(self.channels)
         self.owners: tuple[Objective | Exchange, ...] = (self.role.objective, *self.exchanges)
         self.modules = {o.name: nn.ModuleDict(o.modules(self.task)).to(self.device, self.dtype) for o in self.owners}

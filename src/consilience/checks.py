@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.schedules import Schedule
 
 
 def one_of(what: str, value: str, allowed: Iterable[str]) -> None:
@@ -21,6 +22,7 @@ def whole(what: str, value: int, low: int = 1) -> None:
 
 
 def number(what: str, value: float, low: float = 0.0) -> None:
-    """Refuse what is not a finite number of at least `low`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < low:
+    """Refuse what is not a finite number of at least `low`; a schedule must be so all the way."""
+    least = value.lowest if isinstance(value, Schedule) else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or least < low:
         raise ConfigurationError(f"{what} is {value!r}; it must be a finite number, {low:g} or more")

@@ -1,4 +1,4 @@
-"""The command: `consilience run | compare | sweep | methods | show`.
+"""The command: `consilience init | data | run | compare | sweep | methods | show`.
 
 Options mirror the keys of the configuration file; they are made from it, so that there is one list. What is asked for
 goes to standard output, everything else to standard error.
@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +31,9 @@ app = typer.Typer(
     help="Learn together without sharing data or models.",
 )
 
-_NO_OPTION = {"method", "variants"}
+_NO_OPTION = {"method", "groups", "variants"}
+_OF_DATA = {"data_dir", "train", "test", "test_share", "image_size", "image_mode"}
+_OF_DEALS = {"learners", "partition", "shift", "seed"}
 COMPARED = "centralized, independent, alone, federated-distillation, fedavg, representation-sharing, voted, consilience"
 
 
@@ -61,13 +63,12 @@ Set = Annotated[
 ]
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every key of the configuration."""
+def with_settings(command: Callable[..., None], only: Collection[str] = ()) -> Callable[..., None]:
+    """Give a command an option for every key of the configuration, or for some only."""
     own = inspect.signature(command, eval_str=True)
     parameters = [p for p in own.parameters.values() if p.name != "settings"]
-    for name, field in Config.model_fields.items():
-        if name in _NO_OPTION:
-            continue
+    names = [name for name in Config.model_fields if name not in _NO_OPTION and (not only or name in only)]
+    for name, field in ((name, Config.model_fields[name]) for name in names):
         kind = {int: int, float: float, bool: bool}.get(_plain_type(field.annotation), str)
         shown = f"{field.description} (default {field.default})" if field.default is not None else field.description
         option = typer.Option(help=shown, show_default=False, rich_help_panel="Settings")
@@ -78,7 +79,6 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         )
 
     def wrapper(**given: Any) -> None:
-        names = set(Config.model_fields) - _NO_OPTION
         settings = {k: given.pop(k) for k in list(given) if k in names}
         command(**given, settings={k: v for k, v in settings.items() if v is not None})
 
@@ -90,7 +90,48 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _plain_type(annotation: Any) -> Any:
     kinds = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and a is not type(None)]
-    return kinds[0] if kinds else annotation
+    return str if str in kinds else kinds[0] if kinds else annotation
+
+
+@app.command()
+@with_settings
+def init(
+    file: Annotated[Path, typer.Argument(help="the file to write")] = Path("experiment.toml"),
+    method: Method = None,
+    set_: Set = None,
+    force: Annotated[bool, typer.Option("--force", help="overwrite the file if it is there")] = False,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    """Write a settings file to start from, with every key explained."""
+    from consilience.methods import build_method
+    from consilience.report.starter import starting_file
+    from consilience.simulation.folder import replace_file, storing
+
+    wanted = _gather(None, set_, settings or {}, method)
+    build_method(wanted.method.name, wanted.method.settings)
+    if file.exists() and not force:
+        raise ConfigurationError(f"{file} is there already; choose another name, or overwrite it with --force")
+    with storing(file):
+        replace_file(file, starting_file(wanted).encode())
+    print(f"{file} is written; run it with: consilience run {file}")
+
+
+@app.command()
+@partial(with_settings, only=_OF_DATA | _OF_DEALS)
+def data(
+    name: Annotated[str, typer.Argument(help="a data set by name, a .npz file, or a folder of images")] = "digits",
+    out: Annotated[Path | None, typer.Option(help="write the pictures to this file, such as grid.png")] = None,
+    json_: Json = False,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    """Show a data set: samples, classes, pictures; with --learners, --partition or --shift as learners have it."""
+    from consilience.config import make_config
+    from consilience.report.terminal import Screen
+    from consilience.simulation.simulate import in_full
+
+    given = settings or {}
+    config = in_full(make_config({**given, "data": name}))
+    Screen(json_).data(config, dealt=bool(_OF_DEALS & set(given)), out=out)
 
 
 @app.command()

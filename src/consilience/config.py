@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from consilience.errors import ConfigurationError, DataError, UnknownName
+from consilience.schedules import Schedule, scheduled
 
-MODEL_OF = {"digits": "mlp", "mnist": "lenet5", "fashion-mnist": "resnet9"}
+MODEL_OF = {"digits": "mlp", "mnist": "lenet5", "fashion-mnist": "resnet9", "cifar10": "resnet18"}
 """The model a data set is published with, where none is asked for."""
+
+
+def _rate(value: Any) -> Any:
+    """A learning rate: a number however it is spelled, or the spelling of a schedule of them."""
+    read = value
+    if isinstance(value, str):
+        try:
+            read = value = float(value)
+        except ValueError:
+            try:
+                read = scheduled(value)
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from None
+    if isinstance(read, str):
+        raise ValueError("it must be a number, or a schedule such as 'cosine(0.001, 0, 100)'")
+    if isinstance(read, Schedule) and (read.lowest < 0 or not read):
+        raise ValueError("a learning rate is never below 0, and not 0 all the way")
+    if isinstance(read, int | float) and not isinstance(read, Schedule) and not 0 < read < math.inf:
+        raise ValueError("it must be more than 0, and finite")
+    return value
+
+
+Rate = Annotated[float | str, BeforeValidator(_rate)]
 
 
 class MethodConfig(BaseModel):
@@ -28,19 +53,76 @@ class MethodConfig(BaseModel):
         return dict(self.__pydantic_extra__ or {})
 
 
+class GroupConfig(BaseModel):
+    """Learners with terms of their own: what they train, what they give, what they take."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    learners: int | str | tuple[int, ...] = Field(description="their numbers: 3, [0, 2] or '0-2,5'; the first is 0")
+    model: str | None = Field(None, description="their model")
+    method: dict[str, Any] = Field(default_factory=dict, description="their own settings of the method, such as kd")
+    exchanges: tuple[str, ...] | None = Field(None, description="the exchanges they take part in; all where left out")
+    gives: bool | tuple[str, ...] = Field(True, description="whether they put anything up, or the exchanges they do to")
+    listens: bool | tuple[str, ...] = Field(True, description="whether they take answers, or the exchanges they do of")
+    never_share: tuple[int | str, ...] = Field((), description="classes whose samples never enter what is put up")
+    epochs: int | None = Field(None, ge=1, description="passes over their data in a round")
+    batch_size: int | None = Field(None, ge=1, description="samples in a mini-batch")
+    lr: Rate | None = Field(None, description="learning rate")
+
+    def numbers(self, name: str) -> list[int]:
+        """The learners' numbers, in order."""
+        if isinstance(self.learners, str):
+            found = [n for part in self.learners.split(",") for n in _span(name, self.learners, part.strip())]
+        else:
+            found = [self.learners] if isinstance(self.learners, int) else list(self.learners)
+        if not found:
+            raise ConfigurationError(f"groups.{name}.learners is empty; name at least one learner")
+        return sorted(set(found))
+
+
+def _span(group: str, whole: str, text: str) -> range:
+    first, dash, last = text.partition("-")
+    try:
+        numbers = range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        numbers = range(0)
+    if not numbers:
+        raise ConfigurationError(f"groups.{group}.learners is {whole!r}; write numbers and spans, such as '0-2,5'")
+    return numbers
+
+
 class Config(BaseModel):
     """Everything that decides what a run computes, and how it is run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data: str = Field("digits", description="data set: digits, mnist, fashion-mnist")
-    data_dir: str | None = Field(None, description="folder with the data files")
+    data: str = Field(
+        "digits", description="digits, mnist, fashion-mnist, cifar10; a .npz file; or a folder of images, one a class"
+    )
+    data_dir: str | None = Field(None, description="folder with the files of a data set that goes by a name")
     train: int | None = Field(None, ge=1, description="take the first so many training samples")
     test: int | None = Field(None, ge=1, description="take the first so many test samples")
+    test_share: float = Field(
+        0.2, gt=0, lt=1, description="share of the samples kept for tests, where data comes without"
+    )
+    image_size: int | None = Field(None, ge=1, description="make the images of a folder so many pixels wide and high")
+    image_mode: Literal["grey", "colour"] | None = Field(None, description="make the images of a folder grey or colour")
     learners: int = Field(5, ge=1, description="number of data owners")
-    partition: str = Field("iid", description="iid, or dirichlet(ALPHA)")
-    model: str | None = Field(None, description="lenet5, resnet9, mlp; by default what suits the data")
-    method: MethodConfig = Field(default_factory=MethodConfig)
+    partition: str = Field(
+        "iid", description="who gets what: iid, dirichlet(ALPHA), shards(K), quantity(ALPHA) or shares(A, B, ...)"
+    )
+    shift: str = Field(
+        "none",
+        description="how learners' data differ beyond that: rotate(DEGREES), contrast(FACTOR), noise(SD), "
+        "label-noise(P), swap(P), relabel(P), prefer(P), ambiguous, joined by +",
+    )
+    model: str | None = Field(
+        None,
+        description="lenet5, mlp, resnet9, resnet18, or FILE.py:FUNCTION; one for all or, separated by commas, one for "
+        "each learner; by default what suits the data",
+    )
+    width: int | None = Field(None, ge=1, description="feature width d'; by default the model's own")
+    method: MethodConfig = Field(default_factory=MethodConfig, description="the method's name and its own settings")
     rounds: int = Field(50, ge=1, description="communication rounds")
     epochs: int = Field(1, ge=1, description="passes over the local data in a round")
     batch_size: int = Field(32, ge=1, description="samples in a mini-batch")
@@ -48,7 +130,7 @@ class Config(BaseModel):
     optimiser_state: Literal["keep", "reset"] = Field(
         "keep", description="of the optimiser between rounds: keep or reset"
     )
-    lr: float = Field(1e-3, gt=0, description="learning rate")
+    lr: Rate = Field(1e-3, description="learning rate, or a schedule of it such as 'cosine(0.001, 0, 100)'")
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
     weight_decay: float = Field(0.0, ge=0, description="pull of all weights towards 0")
     participation: float = Field(1.0, gt=0, le=1, description="share of learners that take part in a round")
@@ -64,6 +146,9 @@ class Config(BaseModel):
     precision: Literal["float32", "bf16", "float64"] = Field(
         "float32", description="of the model's arithmetic: float32, bf16 (weights stay float32) or float64"
     )
+    groups: dict[str, GroupConfig] = Field(
+        default_factory=dict, description="learners with terms of their own, by a name you choose"
+    )
     variants: tuple[dict[str, Any], ...] = Field(
         (), description="settings in which federations of one run differ, as a sweep writes them"
     )
@@ -72,12 +157,37 @@ class Config(BaseModel):
         description="on a GPU, the same bits every time, somewhat slower; torch warns where it has no such operation",
     )
 
-    @field_validator("lr")
-    @classmethod
-    def _finite(cls, value: float) -> float:
-        if value != value or value in (float("inf"), float("-inf")):
-            raise ValueError("must be finite")
-        return value
+    @model_validator(mode="after")
+    def _groups_fit(self) -> Config:
+        """Refuse groups of learners who are not there, or who are in two of them."""
+        taken: dict[int, str] = {}
+        for name, group in self.groups.items():
+            for who in group.numbers(name):
+                if not 0 <= who < self.learners:
+                    raise ConfigurationError(
+                        f"groups.{name}.learners names learner {who}; there are learners 0 to {self.learners - 1}"
+                    )
+                if who in taken:
+                    raise ConfigurationError(
+                        f"learner {who} is in the groups {taken[who]!r} and {name!r}; one is enough"
+                    )
+                taken[who] = name
+        return self
+
+    def group_of(self, learner: int) -> tuple[str, GroupConfig] | None:
+        """The group a learner is in, and its name; or None."""
+        return next(((n, g) for n, g in self.groups.items() if learner in g.numbers(n)), None)
+
+    @property
+    def models(self) -> list[str]:
+        """Every model that is named: for all, for each, or for a group."""
+        grouped = [group.model for group in self.groups.values() if group.model]
+        return [*self.model_name.split(","), *grouped]
+
+    @property
+    def data_name(self) -> str:
+        """What the data goes by, without the way to it."""
+        return Path(self.data).stem if Path(self.data).name != self.data else self.data.removesuffix(".npz")
 
     @property
     def model_name(self) -> str:
@@ -102,6 +212,11 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     for key in settings:
         if key not in known:
             raise UnknownName("setting", key, known)
+    groups = settings.get("groups") or {}
+    for name, group in groups.items() if isinstance(groups, Mapping) else ():
+        for key in group if isinstance(group, Mapping) else ():
+            if key not in GroupConfig.model_fields:
+                raise UnknownName("setting", key, GroupConfig.model_fields, of=f"group {name!r}")
     try:
         return Config(**settings)
     except ValidationError as error:
@@ -109,7 +224,7 @@ def make_config(settings: Mapping[str, Any]) -> Config:
 
 
 def _in_words(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"]) or "settings"
+    where = ".".join(str(part) for part in error["loc"] if str(part).isidentifier()) or "settings"
     allowed = {key: value for key, value in error.get("ctx", {}).items() if key != "error"}
     words = {
         "greater_than_equal": "it must be {ge} or more",
@@ -125,7 +240,8 @@ def _in_words(error: Any) -> str:
         "string_type": "it must be a word",
         "model_type": 'it must be a table with a name, such as method = {{ name = "fedavg" }}',
     }
-    said = words[error["type"]].format(**allowed) if error["type"] in words else error["msg"].lower()
+    plain = error["msg"].removeprefix("Value error, ")
+    said = words[error["type"]].format(**allowed) if error["type"] in words else plain[:1].lower() + plain[1:]
     return f"{where} is {error['input']!r}; {said}"
 
 

@@ -235,7 +235,7 @@ class Learner(Body):
     def receive(self, received: Mapping[str, Received]) -> None:
         """Let new answers change the model: where an answer is not fresh, everything stays as it was."""
         for e in self.exchanges:
-            if not e.changes_model or e.name not in received:
+            if not e.changes_model or e.name not in self.listening or e.name not in received:
                 continue
             state, fresh = self._state(e), received[e.name].fresh
             update = e.receive(state, self._bare_view(e), received[e.name])

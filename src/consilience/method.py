@@ -6,21 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from consilience.errors import ConfigurationError
+from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange
 from consilience.objectives import CrossEntropy, Objective
 
 
 @dataclass(frozen=True)
 class Role:
-    """Who does what: a local objective, what is traded, and how long to train in a round.
+    """Who does what: a local objective, what is traded and on which terms, and how to train in a round.
 
-    epochs: passes over the local data in a round; None leaves it to the run's setting.
+    gives, listens: names of the exchanges to which it puts something up, and of those whose answers it takes; None
+    means all. One that gives to a moving mean without listening hears the common values, for its change is measured
+    from them, but keeps its own. withheld: classes whose samples never enter what is put up. epochs, batch_size, lr:
+    of local training; None leaves it to the run's setting.
     """
 
     objective: Objective = field(default_factory=CrossEntropy)
     exchanges: tuple[Exchange, ...] = ()
+    gives: tuple[str, ...] | None = None
+    listens: tuple[str, ...] | None = None
+    withheld: tuple[int | str, ...] = ()
     epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
 
     def __post_init__(self) -> None:
         names = [self.objective.name, *(e.name for e in self.exchanges)]
@@ -30,6 +38,21 @@ class Role:
                 f"a role holds {twice[0]!r} twice; give one of them another name, such as "
                 f"Weights(part='classifier', name='head')"
             )
+        for name in (*(self.gives or ()), *(self.listens or ())):
+            if name not in names[1:]:
+                raise UnknownName("exchange", name, names[1:], of="the role")
+
+    @property
+    def giving(self) -> frozenset[str]:
+        """Names of the exchanges it puts something up to."""
+        names = {e.name for e in self.exchanges if e.contributes}
+        return frozenset(names if self.gives is None else names & set(self.gives))
+
+    @property
+    def listening(self) -> frozenset[str]:
+        """Names of the exchanges whose answers change what it learns."""
+        names = {e.name for e in self.exchanges}
+        return frozenset(names if self.listens is None else names & set(self.listens))
 
 
 @dataclass(frozen=True)

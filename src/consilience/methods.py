@@ -14,6 +14,7 @@ from consilience.exchanges.base import Scope, Start
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.weights import Buffers
 from consilience.method import Method, Role
+from consilience.schedules import scheduled
 
 Settings = Mapping[str, Any]
 METHODS: dict[str, Callable[..., tuple[Exchange, ...]]] = {}
@@ -141,13 +142,25 @@ def build_method(name: str, settings: Settings | None = None) -> Method:
     """The method of that name with these settings; unknown names and keys are refused with the nearest known one."""
     make, given = _known(name), dict(settings or {})
     defaults = settings_of(name)
+    meant = {}
     for key, value in given.items():
         if key not in defaults:
             raise UnknownName("setting", key, defaults, of=f"method {name!r}")
-        _check_setting(name, key, value, defaults[key])
+        meant[key] = _checked(name, key, value, defaults[key])
     summary = (inspect.getdoc(make) or "").splitlines()[0]
-    role = Role(exchanges=make(**given))
+    role = Role(exchanges=make(**meant))
     return Method(name, {"learner": role}, pooled=name in _POOLED, summary=summary, settings=given)
+
+
+def with_settings(method: Method, settings: Settings) -> Method:
+    """The same method with some settings changed; one that was put together by hand has none to change."""
+    by_hand = method.name not in METHODS or build_method(method.name, method.settings) != method
+    if by_hand and settings:
+        raise ConfigurationError(
+            f"method {method.name!r} was put together by hand, so {next(iter(settings))!r} cannot be set by name; give "
+            f"its learners roles of their own"
+        )
+    return method if by_hand else build_method(method.name, {**method.settings, **settings})
 
 
 def _known(name: str) -> Callable[..., tuple[Exchange, ...]]:
@@ -159,9 +172,17 @@ def _known(name: str) -> Callable[..., tuple[Exchange, ...]]:
 _KINDS = {int: "a whole number", float: "a number", str: "a word"}
 
 
-def _check_setting(name: str, key: str, value: Any, default: Any) -> None:
+def _checked(name: str, key: str, value: Any, default: Any) -> Any:
+    """The setting as it is meant: of its default's kind, or where that is a fraction a schedule of them."""
     wanted = float | int if isinstance(default, float) else type(default)
-    if not isinstance(value, wanted) or isinstance(value, bool):
+    try:
+        meant = scheduled(value) if isinstance(default, float) else value
+    except ConfigurationError as error:
+        raise ConfigurationError(f"method {name!r}: {key}: {error}") from None
+    if not isinstance(meant, wanted) or isinstance(meant, bool):
+        or_schedule = ", or a schedule of numbers, such as 'ramp(0, 10, 20)'" if isinstance(default, float) else ""
         raise ConfigurationError(
-            f"method {name!r}: {key} is {value!r}; it must be {_KINDS[type(default)]}, such as its default {default!r}"
+            f"method {name!r}: {key} is {value!r}; it must be {_KINDS[type(default)]}, such as its default "
+            f"{default!r}{or_schedule}"
         )
+    return meant

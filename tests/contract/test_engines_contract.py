@@ -29,6 +29,7 @@ from consilience.objectives import Objective
 from consilience.simulation import room as room_module
 from consilience.simulation import rounds as rounds_module
 from consilience.simulation import stack as stack_module
+from consilience.simulation.cast import Model
 from consilience.simulation.engines import settled
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.formation import Formation
@@ -37,7 +38,7 @@ from consilience.simulation.loop import LoopEngine
 from consilience.simulation.plan import Presence, presences
 from consilience.simulation.record import Record
 from consilience.simulation.rounds import Rounds
-from consilience.simulation.scene import Model, Scene, set_scene
+from consilience.simulation.scene import Scene, set_scene
 from consilience.simulation.simulate import simulate
 from consilience.simulation.stack import StackEngine
 from consilience.task import Task
@@ -98,15 +99,15 @@ def stage(
     chosen = method or build_method(config.method.name, config.method.settings)
     scene = set_scene(config, chosen, data, models or config.model_name.split(","))
     scene = with_own_settings(scene, varied) if varied else scene
-    plans = list(scene.plans)
-    with LoopEngine(plans, data, 0) if engine == "loop" else StackEngine(plans, data) as opened:
+    plans, dealt = list(scene.plans), scene.data
+    with LoopEngine(plans, dealt, 0) if engine == "loop" else StackEngine(plans, dealt) as opened:
         yield Rounds(scene, opened)
 
 
 def with_own_settings(scene: Scene, varied: Variation) -> Scene:
     (plan,) = scene.plans
     blueprint = replace(plan.blueprint, varied={owner: tuple(fields) for owner, fields in varied.items()})
-    values = {f"setting.{owner}.{name}": v for owner, fields in varied.items() for name, v in fields.items()}
+    values = {f"setting.{owner}.{name}": tuple(v) for owner, fields in varied.items() for name, v in fields.items()}
     return replace(scene, plans=(replace(plan, blueprint=blueprint, settings=values),))
 
 
@@ -200,8 +201,60 @@ def test_even_and_uneven_federations_side_by_side(device: str, data: Dataset, mo
     def deal(targets: np.ndarray, *others: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), next(cuts))
 
-    monkeypatch.setattr("consilience.simulation.scene.partition", deal)
+    monkeypatch.setattr("consilience.data.deal.partitioned", deal)
     assert_engines_agree(settings("consilience", device, seeds=2), data)
+
+
+# Everybody on their own terms
+
+TERMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "own weights": (
+        "representation-sharing",
+        {},
+        {"groups": {"a": {"learners": "0-1", "method": {"kd": 3, "contrast": 0}}, "b": {"learners": 3, "lr": 0.01}}},
+    ),
+    "schedules": (
+        "consilience",
+        {"kd": "ramp(0, 10, 3)", "contrast": "cosine(2, 0, 2)"},
+        {"lr": "cosine(0.01, 0.001, 3)", "groups": {"a": {"learners": 1, "method": {"kd": "constant(4)"}}}},
+    ),
+    "own observations": (
+        "representation-sharing",
+        {},
+        {"groups": {"rich": {"learners": [2], "method": {"up": 3, "down": 2, "n_avg": 4}}}},
+    ),
+    "listening and giving": (
+        "consilience",
+        {},
+        {"groups": {"quiet": {"learners": [0], "gives": False}, "giver": {"learners": [3], "listens": False}}},
+    ),
+    "some exchanges, some classes": (
+        "consilience",
+        {},
+        {
+            "groups": {
+                "private": {"learners": "1-2", "exchanges": ["prototypes", "observations"], "never_share": [3, 5]},
+                "eager": {"learners": 0, "epochs": 2, "batch_size": 8},
+            }
+        },
+    ),
+    "who come and go": (
+        "consilience",
+        {"kd": "ramp(0, 10, 3)"},
+        {
+            **COME_AND_GO,
+            "groups": {"quiet": {"learners": [1], "gives": False}, "giver": {"learners": 2, "listens": False}},
+        },
+    ),
+    "other data": ("representation-sharing", {}, {"shift": "rotate(60)+noise(0.3)+swap(0.8)", "seeds": 2}),
+}
+
+
+@pytest.mark.parametrize("terms", list(TERMS))
+def test_loop_equals_stack_on_everybody_s_own_terms(terms: str, device: str, data: Dataset) -> None:
+    method, own, others = TERMS[terms]
+    config = settings(method, device, **others).model_dump(exclude_none=True) | {"method": {"name": method, **own}}
+    assert_engines_agree(make_config(config), data)
 
 
 # Every kind of model
@@ -707,7 +760,7 @@ def forty_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def deal(targets: np.ndarray, *others: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), [20, 50, 90])
 
-    monkeypatch.setattr("consilience.simulation.scene.partition", deal)
+    monkeypatch.setattr("consilience.data.deal.partitioned", deal)
 
 
 @pytest.mark.usefixtures("forty_for_one")

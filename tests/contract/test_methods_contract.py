@@ -168,8 +168,8 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
                 seen.puts.append(Put(name, int(member), mine, weights[i].clone(), int(versions[i]), newest))
             return super().put(name, members, tensors, weights, versions, now)
 
-        def answers(self, name: str, readers: np.ndarray, *when: int) -> tuple[Answer, np.ndarray]:
-            batch, which = super().answers(name, readers, *when)
+        def answers(self, name: str, readers: np.ndarray, *when: int, draw: int = 0) -> tuple[Answer, np.ndarray]:
+            batch, which = super().answers(name, readers, *when, draw=draw)
             heard = {int(r): batch[int(i)] for r, i in zip(readers, which, strict=True)}
             seen.answers.setdefault(name, {}).update(heard)
             return batch, which
@@ -331,7 +331,7 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
         mine[where], mine[where[0]] = 1, 2
         return [np.flatnonzero(mine == who) for who in range(learners)]
 
-    monkeypatch.setattr("consilience.simulation.scene.partition", deal)
+    monkeypatch.setattr("consilience.data.deal.partitioned", deal)
     with stage(settings(case), data) as rounds:
         rounds.begin()
         notes.clear()

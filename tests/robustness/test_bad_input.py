@@ -62,9 +62,9 @@ REFUSED = {
     "too much participation": (["run", "--participation", "1.5"], "participation is 1.5"),
     "too much absence": (["run", "--offline", "1.1"], "offline is 1.1"),
     "no batch": (["run", "--batch-size", "0"], "batch_size is 0"),
-    "no step": (["run", "--lr", "0"], "lr is 0.0"),
-    "a step that is no number": (["run", "--lr", "nan"], "lr is nan"),
-    "an endless step": (["run", "--lr", "inf"], "lr is inf"),
+    "no step": (["run", "--lr", "0"], "lr is '0'; it must be more than 0"),
+    "a step that is no number": (["run", "--lr", "nan"], "lr is 'nan'"),
+    "an endless step": (["run", "--lr", "inf"], "lr is 'inf'"),
     "a negative seed": (["run", "--seed", "-1"], "seed is -1"),
     "a seed beyond what integers hold": (["run", "--seed", str(2**63)], f"seed is {2**63}"),
     "a concentration of nothing": (["run", "--partition", "dirichlet(0)"], "ALPHA must be a finite number above 0"),
@@ -288,7 +288,7 @@ def dealt(sizes: list[int]) -> Callable[..., list[np.ndarray]]:
 
 
 def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consilience.simulation.scene.partition", dealt([30, 29, 1]))
+    monkeypatch.setattr("consilience.data.deal.partitioned", dealt([30, 29, 1]))
     with pytest.raises(ConfigurationError, match="learner 2 has one sample, and BatchNorm in model 'normed' needs two"):
         simulate(data=data, model=normed, method="fedavg", learners=3, rounds=1)
     result = simulate(data=data, method="consilience", learners=3, rounds=2, workers=0)
@@ -300,7 +300,7 @@ def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypat
 def test_no_batch_of_one_reaches_batchnorm(
     sizes: list[int], batch_size: int, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consilience.simulation.scene.partition", dealt(sizes))
+    monkeypatch.setattr("consilience.data.deal.partitioned", dealt(sizes))
     result = simulate(
         data=data, model=normed, method="consilience", learners=3, rounds=2, batch_size=batch_size, workers=0
     )

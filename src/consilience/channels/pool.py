@@ -27,8 +27,11 @@ class EntryPool:
         self.weights = xp.zeros((*lead, *channel.rows), dtype=xp.float64, device=place)
         self.present = np.zeros(lead, dtype=bool)
 
-    def put(self, members: Numbers, tensors: Tensors, weights: Array) -> None:
-        """Take up to `keep` new entries from each member: tensors (k, entries, ...), weights (k, entries, *rows)."""
+    def put(self, members: Numbers, tensors: Tensors, weights: Array, *, whole: bool = False) -> None:
+        """Take up to `keep` new entries from each member: tensors (k, entries, ...), weights (k, entries, *rows).
+
+        whole: these are all a member has to offer, and its older entries go.
+        """
         who = checked(members, self.members, self.channel.name)
         at, new = span(who), weights.shape[1]
         if new > self.channel.keep:
@@ -36,18 +39,21 @@ class EntryPool:
         for store, fresh in [(self.values[k], tensors[k]) for k in self.values] + [(self.weights, double(weights))]:
             xp = array_namespace(store)
             store[at] = xp.concat([fresh, store[at][:, : self.channel.keep - new]], axis=1)
-        self.present[who] = np.concatenate(
-            [np.ones((len(who), new), dtype=bool), self.present[who][:, : self.channel.keep - new]], axis=1
-        )
+        older = self.present[who][:, : self.channel.keep - new] & (not whole)
+        self.present[who] = np.concatenate([np.ones((len(who), new), dtype=bool), older], axis=1)
 
-    def answer(self, readers: Numbers, *where: int) -> Answer:
-        """`draw` random entries for each reader, (readers, draw, ...), seeded by `where`, a seed and the round."""
+    def answer(self, readers: Numbers, *where: int, draw: int = 0) -> Answer:
+        """Random entries for each reader, (readers, draw, ...), seeded by `where`, a seed and the round.
+
+        draw: how many; as many as the channel says where it is left out.
+        """
+        draw = draw or self.channel.draw
         who = checked(readers, self.members, self.channel.name)
         rows = self.channel.rows if self.channel.by == "row" else ()
         have = self._having(rows)  # (entries, *rows): which entries may be drawn for which row
         picks = np.stack(
-            [self._picks(have[(slice(None), *row)], who, row, where) for row in np.ndindex(*rows)], axis=-1
-        ).reshape(len(who), self.channel.draw, *rows)  # entry numbers, -1 for none
+            [self._picks(have[(slice(None), *row)], who, row, where, draw) for row in np.ndindex(*rows)], axis=-1
+        ).reshape(len(who), draw, *rows)  # entry numbers, -1 for none
         return self._gather(picks)
 
     def _having(self, rows: tuple[int, ...]) -> np.ndarray:
@@ -57,13 +63,15 @@ class EntryPool:
         weights = np.asarray(self.weights.tolist() if not isinstance(self.weights, np.ndarray) else self.weights)
         return present.reshape(-1, *(1,) * len(rows)) & (weights.reshape(-1, *rows) > 0)
 
-    def _picks(self, have: np.ndarray, who: np.ndarray, row: tuple[int, ...], where: tuple[int, ...]) -> np.ndarray:
+    def _picks(
+        self, have: np.ndarray, who: np.ndarray, row: tuple[int, ...], where: tuple[int, ...], draw: int
+    ) -> np.ndarray:
         """Entry numbers (readers, draw), without repetition where there are enough."""
         entries = np.flatnonzero(have)
         owners = entries // self.channel.keep
         if self.channel.scope == "oneself":
-            return np.stack([_cycle(entries[owners == reader], self.channel.draw) for reader in who])
-        draws = np.arange(self.channel.draw)
+            return np.stack([_cycle(entries[owners == reader], draw) for reader in who])
+        draws = np.arange(draw)
         chance = uniform(f"pool {self.channel.name}", *where, *row, who[:, None], draws[None, :])  # (readers, draw)
         if self.channel.include_self:
             return _distinct(chance, np.broadcast_to(entries, (len(who), len(entries))))

@@ -75,7 +75,7 @@ def label(method: str, settings: Mapping[str, Any]) -> str:
     return " ".join([method, *(f"{k}={v}" for k, v in settings.items())])
 
 
-def plain_table(title: str, caption: str | None = None) -> Table:
+def plain_table(title: str | None = None, caption: str | None = None) -> Table:
     """A table in the house style: narrow enough for a terminal of 80 columns."""
     return Table(
         title=title,

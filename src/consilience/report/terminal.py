@@ -14,10 +14,25 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from consilience.config import Config
+from consilience.data import Dataset, about
+from consilience.data.deal import Deal, deal
 from consilience.errors import CheckpointError
+from consilience.report.pictures import grid_of, in_terminal, picture_grid
+from consilience.report.showcase import (
+    classes_table,
+    dealt_table,
+    distances_table,
+    has_pictures,
+    headline,
+    learners_grid,
+)
 from consilience.report.tables import comparison, label, plain_table, sweep_table
+from consilience.simulation.folder import storing
 from consilience.simulation.history import History
+from consilience.simulation.provenance import case_in_words, provenance
 from consilience.simulation.result import best_of
+from consilience.simulation.simulate import load_data
 from consilience.simulation.sweep import TIDY
 
 _BARS = " ▁▂▃▄▅▆▇█"
@@ -106,6 +121,43 @@ class Screen:
             self.say(f"best: {in_words(best)}")
         self.say(f"kept in {folder}; one line for each setting, seed and round in {folder / TIDY}")
 
+    def data(self, config: Config, dealt: bool, out: Path | None) -> None:
+        """A data set, and how learners would have it."""
+        data = load_data(config, progress=self.err.is_terminal)
+        record = about(data)
+        hands = deal(data, config.learners, partition=config.partition, shift=config.shift, seed=config.seed)
+        if dealt:
+            record = provenance(config, data, [hands])
+        if self.json:
+            print(json.dumps(record))
+        else:
+            self._describe(record, data, hands if dealt else None)
+        if not has_pictures(data):
+            self.say(f"samples of the shape {data.shape} make no pictures")
+            return
+        grid = learners_grid(hands) if dealt else grid_of(data, 10)
+        rows = [f"learner {who}" for who in range(len(grid))] if dealt else list(data.labels)
+        pictures, columns = grid.reshape(-1, *data.shape), grid.shape[1]
+        if out is not None:
+            with storing(out):
+                picture_grid(pictures, columns=columns, row_names=rows or None).save(out)
+            self.say(f"pictures are in {out}")
+        elif self.out.is_terminal and not self.json:
+            self.out.print(in_terminal(pictures, columns))
+
+    def _describe(self, record: Mapping[str, Any], data: Dataset, hands: Deal | None) -> None:
+        found = record if hands is None else record["data"]
+        self.out.print(headline(found), soft_wrap=True)
+        self.out.print(classes_table(found))
+        if hands is not None:
+            self.out.print("Samples of each class, by learner")
+            self.out.print(dealt_table(hands, data.labels))
+            self.out.print(
+                "How far a learner's distributions are from the federation's (total variation, mean of learners)"
+            )
+            self.out.print(distances_table(record["distances"]))
+            self.out.print(case_in_words(hands), soft_wrap=True)
+
     def print(self, table: Table) -> None:
         """Any table."""
         self.out.print(table)
@@ -139,9 +191,13 @@ class _Said(logging.Handler):
     def __init__(self, screen: Screen) -> None:
         super().__init__()
         self.screen = screen
+        self.told: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.screen.say(record.getMessage())
+        said, wanted = record.getMessage(), record.levelno > logging.INFO or not self.screen.json
+        if wanted and said not in self.told:  # every method of a comparison has the same data
+            self.told.add(said)
+            self.screen.say(said)
 
 
 def in_words(outcome: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.learner import Blueprint, Row
+from consilience.schedules import Schedule, value_at
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Members:
     stop: NDArray[np.int64]
     even: np.ndarray  # whether all learners of the federation have equally many samples
     index: np.ndarray  # all learners' samples, as positions in the training set
+    shared: NDArray[np.bool_] | None = None  # for each of them, whether it may enter what is put up; None if all may
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -39,7 +41,7 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class LocalWork:
     """Local work in a round."""
 
     batch_size: int
@@ -55,9 +57,19 @@ class CohortPlan:
     role: str
     blueprint: Blueprint
     members: Members
-    schedule: Schedule
+    work: LocalWork
     parameters: int  # how many a learner has
-    settings: Mapping[str, np.ndarray] = field(default_factory=dict)  # what varies, by part of the row, one value a row
+    settings: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """What is a learner's own, by part of the row: one number, or a schedule of them, a row."""
+
+    def settings_at(self, round_: int) -> dict[str, np.ndarray]:
+        """What is a learner's own in a round, by part of the row, (rows,)."""
+        return {key: np.array([value_at(v, round_) for v in values]) for key, values in self.settings.items()}
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether any of it changes with the rounds."""
+        return any(isinstance(value, Schedule) for values in self.settings.values() for value in values)
 
 
 @dataclass
@@ -75,6 +87,11 @@ class Cohort:
         """Where one learner's samples lie in the training set."""
         members = self.plan.members
         return members.index[members.start[number] : members.stop[number]]
+
+    def shared(self, number: int) -> np.ndarray | None:
+        """Which of them may enter what one learner puts up; None where all may."""
+        members = self.plan.members
+        return None if members.shared is None else members.shared[members.start[number] : members.stop[number]]
 
 
 def stacked_shapes(template: Row, rows: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:

@@ -43,11 +43,18 @@ class Comparison:
 def configured(config: Config, method: str) -> Config:
     """The configuration for one of the methods, given as NAME or NAME:KEY=VALUE:KEY=VALUE.
 
-    Settings of the configuration's own method apply only where it is that one.
+    Settings of the configuration's own method, and the exchanges its groups name, apply only where it is that one.
     """
-    own = method_table(method)
-    settings = config.method.settings if config.method.name == own["name"] else {}
-    return make_config(config.model_dump(exclude_none=True) | {"method": {**settings, **own}})
+    own, given = method_table(method), config.model_dump(exclude_none=True)
+    if config.method.name == own["name"]:
+        return make_config(given | {"method": {**config.method.settings, **own}})
+    for group in given["groups"].values():
+        for key in ("method", "exchanges"):
+            group.pop(key, None)
+        for key in ("gives", "listens"):
+            if not isinstance(group[key], bool):
+                del group[key]
+    return make_config(given | {"method": own})
 
 
 def _folder_name(method: str) -> str:
@@ -83,7 +90,7 @@ def reopen(folder: Path) -> Comparison:
 
 def new_folder(config: Config, what: str) -> Path:
     """A folder under `runs/` that nobody has yet."""
-    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.data}-{what}"
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.data_name}-{what}"
     tries = [base, *(base.with_name(f"{base.name}-{i}") for i in range(2, 1000))]
     return next(path for path in tries if not path.exists())
 

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from consilience.config import Config
-from consilience.data import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.learner import Learner
 from consilience.simulation.cohort import CohortPlan
@@ -63,13 +62,13 @@ def settled(config: Config) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def open_engine(config: Config, scene: Scene, data: Dataset) -> LoopEngine | StackEngine:
+def open_engine(config: Config, scene: Scene) -> LoopEngine | StackEngine:
     """The engine asked for, or the one that is fastest for this."""
     if _stacks(config, scene):
-        engine = StackEngine(list(scene.plans), data)
+        engine = StackEngine(list(scene.plans), scene.data)
         log.info("%s", engine.room.in_words())
         return engine
-    return LoopEngine(list(scene.plans), data, _workers(config, scene))
+    return LoopEngine(list(scene.plans), scene.data, _workers(config, scene))
 
 
 def _stacks(config: Config, scene: Scene) -> bool:
@@ -113,5 +112,5 @@ def _workers(config: Config, scene: Scene) -> int:
 
 def _seconds(plan: CohortPlan) -> float:
     """What a round of a cohort takes on one core, within a factor of a few."""
-    samples = int(plan.members.sizes.sum()) * plan.schedule.epochs
-    return 1e-3 * samples / plan.schedule.batch_size + 5e-9 * samples * plan.parameters
+    samples = int(plan.members.sizes.sum()) * plan.work.epochs
+    return 1e-3 * samples / plan.work.batch_size + 5e-9 * samples * plan.parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -44,7 +45,7 @@ class Federation:
         if isinstance(channel, StandingMean):
             channel.put(members, tensors, weights, now)
         else:
-            channel.put(members, tensors, weights)
+            channel.put(members, tensors, weights, whole=True)
         return []
 
     def close(self, names: Iterable[str]) -> None:
@@ -59,13 +60,16 @@ class Federation:
         channel = self.channels[name]
         return channel.version if isinstance(channel, MovingMean) else 0
 
-    def answers(self, name: str, readers: np.ndarray, *when: int) -> tuple[Answer, np.ndarray]:
-        """Answers as the wire shows them, and which of them each reader gets: many may share one."""
+    def answers(self, name: str, readers: np.ndarray, *when: int, draw: int = 0) -> tuple[Answer, np.ndarray]:
+        """Answers as the wire shows them, and which of them each reader gets: many may share one.
+
+        draw: how many entries each reader takes out of a pool; 0 leaves it to the channel.
+        """
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
             return channel.answer().for_one(), np.zeros_like(readers)
         if isinstance(channel, EntryPool):
-            each = channel.answer(readers, self.seed, *when)
+            each = channel.answer(readers, self.seed, *when, draw=draw)
         elif channel.channel.scope == "oneself":
             each = channel.own(readers)
         else:
@@ -81,6 +85,17 @@ class Federation:
         for name, channel in self.channels.items():
             prefix = f"{name}."
             channel.load({k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)})
+
+
+def merged(offers: Iterable[Mapping[str, schema.Channel]]) -> dict[str, schema.Channel]:
+    """The channels of learners who agree on them; a pool has room for whoever puts most into it."""
+    found: dict[str, schema.Channel] = {}
+    for name, channel in (pair for channels in offers for pair in channels.items()):
+        before = found.get(name)
+        if isinstance(channel, schema.Pool) and isinstance(before, schema.Pool):
+            channel = replace(channel, keep=max(channel.keep, before.keep), draw=max(channel.draw, before.draw))
+        found[name] = channel
+    return found
 
 
 def _as_sent(answers: Answer, channel: schema.Channel) -> Answer:

@@ -1,4 +1,4 @@
-"""The run folder: `config.toml`, `metrics.jsonl` and the newest checkpoint. What is written is never lost.
+"""The run folder: `config.toml`, `data.json`, `metrics.jsonl` and the newest checkpoint. What is written is never lost.
 
 Files are replaced whole: a new one is written beside the old, brought to disk, and takes its name.
 """
@@ -24,6 +24,7 @@ from consilience.errors import CheckpointError, ConfigurationError, StorageError
 
 _POINTER = "checkpoint.json"
 _RESULT = "result.json"
+PROVENANCE = "data.json"
 Plan = TypeVar("Plan")
 
 
@@ -100,6 +101,11 @@ class RunFolder:
         """Keep what the run came to."""
         with storing(self.path / _RESULT):
             self._replace(_RESULT, json.dumps(summary, indent=1).encode())
+
+    def keep_provenance(self, found: Mapping[str, Any]) -> None:
+        """Keep where the data came from and how it was dealt out."""
+        with storing(self.path / PROVENANCE):
+            self._replace(PROVENANCE, json.dumps(found, indent=1).encode())
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

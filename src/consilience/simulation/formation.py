@@ -36,14 +36,17 @@ class Formation:
         self.learner, self.plan, self.data, self.even, self.pass_rows = learner, cohort.plan, data, even, pass_rows
         self.device = device = data.inputs.device
         self.state = {k: t.new_empty((rows, *t.shape[1:]), device=device) for k, t in cohort.state.items()}
-        self.index = torch.from_numpy(cohort.plan.members.index).to(device)
+        members = cohort.plan.members
+        self.index = torch.from_numpy(members.index).to(device)
+        marks = None if members.shared is None else torch.from_numpy(members.shared).to(device, learner.dtype)
+        self.shared = marks  # 1 where a sample may enter what is put up
         self.seats = torch.zeros((5, rows), dtype=torch.int64, device=device)
         self.seed, self.who, self.start, self.size, self.steps = self.seats
         self.rows, self.home = np.zeros(0, dtype=np.int64), cohort.state["step"].device
-        self.longest, schedule = int(cohort.plan.members.sizes.max()), cohort.plan.schedule
-        self.most = len(widths(self.longest, schedule.batch_size, schedule.epochs, even=even, least=schedule.least))
+        self.longest, work = int(cohort.plan.members.sizes.max()), cohort.plan.work
+        self.most = len(widths(self.longest, work.batch_size, work.epochs, even=even, least=work.least))
         self.round, self.at = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
-        self.chosen = torch.zeros((self.most, rows, schedule.batch_size), dtype=torch.int64, device=device)
+        self.chosen = torch.zeros((self.most, rows, work.batch_size), dtype=torch.int64, device=device)
         self.active = torch.zeros((self.most, rows), dtype=torch.bool, device=device)
         self.losses = torch.zeros((rows, 1 + len(learner.exchanges)), dtype=torch.float64, device=device)
         self.summed = None if learner.all_trained else torch.zeros_like(self.state["parameters"])
@@ -72,11 +75,11 @@ class Formation:
 
     def _seat(self, plan: CohortPlan, rows: np.ndarray) -> None:
         """Who sits where, what batches that makes, and whether some have fewer: known here, so nothing asks the GPU."""
-        members, schedule = plan.members, plan.schedule
-        sizes, batch = members.sizes[rows], schedule.batch_size
+        members, work = plan.members, plan.work
+        sizes, batch = members.sizes[rows], work.batch_size
         who = members.seed[rows], members.learner[rows], members.start[rows], sizes, -(-sizes // batch)
         self.seats.copy_(torch.from_numpy(np.stack(who)))
-        self.widths = widths(int(sizes.max()), batch, schedule.epochs, even=self.even, least=schedule.least)
+        self.widths = widths(int(sizes.max()), batch, work.epochs, even=self.even, least=work.least)
         self.ragged = bool((sizes.max() - 1) // batch != (sizes.min() - 1) // batch)
         self.rows, self.places = rows, torch.from_numpy(rows).to(self.home)
         self.everybody = np.array_equal(rows, np.arange(len(members)))
@@ -94,7 +97,7 @@ class Formation:
 
     def train(self) -> None:
         """A round's local steps."""
-        if self.plan.schedule.reset:
+        if self.plan.work.reset:
             for key in ("step", *(f"optimiser.{s}" for s in self.learner.optimiser.slots)):
                 self.state[key].zero_()
         self.graphs.run("deal", self._deal)
@@ -104,15 +107,15 @@ class Formation:
 
     def _average(self) -> None:
         """Losses, and gradients of parts that exchanges own, as means over a learner's batches."""
-        taken = (self.steps * self.plan.schedule.epochs)[:, None]
+        taken = (self.steps * self.plan.work.epochs)[:, None]
         self.losses /= taken
         if self.summed is not None:
             self.summed /= taken
 
     def _deal(self) -> None:
         """Plan the round's batches."""
-        schedule = self.plan.schedule
-        steps = self.steps * schedule.epochs
+        work = self.plan.work
+        steps = self.steps * work.epochs
         positions = stacked_batches(
             self.seed,
             self.round,
@@ -121,8 +124,8 @@ class Formation:
             self.steps,
             self.longest,
             self.most,
-            schedule.batch_size,
-            schedule.epochs,
+            work.batch_size,
+            work.epochs,
         )
         self.chosen.copy_(self.index[self.start[:, None] + positions])
         self.active.copy_(torch.arange(self.most, device=self.device)[:, None] < steps)
@@ -210,8 +213,10 @@ class Formation:
     @torch.no_grad()
     def _represent(self) -> None:
         column = torch.arange(self.longest, device=self.device)
-        positions = self.index[self.start[:, None] + torch.minimum(column, self.size[:, None] - 1)]  # (rows, longest)
-        valid = (column < self.size[:, None]).to(self.learner.dtype)
+        places = self.start[:, None] + torch.minimum(column, self.size[:, None] - 1)  # (rows, longest)
+        positions, valid = self.index[places], (column < self.size[:, None]).to(self.learner.dtype)
+        if self.shared is not None:
+            valid = valid * self.shared[places]
         seen = self._each(self._seen)(self.data.inputs[positions], self.data.targets[positions], valid)
         if not self.seen:
             self.seen = _copied(seen)

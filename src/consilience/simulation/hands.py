@@ -82,7 +82,7 @@ class Hands:
         clock, right, bad = Clock(self.data.inputs.device), None, ""
         losses = torch.zeros(1 + len(learner.exchanges))
         if job.train:
-            if cohort.plan.schedule.reset:
+            if cohort.plan.work.reset:
                 learner.forget_optimiser()
             size = int(cohort.plan.members.sizes[number])
             with self._drawing(cohort, number, job.round):
@@ -112,17 +112,17 @@ class Hands:
             generator.set_state(before)
 
     def _batches(self, cohort: Cohort, learner: Learner, number: int, round_: int) -> Iterator[Batch]:
-        members, schedule = cohort.plan.members, cohort.plan.schedule
+        members, work = cohort.plan.members, cohort.plan.work
         seed, who = int(members.seed[number]), int(members.learner[number])
         planned = batches(
             seed,
             round_,
             who,
             int(members.sizes[number]),
-            schedule.batch_size,
-            schedule.epochs,
+            work.batch_size,
+            work.epochs,
             even=bool(members.even[number]),
-            least=schedule.least,
+            least=work.least,
         )
         samples = cohort.samples(number)
         for step, positions in enumerate(planned):
@@ -148,7 +148,9 @@ class Hands:
         draws = {e.name: self._draws(e, e.sample_draws, len(positions), *where) for e in active if e.sample_draws}
         if learner.looks(received):
             samples = torch.from_numpy(positions).to(self.data.inputs.device)
-            seen = learner.represent(self.data.inputs[samples], self.data.targets[samples])
+            valid = cohort.shared(number)
+            marks = None if valid is None else torch.from_numpy(valid).to(samples.device, learner.dtype)
+            seen = learner.represent(self.data.inputs[samples], self.data.targets[samples], marks)
         else:
             seen = learner.nothing()
         clock.lap("represent")

@@ -7,14 +7,16 @@ import re
 
 import numpy as np
 
+from consilience.config import Config
 from consilience.data import Dataset
 from consilience.method import Method
+from consilience.models import own
 
 _STRIDE = 101  # every so many values of the inputs: enough to notice other data, and quick for any
 
 
-def marks(data: Dataset, method: Method) -> dict[str, str]:
-    """A short digest of the data and one of the method; models are known by the shapes of their weights."""
+def marks(data: Dataset, method: Method, config: Config) -> dict[str, str]:
+    """A short digest of the data, of the method and of files that make models; others are known by their shapes."""
     arrays: tuple[np.ndarray, ...] = (
         data.targets,
         data.test_targets,
@@ -22,7 +24,12 @@ def marks(data: Dataset, method: Method) -> dict[str, str]:
         data.test_inputs.reshape(-1)[::_STRIDE],
     )
     roles = re.sub(r" at 0x[0-9a-f]+", "", f"{dict(method.roles)} {dict(method.members)}")  # where it lies in memory
-    return {"data": _digest(*map(_bytes, arrays)), "method": _digest(roles.encode())}
+    files = [name for name in config.models if own.is_path(name)]
+    return {
+        "data": _digest(*map(_bytes, arrays)),
+        "method": _digest(roles.encode()),
+        **({"model": _digest(*(own.digest(name).encode() for name in files))} if files else {}),
+    }
 
 
 def _bytes(array: np.ndarray) -> bytes:

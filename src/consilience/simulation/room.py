@@ -77,7 +77,7 @@ class Needs:
     """What a learner of a cohort takes, in bytes: its state, a step, and a sample seen in a pass."""
 
     def __init__(self, learner: Learner, plan: CohortPlan) -> None:
-        self.model, self.batch = learner.task.model, plan.schedule.batch_size
+        self.model, self.batch = learner.task.model, plan.work.batch_size
         self.state = sum(t.nbytes for t in learner.template().values())
         kept, largest = _kept(learner, self.batch)
         self.sample = max(kept // self.batch, 1)

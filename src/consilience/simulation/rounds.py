@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from consilience import schema
 from consilience.channels import Answer, span
 from consilience.errors import TrainingError
 from consilience.evaluation import accuracy
-from consilience.exchanges.base import Exchange
 from consilience.learner import Learner, Row
 from consilience.simulation.answers import Answers, Fresh
 from consilience.simulation.engine import Engine
 from consilience.simulation.examine import examine
-from consilience.simulation.federation import Federation
+from consilience.simulation.federation import Federation, merged
 from consilience.simulation.jobs import Done, Job, Learn, Receive, Work
 from consilience.simulation.plan import Presence, presences
 from consilience.simulation.record import Record, blank, share_out, terms_of
@@ -36,11 +37,11 @@ class Rounds:
         self.scene, self.engine = scene, engine
         self.learners = engine.learners
         self.traffic = [Traffic(learner.channels) for learner in self.learners]
+        self.trades = [frozenset(learner.channels) for learner in self.learners]  # all exchanges of each cohort
+        self.hears = [learner.hearing for learner in self.learners]
         names = [[e.name for e in learner.exchanges] for learner in self.learners]
         self.answers = Answers(names, [len(c.plan.members) for c in engine.cohorts])
         self.federations: list[Federation] = []
-        roles = np.array([scene.method.role_of(m) for m in range(scene.learners)])
-        self.acting = {role: roles == role for role in scene.roles}  # (learners,) who has the role
         self.round = 0
         self.diverged: dict[int, str] = {}
         """Federations of a sweep in which something is no number any more, and since when; the others go on."""
@@ -51,12 +52,12 @@ class Rounds:
     def begin(self) -> Record:
         """Give learners their first weights, open the channels, and let eager exchanges put up what is untrained."""
         commons = self._first_weights()
-        channels = {name: c for learner in self.learners for name, c in learner.channels.items()}
+        channels = merged([learner.channels for learner in self.learners])
         for f, seed in enumerate(self.scene.seeds):
             self.federations.append(Federation(seed, channels, self.scene.learners, commons[f], self.engine.like))
         record, everybody = self._blank(), np.ones((self.scene.federations, self.scene.learners), dtype=bool)
         # Before anything was put: zeros with count 0, or the common values at the start.
-        news, fresh = self._answers(tuple(channels), everybody)
+        news, fresh = self._answers(tuple(channels), everybody, self.trades)
         self.answers.hold(fresh)
         self.engine.learn(Learn(news))
         for role in self.scene.roles:
@@ -67,7 +68,7 @@ class Rounds:
         """Fill the learners' rows; return the common values of each federation's moving means."""
         commons: list[dict[str, dict[str, Tensor]]] = [{} for _ in self.scene.seeds]
         for cohort, learner in zip(self.engine.cohorts, self.learners, strict=True):
-            members, settings = cohort.plan.members, cohort.plan.settings
+            members, settings = cohort.plan.members, cohort.plan.settings_at(0)
             for f in np.unique(members.federation):
                 learner.wear(learner.initial(self.scene.common_seed(f)))
                 commons[f] |= {e.name: c for e in learner.exchanges if (c := learner.common(e))}
@@ -98,6 +99,7 @@ class Rounds:
     def play(self, evaluate: bool) -> Record:
         """One whole round."""
         self.round += 1
+        self._follow_schedules()
         record, scene = self._blank(), self.scene
         present = presences(scene.seeds, self.round, scene.learners, scene.participation, scene.offline)
         self._catch_up(present, record)
@@ -108,16 +110,21 @@ class Rounds:
         record["participated"][:] = self.took_part = present.participates
         return record
 
+    def _follow_schedules(self) -> None:
+        """Weights and rates that change with the rounds become what they are in this one."""
+        for cohort in self.engine.cohorts:
+            for key, values in cohort.plan.settings_at(self.round).items() if cohort.plan.scheduled else ():
+                cohort.state[key].copy_(torch.from_numpy(values))
+
     def _act(self, role: str, present: Presence, record: Record, *, train: bool, evaluate: bool = False) -> None:
         """One role's part of a round: work, put, close, and answers to everybody who listens."""
         started, spent = time.perf_counter(), defaultdict[str, float](float)
-        exchanges = self.scene.method.roles[role].exchanges
-        names = tuple(e.name for e in exchanges if self._active(e, train))
+        putting = [self._putting(i, train) if c.plan.role == role else () for i, c in enumerate(self.engine.cohorts)]
+        names = tuple(dict.fromkeys(name for put in putting for name in put))
         if not train and not names:
             return
-        self._expect(role, present, names)
-        before_merge = evaluate and any(e.changes_model for e in exchanges)
-        for job, done in self.engine.run(self._jobs(role, present, names, train, before_merge)):
+        self._expect(present, putting, names)
+        for job, done in self.engine.run(self._jobs(role, present, putting, train, evaluate)):
             assert isinstance(job, Work)
             self._note(job, done, record, spent)
             self._put(job)
@@ -128,25 +135,40 @@ class Rounds:
         self._answer(names, present.exchanges, record)
         record["wall.exchange"] += time.perf_counter() - started
 
-    def _active(self, exchange: Exchange, train: bool) -> bool:
-        return exchange.contributes and (self.round % exchange.every == 0 if train else exchange.eager)
+    def _putting(self, cohort: int, train: bool) -> tuple[str, ...]:
+        """The exchanges a cohort puts something up to this time."""
+        learner = self.learners[cohort]
+        due = [e for e in learner.exchanges if (self.round % e.every == 0 if train else e.eager)]
+        return tuple(e.name for e in due if e.name in learner.giving)
 
-    def _expect(self, role: str, present: Presence, names: tuple[str, ...]) -> None:
-        acting = self.acting[role]
-        for federation, exchanging in zip(self.federations, present.exchanges, strict=True):
-            for name in names:
-                federation.expect(name, np.flatnonzero(exchanging & acting))
+    def _expect(self, present: Presence, putting: Sequence[tuple[str, ...]], names: tuple[str, ...]) -> None:
+        for name in names:
+            gives = self._cohorts_with(name, putting) & present.exchanges
+            for federation, members in zip(self.federations, gives, strict=True):
+                federation.expect(name, np.flatnonzero(members))
 
-    def _jobs(self, role: str, present: Presence, names: tuple[str, ...], train: bool, evaluate: bool) -> list[Job]:
+    def _cohorts_with(self, name: str, named: Sequence[Collection[str]]) -> np.ndarray:
+        """(federations, learners): whose cohort is among those that name it."""
+        found: np.ndarray = np.array([name in names for names in named])[self.scene.cohort_of]
+        return found
+
+    def _jobs(
+        self, role: str, present: Presence, putting: Sequence[tuple[str, ...]], train: bool, evaluate: bool
+    ) -> list[Job]:
         jobs: list[Job] = []
         for i, cohort in enumerate(self.engine.cohorts):
-            if cohort.plan.role != role:
+            if cohort.plan.role != role or not (train or putting[i]):
                 continue
-            at = self._at(i)
+            at, before_merge = self._at(i), evaluate and bool(self._changing(i))
             for rows in self.engine.cut(Work, i, np.flatnonzero(present.participates[at])):
-                up = present.online[at][rows]
-                jobs.append(Work(i, rows, self.round, self.answers.of(i, rows), names, up, train, evaluate))
+                up, held = present.online[at][rows], self.answers.of(i, rows)
+                jobs.append(Work(i, rows, self.round, held, putting[i], up, train, before_merge))
         return jobs
+
+    def _changing(self, cohort: int) -> list[str]:
+        """The exchanges whose answers change a cohort's models."""
+        learner = self.learners[cohort]
+        return [e.name for e in learner.exchanges if e.changes_model and e.name in learner.listening]
 
     def _at(self, cohort: int) -> At:
         members = self.engine.cohorts[cohort].plan.members
@@ -216,12 +238,12 @@ class Rounds:
         """Who did not take part last time hears first what was said meanwhile."""
         back = present.exchanges & ~self.took_part
         if back.any():
-            names = tuple(dict.fromkeys(e.name for e in self.scene.method.exchanges))
+            names = tuple(dict.fromkeys(name for heard in self.answers.held for name in heard))
             self._answer(names, back, record, catching_up=1)
 
     def _answer(self, names: tuple[str, ...], readers: np.ndarray, record: Record, catching_up: int = 0) -> None:
         """Answers to the readers (federations, learners), what they weigh, and what they change."""
-        news, fresh = self._answers(names, readers, catching_up)
+        news, fresh = self._answers(names, readers, self.hears, catching_up)
         for i, heard in enumerate(fresh):
             moved = self._moved(i, heard)
             for name, replies in moved.items():  # one that has not moved sends nothing, and must not undo local work
@@ -232,22 +254,27 @@ class Rounds:
         self._receive(fresh)
 
     def _answers(
-        self, names: tuple[str, ...], readers: np.ndarray, catching_up: int = 0
+        self, names: tuple[str, ...], readers: np.ndarray, hears: Sequence[Collection[str]], catching_up: int = 0
     ) -> tuple[dict[int, Answer], list[dict[str, np.ndarray]]]:
         news: dict[int, Answer] = {}
         fresh = self.answers.nothing_new()
         for name in names:
-            listens = np.array([name in cohort for cohort in fresh])[self.scene.cohort_of] & readers
-            for f, federation in enumerate(self.federations):
-                listening = np.flatnonzero(listens[f])
+            listens, draws = self._cohorts_with(name, hears) & readers, self._draws(name)
+            for f, draw in product(range(len(self.federations)), np.unique(draws)):
+                listening = np.flatnonzero(listens[f] & (draws[self.scene.cohort_of[f]] == draw))
                 if not listening.size:
                     continue
-                batch, which = federation.answers(name, listening, self.round, catching_up)
+                batch, which = self.federations[f].answers(name, listening, self.round, catching_up, draw=int(draw))
                 numbers = self.answers.keep(batch) + which
                 news[int(numbers.min())] = batch
                 for i in np.unique(cohorts := self.scene.cohort_of[f, listening]):
                     fresh[i][name][self.scene.row_of[f, listening[cohorts == i]]] = numbers[cohorts == i]
         return news, fresh
+
+    def _draws(self, name: str) -> np.ndarray:
+        """(cohorts,): how many entries of a pool each is sent at a time; 0 where it is none, or is not theirs."""
+        channels = [learner.channels.get(name) for learner in self.learners]
+        return np.array([channel.draw if isinstance(channel, schema.Pool) else 0 for channel in channels])
 
     def _moved(self, cohort: int, heard: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """How many replies of each moving mean the rows have not heard yet; 0 where they hear nothing."""
@@ -277,8 +304,8 @@ class Rounds:
 
     def _receive(self, fresh: Fresh) -> None:
         jobs: list[Job] = []
-        for i, learner in enumerate(self.learners):
-            news = {e.name: fresh[i][e.name] for e in learner.exchanges if e.changes_model}
+        for i in range(len(self.learners)):
+            news = {name: fresh[i][name] for name in self._changing(i)}
             if not news:
                 continue
             changed = np.flatnonzero(np.any([numbers >= 0 for numbers in news.values()], axis=0))

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import nn
 
+from consilience import schedules, schema
 from consilience.config import Config
-from consilience.data import Dataset, class_table, partition
-from consilience.errors import ConfigurationError
+from consilience.data import Dataset, class_table
+from consilience.data.deal import Deal, deal
+from consilience.errors import ConfigurationError, UnknownName
 from consilience.learner import Blueprint, Learner
-from consilience.method import Method
-from consilience.models import build
-from consilience.optimisers import build_optimiser
+from consilience.method import Method, Role
+from consilience.models import recipe
 from consilience.randomness import seed_of
-from consilience.simulation.cohort import CohortPlan, Members, Schedule
+from consilience.simulation.cast import Actor, Model
+from consilience.simulation.cohort import CohortPlan, LocalWork, Members
 from consilience.simulation.variants import Variants, variants_of
-
-Build = Callable[[], nn.Module]
-Model = str | Build
-"""A model by name, or whatever makes one."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 
@@ -43,6 +41,8 @@ class Scene:
     row_of: np.ndarray  # (federations, learners) and its row there
     counts: np.ndarray  # (federations, learners, classes) of a learner's samples
     test_counts: np.ndarray  # (classes,)
+    data: Dataset  # as learners have it
+    deals: tuple[Deal, ...]  # how it was dealt out, one a seed
 
     @property
     def federations(self) -> int:
@@ -76,22 +76,17 @@ class Scene:
 
 def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Model]) -> Scene:
     """Deal out the data, give everybody a role and a model, and refuse what cannot work together."""
-    learners = 1 if method.pooled else config.learners
-    models = models[:1] if method.pooled else models
-    if len(models) not in (1, learners):
-        raise ConfigurationError(f"{len(models)} models for {learners} learners: give one for all, or one for each")
+    variants = variants_of(config, method, models)
+    learners = len(variants.cast[0])
     _check_roles(method, learners)
-    variants = variants_of(config, method)
     once = range(config.seed, config.seed + config.seeds)
+    deals = [_deal(config, method, data, seed) for seed in once]
+    dealt, parts = _joined(data, deals, learners)
     seeds = tuple(once) * variants.count
-    parts = [_deal(config, data, learners, seed) for seed in once] * variants.count
-    counts = np.stack([class_table(data.targets, p, data.classes) for p in parts[: len(once)]] * variants.count)
-    groups: dict[tuple[str, Model], list[int]] = {}
-    for who in range(learners):
-        groups.setdefault((method.role_of(who), models[who % len(models)]), []).append(who)
-    made = [
-        _plan(config, method, variants, data, role, model, who, seeds, parts) for (role, model), who in groups.items()
-    ]
+    kinds: dict[str, list[int]] = {}
+    for who, actor in enumerate(variants.cast[0]):
+        kinds.setdefault(actor.kind, []).append(who)
+    made = [_plan(config, variants, dealt, who, seeds, parts * variants.count) for who in kinds.values()]
     plans = tuple(plan for plan, _ in made)
     cohort_of, row_of = np.zeros((2, len(seeds), learners), dtype=np.int64)
     for i, plan in enumerate(plans):
@@ -108,8 +103,10 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         plans,
         cohort_of,
         row_of,
-        counts,
+        np.stack([class_table(dealt.targets, p, data.classes) for p in parts] * variants.count),
         np.bincount(data.test_targets, minlength=data.classes),
+        dealt,
+        tuple(deals),
     )
 
 
@@ -125,52 +122,98 @@ def _check_roles(method: Method, learners: int) -> None:
         raise ConfigurationError(f"method {method.name!r}: nobody of {learners} learners has the role {min(idle)!r}")
 
 
-def _deal(config: Config, data: Dataset, learners: int, seed: int) -> list[np.ndarray]:
-    how = "iid" if learners == 1 else config.partition
-    return partition(data.targets, learners, how, np.random.default_rng(seed_of("partition", seed)))
+def _deal(config: Config, method: Method, data: Dataset, seed: int) -> Deal:
+    """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
+    alone = method.pooled and config.shift == "none"
+    learners, how = (1, "iid") if alone else (config.learners, config.partition)
+    return deal(data, learners, partition=how, shift=config.shift, seed=seed)
+
+
+def _joined(data: Dataset, deals: Sequence[Deal], learners: int) -> tuple[Dataset, list[list[np.ndarray]]]:
+    """All seeds' deals over one training set: the data itself, or where learners change it one copy a seed."""
+    parts = [d.parts if learners > 1 else [np.sort(np.concatenate(d.parts))] for d in deals]
+    if all(d.inputs is data.inputs and d.targets is data.targets for d in deals):
+        return data, parts
+    n = len(data.targets)
+    copies = replace(
+        data,
+        inputs=np.concatenate([d.inputs for d in deals]) if len(deals) > 1 else deals[0].inputs,
+        targets=np.concatenate([d.targets for d in deals]),
+        share=None if data.share is None else np.tile(data.share, len(deals)),
+    )
+    return copies, [[part + k * n for part in mine] for k, mine in enumerate(parts)]
 
 
 def _plan(
     config: Config,
-    method: Method,
     variants: Variants,
     data: Dataset,
-    role: str,
-    model: Model,
     learners: list[int],
     seeds: tuple[int, ...],
     parts: list[list[np.ndarray]],
 ) -> tuple[CohortPlan, Learner]:
+    """Learners of one kind, in every federation."""
+    actor = variants.cast[0][learners[0]]
+    model = actor.model
     name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
+    rows = [(f, who) for f in range(len(seeds)) for who in learners]
+    cast = [variants.cast[f * variants.count // len(seeds)][who] for f, who in rows]
+    settings = _own(cast)
     blueprint = Blueprint(
-        build=partial(build, model, data.shape, data.classes) if isinstance(model, str) else model,
-        role=method.roles[role],
-        optimiser=build_optimiser(config.optimiser, config.lr, config.momentum, config.weight_decay),
+        build=recipe(model, data.shape, data.classes, config.width) if isinstance(model, str) else model,
+        role=actor.role,
+        optimiser=actor.optimiser,
         shape=data.shape,
         model=name,
         dtype=DTYPES[config.precision],
         device=config.device,
         half=config.precision == "bf16",
-        varied=variants.varied(role),
+        varied=_by_owner(settings),
     )
-    members, learner = _members(learners, seeds, parts), Learner(blueprint)
+    members, learner = _members(rows, cast, seeds, parts, data), Learner(blueprint)
     least = _least_batch(learner, members, data.classes)
-    if config.batch_size < least:
+    if actor.batch_size < least:
         raise ConfigurationError(
-            f"batch_size is {config.batch_size}, and BatchNorm in model {name!r} needs at least {least} samples in a "
+            f"batch_size is {actor.batch_size}, and BatchNorm in model {name!r} needs at least {least} samples in a "
             f"batch; take larger batches or a model without BatchNorm"
         )
-    epochs = method.roles[role].epochs or config.epochs
-    schedule = Schedule(config.batch_size, epochs, least, config.optimiser_state == "reset")
-    settings = variants.rows(role, members.federation * variants.count // len(seeds))
-    return CohortPlan(role, blueprint, members, schedule, learner.parameters.size, settings), learner
+    work = LocalWork(actor.batch_size, actor.epochs, least, config.optimiser_state == "reset")
+    named = {f"setting.{owner}.{setting}": values for (owner, setting), values in settings.items()}
+    return CohortPlan(actor.part, blueprint, members, work, learner.parameters.size, named), learner
 
 
-def _members(learners: list[int], seeds: tuple[int, ...], parts: list[list[np.ndarray]]) -> Members:
-    rows = [(f, who) for f in range(len(seeds)) for who in learners]
+def _own(cast: Sequence[Actor]) -> dict[tuple[str, str], tuple[float, ...]]:
+    """The numbers in which learners of a kind differ, or that change with the rounds: one a row."""
+    columns: dict[tuple[str, str], list[float]] = {}
+    for actor in cast:
+        for owner, name, value in actor.numbers():
+            columns.setdefault((owner, name), []).append(value)
+    return {
+        key: tuple(values)
+        for key, values in columns.items()
+        if len(set(values)) > 1 or isinstance(values[0], schedules.Schedule)
+    }
+
+
+def _by_owner(settings: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for owner, name in settings:
+        found[owner] = (*found.get(owner, ()), name)
+    return found
+
+
+def _members(
+    rows: list[tuple[int, int]],
+    cast: Sequence[Actor],
+    seeds: tuple[int, ...],
+    parts: list[list[np.ndarray]],
+    data: Dataset,
+) -> Members:
     samples = [np.sort(parts[f][who]) for f, who in rows]
     stops = np.cumsum([len(s) for s in samples])
     even = [len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
+    shared = [_shared(data, who, actor.role, mine) for (_, who), actor, mine in zip(rows, cast, samples, strict=True)]
+    marks = np.concatenate(shared)
     return Members(
         federation=np.array([f for f, _ in rows]),
         learner=np.array([who for _, who in rows]),
@@ -179,7 +222,35 @@ def _members(learners: list[int], seeds: tuple[int, ...], parts: list[list[np.nd
         stop=stops,
         even=np.array([even[f] for f, _ in rows]),
         index=np.concatenate(samples),
+        shared=None if marks.all() else marks,
     )
+
+
+def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray) -> np.ndarray:
+    """Which of a learner's samples may enter what it puts up; refused where something would carry them all the same."""
+    marks = np.ones(len(samples), dtype=bool) if data.share is None else data.share[samples]
+    withheld = [_class(data, name) for name in role.withheld]
+    marks = marks & ~np.isin(data.targets[samples], withheld)
+    telling = [e.name for e in role.exchanges if e.name in role.giving and not e.looks]
+    if telling and not marks.all():
+        raise ConfigurationError(
+            f"learner {who} has samples that are never to be shared, and {telling[0]!r} shares what was learned from "
+            f"all of them; leave it out with exchanges = [...], or do not give to it"
+        )
+    return marks
+
+
+def _class(data: Dataset, name: int | str) -> int:
+    """A class by its number or by what it is called."""
+    if isinstance(name, str):
+        if name not in data.labels:
+            raise UnknownName("class", name, data.labels or map(str, range(data.classes)), of=f"data {data.name!r}")
+        return data.labels.index(name)
+    if not 0 <= name < data.classes:
+        raise ConfigurationError(
+            f"never_share names class {name}; data {data.name!r} has classes 0 to {data.classes - 1}"
+        )
+    return name
 
 
 def _least_batch(learner: Learner, members: Members, classes: int) -> int:
@@ -224,13 +295,18 @@ def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
         for name, channel in learner.channels.items():
             j = first.setdefault(name, i)
             other = learners[j].channels[name]
-            if channel == other:
+            if _agreed(channel) == _agreed(other):
                 continue
             a, b = learners[j].task, learner.task
             raise ConfigurationError(
                 f"learners {who[j]} ({a.model}, d' = {a.width}) and {who[i]} ({b.model}, d' = {b.width}) cannot share "
                 f"{name!r}: {_difference(other.tensors, channel.tensors)}. {_way_out(name)}"
             )
+
+
+def _agreed(channel: schema.Channel) -> schema.Channel:
+    """What learners must agree on: how much each puts into a pool and takes out of it is its own affair."""
+    return replace(channel, keep=1, draw=1) if isinstance(channel, schema.Pool) else channel
 
 
 def _difference(a: object, b: object) -> str:

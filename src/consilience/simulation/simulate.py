@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -16,23 +17,29 @@ from typing import Any
 import torch
 from torch import nn
 
-from consilience.config import Config, make_config, method_table
-from consilience.data import Dataset, load
+from consilience.config import MODEL_OF, Config, make_config, method_table
+from consilience.data import Dataset, is_path, load
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
+from consilience.models import own
+from consilience.simulation.cast import Model
 from consilience.simulation.engine import Engine
 from consilience.simulation.engines import check_device, open_engine, settled
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.history import History
 from consilience.simulation.marks import marks
 from consilience.simulation.memory import device_peak_mb, held_mb
+from consilience.simulation.provenance import in_words, provenance
 from consilience.simulation.result import Result
 from consilience.simulation.rounds import Rounds
-from consilience.simulation.scene import Model, Scene, set_scene
+from consilience.simulation.scene import Scene, set_scene
+
+log = logging.getLogger("consilience")
 
 OnRound = Callable[[str, int, int, History], None]
 """Called after each round with the method's name, the round, how many there will be, and the history so far."""
+_PICTURE = 12  # pixels a side from which an image is worth convolutions
 _SAVE_SECONDS = 30.0  # between checkpoints; resuming gives the same bits from any of them
 
 
@@ -69,26 +76,71 @@ def simulate(
     if isinstance(method, Method) and config.variants:
         raise ConfigurationError("variants are made of a method's settings; give the method by its name")
     chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
-    watched = on_round is not None and sys.stderr.isatty()  # then a download shows how far it is
-    dataset = data if isinstance(data, Dataset) else _load(config, watched)
-    models = _models(model, config)
     check_device(config.device)
-    scene = set_scene(config, chosen, dataset, models)
+    watched = on_round is not None and sys.stderr.isatty()  # then a download shows how far it is
+    dataset = data if isinstance(data, Dataset) else load_data(config, watched)
+    config = with_model(config, dataset)
+    scene = set_scene(config, chosen, dataset, _models(model, config))
+    if folder is None:
+        log.info("%s", in_words(config, dataset, scene.deals[0]))
     if out is not None:
         folder = RunFolder.create(Path(out), config)
-    with settled(config), open_engine(config, scene, dataset) as engine:
-        return _Run(config, scene, engine, folder, on_round, marks(dataset, chosen)).go()
+        folder.keep_provenance(provenance(config, dataset, scene.deals))
+    with settled(config), open_engine(config, scene) as engine:
+        return _Run(config, scene, engine, folder, on_round, marks(dataset, chosen, config)).go()
 
 
-def rehearse(config: Config) -> None:
-    """Everything of a run but the work: what is wrong with the settings is told now."""
+def rehearse(config: Config) -> Config:
+    """Everything of a run but the work: what is wrong with the settings is told now. The settings as they will be."""
     check_device(config.device)
+    config = in_full(config)
     method = build_method(config.method.name, config.method.settings)
-    set_scene(config, method, _load(config, progress=False), _models(None, config))
+    data = load_data(config)
+    config = with_model(config, data)
+    set_scene(config, method, data, _models(None, config))
+    return config
 
 
-def _load(config: Config, progress: bool) -> Dataset:
-    return load(config.data, directory=config.data_dir, train=config.train, test=config.test, progress=progress)
+def load_data(config: Config, progress: bool = False) -> Dataset:
+    """The data a configuration asks for."""
+    return load(
+        config.data,
+        directory=config.data_dir,
+        train=config.train,
+        test=config.test,
+        progress=progress,
+        test_share=config.test_share,
+        image_size=config.image_size,
+        image_mode=config.image_mode,
+    )
+
+
+def with_model(config: Config, data: Dataset) -> Config:
+    """The configuration with a model that suits the data, where none was asked for."""
+    if config.model is not None:
+        return config
+    pictures = len(data.shape) == 3 and min(data.shape[1:]) >= _PICTURE
+    return config.model_copy(update={"model": MODEL_OF.get(config.data, "lenet5" if pictures else "mlp")})
+
+
+def in_full(config: Config) -> Config:
+    """Files and folders named in full, so that the run can be resumed from anywhere."""
+    changes: dict[str, Any] = {}
+    if config.data_dir:
+        changes["data_dir"] = str(Path(config.data_dir).expanduser().absolute())
+    if is_path(config.data):
+        changes["data"] = str(Path(config.data).expanduser().absolute())
+    if config.model:
+        changes["model"] = ",".join(_in_full(name) for name in config.model.split(","))
+    changes["groups"] = {
+        name: group.model_copy(update={"model": _in_full(group.model)}) if group.model else group
+        for name, group in config.groups.items()
+    }
+    return config.model_copy(update=changes)
+
+
+def _in_full(model: str) -> str:
+    return own.absolute(model) if own.is_path(model) else model
 
 
 def _resolve(
@@ -111,9 +163,7 @@ def _resolve(
     elif method is not None:
         given["method"] = {**method.settings, "name": method.name}
     resolved = make_config(given)
-    # A folder is named in full, so that the run can be resumed from anywhere.
-    folder = resolved.data_dir and str(Path(resolved.data_dir).expanduser().absolute())
-    return resolved.model_copy(update={"model": resolved.model_name, "data_dir": folder})
+    return resolved if isinstance(data, Dataset) else in_full(resolved)
 
 
 def _model_name(model: Model) -> str:

@@ -102,7 +102,7 @@ def _try(learner: Learner) -> None:
 
     def rest(row: Row, held: Any, inputs: Tensor, targets: Tensor) -> Tensor:
         received = {name: received_of(parts) for name, parts in held.items()}
-        putting = {e.name: received[e.name] for e in learner.exchanges if e.contributes}
+        putting = {e.name: received[e.name] for e in learner.exchanges if e.name in learner.giving}
         draws = {e.name: zeros(e.sample_draws) for e in learner.exchanges if e.sample_draws}
         with learner.dressed(row, *learner.tensors(row)):
             learner.contribute(learner.represent(inputs, targets), count, draws, putting)
