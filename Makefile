@@ -1,12 +1,13 @@
 # make run    the main job on the embedded data, from nothing
 # make test   the tests, from nothing
 # make check  lint, format, types, tests
+# make docs   the documentation as pages under site/
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: run test check lint format clean
+.PHONY: run test check lint format docs clean
 
 run: .venv/run
 	$(BIN)/consilience compare --seeds 2
@@ -26,6 +27,9 @@ format: .venv/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 # The stamps say what is installed: neither command installs twice, and the tools bring all that a run needs.
 define install
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -42,5 +46,5 @@ endef
 	touch .venv/run .venv/dev
 
 clean:
-	rm -rf .venv build .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build site .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -181,6 +181,7 @@ def compare(
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Run several methods on the same data and seeds, and print one table."""
+    from consilience.config import listed
     from consilience.report.terminal import Screen
     from consilience.simulation import compare as comparison
 
@@ -190,7 +191,7 @@ def compare(
         work = comparison.reopen(resume)
     else:
         wanted = _gather(config, set_, settings or {}, None)
-        names = [name.strip() for name in (COMPARED if methods is None else methods).split(",") if name.strip()]
+        names = listed(COMPARED if methods is None else methods)
         work = comparison.begin(wanted, names, out or comparison.new_folder(wanted, "compare"))
     summaries = []
     with _told_how_to_go_on(screen, work.folder):

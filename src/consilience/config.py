@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -180,9 +181,20 @@ class Config(BaseModel):
 
     @property
     def models(self) -> list[str]:
-        """Every model that is named: for all, for each, or for a group."""
-        grouped = [group.model for group in self.groups.values() if group.model]
-        return [*self.model_name.split(","), *grouped]
+        """The model of each learner."""
+        named, found = self.model_name.split(","), []
+        for who in range(self.learners):
+            group = self.group_of(who)
+            found.append((group and group[1].model) or named[who % len(named)])
+        return found
+
+    def kinds(self) -> dict[str, list[int]]:
+        """Learners by what sets them apart, their group or else their model; nothing where they are all alike."""
+        found: dict[str, list[int]] = {}
+        for who, model in enumerate(self.models):
+            group = self.group_of(who)
+            found.setdefault(group[0] if group else f"others ({model})" if self.groups else model, []).append(who)
+        return found if len(found) > 1 else {}
 
     @property
     def data_name(self) -> str:
@@ -264,6 +276,12 @@ def method_table(text: str) -> dict[str, Any]:
     if "name" in table:
         raise ConfigurationError(f"{text!r} names the method twice")
     return {**table, "name": name}
+
+
+def listed(text: str) -> list[str]:
+    """What stands between commas, but for those in brackets or quotes."""
+    parts = re.findall(r"""(?:[^,"'(]|"[^"]*"|'[^']*'|\([^)]*\)?)+""", text)
+    return [part.strip() for part in parts if part.strip()]
 
 
 def override(settings: dict[str, Any], text: str) -> None:

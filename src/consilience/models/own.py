@@ -78,7 +78,10 @@ def load_builder(name: str) -> Callable[..., nn.Module]:
             raise ConfigurationError(
                 f"{place.file}: {place.thing} gave {in_short(module)}, and must give a torch.nn.Module"
             )
-        return module if place.layer is None else split(module, place.layer)
+        try:
+            return module if place.layer is None else split(module, place.layer)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{place.file}: {error}") from None
 
     return build
 

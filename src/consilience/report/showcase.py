@@ -59,13 +59,13 @@ def distances_table(distances: dict[str, dict[str, Any]]) -> Table:
 
 
 def learners_grid(deal: Deal) -> np.ndarray:
-    """Pictures as learners have them, (learners, classes, channels, height, width): one of each class, or nothing."""
+    """Pictures as learners have them, (learners x classes, channels, height, width): one of each class, or a blank."""
     learners = deal.parts[:_LEARNERS]
-    grid = np.full((len(learners), deal.classes, *deal.inputs.shape[1:]), deal.inputs.min(), dtype=np.float32)
+    grid = np.full((len(learners), deal.classes, *deal.inputs.shape[1:]), np.nan, dtype=np.float32)
     for who, part in enumerate(learners):
         for label in np.unique(deal.targets[part]):
             grid[who, label] = deal.inputs[part[np.argmax(deal.targets[part] == label)]]
-    return grid
+    return grid.reshape(-1, *deal.inputs.shape[1:])
 
 
 def has_pictures(data: Dataset) -> bool:

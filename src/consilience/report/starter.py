@@ -71,8 +71,9 @@ def _method(config: Config) -> Iterator[str]:
         subsequent_indent="# ",
     )
     yield from ("[method]", f"name = {_toml(name)}", "")
-    yield f"# {build_method(name, own).summary} Its settings, as they are by default;"
-    yield '# a number may be a schedule: "ramp(0, 10, 20)" goes from 0 to 10 over 20 rounds, "cosine(...)" likewise.'
+    told = f"{build_method(name, own).summary} Its settings, as they are by default; a number may be a schedule: "
+    told += '"ramp(0, 10, 20)" goes from 0 to 10 over 20 rounds, "cosine(0, 10, 20)" too, slowly at both ends.'
+    yield from textwrap.wrap(told, 98, initial_indent="# ", subsequent_indent="# ")
     for key, value in settings_of(name).items():
         yield f"{key} = {_toml(own[key])}" if key in own else f"# {key} = {_toml(value)}"
 
@@ -85,10 +86,10 @@ def _groups(config: Config) -> Iterator[str]:
     yield "# [groups.clinic]"
     for key, field in GroupConfig.model_fields.items():
         if key != "method":
-            yield f"# {key} = {_toml(examples[key])}".ljust(32) + f"# {field.description}"
+            yield f"# {key} = {_toml(examples[key])}".ljust(30) + f"# {field.description}"
     yield from (
         "#",
-        "# [groups.clinic.method]".ljust(32) + f"# {GroupConfig.model_fields['method'].description}",
+        "# [groups.clinic.method]".ljust(30) + f"# {GroupConfig.model_fields['method'].description}",
         "# kd = 3",
     )
     for name, group in config.groups.items():

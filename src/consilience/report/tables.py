@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -17,8 +18,9 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     """One row a method: what it reaches, and what it costs."""
     first = summaries[0]
     title = (
-        f"{first['data']}, {first['model']}: {_count(max(s['learners'] for s in summaries), 'learner')}, "
-        f"{_count(first['rounds'], 'round')}, {_count(first['seeds'], 'seed')}"
+        f"{Path(first['data']).name}, {_models(first['model'])}: "
+        f"{_count(max(s['learners'] for s in summaries), 'learner')}, {_count(first['rounds'], 'round')}, "
+        f"{_count(first['seeds'], 'seed')}"
     )
     table = plain_table(title, CAPTION)
     table.add_column("method", min_width=12)
@@ -38,6 +40,30 @@ def comparison(summaries: Sequence[Summary]) -> Table:
             f"{s['seconds']['total']:.1f} s",
             style="bold" if mean is not None and mean == best else "",
         )
+    return table
+
+
+def kinds_table(summaries: Sequence[Summary]) -> Table:
+    """One row a kind of learners and a method: what those on their own terms reach, and what it costs them."""
+    table = plain_table("By kind of learner")
+    for heading in ("learners", "model", "method"):
+        table.add_column(heading)
+    for heading in ("accuracy\n%", "own\ndata", "up a\nround", "down a\nround"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    told = [s for s in summaries if s.get("kinds")]
+    twice = len({s["method"] for s in told}) < len(told)  # then settings tell them apart
+    for name in dict.fromkeys(name for s in told for name in s["kinds"]):
+        for i, s in enumerate(s for s in told if name in s["kinds"]):
+            kind = s["kinds"][name]
+            spread = kind["accuracy"]["std_seeds"]
+            table.add_row(
+                *((name, Path(kind["model"]).name) if i == 0 else ("", "")),
+                label(s["method"], s["settings"] if twice else {}),
+                _number(kind["accuracy"]["mean"]) + ("" if spread is None else f" ±{spread:4.1f}"),
+                _number(kind["accuracy_local"]["mean"]),
+                size(kind["bytes"]["up"]),
+                size(kind["bytes"]["down"]),
+            )
     return table
 
 
@@ -68,6 +94,11 @@ def sweep_table(outcomes: Sequence[Summary], most: int = 20) -> Table:
             style="bold" if rank == 0 else "",
         )
     return table
+
+
+def _models(names: str) -> str:
+    """Models without the way to their files."""
+    return ", ".join(Path(name).name for name in names.split(","))
 
 
 def label(method: str, settings: Mapping[str, Any]) -> str:

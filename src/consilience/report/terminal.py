@@ -27,7 +27,7 @@ from consilience.report.showcase import (
     headline,
     learners_grid,
 )
-from consilience.report.tables import comparison, label, plain_table, sweep_table
+from consilience.report.tables import comparison, kinds_table, label, plain_table, sweep_table
 from consilience.simulation.folder import storing
 from consilience.simulation.history import History
 from consilience.simulation.provenance import case_in_words, provenance
@@ -35,6 +35,7 @@ from consilience.simulation.result import best_of
 from consilience.simulation.simulate import load_data
 from consilience.simulation.sweep import TIDY
 
+_COLUMNS = 10  # pictures of each class
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -100,6 +101,8 @@ class Screen:
                 self.out.print(sweep_table(summary["variants"]))
         if plain := [summary for summary in summaries if "variants" not in summary]:
             self.out.print(comparison(plain))
+            if any(summary.get("kinds") for summary in plain):
+                self.out.print(kinds_table(plain))
 
     def show(self, summaries: Sequence[Mapping[str, Any]]) -> None:
         """One run, done."""
@@ -135,9 +138,9 @@ class Screen:
         if not has_pictures(data):
             self.say(f"samples of the shape {data.shape} make no pictures")
             return
-        grid = learners_grid(hands) if dealt else grid_of(data, 10)
-        rows = [f"learner {who}" for who in range(len(grid))] if dealt else list(data.labels)
-        pictures, columns = grid.reshape(-1, *data.shape), grid.shape[1]
+        pictures = learners_grid(hands) if dealt else grid_of(data, _COLUMNS)
+        columns = data.classes if dealt else _COLUMNS
+        rows = [f"learner {who}" for who in range(len(pictures) // columns)] if dealt else list(data.labels)
         if out is not None:
             with storing(out):
                 picture_grid(pictures, columns=columns, row_names=rows or None).save(out)

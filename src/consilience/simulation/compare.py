@@ -1,4 +1,4 @@
-"""Several methods on the same data, seeds and first weights, each in a run folder of its own."""
+"""Several methods on the same data and seeds, each in a run folder of its own."""
 
 from __future__ import annotations
 

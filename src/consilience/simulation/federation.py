@@ -88,14 +88,21 @@ class Federation:
 
 
 def merged(offers: Iterable[Mapping[str, schema.Channel]]) -> dict[str, schema.Channel]:
-    """The channels of learners who agree on them; a pool has room for whoever puts most into it."""
+    """The channels of learners who agree on them: with room for whoever puts most into a pool, and the wider bounds."""
     found: dict[str, schema.Channel] = {}
     for name, channel in (pair for channels in offers for pair in channels.items()):
-        before = found.get(name)
-        if isinstance(channel, schema.Pool) and isinstance(before, schema.Pool):
-            channel = replace(channel, keep=max(channel.keep, before.keep), draw=max(channel.draw, before.draw))
-        found[name] = channel
+        found[name] = _widened(channel, found[name]) if name in found else channel
     return found
+
+
+def _widened(one: schema.Channel, other: schema.Channel) -> schema.Channel:
+    tensors = {
+        k: replace(t, low=min(t.low, other.tensors[k].low), high=max(t.high, other.tensors[k].high))
+        for k, t in one.tensors.items()
+    }
+    if isinstance(one, schema.Pool) and isinstance(other, schema.Pool):
+        return replace(one, tensors=tensors, keep=max(one.keep, other.keep), draw=max(one.draw, other.draw))
+    return replace(one, tensors=tensors)
 
 
 def _as_sent(answers: Answer, channel: schema.Channel) -> Answer:

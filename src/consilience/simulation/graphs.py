@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from functools import cache
 
 import torch
 
@@ -11,6 +12,12 @@ from consilience.errors import first_sentence
 
 log = logging.getLogger("consilience")
 _WARM = 2  # times that work is done as it is before it is recorded: libraries choose their kernels then
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """One beside the usual stream, for everybody: libraries keep some memory for each stream they have seen."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class Graphs:
@@ -22,7 +29,7 @@ class Graphs:
         self._times: dict[Hashable, int] = {}
         self._recorded: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.on else None
-        self._beside = torch.cuda.Stream(device) if self.on else None  # type: ignore[no-untyped-call]
+        self._beside = _stream(device) if self.on else None
 
     def run(self, key: Hashable, work: Callable[[], None]) -> None:
         """Do the work: by itself at first, and where there is no GPU; then by replaying it."""

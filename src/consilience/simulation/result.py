@@ -59,7 +59,6 @@ class Result:
         history, config = self.history, self.config
         rounds = max(history.rounds, 1)
         moved = {way: history.total(f"bytes.{way}") for way in ("up", "down")}
-        later = {way: total - history.records[0][f"bytes.{way}"] for way, total in moved.items()}
         before = _spread(history.last("accuracy_before"))
         return {
             "method": config.method.name,
@@ -74,22 +73,45 @@ class Result:
             "accuracy": _spread(self.accuracy),
             "accuracy_local": _spread(history.last("accuracy_local")),
             "accuracy_before": before if before["mean"] is not None else None,
-            "bytes": {way: float(total.mean() / rounds) for way, total in later.items()},
+            "bytes": {way: float(total.mean() / rounds) for way, total in self._moved().items()},
             "message_bytes": self.message_bytes,
             "bytes_total": float(sum(total.sum() for total in moved.values()) / len(history.seeds)),
             "seconds": {"total": sum(history.seconds.values()), **history.seconds},
             "peak_memory_mb": self.peak_memory_mb,
             "peak_device_mb": self.peak_device_mb,
+            "kinds": self._kinds(),
             "diverged": list(self.diverged.values()),
             "finished": self.finished,
             "run": str(self.folder) if self.folder else None,
         }
 
+    def _kinds(self) -> dict[str, Any]:
+        """What learners of each kind came to, where they are not all alike."""
+        history, rounds, moved = self.history, max(self.history.rounds, 1), self._moved()
+        kinds = self.config.kinds() if history.learners == self.config.learners else {}
+        return {
+            name: {
+                "learners": who,
+                "model": ", ".join(dict.fromkeys(self.config.models[w] for w in who)),
+                "accuracy": _spread(self.accuracy[:, who]),
+                "accuracy_local": _spread(history.last("accuracy_local")[:, who]),
+                "bytes": {way: float(total[:, who].mean() / rounds) for way, total in moved.items()},
+            }
+            for name, who in kinds.items()
+        }
+
+    def _moved(self) -> dict[str, np.ndarray]:
+        """Bytes of each learner in all rounds, (seeds, learners), without those before the first."""
+        ways = {way: f"bytes.{way}" for way in ("up", "down")}
+        return {way: self.history.total(key) - self.history.records[0][key] for way, key in ways.items()}
+
     def table(self) -> str:
         """The last round in a few lines of text."""
-        from consilience.report.tables import comparison, plain_text
+        from consilience.report.tables import comparison, kinds_table, plain_text
 
-        return plain_text(comparison([self.summary()]))
+        summary = self.summary()
+        tables = [comparison([summary]), *([kinds_table([summary])] if summary["kinds"] else [])]
+        return "\n".join(map(plain_text, tables))
 
 
 def best_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

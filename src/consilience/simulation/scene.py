@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -305,8 +306,11 @@ def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
 
 
 def _agreed(channel: schema.Channel) -> schema.Channel:
-    """What learners must agree on: how much each puts into a pool and takes out of it is its own affair."""
-    return replace(channel, keep=1, draw=1) if isinstance(channel, schema.Pool) else channel
+    """What learners must agree on: neither how much each puts into a pool and takes out, nor what bounds its values."""
+    free = {name: replace(t, low=-math.inf, high=math.inf) for name, t in channel.tensors.items()}
+    if isinstance(channel, schema.Pool):
+        return replace(channel, tensors=free, keep=1, draw=1)
+    return replace(channel, tensors=free)
 
 
 def _difference(a: object, b: object) -> str:

@@ -308,7 +308,7 @@ class _Run:
             config=self.config,
             history=self.history,
             engine=self.engine.name,
-            model=self.config.model_name,
+            model=",".join(dict.fromkeys(self.config.models)),
             message_bytes={"up": traffic.up(names), "down": traffic.down(names)},
             peak_memory_mb=self.peak,
             peak_device_mb=self._device_peak(),

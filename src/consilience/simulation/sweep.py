@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.config import Config, make_config, parsed, place, setting_of
+from consilience.config import Config, listed, make_config, parsed, place, setting_of
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.simulation.folder import RunFolder, keep_plan, read_plan, refuse_taken, replace_file, storing
@@ -59,8 +59,7 @@ def _values(text: str) -> list[Any]:
     try:  # TOML knows which commas are inside a word
         return list(tomllib.loads(f"values = [{text}]")["values"])
     except tomllib.TOMLDecodeError:
-        parts = next(csv.reader([text], skipinitialspace=True))
-        return [parsed(part.strip()) for part in parts if part.strip()]
+        return [parsed(part) for part in listed(text)]
 
 
 @dataclass(frozen=True)
