@@ -360,8 +360,7 @@ def test_a_data_set_cannot_be_changed_and_is_compared_by_identity() -> None:
 
 
 def test_the_names_are_exact() -> None:
-    known = {"DATASETS", "Dataset", "about", "class_table", "is_path", "load", "partition"}
-    assert known <= set(consilience.data.__all__)
+    assert consilience.data.__all__ == ["DATASETS", "Dataset", "about", "class_table", "is_path", "load", "partition"]
     assert all(hasattr(consilience.data, name) for name in consilience.data.__all__)
     assert sorted(DATASETS) == ["cifar10", "digits", "fashion-mnist", "mnist"]
 

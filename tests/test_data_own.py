@@ -511,7 +511,7 @@ def test_progress_is_shown_only_when_asked(draw: Draw, capsys: pytest.CaptureFix
 
 
 def test_a_name_that_is_none_is_told_of_paths() -> None:
-    with pytest.raises(UnknownName, match=r"'cifar-10'. Did you mean 'cifar10'\?.*an \.npz file or to a folder"):
+    with pytest.raises(UnknownName, match=r"'cifar-10'. Did you mean 'cifar10'\?.*an \.npz file or a folder"):
         load("cifar-10")
 
 

@@ -330,3 +330,7 @@ SETTINGS: dict[str, tuple[list[str], str]] = {
 def test_terms_that_cannot_be_kept_are_refused(what: str, command: Command) -> None:
     asked, named = SETTINGS[what]
     refused(command("run", *asked, "--out", "mine"), named)
+
+
+def test_a_setting_of_the_method_is_pointed_to_where_it_belongs(command: Command) -> None:
+    refused(command("run", "--set", "kd=3", "--out", "mine"), "write --set method.kd=VALUE")

@@ -311,7 +311,20 @@ def _gather(
         given["method"] = {**(own if own.get("name") == wanted["name"] else {}), **wanted}
     for text in overrides or ():
         override(given, text)
+    _point_to_the_method(given, overrides or ())
     return make_config(given)
+
+
+def _point_to_the_method(given: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Refuse a method's setting that was given as if it were the run's, saying where it belongs."""
+    from consilience.config import setting_of
+    from consilience.methods import METHODS, settings_of
+
+    table = given.get("method", {})
+    name = table.get("name", "consilience") if isinstance(table, dict) else ""
+    for key in (setting_of(text)[0] for text in overrides):
+        if key not in Config.model_fields and name in METHODS and key in settings_of(name):
+            raise ConfigurationError(f"{key!r} is a setting of the method {name!r}; write --set method.{key}=VALUE")
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class ConsilienceError(Exception):
@@ -30,12 +31,17 @@ class ConfigurationError(ConsilienceError):
 class UnknownName(ConfigurationError):
     """A name nobody has heard of; the message names the nearest known one."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "") -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "", also: str = "") -> None:
         names = sorted(known)
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}.{hint} Known: {', '.join(names) or 'none'}")
+        listed = f"Known: {', '.join(names) or 'none'}"
+        super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}.{hint} {listed}{also and f'; {also}'}")
         self.kind, self.name, self.nearest = kind, name, near[0] if near else None
+        self._given = kind, name, tuple(names), of, also
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return UnknownName, self._given  # as it was made: it may come from a worker
 
 
 class DataError(ConsilienceError):

@@ -82,9 +82,7 @@ def _place(name: str) -> Path | None:
     if name in DATASETS:
         return None
     if not is_path(name):
-        error = UnknownName("data set", name, DATASETS)
-        error.args = (f"{error}; a path to an .npz file or to a folder of images works too",)
-        raise error
+        raise UnknownName("data set", name, DATASETS, also="a path to an .npz file or a folder of images works too")
     path = os.path.expanduser(name)  # asked by os.path: Path's own questions fail on names no disk could hold
     if not os.path.exists(path):
         raise DataError(f"{path}: there is no such file or folder; data is a path or one of {', '.join(DATASETS)}")

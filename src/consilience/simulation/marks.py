@@ -22,6 +22,7 @@ def marks(data: Dataset, method: Method, config: Config) -> dict[str, str]:
         data.test_targets,
         data.inputs.reshape(-1)[::_STRIDE],
         data.test_inputs.reshape(-1)[::_STRIDE],
+        *(() if data.share is None else (data.share,)),
     )
     roles = re.sub(r" at 0x[0-9a-f]+", "", f"{dict(method.roles)} {dict(method.members)}")  # where it lies in memory
     files = [name for name in config.models if own.is_path(name)]
