@@ -15,6 +15,7 @@ from consilience.data import Dataset, load
 from consilience.learner import Learner
 from consilience.methods import build_method
 from consilience.simulation import room as room_module
+from consilience.simulation.hands import data_arrays
 from consilience.simulation.room import Room, free_bytes
 from consilience.simulation.scene import set_scene
 
@@ -41,7 +42,9 @@ def room_of(data: Dataset, device: str = "cpu", method: str = "independent", **s
     config = make_config({"learners": 10, "batch_size": 4, **settings})
     plans = set_scene(config, build_method(method), data, config.model_name.split(",")).plans
     learners = [Learner(plan.blueprint) for plan in plans]
-    return Room(learners, [replace(p, blueprint=replace(p.blueprint, device=device)) for p in plans], data)
+    return Room(
+        learners, [replace(p, blueprint=replace(p.blueprint, device=device)) for p in plans], data_arrays(data, None)
+    )
 
 
 def bytes_for(room: Room, budget: float) -> int:

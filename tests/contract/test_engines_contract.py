@@ -99,8 +99,8 @@ def stage(
     chosen = method or build_method(config.method.name, config.method.settings)
     scene = set_scene(config, chosen, data, models or config.model_name.split(","))
     scene = with_own_settings(scene, varied) if varied else scene
-    plans, dealt = list(scene.plans), scene.data
-    with LoopEngine(plans, dealt, 0) if engine == "loop" else StackEngine(plans, dealt) as opened:
+    plans, dealt, own = list(scene.plans), scene.data, scene.own_tests
+    with LoopEngine(plans, dealt, 0, own) if engine == "loop" else StackEngine(plans, dealt, own) as opened:
         yield Rounds(scene, opened)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from consilience.data.partition import Indices, class_table, scheme_of
 from consilience.data.partition import partition as partitioned
 from consilience.data.shifts import ConceptShift, FeatureShift, shifts_of
 from consilience.randomness import key, seed_of
+
+_OF_TESTS = 2**31  # a seed that no deal has by default
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -57,6 +59,41 @@ def deal(data: Dataset, learners: int, *, partition: str = "iid", shift: str = "
         case=case_of(partition, shift, data.classes),
         classes=data.classes,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTests:
+    """Test samples as each learner would have them: turned as its own are, and called as it calls them."""
+
+    inputs: NDArray[np.float32]  # (learners, samples, *shape)
+    targets: Indices  # (learners, samples)
+    classes: int
+
+    def counts(self) -> Indices:
+        """How many samples of each class each learner is tested on, (learners, classes)."""
+        everybody = list(np.arange(self.targets.size).reshape(self.targets.shape))
+        return class_table(self.targets.reshape(-1), everybody, self.classes)
+
+
+def own_tests(data: Dataset, learners: int, *, shift: str, most: int = 1000) -> OwnTests | None:
+    """The first test samples, `most` at most, as `shift` has them at each learner; None where nothing is shifted.
+
+    They are the same whatever the seed of the deal.
+    """
+    shifts = {word: each for word, each in shifts_of(shift).items() if not each.idle}
+    if not shifts or learners == 1:
+        return None
+    tests = replace(data, inputs=data.test_inputs[:most], targets=data.test_targets[:most], share=None)
+    everything = [np.arange(len(tests.targets))]
+    inputs, targets = [], []
+    for who in range(learners):
+        strength = np.array([who / (learners - 1)])
+        concepts = {word: each for word, each in shifts.items() if isinstance(each, ConceptShift)}
+        features = {word: each for word, each in shifts.items() if isinstance(each, FeatureShift)}
+        inputs.append(_moved(tests.inputs, everything, strength, features, _OF_TESTS))
+        called = _confused(tests, concepts, _OF_TESTS)
+        targets.append(_renamed(called, everything, strength, concepts, data.classes, _OF_TESTS))
+    return OwnTests(np.stack(inputs), np.stack(targets), data.classes)
 
 
 def _confused(data: Dataset, concepts: Mapping[str, ConceptShift], seed: int) -> Indices:

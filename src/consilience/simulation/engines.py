@@ -65,10 +65,10 @@ def settled(config: Config) -> Iterator[None]:
 def open_engine(config: Config, scene: Scene) -> LoopEngine | StackEngine:
     """The engine asked for, or the one that is fastest for this."""
     if _stacks(config, scene):
-        engine = StackEngine(list(scene.plans), scene.data)
+        engine = StackEngine(list(scene.plans), scene.data, scene.own_tests)
         log.info("%s", engine.room.in_words())
         return engine
-    return LoopEngine(list(scene.plans), scene.data, _workers(config, scene))
+    return LoopEngine(list(scene.plans), scene.data, _workers(config, scene), scene.own_tests)
 
 
 def _stacks(config: Config, scene: Scene) -> bool:

@@ -25,14 +25,17 @@ def examine(scene: Scene, engine: Engine, record: Record) -> None:
         right = _right(engine, i, different)[like]  # (rows, classes)
         at = cohort.plan.members.federation, cohort.plan.members.learner
         record["accuracy"][at] = accuracy(right, scene.test_counts)
-        record["accuracy_local"][at] = accuracy(right, scene.test_counts, scene.shares[at])
+        counts = scene.test_counts
+        if scene.own_tests is not None:
+            right, counts = _right(engine, i, np.arange(len(like)), own=True), scene.own_tests.counts()[at[1]]
+        record["accuracy_local"][at] = accuracy(right, counts, scene.shares[at])
     elapsed = time.perf_counter() - started
     record["wall.evaluate"] += elapsed
     record["seconds.evaluate"] += elapsed / record["accuracy"].size
 
 
-def _right(engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:
-    jobs: list[Job] = [Evaluate(cohort, some) for some in engine.cut(Evaluate, cohort, rows)]
+def _right(engine: Engine, cohort: int, rows: np.ndarray, own: bool = False) -> np.ndarray:
+    jobs: list[Job] = [Evaluate(cohort, some, own) for some in engine.cut(Evaluate, cohort, rows)]
     found = [done.right for _, done in engine.run(jobs) if done.right is not None]
     return np.concatenate(found)
 

@@ -6,11 +6,15 @@ import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from consilience.data import Dataset
+from consilience.data.deal import OwnTests
 from consilience.exchanges.base import Contribution, Exchange, Received
 from consilience.learner import Batch, Learner
 from consilience.objectives import Objective
@@ -29,6 +33,22 @@ class Data:
     targets: Tensor
     test_inputs: Tensor
     test_targets: Tensor
+    own_inputs: Tensor  # (learners, samples, ...) test samples as each learner has them, or nothing
+    own_targets: Tensor
+
+    def tests(self, learner: Tensor | int | None = None) -> tuple[Tensor, Tensor]:
+        """Everybody's test samples and classes, or those of a learner, or of some side by side."""
+        if learner is None:
+            return self.test_inputs, self.test_targets
+        return self.own_inputs[learner], self.own_targets[learner]
+
+
+def data_arrays(data: Dataset, own: OwnTests | None) -> dict[str, NDArray[Any]]:
+    """The data everybody sees, before it is where they see it: by the names of `Data`."""
+    nothing = np.zeros((0, 0), dtype=np.float32), np.zeros((0, 0), dtype=np.int64)
+    inputs, targets = nothing if own is None else (own.inputs, own.targets)
+    shared = {key: getattr(data, key) for key in ("inputs", "targets", "test_inputs", "test_targets")}
+    return shared | {"own_inputs": inputs, "own_targets": targets}
 
 
 class Hands:
@@ -89,7 +109,7 @@ class Hands:
                 losses = learner.train(self._batches(cohort, learner, number, job.round), size, held)
         clock.lap("train")
         if job.evaluate:
-            right = learner.evaluate(self.data.test_inputs, self.data.test_targets).numpy(force=True)
+            right = learner.evaluate(*self.data.tests()).numpy(force=True)
         clock.lap("evaluate")
         if job.put and job.up[i]:
             bad = self._put(job, i, {name: held[name] for name in job.put}, clock)
@@ -182,6 +202,7 @@ class Hands:
         )
         for number in job.rows:
             learner.wear(cohort.row(int(number)))
-            right.append(learner.evaluate(self.data.test_inputs, self.data.test_targets).numpy(force=True))
+            who = int(cohort.plan.members.learner[number]) if job.own else None
+            right.append(learner.evaluate(*self.data.tests(who)).numpy(force=True))
         clock.lap("evaluate")
         return Done(right=np.stack(right), seconds=clock.each(len(job.rows)))

@@ -43,10 +43,11 @@ class Receive:
 
 @dataclass(frozen=True, eq=False)
 class Evaluate:
-    """Test some rows of a cohort."""
+    """Test some rows of a cohort, on the common test set or each on its own."""
 
     cohort: int
     rows: np.ndarray
+    own: bool = False
 
 
 @dataclass(frozen=True, eq=False)

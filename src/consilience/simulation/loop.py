@@ -9,18 +9,20 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience import schema
 from consilience.data import Dataset
+from consilience.data.deal import OwnTests
 from consilience.learner import Learner
 from consilience.simulation.arena import Arena, Shapes, plain
 from consilience.simulation.cohort import CohortPlan, stacked_shapes
-from consilience.simulation.hands import Hands
+from consilience.simulation.hands import Hands, data_arrays
 from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
 from consilience.simulation.team import Team, forget, portable, team_of
 from consilience.simulation.worker import assemble
@@ -39,21 +41,22 @@ class LoopEngine:
 
     name = "loop"
 
-    def __init__(self, plans: list[CohortPlan], data: Dataset, workers: int) -> None:
+    def __init__(self, plans: list[CohortPlan], data: Dataset, workers: int, own: OwnTests | None = None) -> None:
         device = torch.device(plans[0].blueprint.device)
         self.workers = workers if device.type == "cpu" and workers > 1 and portable(plans) else 0
         self.slots = self.workers * 2 + 2 if self.workers else 1
         learners = [Learner(plan.blueprint) for plan in plans]
         self.job_rows = [_rows_per_job(plan, learner) for plan, learner in zip(plans, learners, strict=True)]
-        shapes = self._shapes(plans, learners, data)
+        arrays = data_arrays(data, own)
+        shapes = self._shapes(plans, learners, arrays)
         self._team: Team | None = None
         if self.workers:
             arena = Arena(shapes)
             tensors = arena.tensors
         else:
             tensors = plain(shapes, device)
-        for key in ("inputs", "targets", "test_inputs", "test_targets"):
-            tensors[f"data.{key}"].copy_(torch.from_numpy(getattr(data, key)))
+        for key, array in arrays.items():
+            tensors[f"data.{key}"].copy_(torch.from_numpy(array))
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # one thread in any process, so that bits do not depend on their number
         self.hands: Hands = assemble(plans, tensors)
@@ -68,13 +71,11 @@ class LoopEngine:
             finally:
                 arena.close()
 
-    def _shapes(self, plans: list[CohortPlan], learners: list[Learner], data: Dataset) -> Shapes:
+    def _shapes(self, plans: list[CohortPlan], learners: list[Learner], data: Mapping[str, NDArray[Any]]) -> Shapes:
         dtype = plans[0].blueprint.dtype
         shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-            "data.inputs": (data.inputs.shape, dtype),
-            "data.targets": (data.targets.shape, torch.int64),
-            "data.test_inputs": (data.test_inputs.shape, dtype),
-            "data.test_targets": (data.test_targets.shape, torch.int64),
+            f"data.{key}": (array.shape, dtype if array.dtype.kind == "f" else torch.int64)
+            for key, array in data.items()
         }
         for i, (plan, learner) in enumerate(zip(plans, learners, strict=True)):
             stacked = stacked_shapes(learner.template(), len(plan.members))

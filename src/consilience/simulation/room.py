@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from consilience.data import Dataset
 from consilience.learner import EVALUATED_ROWS, Learner
 from consilience.simulation.cohort import CohortPlan
 
@@ -29,12 +30,14 @@ _VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
 class Room:
     """What fits: `rows` learners of each cohort at once, with their state at `home`."""
 
-    def __init__(self, learners: Sequence[Learner], plans: Sequence[CohortPlan], data: Dataset) -> None:
+    def __init__(
+        self, learners: Sequence[Learner], plans: Sequence[CohortPlan], data: Mapping[str, NDArray[Any]]
+    ) -> None:
         self.device = torch.device(plans[0].blueprint.device)
         self.free = free_bytes(self.device)
         self.passing = _PASS * self.free
         item = plans[0].blueprint.dtype.itemsize
-        self.data = (data.inputs.size + data.test_inputs.size) * item + (data.targets.size + data.test_targets.size) * 8
+        self.data = sum(array.size * (item if array.dtype.kind == "f" else 8) for array in data.values())
         self.needs = [Needs(learner, plan) for learner, plan in zip(learners, plans, strict=True)]
         self.counts = [len(plan.members) for plan in plans]
         self.state = sum(need.state * n for need, n in zip(self.needs, self.counts, strict=True))

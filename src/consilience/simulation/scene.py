@@ -14,7 +14,7 @@ from torch import nn
 from consilience import schedules, schema
 from consilience.config import Config
 from consilience.data import Dataset, class_table
-from consilience.data.deal import Deal, deal
+from consilience.data.deal import Deal, OwnTests, deal, own_tests
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.learner import Blueprint, Learner
 from consilience.method import Method, Role
@@ -24,6 +24,7 @@ from consilience.simulation.cast import Actor, Model
 from consilience.simulation.cohort import CohortPlan, LocalWork, Members
 from consilience.simulation.variants import Variants, variants_of
 
+_TESTED, _LEAST, _ALL_TESTED = 1000, 50, 200_000  # samples of a learner's own tests: at most, at least, of all
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 
 
@@ -43,6 +44,7 @@ class Scene:
     counts: np.ndarray  # (federations, learners, classes) of a learner's samples
     test_counts: np.ndarray  # (classes,)
     data: Dataset  # as learners have it
+    own_tests: OwnTests | None  # test samples as learners have theirs; None where they are like everybody's
     deals: tuple[Deal, ...]  # how it was dealt out, one a seed
 
     @property
@@ -107,6 +109,7 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         np.stack([class_table(dealt.targets, p, data.classes) for p in parts] * variants.count),
         np.bincount(data.test_targets, minlength=data.classes),
         dealt,
+        own_tests(data, learners, shift=config.shift, most=min(_TESTED, max(_LEAST, _ALL_TESTED // learners))),
         tuple(deals),
     )
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.data import Dataset
+from consilience.data.deal import OwnTests
 from consilience.errors import ConsilienceError
 from consilience.learner import Learner, Row
 from consilience.simulation.arena import plain
@@ -23,7 +24,7 @@ from consilience.simulation.bank import Bank, received_of, side_by_side
 from consilience.simulation.clock import Clock
 from consilience.simulation.cohort import Cohort, CohortPlan, stacked_shapes
 from consilience.simulation.formation import Formation, Put
-from consilience.simulation.hands import Data
+from consilience.simulation.hands import Data, data_arrays
 from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
 from consilience.simulation.room import Room, tidy_up
 from consilience.simulation.stackable import in_words
@@ -39,15 +40,16 @@ class StackEngine:
     name = "stack"
     processes: tuple[int, ...] = ()
 
-    def __init__(self, plans: list[CohortPlan], data: Dataset) -> None:
+    def __init__(self, plans: list[CohortPlan], data: Dataset, own: OwnTests | None = None) -> None:
         self.device, dtype = torch.device(plans[0].blueprint.device), plans[0].blueprint.dtype
         self.learners = [Learner(plan.blueprint) for plan in plans]
-        self.room = Room(self.learners, plans, data)
+        arrays = data_arrays(data, own)
+        self.room = Room(self.learners, plans, arrays)
         self.data = Data(
-            *(
-                torch.from_numpy(array).to(self.device, dtype if array.ndim > 1 else torch.int64)
-                for array in (data.inputs, data.targets, data.test_inputs, data.test_targets)
-            )
+            **{
+                key: torch.from_numpy(array).to(self.device, dtype if array.dtype.kind == "f" else torch.int64)
+                for key, array in arrays.items()
+            }
         )
         self.cohorts = [
             Cohort(plan, self._state(plan, learner)) for plan, learner in zip(plans, self.learners, strict=True)
@@ -262,24 +264,32 @@ class StackEngine:
 
         def work(entries: np.ndarray) -> None:
             state = self._rows(job.cohort, job.rows[entries])
-            right[entries] = self._right(job.cohort, state).numpy(force=True)
+            who = self.cohorts[job.cohort].plan.members.learner[job.rows[entries]] if job.own else None
+            right[entries] = self._right(job.cohort, state, who).numpy(force=True)
 
         self._in_parts(job.cohort, self.cut(Evaluate, job.cohort, np.arange(len(job.rows))), work)
         clock.lap("evaluate")
         return Done(right=right, seconds=clock.each(len(job.rows)))
 
     @torch.no_grad()
-    def _right(self, cohort: int, state: Row) -> Tensor:
-        """Test samples of each class told right, (rows, classes); so few rows at once that each sees enough samples."""
+    def _right(self, cohort: int, state: Row, who: np.ndarray | None = None) -> Tensor:
+        """Test samples of each class told right, (rows, classes); so few rows at once that each sees enough samples.
+
+        who: the learners of the rows, where each is tested on samples of its own.
+        """
         learner, rows = self.learners[cohort], self.room.test_rows(cohort, len(state["step"]))
-        samples = self.room.pass_rows(cohort, rows)
+        samples, own = self.room.pass_rows(cohort, rows), None if who is None else 0
 
-        def one(row: Row) -> Tensor:
+        def one(row: Row, inputs: Tensor, targets: Tensor) -> Tensor:
             with learner.dressed(row, *learner.tensors(row)):
-                return learner.evaluate(self.data.test_inputs, self.data.test_targets, samples)
+                return learner.evaluate(inputs, targets, samples)
 
-        parts = [{k: t[i : i + rows] for k, t in state.items()} for i in range(0, len(state["step"]), rows)]
-        return torch.cat([vmap(one)(part) for part in parts])
+        found = []
+        for i in range(0, len(state["step"]), rows):
+            part = {k: t[i : i + rows] for k, t in state.items()}
+            mine = None if who is None else torch.from_numpy(who[i : i + rows]).to(self.device)
+            found.append(vmap(one, in_dims=(0, own, own))(part, *self.data.tests(mine)))
+        return torch.cat(found)
 
     def _rows(self, cohort: int, rows: np.ndarray, leave: Callable[[str], bool] = lambda key: False) -> Row:
         """The state of some rows on the device, but for what may be left: the state itself where they are all there."""
