@@ -93,7 +93,8 @@ def test_the_published_setting_is_the_published_one() -> None:
 def test_mixed_architectures_have_one_width() -> None:
     config = experiment("mixed-architectures")
     assert config.width == 64
-    models = [config.group_of(who) for who in range(config.learners)]
+    members = config.members()
+    models = [members.get(who) for who in range(config.learners)]
     assert [found[1].model for found in models if found] == ["lenet5"] * 2 + ["mlp"] * 2 + ["resnet9"] * 2
     text = (EXPERIMENTS / "mixed-architectures.toml").read_text(encoding="utf-8")
     for model in ("lenet5", "mlp", "resnet9"):

@@ -160,40 +160,39 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _groups_fit(self) -> Config:
-        """Refuse groups of learners who are not there, or who are in two of them."""
-        taken: dict[int, str] = {}
+        self.members()
+        return self
+
+    def members(self) -> dict[int, tuple[str, GroupConfig]]:
+        """The group of each learner that is in one, and its name; refuses who is not there, or in two of them."""
+        found: dict[int, tuple[str, GroupConfig]] = {}
         for name, group in self.groups.items():
             for who in group.numbers(name):
                 if not 0 <= who < self.learners:
                     raise ConfigurationError(
                         f"groups.{name}.learners names learner {who}; there are learners 0 to {self.learners - 1}"
                     )
-                if who in taken:
+                if who in found:
                     raise ConfigurationError(
-                        f"learner {who} is in the groups {taken[who]!r} and {name!r}; one is enough"
+                        f"learner {who} is in the groups {found[who][0]!r} and {name!r}; one is enough"
                     )
-                taken[who] = name
-        return self
-
-    def group_of(self, learner: int) -> tuple[str, GroupConfig] | None:
-        """The group a learner is in, and its name; or None."""
-        return next(((n, g) for n, g in self.groups.items() if learner in g.numbers(n)), None)
+                found[who] = name, group
+        return found
 
     @property
     def models(self) -> list[str]:
         """The model of each learner."""
-        named, found = self.model_name.split(","), []
-        for who in range(self.learners):
-            group = self.group_of(who)
-            found.append((group and group[1].model) or named[who % len(named)])
-        return found
+        named, members = self.model_name.split(","), self.members()
+        own = [members[who][1].model if who in members else None for who in range(self.learners)]
+        return [model or named[who % len(named)] for who, model in enumerate(own)]
 
     def kinds(self) -> dict[str, list[int]]:
         """Learners by what sets them apart, their group or else their model; nothing where they are all alike."""
         found: dict[str, list[int]] = {}
+        members = self.members()
         for who, model in enumerate(self.models):
-            group = self.group_of(who)
-            found.setdefault(group[0] if group else f"others ({model})" if self.groups else model, []).append(who)
+            other = f"others ({model})" if self.groups else model
+            found.setdefault(members[who][0] if who in members else other, []).append(who)
         return found if len(found) > 1 else {}
 
     @property

@@ -121,7 +121,8 @@ def plain_table(title: str | None = None, caption: str | None = None) -> Table:
 
 CAPTION = (
     "Accuracy on the test set after the last round: mean over learners, ± standard deviation over seeds; own data: "
-    "weighted to each learner's own classes, and shifted like its own. Bytes: of a learner in a round; total: of a federation, both ways."
+    "weighted to each learner's own classes, and shifted like its own. Bytes: of a learner in a round; total: of a "
+    "federation, both ways."
 )
 
 

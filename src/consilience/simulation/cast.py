@@ -63,17 +63,15 @@ def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Actor]
         raise ConfigurationError(
             f"{len(models)} models for {config.learners} learners: give one for all, or one for each"
         )
-    found: dict[int, tuple[Method, str, GroupConfig]] = {}
-    for name, group in config.groups.items():
-        changed = with_settings(method, group.method)
-        found |= {who: (changed, name, group) for who in group.numbers(name)}
+    members = config.members()
+    changed = {name: with_settings(method, group.method) for name, group in config.groups.items()}
     actors = []
     for who in range(config.learners):
         part, model = method.role_of(who), models[who % len(models)]
         role = method.roles[part]
-        if who in found:
-            changed, name, group = found[who]
-            role, model = _on_own_terms(changed.roles[part], name, group), group.model or model
+        if who in members:
+            name, group = members[who]
+            role, model = _on_own_terms(changed[name].roles[part], name, group), group.model or model
         actors.append(_actor(config, method, part, model, role))
     return actors
 

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -105,7 +106,9 @@ class RunFolder:
     def keep_provenance(self, found: Mapping[str, Any]) -> None:
         """Keep where the data came from and how it was dealt out."""
         with storing(self.path / PROVENANCE):
-            self._replace(PROVENANCE, json.dumps(found, indent=1).encode())
+            text = json.dumps(found, indent=1)
+            rows = re.sub(r"\[[^][{}]*\]", lambda row: re.sub(r"\s+", " ", row[0]), text)  # a row of numbers in a line
+            self._replace(PROVENANCE, rows.encode())
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
