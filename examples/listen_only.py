@@ -43,7 +43,7 @@ def main() -> None:
     up, down = (together.history.total(f"bytes.{way}").mean(0) for way in ("up", "down"))  # (learners,)
     print("group       terms        independent %  together %  kB up  kB down")
     for name in GROUPS:
-        who = together.config.groups[name].numbers(name)
+        who = together.config.groups[name].numbers(name, together.config.learners)
         before, after = (result.accuracy[:, who].mean() for result in (apart, together))  # of (seeds, learners)
         print(
             f"{name:11} {TERMS[name]:12} {before:13.1f} {after:11.1f}"

@@ -363,9 +363,11 @@ def test_every_mode_becomes_grey_or_colour(draw: Draw, mode: str, colour: Any, c
 def test_images_are_brought_to_one_size_and_mode_where_asked(draw: Draw) -> None:
     folder = birds(draw)
     draw("wren/large.jpg", (255, 255, 255), "RGB", (40, 60))
-    with pytest.raises(DataError, match=r'robin/0.PNG is grey, but .*wren/large.jpg is colour; pass image_mode="grey"'):
+    with pytest.raises(
+        DataError, match=r'robin/0.PNG is grey, but .*wren/large.jpg is colour; set image_mode to "grey"'
+    ):
         load(str(folder))
-    sizes = r"robin/0.PNG has 4 x 3 pixels, but .*large.jpg has 40 x 60; pass image_size=N"
+    sizes = r"robin/0.PNG has 4 x 3 pixels, but .*large.jpg has 40 x 60; set image_size \(--image-size N\)"
     with pytest.raises(DataError, match=sizes):
         load(str(folder), image_mode="grey")
     assert load(str(folder), image_size=8, image_mode="grey").shape == (1, 8, 8)

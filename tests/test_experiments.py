@@ -34,7 +34,7 @@ def test_it_can_be_run(path: Path) -> None:
         if not (REAL / config.data / "train-images-idx3-ubyte.gz").is_file():
             pytest.skip(f"{config.data} is not in {REAL}; set CONSILIENCE_DATA to the folder that has it")
         config = config.model_copy(update={"data_dir": str(REAL)})
-    assert rehearse(config).model is not None
+    rehearse(config)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from consilience import simulate
+from consilience import schema, simulate
 from consilience.channels import EntryPool, MovingMean, StandingMean
-from consilience.config import make_config
+from consilience.config import make_config, read_config
 from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.exchanges import Prototypes, Weights
+from consilience.exchanges import Exchange, Prototypes, Weights
+from consilience.exchanges.base import Contribution, Received, State, View
 from consilience.method import Method, Role
 from consilience.methods import build_method
+from consilience.models import SplitModel
 from consilience.schedules import Schedule
 from consilience.simulation.loop import LoopEngine
 from consilience.simulation.rounds import Rounds
 from consilience.simulation.scene import set_scene
 from consilience.simulation.stack import StackEngine
+from consilience.task import Task
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHARING = "representation-sharing"
@@ -254,6 +257,17 @@ def test_nobody_gives_and_nothing_travels(data: Dataset) -> None:
         assert sum(r["bytes.up"].sum() + r["bytes.down"].sum() for r in records) == 0
 
 
+def test_one_that_exchanges_more_seldom_keeps_what_it_learned_meanwhile(data: Dataset) -> None:
+    with stage(data, "fedavg", groups={"slow": {"learners": [2], "method": {"every": 2}}}) as rounds:
+        rounds.begin()
+        record = rounds.play(evaluate=False)
+        assert record["bytes.down"][0, 2] == record["bytes.up"][0, 2] == 0 < record["bytes.down"][0, 0]
+        assert not torch.equal(parameters(rounds, 2), flat(rounds))
+        record = rounds.play(evaluate=False)
+        assert torch.equal(parameters(rounds, 2), flat(rounds))
+        assert record["bytes.down"][0, 2] > 0
+
+
 # --- what is never shared
 
 
@@ -295,6 +309,36 @@ def test_what_weights_would_tell_all_the_same_is_refused(data: Dataset) -> None:
         play(rounds)
 
 
+@dataclass(frozen=True)
+class Telling(Exchange):
+    """Remembers what every batch looked like, and puts it up."""
+
+    name: str = "telling"
+
+    def channel(self, task: Task) -> schema.Mean:
+        return schema.Mean(self.name, {"seen": schema.Tensor(task.inputs)})
+
+    def leaves(self) -> str:
+        return "a mean input"
+
+    def init(self, view: View) -> State:
+        return {"seen": torch.zeros(view.task.inputs)}
+
+    def step(self, state: State, view: View) -> State:
+        return {"seen": view.inputs.mean(0)}
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({"seen": state["seen"]}, view.samples)
+
+
+def test_what_has_seen_the_batches_is_refused_too(data: Dataset) -> None:
+    mine = Method("mine", {"learner": Role(exchanges=(Telling(),))})
+    with stage(data, mine) as rounds:
+        play(rounds, 1)
+    with pytest.raises(ConfigurationError, match="'telling' shares what was learned from all of them"):
+        stage(data, mine, groups={"private": {"learners": [1], "never_share": [0]}}).__enter__()
+
+
 def test_classes_are_known_by_name_too(data: Dataset) -> None:
     named = replace(data, labels=tuple("abcdefghij"))
     with stage(named, groups={"private": {"learners": [0], "never_share": ["c"]}}) as rounds:
@@ -304,6 +348,8 @@ def test_classes_are_known_by_name_too(data: Dataset) -> None:
         assert marks.tolist() == (mine != 2).tolist()
     with pytest.raises(UnknownName, match="unknown class 'z'"):
         stage(named, groups={"private": {"learners": [0], "never_share": ["z"]}}).__enter__()
+    with stage(data, groups={"private": {"learners": [0], "never_share": ["4"]}}) as rounds:
+        assert rounds.engine.cohorts[0].plan.members.shared is not None
     with pytest.raises(ConfigurationError, match="never_share names class 10"):
         stage(data, groups={"private": {"learners": [0], "never_share": [10]}}).__enter__()
 
@@ -334,6 +380,15 @@ def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> No
         ({"learners": [0], "exchanges": ["weights"]}, "unknown exchange 'weights' of groups.g.exchanges"),
         ({"learners": [0], "method": {"kdd": 1}}, "Did you mean 'kd'"),
         ({"learners": [0], "weight": 1}, "unknown setting 'weight' of group 'g'"),
+        ({"learners": "0-400000000"}, "groups.g.learners names learner 3; there are learners 0 to 2"),
+        ({"learners": True}, "groups.g.learners is True; it must be a whole number or a word or a list"),
+        ({"gives": False}, "groups.g.learners is missing"),
+        (
+            {"learners": [0], "gives": "prototypes"},
+            "groups.g.gives is 'prototypes'; it must be true or false or a list",
+        ),
+        ({"learners": [0], "exchanges": "prototypes"}, "groups.g.exchanges is 'prototypes'; it must be a list"),
+        ({"learners": [0], "never_share": 3}, "groups.g.never_share is 3; it must be a list"),
         ({"learners": [0], "model": "resnet9"}, "resnet9"),
         ({"learners": [0], "epochs": 0}, "groups.g.epochs is 0; it must be 1 or more"),
     ],
@@ -350,3 +405,36 @@ def test_a_method_put_together_by_hand_has_no_settings_to_change(data: Dataset) 
         play(rounds, 1)
     with pytest.raises(ConfigurationError, match="put together by hand, so 'kd' cannot be set by name"):
         stage(data, mine, groups={"g": {"learners": [0], "method": {"kd": 1}}}).__enter__()
+
+
+def test_a_schedule_given_as_itself_is_kept_as_it_is_written(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"learners": 2, "train": 40, "test": 20, "rounds": 2, "workers": 0}
+    ramp = Schedule("ramp", 0, 4, 2)
+    method = build_method("fedproto", {"kd": ramp})
+    result = simulate(method=method, lr=Schedule("cosine", 0.01, 0.001, 2), out=tmp_path / "run", **settings)
+    assert result.config.lr == "cosine(0.01, 0.001, 2)" and result.config.method.settings == {"kd": "ramp(0, 4, 2)"}
+    again = simulate(read_config(tmp_path / "run" / "config.toml"))
+    assert np.array_equal(again.history["accuracy"], result.history["accuracy"])
+
+
+def test_the_largest_message_is_told_and_nobody_s_who_gives_nothing(data: Dataset) -> None:
+    groups = {"quiet": {"learners": [0], "gives": False}, "rich": {"learners": [2], "method": {"up": 3}}}
+    method = build_method(SHARING)
+    result = simulate(data=data, method=method, learners=3, rounds=1, workers=0, groups=groups)
+    assert result.message_bytes["up"] == result.history["bytes.up"][0, 0, 2] > result.history["bytes.up"][0, 0, 1]
+
+
+def test_settings_of_named_data_apply_to_one_s_own_or_are_refused(data: Dataset) -> None:
+    result = simulate(data=data, method="independent", learners=2, rounds=1, train=20, test=10, workers=0)
+    assert result.config.train == 20
+    with pytest.raises(ConfigurationError, match="train is 1000, and data set 'digits' has 90"):
+        simulate(data=data, train=1000)
+    with pytest.raises(ConfigurationError, match="image_size is for folders"):
+        simulate(data=data, image_size=8)
+    with pytest.raises(ConfigurationError, match=r"width is 16, and model 'narrow' has features of width 8"):
+        simulate(data=data, model=narrow, width=16)
+
+
+def narrow() -> SplitModel:
+    features = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh())
+    return SplitModel(features, nn.Linear(8, 10), bound=1.0)

@@ -298,6 +298,12 @@ FILES = {
     "no such file": (NET, "nett.py:Net", "nett.py"),
     "asks for what there is not": ("def build(depth): ...\n", "net.py:build", "depth"),
     "fails when called": ("def build(): raise ValueError('not today')\n", "net.py:build", "not today"),
+    "forgets what it made": (NET.replace("F.relu(self.conv(x))", "self.rellu(x)"), "net.py:Net", "rellu"),
+    "fails in training alone": (
+        NET.replace("        x = F.max", "        assert not self.training, 'never'\n        x = F.max"),
+        "net.py:Net",
+        "never",
+    ),
     "gives no model": ("def build(): return 3\n", "net.py:build", "must give a torch.nn.Module"),
 }
 
@@ -334,3 +340,73 @@ def test_terms_that_cannot_be_kept_are_refused(what: str, command: Command) -> N
 
 def test_a_setting_of_the_method_is_pointed_to_where_it_belongs(command: Command) -> None:
     refused(command("run", "--set", "kd=3", "--out", "mine"), "write --set method.kd=VALUE")
+
+
+def test_a_comparison_tells_what_cannot_work_before_the_work_and_leaves_nothing(command: Command) -> None:
+    private = ["--set", "groups.a.learners=0", "--set", "groups.a.never_share=[3]"]
+    asked = ["compare", "--methods", "independent,fedavg", "--rounds", "1", "--out", "mine"]
+    for more, named in (
+        (private, "'weights' shares"),
+        (["--data", "nothere/"], "nothere"),
+        (["--model", "x.py:y"], "x.py"),
+    ):
+        refused(command(*asked, *more), named)
+        assert not Path("mine").exists()
+
+
+def test_what_a_group_gives_to_holds_in_a_comparison_whatever_the_method(command: Command) -> None:
+    terms = ["--set", "groups.a.learners=0", "--set", "groups.a.gives=['prototypes']", "--set", "groups.a.method.kd=1"]
+    asked = ["--set", "method.name=representation-sharing"]
+    methods = "representation-sharing,fedavg,consilience"
+    code, out, err = command(
+        "compare", *asked, *terms, "--methods", methods, "--rounds", "2", "--train", "50", "--json"
+    )
+    assert code == 0, err
+    up = {s["method"]: s["kinds"]["a"]["bytes"]["up"] for s in map(json.loads, out.splitlines())}
+    others = {s["method"]: s["message_bytes"]["up"] for s in map(json.loads, out.splitlines())}
+    assert up["fedavg"] == 0 and 0 < up["consilience"] < others["consilience"]
+    assert 0 < up["representation-sharing"] < others["representation-sharing"]
+
+
+def test_a_refused_engine_leaves_no_folder(command: Command) -> None:
+    Path("net.py").write_text(
+        "from torch import nn\n"
+        "def build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, 10))\n"
+    )
+    asked = ["run", "--model", "net.py:build", "--train", "40", "--learners", "2", "--rounds", "1", "--out", "mine"]
+    code, _, err = command(*asked, "--engine", "stack")
+    assert code == 2 and "dropout" in err and not Path("mine").exists()
+    assert command(*asked, "--engine", "loop")[0] == 0
+
+
+def test_pictures_go_where_pictures_can(command: Command) -> None:
+    refused(command("data", "digits", "--out", "grid.xyz"), "--out is 'grid.xyz'", ".png")
+    np.savez("table.npz", x=np.random.default_rng(0).normal(size=(60, 5)), y=np.arange(60) % 3)
+    code, _, err = command("data", "table.npz", "--out", "grid.png")
+    assert code == 2 and "no pictures to write" in err
+    code, _, err = command("init", "no/such/folder.toml")
+    assert code == 1 and "no/such/folder.toml" in err and "checkpoint" not in err
+
+
+def test_classes_that_only_tests_have_are_told(command: Command) -> None:
+    y = np.repeat(np.arange(4), 25)
+    np.savez(
+        "sorted.npz",
+        x=np.random.default_rng(0).normal(size=(100, 5)),
+        y=y,
+        test_x=np.eye(20, 5),
+        test_y=np.arange(20) % 4,
+    )
+    code, _, err = command("run", "--data", "sorted.npz", "--train", "40", "--learners", "2", "--rounds", "1")
+    assert code == 0 and "2 classes, the first 2, of the tests nobody has in training" in err
+
+
+def test_data_that_changed_in_one_value_is_noticed(command: Command) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(60, 7)), np.arange(60) % 3
+    np.savez("mine.npz", x=x, y=y)
+    assert command("run", "--data", "mine.npz", "--learners", "2", "--rounds", "1", "--out", "mine")[0] == 0
+    x[5, 3] += 1e-3
+    np.savez("mine.npz", x=x, y=y)
+    code, _, err = command("run", "--resume", "mine")
+    assert code == 1 and "its data is not the one given" in err

@@ -111,7 +111,7 @@ def init(
     build_method(wanted.method.name, wanted.method.settings)
     if file.exists() and not force:
         raise ConfigurationError(f"{file} is there already; choose another name, or overwrite it with --force")
-    with storing(file):
+    with storing(file, "choose another place"):
         replace_file(file, starting_file(wanted).encode())
     print(f"{file} is written; run it with: consilience run {file}")
 

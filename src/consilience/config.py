@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from consilience.errors import ConfigurationError, DataError, UnknownName
-from consilience.schedules import Schedule, scheduled
+from consilience.schedules import Schedule
+from consilience.terms import GroupConfig, Rate
+
+__all__ = ["MODEL_OF", "Config", "GroupConfig", "MethodConfig", "make_config", "read_config"]
 
 MODEL_OF = {"digits": "mlp", "mnist": "lenet5", "fashion-mnist": "resnet9", "cifar10": "resnet18"}
 """The model a data set is published with, where none is asked for."""
-
-
-def _rate(value: Any) -> Any:
-    """A learning rate: a number however it is spelled, or the spelling of a schedule of them."""
-    read = value
-    if isinstance(value, str):
-        try:
-            read = value = float(value)
-        except ValueError:
-            try:
-                read = scheduled(value)
-            except ConfigurationError as error:
-                raise ValueError(str(error)) from None
-    if isinstance(read, str):
-        raise ValueError("it must be a number, or a schedule such as 'cosine(0.001, 0, 100)'")
-    if isinstance(read, Schedule) and (read.lowest < 0 or not read):
-        raise ValueError("a learning rate is never below 0, and not 0 all the way")
-    if isinstance(read, int | float) and not isinstance(read, Schedule) and not 0 < read < math.inf:
-        raise ValueError("it must be more than 0, and finite")
-    return value
-
-
-Rate = Annotated[float | str, BeforeValidator(_rate)]
 
 
 class MethodConfig(BaseModel):
@@ -52,44 +31,6 @@ class MethodConfig(BaseModel):
     def settings(self) -> dict[str, Any]:
         """All but the name."""
         return dict(self.__pydantic_extra__ or {})
-
-
-class GroupConfig(BaseModel):
-    """Learners with terms of their own: what they train, what they give, what they take."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    learners: int | str | tuple[int, ...] = Field(description="their numbers: 3, [0, 2] or '0-2,5'; the first is 0")
-    model: str | None = Field(None, description="their model")
-    method: dict[str, Any] = Field(default_factory=dict, description="their own settings of the method, such as kd")
-    exchanges: tuple[str, ...] | None = Field(None, description="the exchanges they take part in; all where left out")
-    gives: bool | tuple[str, ...] = Field(True, description="whether they put anything up, or the exchanges they do to")
-    listens: bool | tuple[str, ...] = Field(True, description="whether they take answers, or the exchanges they do of")
-    never_share: tuple[int | str, ...] = Field((), description="classes whose samples never enter what is put up")
-    epochs: int | None = Field(None, ge=1, description="passes over their data in a round")
-    batch_size: int | None = Field(None, ge=1, description="samples in a mini-batch")
-    lr: Rate | None = Field(None, description="learning rate")
-
-    def numbers(self, name: str) -> list[int]:
-        """The learners' numbers, in order."""
-        if isinstance(self.learners, str):
-            found = [n for part in self.learners.split(",") for n in _span(name, self.learners, part.strip())]
-        else:
-            found = [self.learners] if isinstance(self.learners, int) else list(self.learners)
-        if not found:
-            raise ConfigurationError(f"groups.{name}.learners is empty; name at least one learner")
-        return sorted(set(found))
-
-
-def _span(group: str, whole: str, text: str) -> range:
-    first, dash, last = text.partition("-")
-    try:
-        numbers = range(int(first), int(last if dash else first) + 1)
-    except ValueError:
-        numbers = range(0)
-    if not numbers:
-        raise ConfigurationError(f"groups.{group}.learners is {whole!r}; write numbers and spans, such as '0-2,5'")
-    return numbers
 
 
 class Config(BaseModel):
@@ -167,11 +108,7 @@ class Config(BaseModel):
         """The group of each learner that is in one, and its name; refuses who is not there, or in two of them."""
         found: dict[int, tuple[str, GroupConfig]] = {}
         for name, group in self.groups.items():
-            for who in group.numbers(name):
-                if not 0 <= who < self.learners:
-                    raise ConfigurationError(
-                        f"groups.{name}.learners names learner {who}; there are learners 0 to {self.learners - 1}"
-                    )
+            for who in group.numbers(name, self.learners):
                 if who in found:
                     raise ConfigurationError(
                         f"learner {who} is in the groups {found[who][0]!r} and {name!r}; one is enough"
@@ -219,7 +156,7 @@ class Config(BaseModel):
 
 def make_config(settings: Mapping[str, Any]) -> Config:
     """Settings as a Config; an unknown key is refused with the nearest known one."""
-    known = Config.model_fields
+    settings, known = _spelled(settings), Config.model_fields
     for key in settings:
         if key not in known:
             raise UnknownName("setting", key, known)
@@ -231,11 +168,46 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     try:
         return Config(**settings)
     except ValidationError as error:
-        raise ConfigurationError("; ".join(_in_words(e) for e in error.errors())) from None
+        raise ConfigurationError(_in_words(error)) from None
 
 
-def _in_words(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"] if str(part).isidentifier()) or "settings"
+_KINDS = {
+    "bool",
+    "int",
+    "str",
+    "float",
+    "tuple[str, ...]",
+    "tuple[int, ...]",
+    "function-before[_rate(), union[float,str]]",
+}
+"""What pydantic calls the kinds a value may have; no part of the way to it."""
+
+
+def _spelled(value: Any) -> Any:
+    """Settings with schedules as they are written, all the way down."""
+    if isinstance(value, Mapping):
+        return {key: _spelled(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spelled(each) for each in value]
+    return str(value) if isinstance(value, Schedule) else value
+
+
+def _in_words(refused: ValidationError) -> str:
+    """What is wrong with settings; where a value may be of several kinds, one sentence for all of them."""
+    wrong: dict[str, list[str]] = {}
+    for each in refused.errors():
+        value, said = _said(each)
+        wrong.setdefault(value, []).append(said)
+    must = "it must be "
+    return "; ".join(
+        " or ".join([f"{value}{said[0]}", *(more.removeprefix(must) for more in said[1:])])
+        for value, said in wrong.items()
+    )
+
+
+def _said(error: Any) -> tuple[str, str]:
+    """Which value was refused, and why."""
+    where = ".".join(part for part in error["loc"] if isinstance(part, str) and part not in _KINDS) or "settings"
     allowed = {key: value for key, value in error.get("ctx", {}).items() if key != "error"}
     words = {
         "greater_than_equal": "it must be {ge} or more",
@@ -249,11 +221,18 @@ def _in_words(error: Any) -> str:
         "float_type": "it must be a number",
         "literal_error": "it must be {expected}",
         "string_type": "it must be a word",
-        "model_type": 'it must be a table with a name, such as method = {{ name = "fedavg" }}',
+        "bool_type": "it must be true or false",
+        "bool_parsing": "it must be true or false",
+        "list_type": "it must be a list",
+        "tuple_type": "it must be a list",
+        "dict_type": "it must be a table",
+        "model_type": "it must be a table",
     }
+    if error["type"] == "missing":
+        return where, " is missing; say what it is"
     plain = error["msg"].removeprefix("Value error, ")
     said = words[error["type"]].format(**allowed) if error["type"] in words else plain[:1].lower() + plain[1:]
-    return f"{where} is {error['input']!r}; {said}"
+    return f"{where} is {error['input']!r}; ", said
 
 
 def read_config(path: Path) -> Config:

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from consilience.data.dataset import Dataset
 
-_STRIDE = 101  # every so many values of the inputs: enough to notice other data, and quick for any
-
 
 def about(data: Dataset) -> dict[str, Any]:
     """A record that JSON can write: sizes, class counts, scaling, and a digest that other data would change."""
@@ -28,15 +26,15 @@ def about(data: Dataset) -> dict[str, Any]:
         "mean": data.mean,
         "std": data.std,
         "never_shared": 0 if data.share is None else int(np.sum(~data.share)),
-        "sha256": _digest(data),
+        "sha256": digest(data),
     }
 
 
-def _digest(data: Dataset) -> str:
-    """SHA-256 of the labels, the marks and every so many values of the inputs."""
+def digest(data: Dataset) -> str:
+    """SHA-256 of all that a run learns from and is tested on: labels, marks and inputs."""
     share = np.ones(len(data.targets), dtype=np.bool_) if data.share is None else data.share
-    arrays: tuple[NDArray[Any], ...] = (data.targets, data.test_targets, share)
-    digest = hashlib.sha256(f"{data.inputs.shape} {data.test_inputs.shape}".encode())
-    for values in (*arrays, data.inputs.reshape(-1)[::_STRIDE], data.test_inputs.reshape(-1)[::_STRIDE]):
-        digest.update(values.tobytes())
-    return digest.hexdigest()
+    arrays: tuple[NDArray[Any], ...] = (data.targets, data.test_targets, share, data.inputs, data.test_inputs)
+    found = hashlib.sha256(f"{data.inputs.shape} {data.test_inputs.shape}".encode())
+    for values in arrays:
+        found.update(np.ascontiguousarray(values).data)
+    return found.hexdigest()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.data.dataset import Dataset
+from consilience.data.digits import balanced_order
 from consilience.data.discrepancy import Case, case_of
 from consilience.data.partition import Indices, class_table, scheme_of
 from consilience.data.partition import partition as partitioned
@@ -16,6 +17,7 @@ from consilience.data.shifts import ConceptShift, FeatureShift, shifts_of
 from consilience.randomness import key, seed_of
 
 _OF_TESTS = 2**31  # a seed that no deal has by default
+_TEST_BYTES, _LEAST = 2**28, 50  # of all learners' own tests together; samples each has in any case
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -47,7 +49,7 @@ def deal(data: Dataset, learners: int, *, partition: str = "iid", shift: str = "
         partition, shift, shifts = "iid", "none", {}
     concepts = {word: each for word, each in shifts.items() if isinstance(each, ConceptShift)}
     features = {word: each for word, each in shifts.items() if isinstance(each, FeatureShift)}
-    targets = _confused(data, concepts, seed)
+    targets = _confused(data.targets, data.classes, concepts, seed)
     parts = partitioned(targets, learners, partition, np.random.default_rng(seed_of("partition", seed)))
     strength = np.arange(learners) / max(1, learners - 1)  # (learners,)
     return Deal(
@@ -65,7 +67,7 @@ def deal(data: Dataset, learners: int, *, partition: str = "iid", shift: str = "
 class OwnTests:
     """Test samples as each learner would have them: turned as its own are, and called as it calls them."""
 
-    inputs: NDArray[np.float32]  # (learners, samples, *shape)
+    inputs: NDArray[np.float32]  # (learners, samples, *shape), or (1, ...) where inputs are the same for all
     targets: Indices  # (learners, samples)
     classes: int
 
@@ -76,32 +78,35 @@ class OwnTests:
 
 
 def own_tests(data: Dataset, learners: int, *, shift: str, most: int = 1000) -> OwnTests | None:
-    """The first test samples, `most` at most, as `shift` has them at each learner; None where nothing is shifted.
+    """Some test samples as `shift` has them at each learner; None where nothing is shifted.
 
-    They are the same whatever the seed of the deal.
+    They are `most` at most, fewer where learners are many; of every class in turn; and the same whatever the seed.
     """
     shifts = {word: each for word, each in shifts_of(shift).items() if not each.idle}
     if not shifts or learners == 1:
         return None
-    tests = replace(data, inputs=data.test_inputs[:most], targets=data.test_targets[:most], share=None)
-    everything = [np.arange(len(tests.targets))]
-    inputs, targets = [], []
+    concepts = {word: each for word, each in shifts.items() if isinstance(each, ConceptShift)}
+    features = {word: each for word, each in shifts.items() if isinstance(each, FeatureShift)}
+    views = learners if features else 1
+    room = max(_LEAST, _TEST_BYTES // (views * data.test_inputs[0].nbytes))
+    chosen = np.sort(balanced_order(data.test_targets, _OF_TESTS)[: min(most, room)])
+    tests = replace(data, test_inputs=data.test_inputs[chosen], test_targets=data.test_targets[chosen])
+    inputs = np.empty((views, *tests.test_inputs.shape), dtype=np.float32)
+    targets = np.empty((learners, len(chosen)), dtype=np.int64)
+    everything, called = [np.arange(len(chosen))], _confused(tests.test_targets, data.classes, concepts, _OF_TESTS)
     for who in range(learners):
         strength = np.array([who / (learners - 1)])
-        concepts = {word: each for word, each in shifts.items() if isinstance(each, ConceptShift)}
-        features = {word: each for word, each in shifts.items() if isinstance(each, FeatureShift)}
-        inputs.append(_moved(tests.inputs, everything, strength, features, _OF_TESTS))
-        called = _confused(tests, concepts, _OF_TESTS)
-        targets.append(_renamed(called, everything, strength, concepts, data.classes, _OF_TESTS))
-    return OwnTests(np.stack(inputs), np.stack(targets), data.classes)
+        targets[who] = _renamed(called, everything, strength, concepts, data.classes, _OF_TESTS)
+        if who < views:
+            inputs[who] = _moved(tests.test_inputs, everything, strength, features, _OF_TESTS)
+    return OwnTests(inputs, targets, data.classes)
 
 
-def _confused(data: Dataset, concepts: Mapping[str, ConceptShift], seed: int) -> Indices:
+def _confused(targets: Indices, classes: int, concepts: Mapping[str, ConceptShift], seed: int) -> Indices:
     """Labels, (n,), after the shifts that concern everybody's samples at once."""
-    targets = data.targets
     for word, shift in concepts.items():
         if shift.everywhere:
-            targets = shift.labels(targets, data.classes, 1.0, _generator(word, seed, 0))
+            targets = shift.labels(targets, classes, 1.0, _generator(word, seed, 0))
     return targets
 
 

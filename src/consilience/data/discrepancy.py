@@ -148,12 +148,14 @@ class Distances(NamedTuple):
     """The same for the same samples in hands of the same sizes, dealt blindly."""
 
 
-def measure(deal: Dealt, *, draws: int = 8, seed: int = 0) -> Distances:
+def measure(deal: Dealt, *, draws: int | None = None, seed: int = 0) -> Distances:
     """The mean over learners of the total variation between their distributions and the pooled ones.
 
     A sample's original class and the strength of its feature shift stand for x. Learners are finite samples, so no
-    distance is quite 0: `noise` says what to compare with, a mean over so many blind draws.
+    distance is quite 0: `noise` says what to compare with, a mean over so many blind draws; fewer where learners are
+    many, for each then counts for less.
     """
+    draws = draws or max(1, min(8, 8000 // len(deal.parts)))
     moved = np.empty_like(deal.truth)  # (n,) which strength a sample's inputs have
     levels = np.unique(deal.strength, return_inverse=True)[1]  # (learners,)
     for part, level in zip(deal.parts, levels, strict=True):

@@ -64,7 +64,7 @@ def _agreed_mode(paths: Sequence[Path], looks: Sequence[Look]) -> str:
         if look.mode != looks[0].mode:
             raise DataError(
                 f"{paths[0]} is {looks[0].mode}, but {path} is {look.mode}; "
-                f'pass image_mode="grey" or image_mode="colour" to bring all to one'
+                f'set image_mode to "grey" or "colour" (--image-mode) to bring all to one'
             )
     return looks[0].mode
 
@@ -75,7 +75,7 @@ def _agreed_size(paths: Sequence[Path], looks: Sequence[Look]) -> tuple[int, int
             (w, h), (width, height) = looks[0].size, look.size
             raise DataError(
                 f"{paths[0]} has {w} x {h} pixels, but {path} has {width} x {height}; "
-                f"pass image_size=N to bring all to N x N"
+                f"set image_size (--image-size N) to bring all to N x N"
             )
     return looks[0].size
 

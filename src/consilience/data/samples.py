@@ -44,7 +44,10 @@ def gather(what: str, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], int]:
-    sample = samples[index]
+    try:
+        sample = samples[index]
+    except Exception as error:  # whatever somebody's own code may raise
+        raise DataError(f"{what}: sample {index} cannot be had: {type(error).__name__}: {error}") from error
     if not isinstance(sample, tuple | list) or len(sample) != 2:
         raise DataError(f"{what}: sample {index} must be a pair (input, label), got {type(sample).__name__}")
     value, label = sample

@@ -155,6 +155,13 @@ def _run(file: Path, content: bytes) -> ModuleType:
     return module
 
 
+def failure(error: BaseException) -> str:
+    """What somebody's code raised, and in which line of which file."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{said} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else said
+
+
 @contextmanager
 def _in_words(file: Path, what: str) -> Iterator[None]:
     """Say which line of somebody's file failed, and how."""

@@ -27,6 +27,7 @@ _EXAMPLES = {
     "image_mode": '"grey"',
     "width": "64",
     "workers": "2",
+    "model": '"lenet5"',
 }
 _TABLES = {"method", "groups", "variants"}
 
@@ -35,7 +36,7 @@ def starting_file(config: Config) -> str:
     """The configuration as a TOML file that explains itself; what is not set is there as a comment."""
     lines = [
         "# Settings of a run: consilience run THIS_FILE, or compare, or sweep. Options of the command override it.",
-        "# A key left out has the value shown here.",
+        "# A key left out has the value shown here; one in a comment is an example, and is not set by default.",
     ]
     for key, field in Config.model_fields.items():
         if key in _TABLES:
@@ -49,7 +50,11 @@ def starting_file(config: Config) -> str:
 
 def _explained(field: FieldInfo) -> Iterator[str]:
     yield ""
-    yield from textwrap.wrap(field.description or "", 98, initial_indent="# ", subsequent_indent="# ")
+    yield from _comment(field.description or "")
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 98, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
 def _line(key: str, value: Any) -> str:
@@ -64,16 +69,11 @@ def _toml(value: Any) -> str:
 def _method(config: Config) -> Iterator[str]:
     name, own = config.method.name, config.method.settings
     yield from ("", "# -- The method ".ljust(100, "-"), "")
-    yield from textwrap.wrap(
-        f"one of {', '.join(METHODS)}; `consilience methods` tells what each does",
-        98,
-        initial_indent="# ",
-        subsequent_indent="# ",
-    )
+    yield from _comment(f"one of {', '.join(METHODS)}; `consilience methods` tells what each does")
     yield from ("[method]", f"name = {_toml(name)}", "")
     told = f"{build_method(name, own).summary} Its settings, as they are by default; a number may be a schedule: "
     told += '"ramp(0, 10, 20)" goes from 0 to 10 over 20 rounds, "cosine(0, 10, 20)" too, slowly at both ends.'
-    yield from textwrap.wrap(told, 98, initial_indent="# ", subsequent_indent="# ")
+    yield from _comment(told)
     for key, value in settings_of(name).items():
         yield f"{key} = {_toml(own[key])}" if key in own else f"# {key} = {_toml(value)}"
 

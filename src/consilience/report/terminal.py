@@ -17,7 +17,7 @@ from rich.table import Table
 from consilience.config import Config
 from consilience.data import Dataset, about
 from consilience.data.deal import Deal, deal
-from consilience.errors import CheckpointError
+from consilience.errors import CheckpointError, ConfigurationError
 from consilience.report.pictures import grid_of, in_terminal, picture_grid
 from consilience.report.showcase import (
     classes_table,
@@ -35,6 +35,7 @@ from consilience.simulation.result import best_of
 from consilience.simulation.simulate import load_data
 from consilience.simulation.sweep import TIDY
 
+_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 _COLUMNS = 10  # pictures of each class
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -126,6 +127,10 @@ class Screen:
 
     def data(self, config: Config, dealt: bool, out: Path | None) -> None:
         """A data set, and how learners would have it."""
+        if out is not None and out.suffix.lower() not in _PICTURES:
+            raise ConfigurationError(
+                f"--out is {str(out)!r}; pictures go into a file that ends in {', '.join(_PICTURES)}"
+            )
         data = load_data(config, progress=self.err.is_terminal)
         record = about(data)
         hands = deal(data, config.learners, partition=config.partition, shift=config.shift, seed=config.seed)
@@ -137,12 +142,14 @@ class Screen:
             self._describe(record, data, hands if dealt else None)
         if not has_pictures(data):
             self.say(f"samples of the shape {data.shape} make no pictures")
+            if out is not None:
+                raise ConfigurationError(f"there are no pictures to write to {out}; leave --out away")
             return
         pictures = learners_grid(hands) if dealt else grid_of(data, _COLUMNS)
         columns = data.classes if dealt else _COLUMNS
         rows = [f"learner {who}" for who in range(len(pictures) // columns)] if dealt else list(data.labels)
         if out is not None:
-            with storing(out):
+            with storing(out, "choose another place"):
                 picture_grid(pictures, columns=columns, row_names=rows or None).save(out)
             self.say(f"pictures are in {out}")
         elif self.out.is_terminal and not self.json:

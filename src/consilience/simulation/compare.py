@@ -13,7 +13,7 @@ from consilience.config import Config, make_config, method_table
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.simulation.folder import RunFolder, keep_plan, kind_of, read_plan
-from consilience.simulation.simulate import OnRound, simulate
+from consilience.simulation.simulate import OnRound, in_full, load_data, rehearse, simulate
 
 _KIND = "comparison"
 _PLAN = f"{_KIND}.toml"
@@ -43,17 +43,19 @@ class Comparison:
 def configured(config: Config, method: str) -> Config:
     """The configuration for one of the methods, given as NAME or NAME:KEY=VALUE:KEY=VALUE.
 
-    Settings of the configuration's own method, and the exchanges its groups name, apply only where it is that one.
+    Settings of the configuration's own method, its groups' too, apply only where it is that one; of the exchanges that
+    groups name, those the method has.
     """
     own, given = method_table(method), config.model_dump(exclude_none=True)
     if config.method.name == own["name"]:
         return make_config(given | {"method": {**config.method.settings, **own}})
+    settings = {key: value for key, value in own.items() if key != "name"}
+    there = {exchange.name for exchange in build_method(own["name"], settings).exchanges}
     for group in given["groups"].values():
-        for key in ("method", "exchanges"):
-            group.pop(key, None)
-        for key in ("gives", "listens"):
-            if not isinstance(group[key], bool):
-                del group[key]
+        group.pop("method", None)
+        for key in ("exchanges", "gives", "listens"):
+            if isinstance(group.get(key), tuple):
+                group[key] = [name for name in group[key] if name in there]
     return make_config(given | {"method": own})
 
 
@@ -62,21 +64,26 @@ def _folder_name(method: str) -> str:
 
 
 def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
-    """A new comparison; every method is built once first, so that a wrong name is told before the work."""
+    """A new comparison; every method is rehearsed first, so that what cannot work is told before the work."""
     if not methods:
         raise ConfigurationError("no method to compare; name at least one")
     if (folder / _PLAN).exists() and run_folders(folder):
         raise ConfigurationError(f"{folder} holds a comparison already; resume it, or choose another folder")
     if config.variants:
         raise ConfigurationError("the configuration has variants, which are one method's; sweep it, or leave them out")
-    for name in (names := tuple(dict.fromkeys(methods))):
-        chosen = configured(config, name).method
-        build_method(chosen.name, chosen.settings)
+    names = tuple(dict.fromkeys(methods))
     if config.method.settings and config.method.name not in [name.split(":")[0] for name in names]:
         raise ConfigurationError(
             f"method.{next(iter(config.method.settings))} is set for method {config.method.name!r}, which is not "
             f"compared; say which it is for with --set method.name=NAME"
         )
+    config = in_full(config)
+    configs = [configured(config, name) for name in names]
+    for each in configs:  # a wrong name before the data is read
+        build_method(each.method.name, each.method.settings)
+    data = load_data(config)
+    for each in configs:
+        rehearse(each, data)
     keep_plan(folder, _KIND, {"methods": list(names), "config": config.model_dump(exclude_none=True)})
     return Comparison(config, names, folder)
 

@@ -62,17 +62,20 @@ def settled(config: Config) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def open_engine(config: Config, scene: Scene) -> LoopEngine | StackEngine:
-    """The engine asked for, or the one that is fastest for this."""
-    if _stacks(config, scene):
+def open_engine(config: Config, scene: Scene, stacked: bool) -> LoopEngine | StackEngine:
+    """The engine that was chosen."""
+    if stacked:
         engine = StackEngine(list(scene.plans), scene.data, scene.own_tests)
         log.info("%s", engine.room.in_words())
         return engine
     return LoopEngine(list(scene.plans), scene.data, _workers(config, scene), scene.own_tests)
 
 
-def _stacks(config: Config, scene: Scene) -> bool:
-    """Left to itself: on a GPU where it can, on a CPU where many small learners spend their time between the sums."""
+def choose_engine(config: Config, scene: Scene) -> bool:
+    """Whether to stack the learners: as asked for, refusing what cannot be stacked, or whatever is faster.
+
+    Left to itself: on a GPU where it can, on a CPU where many small learners spend their time between the sums.
+    """
     if config.engine == "loop":
         return False
     learners = [Learner(plan.blueprint) for plan in scene.plans]

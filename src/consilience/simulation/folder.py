@@ -25,6 +25,7 @@ from consilience.errors import CheckpointError, ConfigurationError, StorageError
 
 _POINTER = "checkpoint.json"
 _RESULT = "result.json"
+_RESUME = "what was written before is whole, and the run can be resumed from its last checkpoint"
 PROVENANCE = "data.json"
 Plan = TypeVar("Plan")
 
@@ -199,15 +200,12 @@ def read_plan(path: Path, kind: str, make: Callable[[dict[str, Any]], Plan]) -> 
 
 
 @contextlib.contextmanager
-def storing(path: Path) -> Iterator[None]:
+def storing(path: Path, hint: str = _RESUME) -> Iterator[None]:
     """Report a disk that is full or a folder that cannot be written by its path."""
     try:
         yield
     except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; what was written before is whole, "
-            f"and the run can be resumed from its last checkpoint"
-        ) from error
+        raise StorageError(f"cannot write {path}: {error.strerror or error}; {hint}") from error
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -40,7 +40,8 @@ class Data:
         """Everybody's test samples and classes, or those of a learner, or of some side by side."""
         if learner is None:
             return self.test_inputs, self.test_targets
-        return self.own_inputs[learner], self.own_targets[learner]
+        several = len(self.own_inputs) > 1
+        return self.own_inputs[learner if several else 0 * learner], self.own_targets[learner]
 
 
 def data_arrays(data: Dataset, own: OwnTests | None) -> dict[str, NDArray[Any]]:

@@ -89,10 +89,11 @@ class Result:
         """What learners of each kind came to, where they are not all alike."""
         history, rounds, moved = self.history, max(self.history.rounds, 1), self._moved()
         kinds = self.config.kinds() if history.learners == self.config.learners else {}
+        models = self.config.models if kinds else []
         return {
             name: {
                 "learners": who,
-                "model": ", ".join(dict.fromkeys(self.config.models[w] for w in who)),
+                "model": ", ".join(dict.fromkeys(models[w] for w in who)),
                 "accuracy": _spread(self.accuracy[:, who]),
                 "accuracy_local": _spread(history.last("accuracy_local")[:, who]),
                 "bytes": {way: float(total[:, who].mean() / rounds) for way, total in moved.items()},

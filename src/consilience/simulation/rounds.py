@@ -137,9 +137,12 @@ class Rounds:
 
     def _putting(self, cohort: int, train: bool) -> tuple[str, ...]:
         """The exchanges a cohort puts something up to this time."""
-        learner = self.learners[cohort]
-        due = [e for e in learner.exchanges if (self.round % e.every == 0 if train else e.eager)]
-        return tuple(e.name for e in due if e.name in learner.giving)
+        learner, due = self.learners[cohort], self._due(cohort)
+        return tuple(e.name for e in learner.exchanges if e.name in learner.giving & due and (train or e.eager))
+
+    def _due(self, cohort: int) -> frozenset[str]:
+        """The exchanges a cohort takes part in in this round."""
+        return frozenset(e.name for e in self.learners[cohort].exchanges if self.round % e.every == 0)
 
     def _expect(self, present: Presence, putting: Sequence[tuple[str, ...]], names: tuple[str, ...]) -> None:
         for name in names:
@@ -243,7 +246,8 @@ class Rounds:
 
     def _answer(self, names: tuple[str, ...], readers: np.ndarray, record: Record, catching_up: int = 0) -> None:
         """Answers to the readers (federations, learners), what they weigh, and what they change."""
-        news, fresh = self._answers(names, readers, self.hears, catching_up)
+        hears = self.hears if catching_up else [self._due(i) & heard for i, heard in enumerate(self.hears)]
+        news, fresh = self._answers(names, readers, hears, catching_up)
         for i, heard in enumerate(fresh):
             moved = self._moved(i, heard)
             for name, replies in moved.items():  # one that has not moved sends nothing, and must not undo local work

@@ -15,16 +15,15 @@ from consilience import schedules, schema
 from consilience.config import Config
 from consilience.data import Dataset, class_table
 from consilience.data.deal import Deal, OwnTests, deal, own_tests
-from consilience.errors import ConfigurationError, UnknownName
+from consilience.errors import ConfigurationError, ConsilienceError, UnknownName
 from consilience.learner import Blueprint, Learner
 from consilience.method import Method, Role
-from consilience.models import recipe
+from consilience.models import own, recipe
 from consilience.randomness import seed_of
 from consilience.simulation.cast import Actor, Model
 from consilience.simulation.cohort import CohortPlan, LocalWork, Members
 from consilience.simulation.variants import Variants, variants_of
 
-_TESTED, _LEAST, _ALL_TESTED = 1000, 50, 200_000  # samples of a learner's own tests: at most, at least, of all
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
 
 
@@ -109,7 +108,7 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         np.stack([class_table(dealt.targets, p, data.classes) for p in parts] * variants.count),
         np.bincount(data.test_targets, minlength=data.classes),
         dealt,
-        own_tests(data, learners, shift=config.shift, most=min(_TESTED, max(_LEAST, _ALL_TESTED // learners))),
+        own_tests(data, learners, shift=config.shift),
         tuple(deals),
     )
 
@@ -175,6 +174,11 @@ def _plan(
         varied=_by_owner(settings),
     )
     members, learner = _members(rows, cast, seeds, parts, data), Learner(blueprint)
+    if config.width not in (None, learner.task.width):
+        raise ConfigurationError(
+            f"width is {config.width}, and model {name!r} has features of width {learner.task.width}; build it so, or "
+            f"leave width out"
+        )
     least = _least_batch(learner, members, data.classes)
     if actor.batch_size < least:
         raise ConfigurationError(
@@ -235,21 +239,25 @@ def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray) -> np.ndar
     marks = np.ones(len(samples), dtype=bool) if data.share is None else data.share[samples]
     withheld = [_class(data, name) for name in role.withheld]
     marks = marks & ~np.isin(data.targets[samples], withheld)
-    telling = [e.name for e in role.exchanges if e.name in role.giving and not e.looks]
-    if telling and not marks.all():
+    # What does not look at samples in the pass, moves a part by its gradients, or has a state that moves with the
+    # batches is made of them all.
+    telling = [e.name for e in role.exchanges if not e.looks or e.owns is not None or e.steps]
+    given = [name for name in telling if name in role.giving]
+    if given and not marks.all():
         raise ConfigurationError(
-            f"learner {who} has samples that are never to be shared, and {telling[0]!r} shares what was learned from "
-            f"all of them; leave it out with exchanges = [...], or do not give to it"
+            f"learner {who} has samples that are never to be shared, and {given[0]!r} shares what was learned from all "
+            f"of them; let its group leave it out with exchanges = [...] or gives = [...], or take another method"
         )
     return marks
 
 
 def _class(data: Dataset, name: int | str) -> int:
     """A class by its number or by what it is called."""
-    if isinstance(name, str):
-        if name not in data.labels:
-            raise UnknownName("class", name, data.labels or map(str, range(data.classes)), of=f"data {data.name!r}")
+    if isinstance(name, str) and name in data.labels:
         return data.labels.index(name)
+    if isinstance(name, str) and not name.isdecimal():
+        raise UnknownName("class", name, data.labels or map(str, range(data.classes)), of=f"data {data.name!r}")
+    name = int(name)
     if not 0 <= name < data.classes:
         raise ConfigurationError(
             f"never_share names class {name}; data {data.name!r} has classes 0 to {data.classes - 1}"
@@ -278,12 +286,18 @@ def _least_batch(learner: Learner, members: Members, classes: int) -> int:
 @torch.no_grad()
 def _check_features(learner: Learner) -> None:
     """Refuse a model that cannot take the data's inputs, or whose features are not what its classifier reads."""
-    task = learner.task
+    task, inputs = learner.task, torch.zeros(2, *learner.task.inputs, dtype=learner.dtype).to(learner.device)
     try:
-        features = learner.model.eval().features(torch.zeros(2, *task.inputs, dtype=learner.dtype).to(learner.device))
-    except (RuntimeError, ValueError, IndexError) as error:
+        with torch.random.fork_rng(devices=[]):  # dropout draws
+            for training in (True, False):
+                learner.mode(training=training)
+                features = learner.model.features(inputs)
+    except ConsilienceError:
+        raise
+    except Exception as error:  # whatever somebody's own code may raise
+        said = str(error) if isinstance(error, RuntimeError | ValueError | IndexError) else own.failure(error)
         raise ConfigurationError(
-            f"model {task.model!r} cannot take inputs of the shape {task.inputs}: {error}"
+            f"model {task.model!r} cannot take inputs of the shape {task.inputs}: {said}"
         ) from error
     if features.shape != (2, task.width):
         raise ConfigurationError(
@@ -323,10 +337,13 @@ def _difference(a: object, b: object) -> str:
             return f"only one of them has {key!r}"
         if a[key].shape != b[key].shape:
             return f"{key!r} is {a[key].shape} at one and {b[key].shape} at the other"
+        if (a[key].up, a[key].down) != (b[key].up, b[key].down):
+            return f"{key!r} travels in {a[key].up.name} at one and {b[key].up.name} at the other"
     return "their settings differ"
 
 
 def _way_out(name: str) -> str:
+    alone = "a group that should not take part in it leaves it out with exchanges = [...]"
     if name == "weights":
-        return "Weights travel between equal architectures only; share prototypes or logits instead"
-    return "Give all models one feature width d', or share logits instead"
+        return f"Weights travel between equal architectures only; share prototypes or logits instead, or {alone}"
+    return f"Give all models one feature width d' (width = ...), or share logits instead, or {alone}"

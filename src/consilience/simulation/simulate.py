@@ -10,23 +10,26 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from consilience.config import MODEL_OF, Config, make_config, method_table
-from consilience.data import Dataset, is_path, load
+from consilience.data import DATASETS, Dataset, is_path, load
+from consilience.data.download import FOLDER_VARIABLE
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.models import own
 from consilience.simulation.cast import Model
 from consilience.simulation.engine import Engine
-from consilience.simulation.engines import check_device, open_engine, settled
-from consilience.simulation.folder import RunFolder
+from consilience.simulation.engines import check_device, choose_engine, open_engine, settled
+from consilience.simulation.folder import RunFolder, refuse_taken
 from consilience.simulation.history import History
 from consilience.simulation.marks import marks
 from consilience.simulation.memory import device_peak_mb, held_mb
@@ -77,28 +80,55 @@ def simulate(
         raise ConfigurationError("variants are made of a method's settings; give the method by its name")
     chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
     check_device(config.device)
+    if out is not None:
+        refuse_taken(Path(out))
     watched = on_round is not None and sys.stderr.isatty()  # then a download shows how far it is
-    dataset = data if isinstance(data, Dataset) else load_data(config, watched)
+    dataset = _cut(data, config) if isinstance(data, Dataset) else load_data(config, watched)
     config = with_model(config, dataset)
     scene = set_scene(config, chosen, dataset, _models(model, config))
     if folder is None:
-        log.info("%s", in_words(config, dataset, scene.deals[0]))
-    if out is not None:
+        _introduce(config, dataset, scene)
+    with settled(config):
+        stacked = choose_engine(config, scene)
+    if out is not None:  # from here on everything should work
         folder = RunFolder.create(Path(out), config)
         folder.keep_provenance(provenance(config, dataset, scene.deals))
-    with settled(config), open_engine(config, scene) as engine:
+    with settled(config), open_engine(config, scene, stacked) as engine:
         return _Run(config, scene, engine, folder, on_round, marks(dataset, chosen, config)).go()
 
 
-def rehearse(config: Config) -> Config:
-    """Everything of a run but the work: what is wrong with the settings is told now. The settings as they will be."""
+def rehearse(config: Config, data: Dataset | None = None) -> None:
+    """Everything of a run but the work: what is wrong with the settings is told now."""
     check_device(config.device)
     config = in_full(config)
     method = build_method(config.method.name, config.method.settings)
-    data = load_data(config)
+    data = load_data(config) if data is None else data
     config = with_model(config, data)
     set_scene(config, method, data, _models(None, config))
-    return config
+
+
+def _introduce(config: Config, data: Dataset, scene: Scene) -> None:
+    """Tell how the data was dealt, and of classes that are tested and never seen in training."""
+    log.info("%s", in_words(config, data, scene.deals[0]))
+    seen, tested = np.unique(data.targets), np.unique(data.test_targets)
+    if len(unseen := np.setdiff1d(tested, seen)):
+        said = f"class {unseen[0]}" if len(unseen) == 1 else f"{len(unseen)} classes, the first {unseen[0]},"
+        log.warning("%s of the tests nobody has in training: take more samples, or mix them first", said)
+
+
+def _cut(data: Dataset, config: Config) -> Dataset:
+    """The first samples of somebody's own data, where so many are asked for."""
+    for key in ("image_size", "image_mode"):
+        if getattr(config, key) is not None:
+            raise ConfigurationError(f"{key} is for folders of images; your data set is what it is already")
+    kept = {}
+    for key, half in (("train", ""), ("test", "test_")):
+        asked, there = getattr(config, key), len(getattr(data, f"{half}targets"))
+        if asked is not None and asked > there:
+            raise ConfigurationError(f"{key} is {asked}, and data set {data.name!r} has {there} such samples")
+        for name in (f"{half}inputs", f"{half}targets"):
+            kept[name] = getattr(data, name)[:asked]
+    return replace(data, **kept, share=None if data.share is None else data.share[: config.train])
 
 
 def load_data(config: Config, progress: bool = False) -> Dataset:
@@ -126,12 +156,12 @@ def with_model(config: Config, data: Dataset) -> Config:
 def in_full(config: Config) -> Config:
     """Files and folders named in full, so that the run can be resumed from anywhere."""
     changes: dict[str, Any] = {}
-    if config.data_dir:
-        changes["data_dir"] = str(Path(config.data_dir).expanduser().absolute())
+    if folder := config.data_dir or (os.environ.get(FOLDER_VARIABLE) if config.data in DATASETS else None):
+        changes["data_dir"] = str(Path(folder).expanduser().absolute())
     if is_path(config.data):
         changes["data"] = str(Path(config.data).expanduser().absolute())
     if config.model:
-        changes["model"] = ",".join(_in_full(name) for name in config.model.split(","))
+        changes["model"] = ",".join(_in_full(name.strip()) for name in config.model.split(","))
     changes["groups"] = {
         name: group.model_copy(update={"model": _in_full(group.model)}) if group.model else group
         for name, group in config.groups.items()
@@ -162,8 +192,8 @@ def _resolve(
         given["method"] = method_table(method)
     elif method is not None:
         given["method"] = {**method.settings, "name": method.name}
-    resolved = make_config(given)
-    return resolved if isinstance(data, Dataset) else in_full(resolved)
+    resolved = in_full(make_config(given))
+    return resolved.model_copy(update={"data": given["data"]}) if isinstance(data, Dataset) else resolved
 
 
 def _model_name(model: Model) -> str:
@@ -302,14 +332,16 @@ class _Run:
             signal.signal(signal.SIGINT, before)
 
     def _result(self) -> Result:
-        traffic = self.rounds.traffic[0]
-        names = list(traffic.channels)
+        learners = list(zip(self.rounds.traffic, self.rounds.learners, strict=True))
         return Result(
             config=self.config,
             history=self.history,
             engine=self.engine.name,
             model=",".join(dict.fromkeys(self.config.models)),
-            message_bytes={"up": traffic.up(names), "down": traffic.down(names)},
+            message_bytes={
+                "up": max(traffic.up(learner.giving) for traffic, learner in learners),
+                "down": max(traffic.down(learner.hearing) for traffic, learner in learners),
+            },
             peak_memory_mb=self.peak,
             peak_device_mb=self._device_peak(),
             finished=self.rounds.round >= self.config.rounds,
