@@ -358,7 +358,7 @@ def test_ctrl_c_outside_the_rounds_says_how_to_go_on(
     code, out, _ = command(asked, "--resume", "mine", "--json")
     assert code == 0 and objects(out)[0]["finished"]
     with monkeypatch.context() as patch:
-        patch.setattr("consilience.simulation.simulate.load", pressed)
+        patch.setattr("consilience.simulation.preparation.load", pressed)
         code, _, err = command("run", *SMALL, "--out", "other")
     assert code == 130 and err == "" and not Path("other").exists()
 

@@ -13,7 +13,8 @@ from consilience.data.deal import deal
 from consilience.data.discrepancy import CASES
 from consilience.models import describe
 from consilience.schedules import Schedule, scheduled
-from consilience.simulation.simulate import load_data, rehearse
+from consilience.simulation.preparation import load_data
+from consilience.simulation.simulate import rehearse
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 REAL = Path(os.environ.get("CONSILIENCE_DATA") or Path(__file__).parents[2] / "shared" / "data")

@@ -127,7 +127,7 @@ def data(
     """Show a data set: samples, classes, pictures; with --learners, --partition or --shift as learners have it."""
     from consilience.config import make_config
     from consilience.report.terminal import Screen
-    from consilience.simulation.simulate import in_full
+    from consilience.simulation.preparation import in_full
 
     given = settings or {}
     config = in_full(make_config({**given, "data": name}))

@@ -30,9 +30,9 @@ from consilience.report.showcase import (
 from consilience.report.tables import comparison, kinds_table, label, plain_table, sweep_table
 from consilience.simulation.folder import storing
 from consilience.simulation.history import History
+from consilience.simulation.preparation import load_data
 from consilience.simulation.provenance import case_in_words, provenance
 from consilience.simulation.result import best_of
-from consilience.simulation.simulate import load_data
 from consilience.simulation.sweep import TIDY
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")

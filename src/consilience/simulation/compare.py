@@ -13,7 +13,8 @@ from consilience.config import Config, make_config, method_table
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.simulation.folder import RunFolder, keep_plan, kind_of, read_plan
-from consilience.simulation.simulate import OnRound, in_full, load_data, rehearse, simulate
+from consilience.simulation.preparation import in_full, load_data
+from consilience.simulation.simulate import OnRound, rehearse, simulate
 
 _KIND = "comparison"
 _PLAN = f"{_KIND}.toml"

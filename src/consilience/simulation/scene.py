@@ -14,14 +14,15 @@ from torch import nn
 from consilience import schedules, schema
 from consilience.config import Config
 from consilience.data import Dataset, class_table
-from consilience.data.deal import Deal, OwnTests, deal, own_tests
-from consilience.errors import ConfigurationError, ConsilienceError, UnknownName
+from consilience.data.deal import Deal, OwnTests, own_tests
+from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.learner import Blueprint, Learner
-from consilience.method import Method, Role
+from consilience.method import Method
 from consilience.models import own, recipe
 from consilience.randomness import seed_of
 from consilience.simulation.cast import Actor, Model
 from consilience.simulation.cohort import CohortPlan, LocalWork, Members
+from consilience.simulation.dealing import deal_out, joined, members_of
 from consilience.simulation.variants import Variants, variants_of
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
@@ -82,8 +83,8 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
     learners = len(variants.cast[0])
     _check_roles(method, learners)
     once = range(config.seed, config.seed + config.seeds)
-    deals = [_deal(config, method, data, seed) for seed in once]
-    dealt, parts = _joined(data, deals, learners)
+    deals = [deal_out(config, method, data, seed) for seed in once]
+    dealt, parts = joined(data, deals, learners)
     seeds = tuple(once) * variants.count
     kinds: dict[str, list[int]] = {}
     for who, actor in enumerate(variants.cast[0]):
@@ -125,28 +126,6 @@ def _check_roles(method: Method, learners: int) -> None:
         raise ConfigurationError(f"method {method.name!r}: nobody of {learners} learners has the role {min(idle)!r}")
 
 
-def _deal(config: Config, method: Method, data: Dataset, seed: int) -> Deal:
-    """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
-    alone = method.pooled and config.shift == "none"
-    learners, how = (1, "iid") if alone else (config.learners, config.partition)
-    return deal(data, learners, partition=how, shift=config.shift, seed=seed)
-
-
-def _joined(data: Dataset, deals: Sequence[Deal], learners: int) -> tuple[Dataset, list[list[np.ndarray]]]:
-    """All seeds' deals over one training set: the data itself, or where learners change it one copy a seed."""
-    parts = [d.parts if learners > 1 else [np.sort(np.concatenate(d.parts))] for d in deals]
-    if all(d.inputs is data.inputs and d.targets is data.targets for d in deals):
-        return data, parts
-    n = len(data.targets)
-    copies = replace(
-        data,
-        inputs=np.concatenate([d.inputs for d in deals]) if len(deals) > 1 else deals[0].inputs,
-        targets=np.concatenate([d.targets for d in deals]),
-        share=None if data.share is None else np.tile(data.share, len(deals)),
-    )
-    return copies, [[part + k * n for part in mine] for k, mine in enumerate(parts)]
-
-
 def _plan(
     config: Config,
     variants: Variants,
@@ -173,7 +152,7 @@ def _plan(
         half=config.precision == "bf16",
         varied=_by_owner(settings),
     )
-    members, learner = _members(rows, cast, seeds, parts, data), Learner(blueprint)
+    members, learner = members_of(rows, cast, seeds, parts, data), Learner(blueprint)
     if config.width not in (None, learner.task.width):
         raise ConfigurationError(
             f"width is {config.width}, and model {name!r} has features of width {learner.task.width}; build it so, or "
@@ -208,61 +187,6 @@ def _by_owner(settings: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]
     for owner, name in settings:
         found[owner] = (*found.get(owner, ()), name)
     return found
-
-
-def _members(
-    rows: list[tuple[int, int]],
-    cast: Sequence[Actor],
-    seeds: tuple[int, ...],
-    parts: list[list[np.ndarray]],
-    data: Dataset,
-) -> Members:
-    samples = [np.sort(parts[f][who]) for f, who in rows]
-    stops = np.cumsum([len(s) for s in samples])
-    even = [len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
-    shared = [_shared(data, who, actor.role, mine) for (_, who), actor, mine in zip(rows, cast, samples, strict=True)]
-    marks = np.concatenate(shared)
-    return Members(
-        federation=np.array([f for f, _ in rows]),
-        learner=np.array([who for _, who in rows]),
-        seed=np.array([seeds[f] for f, _ in rows]),
-        start=np.concatenate([[0], stops[:-1]]),
-        stop=stops,
-        even=np.array([even[f] for f, _ in rows]),
-        index=np.concatenate(samples),
-        shared=None if marks.all() else marks,
-    )
-
-
-def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray) -> np.ndarray:
-    """Which of a learner's samples may enter what it puts up; refused where something would carry them all the same."""
-    marks = np.ones(len(samples), dtype=bool) if data.share is None else data.share[samples]
-    withheld = [_class(data, name) for name in role.withheld]
-    marks = marks & ~np.isin(data.targets[samples], withheld)
-    # What does not look at samples in the pass, moves a part by its gradients, or has a state that moves with the
-    # batches is made of them all.
-    telling = [e.name for e in role.exchanges if not e.looks or e.owns is not None or e.steps]
-    given = [name for name in telling if name in role.giving]
-    if given and not marks.all():
-        raise ConfigurationError(
-            f"learner {who} has samples that are never to be shared, and {given[0]!r} shares what was learned from all "
-            f"of them; let its group leave it out with exchanges = [...] or gives = [...], or take another method"
-        )
-    return marks
-
-
-def _class(data: Dataset, name: int | str) -> int:
-    """A class by its number or by what it is called."""
-    if isinstance(name, str) and name in data.labels:
-        return data.labels.index(name)
-    if isinstance(name, str) and not name.isdecimal():
-        raise UnknownName("class", name, data.labels or map(str, range(data.classes)), of=f"data {data.name!r}")
-    name = int(name)
-    if not 0 <= name < data.classes:
-        raise ConfigurationError(
-            f"never_share names class {name}; data {data.name!r} has classes 0 to {data.classes - 1}"
-        )
-    return name
 
 
 def _least_batch(learner: Learner, members: Members, classes: int) -> int:

@@ -10,22 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from consilience.config import MODEL_OF, Config, make_config, method_table
-from consilience.data import DATASETS, Dataset, is_path, load
-from consilience.data.download import FOLDER_VARIABLE
+from consilience.config import Config, make_config, method_table
+from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.models import own
 from consilience.simulation.cast import Model
 from consilience.simulation.engine import Engine
 from consilience.simulation.engines import check_device, choose_engine, open_engine, settled
@@ -33,6 +29,7 @@ from consilience.simulation.folder import RunFolder, refuse_taken
 from consilience.simulation.history import History
 from consilience.simulation.marks import marks
 from consilience.simulation.memory import device_peak_mb, held_mb
+from consilience.simulation.preparation import cut_data, in_full, load_data, models_of, with_model
 from consilience.simulation.provenance import in_words, provenance
 from consilience.simulation.result import Result
 from consilience.simulation.rounds import Rounds
@@ -42,7 +39,6 @@ log = logging.getLogger("consilience")
 
 OnRound = Callable[[str, int, int, History], None]
 """Called after each round with the method's name, the round, how many there will be, and the history so far."""
-_PICTURE = 12  # pixels a side from which an image is worth convolutions
 _SAVE_SECONDS = 30.0  # between checkpoints; resuming gives the same bits from any of them
 
 
@@ -83,9 +79,9 @@ def simulate(
     if out is not None:
         refuse_taken(Path(out))
     watched = on_round is not None and sys.stderr.isatty()  # then a download shows how far it is
-    dataset = _cut(data, config) if isinstance(data, Dataset) else load_data(config, watched)
+    dataset = cut_data(data, config) if isinstance(data, Dataset) else load_data(config, watched)
     config = with_model(config, dataset)
-    scene = set_scene(config, chosen, dataset, _models(model, config))
+    scene = set_scene(config, chosen, dataset, models_of(model, config))
     if folder is None:
         _introduce(config, dataset, scene)
     with settled(config):
@@ -104,7 +100,7 @@ def rehearse(config: Config, data: Dataset | None = None) -> None:
     method = build_method(config.method.name, config.method.settings)
     data = load_data(config) if data is None else data
     config = with_model(config, data)
-    set_scene(config, method, data, _models(None, config))
+    set_scene(config, method, data, models_of(None, config))
 
 
 def _introduce(config: Config, data: Dataset, scene: Scene) -> None:
@@ -114,63 +110,6 @@ def _introduce(config: Config, data: Dataset, scene: Scene) -> None:
     if len(unseen := np.setdiff1d(tested, seen)):
         said = f"class {unseen[0]}" if len(unseen) == 1 else f"{len(unseen)} classes, the first {unseen[0]},"
         log.warning("%s of the tests nobody has in training: take more samples, or mix them first", said)
-
-
-def _cut(data: Dataset, config: Config) -> Dataset:
-    """The first samples of somebody's own data, where so many are asked for."""
-    for key in ("image_size", "image_mode"):
-        if getattr(config, key) is not None:
-            raise ConfigurationError(f"{key} is for folders of images; your data set is what it is already")
-    kept = {}
-    for key, half in (("train", ""), ("test", "test_")):
-        asked, there = getattr(config, key), len(getattr(data, f"{half}targets"))
-        if asked is not None and asked > there:
-            raise ConfigurationError(f"{key} is {asked}, and data set {data.name!r} has {there} such samples")
-        for name in (f"{half}inputs", f"{half}targets"):
-            kept[name] = getattr(data, name)[:asked]
-    return replace(data, **kept, share=None if data.share is None else data.share[: config.train])
-
-
-def load_data(config: Config, progress: bool = False) -> Dataset:
-    """The data a configuration asks for."""
-    return load(
-        config.data,
-        directory=config.data_dir,
-        train=config.train,
-        test=config.test,
-        progress=progress,
-        test_share=config.test_share,
-        image_size=config.image_size,
-        image_mode=config.image_mode,
-    )
-
-
-def with_model(config: Config, data: Dataset) -> Config:
-    """The configuration with a model that suits the data, where none was asked for."""
-    if config.model is not None:
-        return config
-    pictures = len(data.shape) == 3 and min(data.shape[1:]) >= _PICTURE
-    return config.model_copy(update={"model": MODEL_OF.get(config.data, "lenet5" if pictures else "mlp")})
-
-
-def in_full(config: Config) -> Config:
-    """Files and folders named in full, so that the run can be resumed from anywhere."""
-    changes: dict[str, Any] = {}
-    if folder := config.data_dir or (os.environ.get(FOLDER_VARIABLE) if config.data in DATASETS else None):
-        changes["data_dir"] = str(Path(folder).expanduser().absolute())
-    if is_path(config.data):
-        changes["data"] = str(Path(config.data).expanduser().absolute())
-    if config.model:
-        changes["model"] = ",".join(_in_full(name.strip()) for name in config.model.split(","))
-    changes["groups"] = {
-        name: group.model_copy(update={"model": _in_full(group.model)}) if group.model else group
-        for name, group in config.groups.items()
-    }
-    return config.model_copy(update=changes)
-
-
-def _in_full(model: str) -> str:
-    return own.absolute(model) if own.is_path(model) else model
 
 
 def _resolve(
@@ -198,21 +137,6 @@ def _resolve(
 
 def _model_name(model: Model) -> str:
     return model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
-
-
-def _models(model: Model | Sequence[Model] | None, config: Config) -> Sequence[Model]:
-    if model is None:
-        return config.model_name.split(",")
-    if isinstance(model, str):
-        return model.split(",")
-    models = list(model) if isinstance(model, Sequence) else [model]
-    for each in models:
-        if isinstance(each, nn.Module) or not (isinstance(each, str) or callable(each)):
-            raise ConfigurationError(
-                f"model is a {type(each).__name__}; give a name, or a function that builds one, such as "
-                f"`lambda: SplitModel(...)`, for every learner needs weights of its own"
-            )
-    return models
 
 
 class _Run:

@@ -1,0 +1,94 @@
+"""Who gets which samples, and which of them may be shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from consilience.config import Config
+from consilience.data import Dataset
+from consilience.data.deal import Deal, deal
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.method import Method, Role
+from consilience.simulation.cast import Actor
+from consilience.simulation.cohort import Members
+
+
+def deal_out(config: Config, method: Method, data: Dataset, seed: int) -> Deal:
+    """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
+    alone = method.pooled and config.shift == "none"
+    learners, how = (1, "iid") if alone else (config.learners, config.partition)
+    return deal(data, learners, partition=how, shift=config.shift, seed=seed)
+
+
+def joined(data: Dataset, deals: Sequence[Deal], learners: int) -> tuple[Dataset, list[list[np.ndarray]]]:
+    """All seeds' deals over one training set: the data itself, or where learners change it one copy a seed."""
+    parts = [d.parts if learners > 1 else [np.sort(np.concatenate(d.parts))] for d in deals]
+    if all(d.inputs is data.inputs and d.targets is data.targets for d in deals):
+        return data, parts
+    n = len(data.targets)
+    copies = replace(
+        data,
+        inputs=np.concatenate([d.inputs for d in deals]) if len(deals) > 1 else deals[0].inputs,
+        targets=np.concatenate([d.targets for d in deals]),
+        share=None if data.share is None else np.tile(data.share, len(deals)),
+    )
+    return copies, [[part + k * n for part in mine] for k, mine in enumerate(parts)]
+
+
+def members_of(
+    rows: list[tuple[int, int]],
+    cast: Sequence[Actor],
+    seeds: tuple[int, ...],
+    parts: list[list[np.ndarray]],
+    data: Dataset,
+) -> Members:
+    """Rows of a cohort, federation and learner each, with their samples."""
+    samples = [np.sort(parts[f][who]) for f, who in rows]
+    stops = np.cumsum([len(s) for s in samples])
+    even = [len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
+    shared = [_shared(data, who, actor.role, mine) for (_, who), actor, mine in zip(rows, cast, samples, strict=True)]
+    marks = np.concatenate(shared)
+    return Members(
+        federation=np.array([f for f, _ in rows]),
+        learner=np.array([who for _, who in rows]),
+        seed=np.array([seeds[f] for f, _ in rows]),
+        start=np.concatenate([[0], stops[:-1]]),
+        stop=stops,
+        even=np.array([even[f] for f, _ in rows]),
+        index=np.concatenate(samples),
+        shared=None if marks.all() else marks,
+    )
+
+
+def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray) -> np.ndarray:
+    """Which of a learner's samples may enter what it puts up; refused where something would carry them all the same."""
+    marks = np.ones(len(samples), dtype=bool) if data.share is None else data.share[samples]
+    withheld = [_class(data, name) for name in role.withheld]
+    marks = marks & ~np.isin(data.targets[samples], withheld)
+    # What does not look at samples in the pass, moves a part by its gradients, or has a state that moves with the
+    # batches is made of them all.
+    telling = [e.name for e in role.exchanges if not e.looks or e.owns is not None or e.steps]
+    given = [name for name in telling if name in role.giving]
+    if given and not marks.all():
+        raise ConfigurationError(
+            f"learner {who} has samples that are never to be shared, and {given[0]!r} shares what was learned from all "
+            f"of them; let its group leave it out with exchanges = [...] or gives = [...], or take another method"
+        )
+    return marks
+
+
+def _class(data: Dataset, name: int | str) -> int:
+    """A class by its number or by what it is called."""
+    if isinstance(name, str) and name in data.labels:
+        return data.labels.index(name)
+    if isinstance(name, str) and not name.isdecimal():
+        raise UnknownName("class", name, data.labels or map(str, range(data.classes)), of=f"data {data.name!r}")
+    name = int(name)
+    if not 0 <= name < data.classes:
+        raise ConfigurationError(
+            f"never_share names class {name}; data {data.name!r} has classes 0 to {data.classes - 1}"
+        )
+    return name
