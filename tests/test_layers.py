@@ -25,6 +25,7 @@ LAYERS = (
     {"exchanges", "objectives"},
     {"body", "learner", "method", "methods"},
     {"peer", "relay", "report", "simulation"},
+    {"reproduce"},
     {"__main__", "cli"},
 )
 """From the bottom up: a part imports from its own layer and those below it."""

@@ -1,4 +1,4 @@
-"""The command: `consilience init | data | run | compare | sweep | methods | show`.
+"""The command: `consilience init | data | run | compare | sweep | reproduce | methods | show`.
 
 Options mirror the keys of the configuration file; they are made from it, so that there is one list. What is asked for
 goes to standard output, everything else to standard error.
@@ -247,6 +247,39 @@ def sweep(
     if all(outcome["diverged"] for outcome in outcomes):
         first = outcomes[0]["diverged"][0]
         raise TrainingError(f"in every setting something was no number in the end, first {first}; try smaller values")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="a table or figure by name; see --list")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="list what can be reproduced")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="a short version for two cores")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="seeds of each cell (default: as many as stated)")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    data_dir: Annotated[str | None, typer.Option(help="folder with the files of the data sets")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for cells and results (default: reproduced/NAME)")] = None,
+) -> None:
+    """Make a published table or figure again; cells that are done already are found again."""
+    from consilience.errors import UnknownName
+    from consilience.report.tables import table_of
+    from consilience.report.terminal import Screen
+    from consilience.reproduce import REPRODUCTIONS, Scale
+    from consilience.reproduce.conduct import conduct
+
+    screen = Screen(False)
+    if list_ or name is None:
+        screen.print(table_of([{"name": each.name, "what": each.summary} for each in REPRODUCTIONS.values()]))
+        return
+    if name not in REPRODUCTIONS:
+        raise UnknownName("reproduction", name, REPRODUCTIONS)
+    folder = out or Path("reproduced") / (f"{name}-quick" if quick else name)
+    shown = conduct(REPRODUCTIONS[name], Scale(quick, seeds, device, data_dir), folder, screen.on_round)
+    if shown is None:
+        screen.say(f"stopped; the same command goes on, with what is done in {folder}")
+        raise typer.Exit(130)
+    for section in shown:
+        screen.section(section.heading, section.text, section.table)
+    screen.say(f"kept in {folder}")
 
 
 @app.command()

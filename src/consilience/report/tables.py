@@ -19,8 +19,8 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     first = summaries[0]
     title = (
         f"{Path(first['data']).name}, {_models(first['model'])}: "
-        f"{_count(max(s['learners'] for s in summaries), 'learner')}, {_count(first['rounds'], 'round')}, "
-        f"{_count(first['seeds'], 'seed')}"
+        f"{count(max(s['learners'] for s in summaries), 'learner')}, {count(first['rounds'], 'round')}, "
+        f"{count(first['seeds'], 'seed')}"
     )
     table = plain_table(title, CAPTION)
     table.add_column("method", min_width=12)
@@ -72,8 +72,8 @@ def sweep_table(outcomes: Sequence[Summary], most: int = 20) -> Table:
     first = outcomes[0]
     swept = {key.removeprefix("method.").replace("name", "method") for key in first["set"]}
     about = [first[word] for word in ("method", "data", "model") if word not in swept]
-    counts = [_count(first[f"{noun}s"], noun) for noun in ("learner", "round", "seed") if f"{noun}s" not in swept]
-    title = f"{', '.join(about)}: {', '.join([_count(len(outcomes), 'setting'), *counts])}"
+    counts = [count(first[f"{noun}s"], noun) for noun in ("learner", "round", "seed") if f"{noun}s" not in swept]
+    title = f"{', '.join(about)}: {', '.join([count(len(outcomes), 'setting'), *counts])}"
     ranked = sorted(outcomes, key=lambda s: (bool(s["diverged"]), -(s["accuracy"]["mean"] or 0.0)))
     more = f" {len(ranked) - most} more are in the tidy file." if len(ranked) > most else ""
     table = plain_table(title, f"{SWEEP_CAPTION}{more}")
@@ -99,6 +99,23 @@ def sweep_table(outcomes: Sequence[Summary], most: int = 20) -> Table:
 def _models(names: str) -> str:
     """Models without the way to their files."""
     return ", ".join(Path(name).name for name in names.split(","))
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:
+    """Any rows of one kind: words to the left, numbers to the right, nothing for what is missing."""
+    table = plain_table(title)
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    for key in keys:
+        words = all(isinstance(row.get(key), str | None) and not _looks_like_a_number(row.get(key)) for row in rows)
+        table.add_column(key, justify="left" if words else "right")
+    for row in rows:
+        cells = [row.get(key) for key in keys]
+        table.add_row(*("" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells))
+    return table
+
+
+def _looks_like_a_number(value: Any) -> bool:
+    return isinstance(value, str) and value[:1].isdigit()
 
 
 def label(method: str, settings: Mapping[str, Any]) -> str:
@@ -146,7 +163,8 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """So many of something."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 

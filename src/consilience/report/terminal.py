@@ -27,7 +27,7 @@ from consilience.report.showcase import (
     headline,
     learners_grid,
 )
-from consilience.report.tables import comparison, kinds_table, label, plain_table, sweep_table
+from consilience.report.tables import comparison, kinds_table, label, plain_table, sweep_table, table_of
 from consilience.simulation.folder import storing
 from consilience.simulation.history import History
 from consilience.simulation.preparation import load_data
@@ -171,6 +171,14 @@ class Screen:
     def print(self, table: Table) -> None:
         """Any table."""
         self.out.print(table)
+
+    def section(self, heading: str, text: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A table with a heading and words."""
+        self._quiet()
+        self.out.print(heading, soft_wrap=True)
+        if text:
+            self.out.print(text)
+        self.out.print(table_of(rows))
 
     def say(self, text: str) -> None:
         """A word beside the result."""

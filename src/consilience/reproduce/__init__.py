@@ -1,0 +1,14 @@
+"""Published tables and figures, each by name: `consilience reproduce NAME`."""
+
+from consilience.reproduce.ablation import ABLATION
+from consilience.reproduce.cells import Cell, Outcome, Reproduction, Scale, Shown, play
+from consilience.reproduce.communication import COMMUNICATION
+from consilience.reproduce.grids import ASYNCHRONY, FRONTIER, HETEROGENEITY
+from consilience.reproduce.table1 import TABLE1_OF_THESIS
+
+REPRODUCTIONS: dict[str, Reproduction] = {
+    each.name: each for each in (TABLE1_OF_THESIS, ABLATION, COMMUNICATION, HETEROGENEITY, ASYNCHRONY, FRONTIER)
+}
+"""Every reproduction by name."""
+
+__all__ = ["REPRODUCTIONS", "Cell", "Outcome", "Reproduction", "Scale", "Shown", "play"]

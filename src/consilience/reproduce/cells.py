@@ -1,0 +1,101 @@
+"""A published result as cells: each is one run, kept in a folder of its own, and never run twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from consilience.config import Config, make_config
+from consilience.simulation.folder import RunFolder
+from consilience.simulation.simulate import OnRound, simulate
+
+Labels = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a reproduction is to be: as published, or a short version for two cores."""
+
+    quick: bool = False
+    seeds: int | None = None
+    device: str = "cpu"
+    data_dir: str | None = None
+
+    def settings(self, seeds: int) -> dict[str, Any]:
+        """What every cell has in common; seeds: how many it has as published."""
+        own = {"device": self.device, "seeds": self.seeds or (1 if self.quick else seeds)}
+        return own | ({"data_dir": self.data_dir} if self.data_dir else {})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: what it is in the table or figure, and its settings."""
+
+    labels: Labels
+    settings: Mapping[str, Any]
+
+    @property
+    def config(self) -> Config:
+        """The settings, checked."""
+        return make_config(self.settings)
+
+    @property
+    def name(self) -> str:
+        """A folder's name: what it is, and a mark of the settings, so that other settings are another cell."""
+        words = re.sub(r"[^\w.+-]+", "-", "-".join(str(value) for value in self.labels.values()))
+        lasting = self.config.model_dump(mode="json", exclude={"data_dir", "device", "workers", "engine"})
+        mark = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
+        return f"{words}-{mark}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell came to."""
+
+    labels: Labels
+    summary: Mapping[str, Any]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure by name: its cells, and what is to be shown of them.
+
+    told: from the outcomes, in the order of the cells, the sections of a page, as plain values.
+    """
+
+    name: str
+    summary: str
+    cells: Callable[[Scale], list[Cell]]
+    told: Callable[[Sequence[Outcome]], list[Shown]]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A section of what a reproduction shows: a table, a figure, and words."""
+
+    heading: str
+    text: str = ""
+    table: list[dict[str, Any]] = field(default_factory=list)
+    figure: Callable[[], Any] | None = None
+    name: str = ""
+
+
+def play(cells: Sequence[Cell], folder: Path, on_round: OnRound | None = None) -> Iterator[Outcome | None]:
+    """Run what is not there yet, cell by cell; None where a cell was stopped, and the work with it."""
+    for cell in cells:
+        place = folder / "cells" / cell.name
+        done = RunFolder(place).result
+        if done is None or not done["finished"]:
+            begun = (place / "config.toml").exists()
+            again: dict[str, Any] = {"resume": place} if begun else {"config": cell.config, "out": place}
+            done = simulate(**again, on_round=on_round).summary()
+        if not done["finished"]:
+            yield None
+            return
+        yield Outcome(cell.labels, done, place)

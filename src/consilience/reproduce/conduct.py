@@ -1,0 +1,44 @@
+"""Carrying a reproduction out: cells are run or found again, and what they came to is written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import consilience
+from consilience.reproduce.cells import Outcome, Reproduction, Scale, Shown, play
+from consilience.simulation.folder import replace_file, storing
+from consilience.simulation.simulate import OnRound
+
+RESULTS = "results.json"
+
+
+def conduct(wanted: Reproduction, scale: Scale, folder: Path, on_round: OnRound | None = None) -> list[Shown] | None:
+    """Run what is missing and keep `results.json`; what is to be shown, or None where it was stopped on the way."""
+    outcomes: list[Outcome] = []
+    for outcome in play(wanted.cells(scale), folder, on_round):
+        if outcome is None:
+            return None
+        outcomes.append(outcome)
+    shown = wanted.told(outcomes)
+    keep(wanted, scale, outcomes, shown, folder)
+    return shown
+
+
+def keep(wanted: Reproduction, scale: Scale, outcomes: Sequence[Outcome], shown: Sequence[Shown], folder: Path) -> None:
+    """Write everything that was measured, and the tables made of it."""
+    content: dict[str, Any] = {
+        "name": wanted.name,
+        "summary": wanted.summary,
+        "version": consilience.__version__,
+        "quick": scale.quick,
+        "device": scale.device,
+        "seconds": sum(o.summary["seconds"]["total"] for o in outcomes),
+        "tables": {each.name: each.table for each in shown},
+        "cells": [{**o.labels, "summary": o.summary} for o in outcomes],
+    }
+    with storing(folder / RESULTS, "choose another place with --out"):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / RESULTS, json.dumps(content, indent=1).encode())

@@ -1,0 +1,108 @@
+"""Table 1: what each way of working together reaches, for three tasks and 2, 5 and 10 learners (Berdoz 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from consilience.report.tables import count
+from consilience.reproduce.cells import Cell, Outcome, Reproduction, Scale, Shown
+from consilience.reproduce.published import LEARNERS, TASKS, best_published, published
+
+ROWS: dict[str, dict[str, Any]] = {
+    "centralized": {"name": "centralized"},
+    "fedavg, different starts": {"name": "fedavg", "start": "different"},
+    "fedavg": {"name": "fedavg"},
+    "independent": {"name": "independent"},
+    "alone": {"name": "alone"},
+    "federated-distillation": {"name": "federated-distillation"},
+    "representation-sharing": {"name": "representation-sharing"},
+    "voted": {"name": "voted"},
+    "consilience": {"name": "consilience"},
+}
+_SEEDS = {"MNIST": 5, "Fashion-MNIST": 5, "CIFAR-10": 2}
+_QUICK = {"rounds": 20, "test": 1000}
+
+
+def cells(scale: Scale) -> list[Cell]:
+    """Every row, task and number of learners; the short version has MNIST alone, twenty rounds and one seed."""
+    found = []
+    for task in ("MNIST",) if scale.quick else TASKS:
+        for learners in LEARNERS:
+            for row, method in ROWS.items():
+                if row == "centralized" and learners != LEARNERS[0]:
+                    continue  # one learner holds all, however many there would be
+                settings = {**TASKS[task], **scale.settings(_SEEDS[task]), "learners": learners, "method": method}
+                settings |= _QUICK if scale.quick else {}
+                labels = {"task": task, "learners": learners, "row": row}
+                found.append(Cell(labels, settings | {"eval_every": settings["rounds"]}))
+    return found
+
+
+def told(outcomes: Sequence[Outcome]) -> list[Shown]:
+    """One table a task: published beside measured, and what it costs."""
+    rounds = {o.labels["task"]: o.summary["rounds"] for o in outcomes}
+    seeds = {o.labels["task"]: o.summary["seeds"] for o in outcomes}
+    return [
+        Shown(
+            f"{task}, {TASKS[task]['model']}, {TASKS[task]['train']:,} samples, {rounds[task]} rounds",
+            f"Mean and standard deviation over {count(seeds[task], 'seed')} of the mean over learners, in %, on the test "
+            f"set after the last round; published: one seed. Bytes are of a learner in a round.",
+            [_row(task, row, outcomes) for row in ROWS],
+            name=f"table-{task.lower()}",
+        )
+        for task in rounds
+    ] + [Shown("The house blend beside the best that was published", table=_against(outcomes), name="against")]
+
+
+def _row(task: str, row: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    line: dict[str, Any] = {"method": row}
+    for learners in LEARNERS:
+        found = _of(outcomes, task, row, learners)
+        known = published(row, task, learners)
+        line[f"N={learners} published"] = known
+        line[f"N={learners}"] = in_words(found)
+    mine = _of(outcomes, task, row, LEARNERS[-1])
+    return line | {"bytes up": mine and mine.summary["message_bytes"]["up"]}
+
+
+def _of(outcomes: Sequence[Outcome], task: str, row: str, learners: int) -> Outcome | None:
+    wanted = {"task": task, "row": row, "learners": LEARNERS[0] if row == "centralized" else learners}
+    return next((o for o in outcomes if o.labels == wanted), None)
+
+
+def _against(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The blend's cells: is it above every published row but the centralized one, and at which share of the bytes."""
+    lines = []
+    for task, learners in dict.fromkeys((o.labels["task"], o.labels["learners"]) for o in outcomes):
+        blend, common = (_of(outcomes, task, row, learners) for row in ("consilience", "fedavg"))
+        if blend is None or common is None:
+            continue
+        best = best_published(task, learners)
+        above = blend.summary["accuracy"]["mean"] - best
+        share = common.summary["message_bytes"]["up"] / blend.summary["message_bytes"]["up"]
+        lines.append(
+            {
+                "task": task,
+                "N": learners,
+                "best published": best,
+                "consilience": in_words(blend),
+                "above": round(above, 2),
+                "of fedavg's bytes": f"1/{share:.1f}",
+            }
+        )
+    return lines
+
+
+def in_words(outcome: Outcome | None) -> str | None:
+    """An accuracy with its spread."""
+    if outcome is None or outcome.summary["accuracy"]["mean"] is None:
+        return None
+    reached = outcome.summary["accuracy"]
+    spread = "" if reached["std_seeds"] is None else f" ± {reached['std_seeds']:.1f}"
+    return f"{reached['mean']:.1f}{spread}"
+
+
+TABLE1_OF_THESIS = Reproduction(
+    "thesis-table1", "Table 1: methods, tasks and numbers of learners, published beside measured", cells, told
+)

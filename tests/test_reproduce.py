@@ -1,0 +1,141 @@
+"""Published tables and figures: their cells, running and finding them again, and what is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consilience.data.discrepancy import CASES
+from consilience.methods import build_method
+from consilience.reproduce import REPRODUCTIONS, Cell, Outcome, Reproduction, Scale, Shown, play
+from consilience.reproduce.communication import volume
+from consilience.reproduce.conduct import conduct
+from consilience.reproduce.published import TABLE1, best_published, published
+from consilience.reproduce.table1 import ROWS
+
+Command = Callable[..., tuple[int, str, str]]
+SMALL: dict[str, Any] = {"train": 40, "test": 20, "learners": 2, "rounds": 2, "workers": 0}
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("name", list(REPRODUCTIONS))
+def test_every_cell_is_a_run_that_could_be(name: str, quick: bool) -> None:
+    cells = REPRODUCTIONS[name].cells(Scale(quick=quick))
+    for cell in cells:
+        build_method(cell.config.method.name, cell.config.method.settings)
+    assert len({cell.name for cell in cells}) == len(cells)
+    assert all(cell.config.seeds == 1 for cell in cells if quick)
+
+
+def test_the_table_has_the_published_settings() -> None:
+    cells = REPRODUCTIONS["thesis-table1"].cells(Scale(device="cuda", seeds=3))
+    assert len(cells) == 3 * (3 * len(ROWS) - 2)  # centralized once a task
+    by_task = {cell.labels["task"]: cell.config for cell in cells}
+    assert {t: (c.model, c.train, c.rounds, c.seeds) for t, c in by_task.items()} == {
+        "MNIST": ("lenet5", 1200, 100, 3),
+        "Fashion-MNIST": ("resnet9", 6000, 20, 3),
+        "CIFAR-10": ("resnet18", 10_000, 20, 3),
+    }
+    assert all(c.batch_size == 32 and c.lr == 1e-3 and c.optimiser == "adam" for c in by_task.values())
+
+
+def test_what_was_published() -> None:
+    assert published("representation-sharing", "MNIST", 10) == 82.07
+    assert published("consilience", "MNIST", 10) is None
+    assert best_published("Fashion-MNIST", 5) == 89.28 and best_published("MNIST", 2) == 94.45
+    assert set(TABLE1) <= set(ROWS)
+
+
+def test_the_ablation_is_one_run_of_64_settings() -> None:
+    (cell,) = REPRODUCTIONS["thesis-ablation"].cells(Scale())
+    assert len(cell.config.variants) == 64 and {"method.kd": 10, "method.contrast": 0.5} in cell.config.variants
+
+
+def test_heterogeneity_has_all_nine_cases() -> None:
+    conditions = {c.labels["condition"] for c in REPRODUCTIONS["thesis-heterogeneity"].cells(Scale())}
+    assert {f"case {figure}" for figure in CASES} < conditions and "alpha 0.01" in conditions
+
+
+def test_volumes_beside_the_claims() -> None:
+    """About 1000 and 2000 times less, and the house blend at most a thirtieth for the large models."""
+    ratios = {}
+    for model, shape in (("resnet9", (1, 28, 28)), ("resnet18", (3, 32, 32))):
+        full = volume("fedavg", model, shape)["up"]
+        ratios[model] = full / volume("representation-sharing", model, shape)["up"]
+        assert full / volume("consilience", model, shape)["up"] > 30
+    assert 900 < ratios["resnet9"] < 1000 and 2000 < ratios["resnet18"] < 2300
+
+
+# --- running
+
+
+def tiny(told: list[int]) -> Reproduction:
+    def cells(scale: Scale) -> list[Cell]:
+        return [
+            Cell({"row": name}, SMALL | scale.settings(2) | {"method": {"name": name}})
+            for name in ("independent", "fedavg")
+        ]
+
+    def show(outcomes: Sequence[Outcome]) -> list[Shown]:
+        told.append(len(outcomes))
+        return [Shown("Rows", table=[dict(o.labels) for o in outcomes], name="rows")]
+
+    return Reproduction("tiny", "for tests", cells, show)
+
+
+def test_cells_are_run_once_and_found_again(tmp_path: Path) -> None:
+    rounds: list[str] = []
+
+    def note(name: str, *others: Any) -> None:
+        rounds.append(name)
+
+    shown = conduct(tiny([]), Scale(), tmp_path, note)
+    assert shown is not None and rounds == ["independent"] * 2 + ["fedavg"] * 2
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [cell["row"] for cell in results["cells"]] == ["independent", "fedavg"]
+    assert results["tables"]["rows"] == [{"row": "independent"}, {"row": "fedavg"}]
+    conduct(tiny([]), Scale(), tmp_path, note)
+    assert len(rounds) == 4, "nothing is run twice"
+    conduct(tiny([]), Scale(seeds=1), tmp_path, note)
+    assert len(rounds) == 8, "other settings are other cells"
+
+
+def test_what_was_stopped_goes_on(tmp_path: Path) -> None:
+    def stop(name: str, round_: int, *others: Any) -> None:
+        if (name, round_) == ("fedavg", 1):
+            raise KeyboardInterrupt
+
+    told: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        conduct(tiny(told), Scale(), tmp_path, stop)
+    assert not told and not (tmp_path / "results.json").exists()
+    seen: list[str] = []
+    conduct(tiny(told), Scale(), tmp_path, lambda name, *others: seen.append(name))
+    assert told == [2] and set(seen) == {"fedavg"}
+
+
+def test_a_cell_of_its_own_is_known_by_its_settings() -> None:
+    one = Cell({"row": "a b/c"}, SMALL)
+    assert one.name.startswith("a-b-c-") and one.name == Cell({"row": "a b/c"}, SMALL | {"device": "cpu"}).name
+    assert one.name != Cell({"row": "a b/c"}, SMALL | {"lr": 0.01}).name
+    assert list(play([], Path("nowhere"))) == []
+
+
+# --- the command
+
+
+def test_the_command_lists_and_refuses(command: Command) -> None:
+    code, out, _ = command("reproduce", "--list")
+    assert code == 0 and all(name in out for name in REPRODUCTIONS)
+    code, _, err = command("reproduce", "thesis-table2")
+    assert code == 2 and "Did you mean 'thesis-table1'" in err
+
+
+def test_the_command_counts_what_travels(command: Command) -> None:
+    code, out, err = command("reproduce", "thesis-communication", "--out", "mine")
+    assert code == 0 and "929.7" in out and "2166.8" in out and "kept in mine" in err
+    assert json.loads(Path("mine/results.json").read_text())["name"] == "thesis-communication"
