@@ -196,15 +196,17 @@ def test_training_is_that_of_torch(optimiser: Optimiser) -> None:
         else torch.optim.Adam(model.parameters(), lr=0.02)
     )
     batches = [samples(4, seed) for seed in range(5)]
-    expected = []
+    expected, right = [], []
     for inputs, targets in batches:
         theirs.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs), targets)
+        logits = model(inputs)
+        loss = nn.functional.cross_entropy(logits, targets)
+        right.append((logits.argmax(1) == targets).double().mean().item())
         loss.backward()  # type: ignore[no-untyped-call]
         theirs.step()
         expected.append(loss.item())
     losses = learner.train([Batch(*b) for b in batches], 4, {})
-    assert losses.tolist() == [pytest.approx(np.mean(expected), rel=1e-12)]
+    assert losses.tolist() == pytest.approx([np.mean(expected), np.mean(right)], rel=1e-12)
     assert int(row["step"]) == 5
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         mine = learner.model.get_parameter(name) if isinstance(tensor, nn.Parameter) else learner.model.get_buffer(name)

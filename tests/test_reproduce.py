@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from consilience.data.discrepancy import CASES
+from consilience.errors import UnknownName
 from consilience.methods import build_method
 from consilience.reproduce import REPRODUCTIONS, Cell, Outcome, Reproduction, Scale, Shown, play
 from consilience.reproduce.communication import volume
@@ -123,6 +124,15 @@ def test_a_cell_of_its_own_is_known_by_its_settings() -> None:
     assert one.name.startswith("a-b-c-") and one.name == Cell({"row": "a b/c"}, SMALL | {"device": "cpu"}).name
     assert one.name != Cell({"row": "a b/c"}, SMALL | {"lr": 0.01}).name
     assert list(play([], Path("nowhere"))) == []
+
+
+def test_some_cells_alone(tmp_path: Path) -> None:
+    shown = conduct(tiny([]), Scale(only={"row": "fedavg"}), tmp_path)
+    assert shown is not None and shown[0].table == [{"row": "fedavg"}]
+    with pytest.raises(UnknownName, match=r"unknown row 'fedavgg' of tiny\. Did you mean 'fedavg'"):
+        conduct(tiny([]), Scale(only={"row": "fedavgg"}), tmp_path)
+    with pytest.raises(UnknownName, match="unknown label 'rwo'"):
+        conduct(tiny([]), Scale(only={"rwo": "fedavg"}), tmp_path)
 
 
 # --- the command

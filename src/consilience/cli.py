@@ -257,9 +257,14 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(min=1, help="seeds of each cell (default: as many as stated)")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     data_dir: Annotated[str | None, typer.Option(help="folder with the files of the data sets")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL=VALUE", help="some cells only, such as task=MNIST; may be repeated"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="folder for cells and results (default: reproduced/NAME)")] = None,
 ) -> None:
     """Make a published table or figure again; cells that are done already are found again."""
+    from consilience.config import setting_of
     from consilience.errors import UnknownName
     from consilience.report.tables import table_of
     from consilience.report.terminal import Screen
@@ -273,7 +278,8 @@ def reproduce(
     if name not in REPRODUCTIONS:
         raise UnknownName("reproduction", name, REPRODUCTIONS)
     folder = out or Path("reproduced") / (f"{name}-quick" if quick else name)
-    shown = conduct(REPRODUCTIONS[name], Scale(quick, seeds, device, data_dir), folder, screen.on_round)
+    some = dict(setting_of(text) for text in only or ())
+    shown = conduct(REPRODUCTIONS[name], Scale(quick, seeds, device, data_dir, some), folder, screen.on_round)
     if shown is None:
         screen.say(f"stopped; the same command goes on, with what is done in {folder}")
         raise typer.Exit(130)

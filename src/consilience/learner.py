@@ -97,12 +97,17 @@ class Learner(Body):
         """The values a moving mean starts from, where this row is the federation's common model."""
         return {k: v.detach().clone() for k, v in exchange.common(self._bare_view(exchange)).items()}
 
+    @property
+    def told(self) -> int:
+        """How many numbers a mini-batch tells."""
+        return 2 + len(self.exchanges)
+
     # -- the round -----------------------------------------------------------------------------------------------------
 
     def train(self, batches: Iterable[Batch], samples: int, received: Mapping[str, Received]) -> Tensor:
-        """Local steps. Returns the mean of each loss term over the batches: the objective's, then each exchange's."""
+        """Local steps. Returns what batches tell, as means over them: see `losses`."""
         self.mode(training=True)
-        losses = torch.zeros(1 + len(self.exchanges), dtype=torch.float64, device=self.device)
+        losses = torch.zeros(self.told, dtype=torch.float64, device=self.device)
         self.summed = torch.zeros_like(self.gradient) if not self.all_trained else self.gradient
         steps, count = 0, self.count(samples)
         for batch in batches:
@@ -121,11 +126,15 @@ class Learner(Body):
         return terms
 
     def losses(self, batch: Batch, samples: Tensor, received: Mapping[str, Received]) -> tuple[Tensor, Tensor, Seen]:
-        """The loss of a mini-batch, its terms (the objective's, then each exchange's), and what was seen on the way."""
+        """The loss of a mini-batch, what it tells, and what was seen on the way.
+
+        What it tells: loss terms, the objective's and then each exchange's, and last the share of samples told right.
+        """
         objective = self.role.objective
         inputs = objective.prepare(batch.inputs, batch.draws.get(objective.name, batch.inputs.new_empty(0, 0)))
         seen = self.forward(inputs) | {"targets": batch.targets}
-        loss = objective.loss(self._view(objective, seen, samples, **_draws(batch, objective)))
+        view = self._view(objective, seen, samples, **_draws(batch, objective))
+        loss, right = objective.loss(view), objective.right(view).detach()
         terms = [loss.detach()]
         for e in self.exchanges:
             if e.name not in self.weighing:
@@ -135,7 +144,7 @@ class Learner(Body):
             term = e.penalty(self._state(e), view, received[e.name])
             loss = loss + e.weight * term
             terms.append(term.detach())
-        return loss, torch.stack(terms).to(torch.float64), seen
+        return loss, torch.stack([*terms, right]).to(torch.float64), seen
 
     def forward(self, inputs: Tensor) -> Seen:
         """What the model makes of inputs, each of which is a sample."""

@@ -21,3 +21,7 @@ class CrossEntropy(Objective):
     def loss(self, view: View) -> Tensor:
         """The loss of a mini-batch."""
         return F.cross_entropy(view.logits, view.targets)
+
+    def right(self, view: View) -> Tensor:
+        """The share of a mini-batch whose largest logit is that of its class."""
+        return (view.logits.argmax(1) == view.targets).to(view.logits.dtype).mean()

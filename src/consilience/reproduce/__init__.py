@@ -3,11 +3,13 @@
 from consilience.reproduce.ablation import ABLATION
 from consilience.reproduce.cells import Cell, Outcome, Reproduction, Scale, Shown, play
 from consilience.reproduce.communication import COMMUNICATION
+from consilience.reproduce.curves import CURVES, MAPS
 from consilience.reproduce.grids import ASYNCHRONY, FRONTIER, HETEROGENEITY
 from consilience.reproduce.table1 import TABLE1_OF_THESIS
 
 REPRODUCTIONS: dict[str, Reproduction] = {
-    each.name: each for each in (TABLE1_OF_THESIS, ABLATION, COMMUNICATION, HETEROGENEITY, ASYNCHRONY, FRONTIER)
+    each.name: each
+    for each in (TABLE1_OF_THESIS, ABLATION, CURVES, MAPS, COMMUNICATION, HETEROGENEITY, ASYNCHRONY, FRONTIER)
 }
 """Every reproduction by name."""
 

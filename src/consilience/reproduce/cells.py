@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.config import Config, make_config
+from consilience.errors import UnknownName
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.simulate import OnRound, simulate
 
@@ -25,6 +26,8 @@ class Scale:
     seeds: int | None = None
     device: str = "cpu"
     data_dir: str | None = None
+    only: Mapping[str, str] = field(default_factory=dict)
+    """Which cells: those that have these labels."""
 
     def settings(self, seeds: int) -> dict[str, Any]:
         """What every cell has in common; seeds: how many it has as published."""
@@ -84,6 +87,19 @@ class Shown:
     table: list[dict[str, Any]] = field(default_factory=list)
     figure: Callable[[], Any] | None = None
     name: str = ""
+
+
+def chosen(wanted: Reproduction, scale: Scale) -> list[Cell]:
+    """The cells asked for; refuses labels that no cell has."""
+    cells = wanted.cells(scale)
+    for key, value in scale.only.items():
+        known = {str(cell.labels[key]) for cell in cells if key in cell.labels}
+        if not known:
+            raise UnknownName("label", key, {label for cell in cells for label in cell.labels}, of=wanted.name)
+        if value not in known:
+            raise UnknownName(key, value, known, of=wanted.name)
+        cells = [cell for cell in cells if str(cell.labels.get(key)) == value]
+    return cells
 
 
 def play(cells: Sequence[Cell], folder: Path, on_round: OnRound | None = None) -> Iterator[Outcome | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import consilience
-from consilience.reproduce.cells import Outcome, Reproduction, Scale, Shown, play
+from consilience.reproduce.cells import Outcome, Reproduction, Scale, Shown, chosen, play
 from consilience.simulation.folder import replace_file, storing
 from consilience.simulation.simulate import OnRound
 
@@ -18,7 +18,7 @@ RESULTS = "results.json"
 def conduct(wanted: Reproduction, scale: Scale, folder: Path, on_round: OnRound | None = None) -> list[Shown] | None:
     """Run what is missing and keep `results.json`; what is to be shown, or None where it was stopped on the way."""
     outcomes: list[Outcome] = []
-    for outcome in play(wanted.cells(scale), folder, on_round):
+    for outcome in play(chosen(wanted, scale), folder, on_round):
         if outcome is None:
             return None
         outcomes.append(outcome)

@@ -46,8 +46,8 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     return [
         Shown(
             f"{task}, {TASKS[task]['model']}, {TASKS[task]['train']:,} samples, {rounds[task]} rounds",
-            f"Mean and standard deviation over {count(seeds[task], 'seed')} of the mean over learners, in %, on the test "
-            f"set after the last round; published: one seed. Bytes are of a learner in a round.",
+            f"Mean and standard deviation over {count(seeds[task], 'seed')} of the mean over learners, in %, on the "
+            f"test set after the last round; published: one seed. Bytes are of a learner in a round.",
             [_row(task, row, outcomes) for row in ROWS],
             name=f"table-{task.lower()}",
         )

@@ -48,7 +48,7 @@ class Formation:
         self.round, self.at = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
         self.chosen = torch.zeros((self.most, rows, work.batch_size), dtype=torch.int64, device=device)
         self.active = torch.zeros((self.most, rows), dtype=torch.bool, device=device)
-        self.losses = torch.zeros((rows, 1 + len(learner.exchanges)), dtype=torch.float64, device=device)
+        self.losses = torch.zeros((rows, learner.told), dtype=torch.float64, device=device)
         self.summed = None if learner.all_trained else torch.zeros_like(self.state["parameters"])
         self.held: dict[tuple[tuple[str, bool], ...], dict[str, Stacked]] = {}
         self.put: Put = {}

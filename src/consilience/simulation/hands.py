@@ -101,7 +101,7 @@ class Hands:
         learner.wear(cohort.row(number))
         held = {name: self.answers[int(answers[i])] for name, answers in job.held.items()}
         clock, right, bad = Clock(self.data.inputs.device), None, ""
-        losses = torch.zeros(1 + len(learner.exchanges))
+        losses = torch.zeros(learner.told)
         if job.train:
             if cohort.plan.work.reset:
                 learner.forget_optimiser()

@@ -65,7 +65,7 @@ Job = Work | Receive | Evaluate | Learn
 class Done:
     """What came of a job, one entry a row."""
 
-    losses: np.ndarray | None = None  # (rows, terms)
+    losses: np.ndarray | None = None  # (rows, terms and the share of samples told right)
     right: np.ndarray | None = None  # (rows, classes) test samples told right
     nonsense: Mapping[int, str] = field(default_factory=dict)  # which entry is no number where one should be, and how
     seconds: dict[str, np.ndarray] = field(default_factory=dict)

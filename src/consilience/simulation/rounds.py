@@ -183,11 +183,13 @@ class Rounds:
         federations, members = self._at(job.cohort)
         at = federations[job.rows], members[job.rows]
         assert done.losses is not None
-        losses = dict(zip(terms_of(learner), done.losses.T, strict=True))
+        *terms, right = done.losses.T
+        losses = dict(zip(terms_of(learner), terms, strict=True))
         self._refuse_nonsense(at, losses, done.nonsense)
         if job.train:
             for term, values in losses.items():
                 record[f"loss.{term}"][at] = values
+            record["accuracy_train"][at] = 100 * right
             for e in (e for e in learner.exchanges if e.name in learner.weighing):  # no penalty tells nothing
                 for key, values in e.metrics(learner.task, losses[e.name]).items():
                     record[key][at] = values

@@ -112,7 +112,7 @@ class StackEngine:
     def _work(self, job: Work) -> Done:
         """In one formation, or in several where rows have batches of unlike widths or do not fit at once."""
         learner, clock = self.learners[job.cohort], Clock(self.device)
-        losses = np.zeros((len(job.rows), 1 + len(learner.exchanges)))
+        losses = np.zeros((len(job.rows), learner.told))
         right = np.zeros((len(job.rows), learner.task.classes), dtype=np.int64) if job.evaluate else None
         finite = np.ones((len(job.rows), 1 + len(job.put)), dtype=bool)
         self.put = {}
@@ -180,7 +180,7 @@ class StackEngine:
             formation.represent(put)
             clock.lap("represent")
             self._take(formation.contribute(put, up), entries, len(job.rows))
-        told, terms = formation.tell(put)[:count].numpy(force=True), 1 + len(learner.exchanges)
+        told, terms = formation.tell(put)[:count].numpy(force=True), learner.told
         formation.leave(cohort, count)  # last: what did not fit the memory before is done again from what was
         clock.lap("exchange")
         finite = np.ones((count, 1 + len(job.put)), dtype=bool)
