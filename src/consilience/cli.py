@@ -1,4 +1,4 @@
-"""The command: `consilience init | data | run | compare | sweep | reproduce | methods | show`.
+"""The command: `consilience init | data | run | compare | sweep | reproduce | methods | show | report`.
 
 Options mirror the keys of the configuration file; they are made from it, so that there is one list. What is asked for
 goes to standard output, everything else to standard error.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import json
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -269,7 +270,7 @@ def reproduce(
     from consilience.report.tables import table_of
     from consilience.report.terminal import Screen
     from consilience.reproduce import REPRODUCTIONS, Scale
-    from consilience.reproduce.conduct import conduct
+    from consilience.reproduce.conduct import conduct, draw
 
     screen = Screen(False)
     if list_ or name is None:
@@ -285,6 +286,12 @@ def reproduce(
         raise typer.Exit(130)
     for section in shown:
         screen.section(section.heading, section.text, section.table)
+    try:
+        screen.say(
+            f"the page is {draw(REPRODUCTIONS[name], shown, folder, shlex.join(['consilience', *sys.argv[1:]]))}"
+        )
+    except ConfigurationError as error:  # what draws it is an extra
+        screen.say(f"no page: {error}")
     screen.say(f"kept in {folder}")
 
 
@@ -335,6 +342,18 @@ def show(
         if not summary["finished"]:
             so_far = f"{summary['method']!r} was stopped after round {summary['rounds']}"
             screen.say(f"{so_far}; go on with: {how_to_resume(folder)}")
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs, comparisons or sweeps")],
+    out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
+    figures: Annotated[Path | None, typer.Option(help="folder for the figures as SVG and PNG")] = None,
+) -> None:
+    """Write one page with the tables and figures of runs; it opens anywhere, without a network."""
+    from consilience.report.page import run_report
+
+    print(f"the page is {run_report(folders, out, figures)}")
 
 
 def _gather(

@@ -12,7 +12,7 @@ from consilience.reproduce.cells import Outcome, Reproduction, Scale, Shown, cho
 from consilience.simulation.folder import replace_file, storing
 from consilience.simulation.simulate import OnRound
 
-RESULTS = "results.json"
+RESULTS, PAGE = "results.json", "index.html"
 
 
 def conduct(wanted: Reproduction, scale: Scale, folder: Path, on_round: OnRound | None = None) -> list[Shown] | None:
@@ -25,6 +25,19 @@ def conduct(wanted: Reproduction, scale: Scale, folder: Path, on_round: OnRound 
     shown = wanted.told(outcomes)
     keep(wanted, scale, outcomes, shown, folder)
     return shown
+
+
+def draw(wanted: Reproduction, shown: Sequence[Shown], folder: Path, command: str) -> Path:
+    """Write the page, and every figure as SVG and PNG beside it; where the page is."""
+    from consilience.report.page import Section, write_figures, write_page
+
+    sections = [
+        Section(each.heading, each.text, each.table, each.figure() if each.figure else None, each.name)
+        for each in shown
+    ]
+    write_figures(folder / "figures", sections)
+    write_page(folder / PAGE, f"{wanted.name}: {wanted.summary}", sections, command)
+    return folder / PAGE
 
 
 def keep(wanted: Reproduction, scale: Scale, outcomes: Sequence[Outcome], shown: Sequence[Shown], folder: Path) -> None:

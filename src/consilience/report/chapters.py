@@ -1,0 +1,251 @@
+"""What a page says about runs: for each task what methods reached, what it cost, and how to do it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.report import figures
+from consilience.report.metrics import Rows
+from consilience.report.runs import Found, Run
+from consilience.report.section import Section
+from consilience.report.tables import CAPTION, size
+from consilience.simulation.record import PHASES
+
+_LINES = 12  # of a chart in which one can still be told from another
+_POINTS = 200  # of a line, and of a strip of learners
+_LEARNERS = 40  # rows of a class table
+_CLASSES = 100
+
+
+def chapters(found: Found) -> list[Section]:
+    """All sections of a page about runs, those of one task together."""
+    sections = [Section("What is missing", notes=found.notes, name="missing", level=1)] if found.notes else []
+    tasks = list(dict.fromkeys(run.task for run in found.runs))
+    for number, task in enumerate(tasks, start=1):
+        prefix = f"task-{number}-" if len(tasks) > 1 else ""
+        sections += _chapter(task, [run for run in found.runs if run.task == task], prefix)
+    return sections
+
+
+def _chapter(task: str, given: Sequence[Run], prefix: str) -> Iterator[Section]:
+    runs = _briefly(given)
+    yield Section(task, text=_extent(given), name=f"{prefix}task", level=1)
+    yield Section("Summary", text=CAPTION, table=[_outcome(run) for run in runs], name=f"{prefix}summary")
+    if kinds := _kinds(runs):
+        yield Section("By kind of learner", table=kinds, name=f"{prefix}kinds")
+    yield from _settings(runs, prefix)
+    best, said = _best(runs)
+    yield from _accuracy(best, said, prefix)
+    yield from _dealt(runs, prefix)
+    yield from _inner(best, said, prefix)
+    yield from _time(runs, prefix)
+    yield _again(runs, prefix)
+
+
+def _extent(runs: Sequence[Run]) -> str:
+    """How many runs, rounds and seeds."""
+    counts = {
+        noun: sorted({int(run.summary[f"{noun}s"]) for run in runs if run.summary.get(f"{noun}s") is not None})
+        for noun in ("round", "seed")
+    }
+    method = _common(runs)
+    said = [f"{len(runs)} run" + "s" * (len(runs) != 1) + (f" of {method}" if method else "")]
+    for noun, found in counts.items():
+        said += [f"{' or '.join(map(str, found))} {noun}" + "s" * (found != [1])] if found else []
+    return ", ".join(said)
+
+
+def _common(runs: Sequence[Run]) -> str:
+    """The method, where runs are all of one and only its settings tell them apart."""
+    names = {method for run in runs for method, _, settings in [run.label.partition(" ")] if "=" in settings}
+    alike = all(run.label.startswith(f"{name} ") for name in names for run in runs)
+    return names.pop() if len(names) == 1 and len(runs) > 1 and alike else ""
+
+
+def _briefly(runs: Sequence[Run]) -> list[Run]:
+    """The runs, without the name of a method that they are all of."""
+    method = _common(runs)
+    return [replace(run, label=run.label.removeprefix(f"{method} ")) for run in runs] if method else list(runs)
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def _outcome(run: Run) -> dict[str, Any]:
+    s = run.summary
+    total = s["seconds"].get("total")
+    return {
+        "method": run.label + ("" if s["finished"] else " (unfinished)"),
+        "accuracy %": _reached(s["accuracy"]),
+        "± of learners": _tenths(s["accuracy"]["std_learners"]),
+        "own data": _tenths(s["accuracy_local"]["mean"]),
+        "up a round": size(s["bytes"]["up"]),
+        "down a round": size(s["bytes"]["down"]),
+        "total": size(s["bytes_total"]),
+        "time": "–" if total is None else f"{total:.1f} s",
+    }
+
+
+def _kinds(runs: Sequence[Run]) -> Rows:
+    names = dict.fromkeys(name for run in runs for name in run.summary["kinds"])
+    return [
+        {
+            "learners": name,
+            "model": Path(kind["model"]).name,
+            "method": run.label,
+            "accuracy %": _reached(kind["accuracy"]),
+            "own data": _tenths(kind["accuracy_local"]["mean"]),
+            "up a round": size(kind["bytes"]["up"]),
+            "down a round": size(kind["bytes"]["down"]),
+        }
+        for name, run in product(names, runs)
+        if (kind := run.summary["kinds"].get(name))
+    ]
+
+
+def _reached(accuracy: Mapping[str, Any]) -> str:
+    spread = accuracy["std_seeds"]
+    return _tenths(accuracy["mean"]) + ("" if spread is None else f" ± {spread:.1f}")
+
+
+def _tenths(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
+# -- charts ------------------------------------------------------------------------------------------------------------
+
+
+def _best(runs: Sequence[Run]) -> tuple[list[Run], str]:
+    """The runs that charts have room for, and a word about those they have not."""
+    if len(runs) <= _LINES:
+        return list(runs), ""
+    ranked = sorted(runs, key=lambda run: -(run.summary["accuracy"]["mean"] or 0.0))[:_LINES]
+    return [run for run in runs if run in ranked], f" Of {len(runs)} runs the best {_LINES} are shown."
+
+
+def _settings(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
+    """A map of accuracies, where two settings were swept over."""
+    swept = [run.summary for run in runs if run.summary.get("set") and run.summary["accuracy"]["mean"] is not None]
+    axes = list(dict.fromkeys(key for s in swept for key in s["set"]))
+    if len(swept) != len(runs) or len(axes) != 2 or len({str(s["set"]) for s in swept}) != len(swept):
+        return
+    rows = [{key: str(s["set"].get(key)) for key in axes} | {"accuracy": s["accuracy"]["mean"]} for s in swept]
+    chart = figures.heatmap(rows, axes[1], axes[0], "accuracy", title="accuracy, %")
+    yield Section("Accuracy by setting", figure=chart, name=f"{prefix}settings")
+
+
+def _accuracy(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
+    rows, names = _curves(runs, "accuracy"), [run.label for run in runs]
+    if not rows:
+        yield Section("Accuracy", text="No round has been tested yet.", name=f"{prefix}accuracy")
+        return
+    text = f"Mean over learners and seeds. {_band(runs)}{said}"
+    yield Section("Accuracy over rounds", text=text, figure=figures.curves(rows, names=names), name=f"{prefix}accuracy")
+    text = f"What a whole federation has sent, both ways. Who sends nothing is a level line.{said}"
+    chart = figures.over_bytes(_over_bytes(runs), names)
+    yield Section("Accuracy over bytes", text=text, figure=chart, name=f"{prefix}bytes")
+    text = f"Each stroke is a learner when last tested, the mean over its seeds; the box holds the middle half.{said}"
+    chart = figures.spread(_learners(runs), names)
+    yield Section("Learners at the end", text=text, figure=chart, name=f"{prefix}learners")
+
+
+def _band(runs: Sequence[Run]) -> str:
+    several = {len(run.metrics.seeds) > 1 for run in runs}
+    seeds, learners = "one standard deviation over seeds", "one standard deviation over learners"
+    if several == {True, False}:
+        return f"Bands are {seeds}, or over learners where there is one seed."
+    return f"Bands are {seeds if several == {True} else learners}."
+
+
+def _curves(runs: Sequence[Run], name: str) -> Rows:
+    return [{"method": run.label, **row} for run in runs for row in _thinned(run.metrics.curve(name))]
+
+
+def _over_bytes(runs: Sequence[Run]) -> Rows:
+    rows = []
+    for run in runs:
+        sent = run.metrics.sent()
+        for row in _thinned(run.metrics.curve("accuracy")):
+            rows.append({"method": run.label, "bytes": sent[row["round"]], "accuracy": row["accuracy"]})
+    return rows
+
+
+def _learners(runs: Sequence[Run]) -> Rows:
+    rows: Rows = []
+    for run in runs:
+        seeds: dict[int, list[float]] = {}
+        for (_, learner), accuracy in run.metrics.final.items():
+            seeds.setdefault(learner, []).append(accuracy)
+        means = [{"method": run.label, "learner": who, "accuracy": float(np.mean(a))} for who, a in seeds.items()]
+        rows += _thinned(sorted(means, key=lambda row: row["accuracy"]))  # evenly by rank: the box stays where it was
+    return rows
+
+
+def _thinned(rows: Rows) -> Rows:
+    """At most so many rows, evenly taken, the first and the last among them."""
+    if len(rows) <= _POINTS:
+        return rows
+    return [rows[i] for i in np.linspace(0, len(rows) - 1, _POINTS).round().astype(int)]
+
+
+def _dealt(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
+    """Who had how many samples of which class, in the first seed."""
+    tables = [run.provenance for run in runs if run.provenance is not None]
+    if not tables:
+        return
+    found = max(tables, key=lambda each: len(each["table"]))
+    table, labels = found["table"], found["labels"]  # (learners, classes)
+    rows = [
+        {"learner": who, "class": labels[c], "samples": int(table[who, c])}
+        for who, c in product(range(min(len(table), _LEARNERS)), range(min(table.shape[1], _CLASSES)))
+    ]
+    cut = table.shape[0] > _LEARNERS or table.shape[1] > _CLASSES
+    more = f" There are {table.shape[0]} learners and {table.shape[1]} classes; the first are shown." if cut else ""
+    text = f"{found['data']} dealt out by {found['dealt']}, in the first seed; {found['case']}.{more}"
+    yield Section("Samples of each class", text=text, figure=figures.partition(rows), name=f"{prefix}partition")
+
+
+def _inner(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
+    """What training looked like from within: terms of the loss, and the mutual-information bound."""
+    rows: Rows = []
+    names = [run.label for run in runs]
+    for run in runs:
+        for name in (name for name in run.metrics.names if name.startswith("loss.")):
+            term = name.removeprefix("loss.")
+            for row in _thinned(run.metrics.curve(name)):
+                rows.append({"method": run.label, "term": term, "round": row["round"], "value": row[name]})
+    used = {(row["method"], row["term"]) for row in rows if row["value"]}
+    rows = [row for row in rows if (row["method"], row["term"]) in used]  # a term that is always 0 says nothing
+    if rows:
+        text = f"Before weighting, the mean over learners and seeds.{said}"
+        yield Section("Terms of the loss", text=text, figure=figures.losses(rows, names), name=f"{prefix}losses")
+    if bound := _curves(runs, "mutual_information"):
+        text = (
+            "A lower bound on what learners' representations say of each other, from their observations; "
+            f"below 0 it says nothing. {_band(runs)}{said}"
+        )
+        chart = figures.bound(bound, names)
+        yield Section("Mutual information", text=text, figure=chart, name=f"{prefix}mutual-information")
+
+
+def _time(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
+    rows = [
+        {"method": run.label, "phase": phase, "seconds": run.summary["seconds"].get(phase) or 0.0}
+        for run, phase in product((run for run in runs if run.summary["seconds"]), PHASES)
+    ]
+    if rows:
+        text = "Wall-clock time of all seeds together."
+        yield Section("Time by phase", text=text, figure=figures.phases(rows), name=f"{prefix}time")
+
+
+def _again(runs: Sequence[Run], prefix: str) -> Section:
+    texts = {run.folder: run.config for run in runs if run.config}
+    text = "Each of these files alone repeats its run: save it, and give it to consilience run."
+    details = [(f"{folder / 'config.toml'}", config) for folder, config in texts.items()]
+    return Section("Do it again", text=text if details else "", details=details, name=f"{prefix}again")

@@ -1,0 +1,87 @@
+"""The lines of a run, added up over learners while they are read, so that a thousand learners weigh as much as ten."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class Metrics:
+    """A run's lines, added up over its learners."""
+
+    sums: dict[tuple[int, int], dict[str, list[float]]] = field(default_factory=dict)
+    """By round and seed: how many learners have a metric, its sum, and the sum of its squares."""
+    final: dict[tuple[int, int], float] = field(default_factory=dict)
+    """Accuracy of a seed's learner when it was last tested."""
+    seen: set[tuple[int, int, int]] = field(default_factory=set)
+
+    def add(self, round_: int, seed: int, learner: int, values: Mapping[str, float]) -> None:
+        """Add a line; one that came before counts."""
+        if (round_, seed, learner) in self.seen:
+            return
+        self.seen.add((round_, seed, learner))
+        cell = self.sums.setdefault((round_, seed), {})
+        for name, value in values.items():
+            known = cell.setdefault(name, [0, 0.0, 0.0])
+            known[0] += 1
+            known[1] += value
+            known[2] += value * value
+        if "accuracy" in values:
+            self.final[seed, learner] = values["accuracy"]
+
+    @property
+    def rounds(self) -> int:
+        """The last round there is."""
+        return max((round_ for round_, _ in self.sums), default=0)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds there are."""
+        return sorted({seed for _, seed in self.sums})
+
+    @property
+    def names(self) -> list[str]:
+        """What was recorded of any learner in any round, in the order it came up."""
+        return list(dict.fromkeys(name for cell in self.sums.values() for name in cell))
+
+    def curve(self, name: str) -> Rows:
+        """The mean over seeds of learners' means; the band is their standard deviation, of learners if one seed."""
+        by_round: dict[int, list[list[float]]] = {}
+        for (round_, _), cell in sorted(self.sums.items()):
+            if round_ and name in cell:
+                by_round.setdefault(round_, []).append(cell[name])
+        return [
+            {"round": round_, name: (found := _middle(cells))[0], "low": found[1], "high": found[2]}
+            for round_, cells in by_round.items()
+        ]
+
+    def sent(self) -> dict[int, float]:
+        """Bytes that a federation has sent by the end of each round, both ways: the mean over seeds."""
+        by_round: dict[int, list[float]] = {}
+        for (round_, _), cell in self.sums.items():
+            moved = sum(cell[key][1] for key in ("bytes.up", "bytes.down") if key in cell)
+            by_round.setdefault(round_, []).append(moved)
+        rounds = sorted(by_round)
+        means = (sum(by_round[round_]) / len(by_round[round_]) for round_ in rounds)
+        return dict(zip(rounds, accumulate(means), strict=True))
+
+
+def _middle(cells: Sequence[Sequence[float]]) -> tuple[float, float | None, float | None]:
+    means = [total / count for count, total, _ in cells]
+    middle = float(np.mean(means))
+    count, total, squares = cells[0]
+    if len(means) > 1:
+        off = float(np.std(means, ddof=1))
+    elif count > 1:
+        off = math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
+    else:
+        return middle, None, None
+    return middle, middle - off, middle + off

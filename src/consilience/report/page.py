@@ -1,0 +1,137 @@
+"""One page of tables and charts that needs nothing else: no network, no other file.
+
+The Vega bundle stands in the page once; the page's own policy forbids it to load anything.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from consilience.errors import ConfigurationError
+from consilience.report.figures import WIDTH, altair
+from consilience.report.look import CSS, SCRIPT, theme
+from consilience.report.section import Section as Section
+from consilience.report.section import as_data, entry_width, html_of, spec_of
+from consilience.simulation.folder import replace_file, storing
+
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+_SHARP = 2.0  # PNGs have so many pixels for each of the screen's
+_HINT = "choose another place"
+
+
+def write_page(path: Path, title: str, sections: Sequence[Section], command: str) -> None:
+    """Write a page with these sections, whole or not at all; `command` is the one that makes it again."""
+    _refuse_folder(path)
+    content = _page(title, sections, command).encode()
+    with storing(path, _HINT):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+
+
+def write_figures(folder: Path, sections: Sequence[Section]) -> list[Path]:
+    """Every section's chart as SVG and PNG, from the same charts as the page's; the files there are now."""
+    convert = _convert()
+    look, drawn = theme(), []
+    for section, slug in _named(sections):
+        if section.figure is not None:
+            spec = spec_of(section)
+            look["legend"]["columns"] = max(1, WIDTH // entry_width(spec))
+            svg = convert.vegalite_to_svg(spec, config=look).encode()
+            drawn += [(f"{slug}.svg", svg), (f"{slug}.png", convert.vegalite_to_png(spec, config=look, scale=_SHARP))]
+    with storing(folder, _HINT):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in drawn:
+            replace_file(folder / name, content)
+    return [folder / name for name, _ in drawn]
+
+
+def run_report(folders: Sequence[Path], out: Path, figures: Path | None = None) -> Path:
+    """Write a page about the runs in folders of runs, comparisons and sweeps; where it is."""
+    from consilience.report.chapters import chapters
+    from consilience.report.runs import read_runs
+
+    if not folders:
+        raise ConfigurationError("no run to report on; name at least one folder")
+    _refuse_folder(out)
+    altair(), _convert()  # before the work
+    sections = chapters(read_runs(folders))
+    options = ["--out", str(out), *(["--figures", str(figures)] if figures else [])]
+    command = shlex.join(["consilience", "report", *map(str, folders), *options])
+    if figures is not None:
+        write_figures(figures, sections)
+    write_page(out, f"Report on {', '.join(folder.name or str(folder) for folder in folders)}", sections, command)
+    return out
+
+
+def _refuse_folder(path: Path) -> None:
+    if path.is_dir():
+        raise ConfigurationError(
+            f"{path} is a folder, and a page is one file; name one, such as {path / 'report.html'}"
+        )
+
+
+def _page(title: str, sections: Sequence[Section], command: str) -> str:
+    body = "\n".join(html_of(section, slug) for section, slug in _named(sections))
+    themes = as_data({"light": theme(), "dark": theme(dark=True)})
+    charts = any(section.figure is not None for section in sections)
+    drawing = f'<script type="module">{_bundle()}</script>\n<script type="module">{SCRIPT}</script>' if charts else ""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<title>{escape(title)}</title>
+<style>{CSS}</style>
+</head>
+<body>
+<h1>{escape(title)}</h1>
+{_contents(sections)}
+<noscript><p class="note">Charts are drawn by a script in this page, and scripts are switched off.</p></noscript>
+{body}
+<footer><p>Made with <code>{escape(command)}</code></p></footer>
+<script type="application/json" id="themes">{themes}</script>
+{drawing}
+</body>
+</html>
+"""
+
+
+def _contents(sections: Sequence[Section]) -> str:
+    """Links to the parts of a page that has several, else to its sections."""
+    named = list(_named(sections))
+    parts = [(section, slug) for section, slug in named if section.level == 1]
+    links = [f'<a href="#{escape(slug)}">{escape(each.heading)}</a>' for each, slug in (parts if parts[1:] else named)]
+    return f"<nav>{' · '.join(links)}</nav>" if len(links) > 1 else ""
+
+
+def _named(sections: Sequence[Section]) -> Iterator[tuple[Section, str]]:
+    """Each section with a name that no other has."""
+    taken: set[str] = set()
+    for section in sections:
+        slug, number = section.slug, 1
+        while slug in taken:
+            number += 1
+            slug = f"{section.slug}-{number}"
+        taken.add(slug)
+        yield section, slug
+
+
+@cache
+def _bundle() -> str:
+    found: str = _convert().javascript_bundle()
+    return found.replace("</script", "<\\/script")
+
+
+def _convert() -> Any:
+    """The library that draws without a browser and brings the scripts for one, or how to get it."""
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise ConfigurationError("pages need vl-convert: pip install consilience[report]") from error
+    return vl_convert

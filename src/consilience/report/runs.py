@@ -1,0 +1,262 @@
+"""Run folders as they are found: what each run came to, and its curves, added up over learners as they are read.
+
+A folder may be of a run that broke off, or damaged: what is there is read, and what is missing is said.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from consilience.config import Config
+from consilience.errors import CheckpointError, ConsilienceError
+from consilience.report.metrics import Metrics
+from consilience.report.tables import label
+from consilience.simulation import compare, sweep
+from consilience.simulation.folder import PROVENANCE, RunFolder, kind_of, not_a
+
+_UNKNOWN = "unknown settings"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method under one setting: what it came to, or how far it got, and what is missing of it."""
+
+    label: str
+    task: str
+    folder: Path
+    summary: Mapping[str, Any]
+    metrics: Metrics
+    provenance: Mapping[str, Any] | None = None
+    config: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """All runs in some folders, and what is missing."""
+
+    runs: list[Run]
+    notes: list[str]
+
+
+def read_runs(folders: Sequence[Path]) -> Found:
+    """The runs in folders of runs, comparisons and sweeps; each has a label that no other of its task has."""
+    runs: list[Run] = []
+    notes: list[str] = []
+    inside: dict[Path, RunFolder] = {}  # a run that is named twice is one run
+    for folder in dict.fromkeys(folders):
+        there = list(_inside(folder, notes))
+        if not there:
+            raise CheckpointError(f"{folder} holds no run yet; go on with: {compare.how_to_resume(folder)}")
+        inside |= {run.path.resolve(): run for run in there if run.path.resolve() not in inside}
+    for run in inside.values():
+        runs += _read(run, notes)
+    labels = [(run.task, run.label) for run in runs]
+    return Found(
+        [
+            replace(run, label=f"{run.label} ({run.folder})") if labels.count((run.task, run.label)) > 1 else run
+            for run in runs
+        ],
+        notes,
+    )
+
+
+def _inside(folder: Path, notes: list[str]) -> Iterator[RunFolder]:
+    """The runs in a folder; where its plan cannot be read, those that lie there."""
+    kind = kind_of(folder)
+    if kind is None:
+        raise not_a("run, comparison or sweep", "config.toml, comparison.toml or sweep.toml", folder)
+    if kind[0] == "run":
+        yield RunFolder(folder)
+        return
+    there = [RunFolder(path.parent) for path in sorted(folder.glob("*/config.toml"))]
+    try:
+        if kind[0] == "comparison":
+            there, wanted = compare.run_folders(folder), len(compare.reopen(folder).methods)
+        else:
+            wanted = len(sweep.reopen(folder).parts)
+    except ConsilienceError as error:
+        notes.append(f"{error}. The runs that lie in the folder are shown.")
+        wanted = 0
+    if len(there) < wanted:
+        resume = compare.how_to_resume(folder)
+        notes.append(f"{folder}: {len(there)} of {wanted} runs have begun; go on with: {resume}")
+    yield from there
+
+
+def _read(run: RunFolder, notes: list[str]) -> list[Run]:
+    """A run folder as runs: one, or one for each of its variants."""
+    configs, changes, text = _configs(run, notes)
+    metrics = _metrics(run, configs, notes)
+    results = _results(run, len(configs), notes)
+    provenance = _provenance(run, notes)
+    found = []
+    for i, (own, result) in enumerate(zip(configs, results, strict=True)):
+        summary = result or _so_far(run, own, metrics[i]) | {"set": changes[i]}
+        name = label(summary["method"], summary.get("set") or summary["settings"]).replace(" method.", " ")
+        found.append(Run(name, _task(own), run.path, summary, metrics[i], provenance, text))
+    _tell_what_is_missing(run, configs[0], found, notes)
+    return found
+
+
+def _configs(run: RunFolder, notes: list[str]) -> tuple[Sequence[Config | None], Sequence[Mapping[str, Any]], str]:
+    """What each variant was set to and what of it was swept, or the only one and nothing; and the text of it all."""
+    try:
+        config, text = run.config, (run.path / "config.toml").read_text(encoding="utf-8")
+        configs = [config.variant(i) for i in range(len(config.variants))]
+        return configs or [config], config.variants or [{}], text
+    except (ConsilienceError, OSError) as error:
+        notes.append(f"{error}. What the run was set to is not known.")
+        return [None], [{}], ""
+
+
+def _task(config: Config | None) -> str:
+    """What a run learned and among whom, in words; runs of the same words can be compared."""
+    if config is None:
+        return _UNKNOWN
+    words = [config.data, ", ".join(dict.fromkeys(config.models)), f"{config.learners} learners", config.partition]
+    shift = [] if config.shift == "none" else [config.shift]
+    return ", ".join([*words, *shift, *([f"{config.train} samples"] if config.train else [])])
+
+
+def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str]) -> list[Metrics]:
+    """The lines of each variant."""
+    found = [Metrics() for _ in configs]
+    most = configs[0].rounds if configs[0] else math.inf
+    torn = 0
+    try:
+        for text in run.lines():
+            try:
+                line = json.loads(text)
+                place = line.pop("round"), line.pop("seed"), line.pop("learner")
+                if not all(isinstance(number, int) and number >= 0 for number in place) or place[0] > most:
+                    raise ValueError("no round, seed or learner")
+                found[range(len(found))[line.pop("variant", 0)]].add(*place, dict(_flat(line)))
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
+                torn += 1
+    except ConsilienceError as error:
+        notes.append(f"{error}. There are no curves of this run.")
+    if torn:
+        notes.append(f"{run.metrics}: damaged lines, left out: {torn}.")
+    return found
+
+
+def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Numbers of a line by their dotted names; what is no number is left out."""
+    for key, value in line.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float) and math.isfinite(value):
+            yield f"{prefix}{key}", float(value)
+
+
+def _results(run: RunFolder, variants: int, notes: list[str]) -> Sequence[Mapping[str, Any] | None]:
+    """What `result.json` says of each variant; nothing where there is none, or none that can be understood."""
+    try:
+        result = run.result
+        if result is None:
+            return [None] * variants
+        each = result.get("variants", [result])
+        if not isinstance(each, list) or len(each) != variants or not all(map(_sound, each)):
+            raise CheckpointError(f"{run.path / 'result.json'} is damaged: numbers are missing")
+    except (ConsilienceError, OSError, RecursionError) as error:
+        notes.append(f"{error}. What the run came to is taken from its metrics.")
+        return [None] * variants
+    return [{**one, "finished": bool(result["finished"])} for one in each]
+
+
+def _sound(summary: Any) -> bool:
+    """Whether a summary has all that a page shows of it."""
+    try:
+        numbers = [summary["accuracy"][key] for key in ("mean", "std_seeds", "std_learners")]
+        numbers += [summary["accuracy_local"]["mean"], summary["bytes_total"], *summary["seconds"].values()]
+        numbers += [summary["bytes"]["up"], summary["bytes"]["down"], summary["seconds"]["total"], summary["seeds"]]
+        for kind in summary["kinds"].values():
+            numbers += [kind["accuracy"]["mean"], kind["accuracy"]["std_seeds"], kind["accuracy_local"]["mean"]]
+            numbers += [kind["bytes"]["up"], kind["bytes"]["down"]]
+        numbers.append(summary["rounds"])
+        words = [summary["method"], *(kind["model"] for kind in summary["kinds"].values())]
+        kept = [summary["settings"], summary.get("set", {})]
+        told = all(isinstance(word, str) for word in words) and all(isinstance(each, dict) for each in kept)
+        return (
+            told
+            and isinstance(summary["diverged"], list)
+            and all(number is None or math.isfinite(number) for number in numbers)
+        )
+    except (KeyError, TypeError, AttributeError, OverflowError):
+        return False
+
+
+def _so_far(run: RunFolder, config: Config | None, metrics: Metrics) -> dict[str, Any]:
+    """What a run without a result has come to by its metrics; its time is not known."""
+    last = {name: (metrics.curve(name) or [{name: None, "low": None}])[-1] for name in ("accuracy", "accuracy_local")}
+    several = len(metrics.seeds) > 1
+    by_seed = [[value for (at, _), value in metrics.final.items() if at == seed] for seed in metrics.seeds]
+    spread = [float(np.std(values)) for values in by_seed if values]
+    off = (
+        last["accuracy"]["accuracy"] - last["accuracy"]["low"]
+        if several and last["accuracy"]["low"] is not None
+        else None
+    )
+    rows = {way: metrics.curve(f"bytes.{way}") for way in ("up", "down")}
+    return {
+        "method": config.method.name if config else run.path.name,
+        "settings": config.method.settings if config else {},
+        "rounds": metrics.rounds,
+        "seeds": len(metrics.seeds),
+        "accuracy": {
+            "mean": last["accuracy"]["accuracy"],
+            "std_seeds": off,
+            "std_learners": float(np.mean(spread)) if spread else None,
+        },
+        "accuracy_local": {"mean": last["accuracy_local"]["accuracy_local"]},
+        "bytes": {way: float(np.mean([r[f"bytes.{way}"] for r in rows[way]] or [0.0])) for way in rows},
+        "bytes_total": metrics.sent().get(metrics.rounds, 0.0),
+        "seconds": {},
+        "kinds": {},
+        "finished": config is not None and metrics.rounds == config.rounds,
+    }
+
+
+def _provenance(run: RunFolder, notes: list[str]) -> Mapping[str, Any] | None:
+    file = run.path / PROVENANCE
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        first = found["class_table"][min(found["class_table"], key=int)]
+        table = np.asarray(first, dtype=np.int64)  # (learners, classes)
+        names = [str(name) for name in found["data"]["labels"]] or [str(c) for c in range(table.shape[-1])]
+        if table.ndim != 2 or not table.size or len(names) != table.shape[1]:
+            raise ValueError("its class table is no table")
+        case = found["case"]
+        said = f"case {case['figure']} of the nine: {case['in_words']}" if case["figure"] else str(case["in_words"])
+        dealt = ", ".join(str(found[key]) for key in ("partition", "shift") if found[key] != "none")
+        return {"table": table, "labels": names, "case": said, "dealt": dealt, "data": str(found["data"]["name"])}
+    except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        notes.append(f"{file} cannot be read ({why}). How the data was dealt out is not shown.")
+        return None
+
+
+def _tell_what_is_missing(run: RunFolder, config: Config | None, found: Sequence[Run], notes: list[str]) -> None:
+    """Say how far a run got that is not finished, and whether lines are gone from its metrics."""
+    metrics = [each.metrics for each in found]
+    reached = max(each.rounds for each in metrics)
+    if config is None:
+        return
+    if not found[0].summary["finished"]:
+        resume = compare.how_to_resume(run.path)
+        notes.append(f"{run.path}: {reached} of {config.rounds} rounds are there; go on with: {resume}")
+    elif reached < config.rounds:
+        notes.append(f"{run.metrics} ends with round {reached} of {config.rounds}; curves end there.")
+    learners = {learner for each in metrics for _, _, learner in each.seen}
+    wanted = len(metrics) * (reached + 1) * config.seeds * len(learners)
+    if gone := wanted - sum(len(each.seen) for each in metrics):
+        notes.append(f"{run.metrics}: missing lines: {gone}; means are of those that are there.")
+    for text in dict.fromkeys(word for each in found for word in each.summary.get("diverged") or ()):
+        notes.append(f"{run.path}: {text}")

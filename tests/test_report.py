@@ -1,0 +1,400 @@
+"""The report page: what it says, what it draws, and that it needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consilience.config import Config, make_config
+from consilience.errors import CheckpointError, ConfigurationError, StorageError
+from consilience.report import figures
+from consilience.report.metrics import Metrics
+from consilience.report.page import Section, run_report, write_page
+from consilience.report.runs import read_runs
+from consilience.simulation import compare, sweep
+
+pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
+
+CHROMIUM = shutil.which("chromium")
+TERMS = ("cross_entropy", "prototypes", "observations")
+
+
+def settings(**changes: Any) -> Config:
+    return make_config({"data": "digits", "learners": 2, "rounds": 2, "seeds": 2} | changes)
+
+
+def line(round_: int, seed: int, learner: int, accuracy: float | None, **more: Any) -> dict[str, Any]:
+    """A line of metrics as a run writes it: 100 bytes up and 50 down a round, and 10 up before the first."""
+    return {
+        "round": round_,
+        "seed": seed,
+        "learner": learner,
+        "loss": dict.fromkeys(TERMS, None if round_ == 0 else 1 / round_),
+        "accuracy": accuracy,
+        "accuracy_local": accuracy,
+        "mutual_information": None if round_ == 0 else 0.1 * round_,
+        "bytes": {"up": 100 if round_ else 10, "down": 50 if round_ else 0},
+        "seconds": {"train": 1.0},
+        "participated": True,
+    } | more
+
+
+def run_folder(path: Path, lines: Sequence[dict[str, Any]] | None = None, **changes: Any) -> Path:
+    """A run folder written by hand: accuracy is 10 x round + 2 x seed + learner."""
+    config = settings(**changes)
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(config.to_toml())
+    where = product(range(config.rounds + 1), range(config.seeds), range(config.learners))
+    found = [line(r, s, w, 10.0 * r + 2 * s + w if r else None) for r, s, w in where] if lines is None else lines
+    (path / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in found))
+    about = {"data": {"name": "digits", "labels": []}, "partition": config.partition, "shift": "none"}
+    case = {"figure": "7c", "in_words": "learners differ in p(y)"}
+    data = about | {"case": case, "class_table": {"10": [[4] * 10] * 2, "9": [[7] * 10] * 2}}
+    (path / "data.json").write_text(json.dumps(data))
+    accuracy = {"mean": 21.5, "std_seeds": 1.4, "std_learners": 0.5}
+    kind: dict[str, Any] = {"model": "mlp", "accuracy": accuracy, "accuracy_local": accuracy}
+    kind["bytes"] = {"up": 100.0, "down": 50.0}
+    method = {"method": config.method.name, "settings": config.method.settings}
+    extent = {"rounds": config.rounds, "seeds": config.seeds, "bytes_total": 640.0, "diverged": [], "finished": True}
+    result: dict[str, Any] = {**method, **extent, **kind}
+    result["seconds"] = {"total": 3.0, "train": 1.5, "represent": 0.5, "exchange": 0.5, "evaluate": 0.5}
+    result["kinds"] = {"sceptics": kind}
+    (path / "result.json").write_text(json.dumps(result))
+    return path
+
+
+def page_of(tmp_path: Path, *folders: Path) -> str:
+    """A report's page, without the scripts at its end."""
+    out = run_report(folders, tmp_path / "report.html", None)
+    return out.read_text(encoding="utf-8").partition('<script type="module">')[0]
+
+
+def shown(page: str) -> list[str]:
+    """Names of the charts in a page."""
+    return re.findall(r'<figure data-chart="([^"]*)"', page)
+
+
+def specs_of(page: str) -> dict[str, Any]:
+    found = re.findall(r'<figure data-chart="([^"]*)".*?<script type="application/json">(.*?)</script>', page, re.S)
+    return {name: json.loads(text) for name, text in found}
+
+
+def values_of(spec: Any) -> list[dict[str, Any]]:
+    """All rows in a chart, those of its layers too."""
+    if isinstance(spec, list):
+        return [row for each in spec for row in values_of(each)]
+    if not isinstance(spec, dict):
+        return []
+    rows = spec["data"].get("values", []) if isinstance(spec.get("data"), dict) else []
+    return rows + [row for key, each in spec.items() if key != "data" for row in values_of(each)]
+
+
+ALL = ["accuracy", "bytes", "learners", "partition", "losses", "mutual-information", "time"]
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_curves_are_means_over_learners_and_seeds_with_a_band_of_seeds(tmp_path: Path) -> None:
+    (run,) = read_runs([run_folder(tmp_path / "a")]).runs
+    first, last = run.metrics.curve("accuracy")
+    assert first["accuracy"] == 11.5 and last["accuracy"] == 21.5 and last["round"] == 2
+    assert last["high"] - last["accuracy"] == pytest.approx(2**0.5)  # means of seeds are 20.5 and 22.5
+    assert run.metrics.sent() == {0: 20.0, 1: 320.0, 2: 620.0}  # two learners, the mean of seeds
+    assert run.metrics.final == {(0, 0): 20.0, (0, 1): 21.0, (1, 0): 22.0, (1, 1): 23.0}
+
+
+def test_one_seed_has_a_band_of_learners_and_one_learner_none() -> None:
+    metrics = Metrics()
+    metrics.add(1, 0, 0, {"accuracy": 1.0})
+    assert metrics.curve("accuracy") == [{"round": 1, "accuracy": 1.0, "low": None, "high": None}]
+    metrics.add(1, 0, 1, {"accuracy": 3.0})
+    metrics.add(1, 0, 1, {"accuracy": 99.0})  # once is enough
+    assert metrics.curve("accuracy") == [{"round": 1, "accuracy": 2.0, "low": 1.0, "high": 3.0}]
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no run, comparison or sweep: it has no config\.toml"):
+        run_report([tmp_path], tmp_path / "report.html", None)
+    with pytest.raises(ConfigurationError, match="name at least one"):
+        run_report([], tmp_path / "report.html", None)
+    (tmp_path / "comparison.toml").write_text('methods = ["fedavg"]\n[config]\n')
+    with pytest.raises(CheckpointError, match="holds no run yet; go on with: consilience compare --resume"):
+        run_report([tmp_path], tmp_path / "report.html", None)
+    assert not (tmp_path / "report.html").exists()
+
+
+# -- what the page says ------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_has_all_sections_and_nothing_is_missing(tmp_path: Path) -> None:
+    page = page_of(tmp_path, run_folder(tmp_path / "a", method={"name": "consilience"}))
+    assert shown(page) == ALL
+    assert 'role="note"' not in page
+    cells = re.findall(r'<td data-label="([^"]*)"[^>]*>([^<]*)</td>', page)
+    assert cells[:3] == [("accuracy %", "21.5 ± 1.4"), ("± of learners", "0.5"), ("own data", "21.5")]
+    assert cells[3:5] == [("up a round", "100 B"), ("down a round", "50 B")]
+    assert cells[5:7] == [("total", "640 B"), ("time", "3.0 s")]
+    assert "By kind of learner" in page and "sceptics" in page
+    assert "case 7c of the nine: learners differ in p(y)" in page
+    assert "name = &quot;consilience&quot;" in page  # the settings to repeat it
+    assert "consilience report" in page
+    specs = specs_of(page)
+    assert {row["samples"] for row in values_of(specs["partition"])} == {7}  # seed 9 is before seed 10
+    assert [row["bytes"] for row in values_of(specs["bytes"])] == [320.0, 620.0]
+    assert {row["accuracy"] for row in values_of(specs["learners"])} == {21.0, 22.0}
+    assert all(row["high"] in (12.91, 22.91) for row in values_of(specs["accuracy"]))  # four digits
+
+
+def test_runs_of_different_tasks_are_told_apart_and_of_one_task_put_together(tmp_path: Path) -> None:
+    a = run_folder(tmp_path / "a", method={"name": "fedavg"})
+    b = run_folder(tmp_path / "b", method={"name": "fedavg"})
+    c = run_folder(tmp_path / "c", partition="dirichlet(0.3)")
+    page = page_of(tmp_path, a, b, c, a)
+    tasks = [f"digits, mlp, 2 learners, {partition}" for partition in ("iid", "dirichlet(0.3)")]
+    assert re.findall(r"<h2>([^<]*)</h2>", page) == tasks
+    assert shown(page)[:7] == [f"task-1-{name}" for name in ALL] and len(shown(page)) == 14
+    names = {row["method"] for row in values_of(specs_of(page)["task-1-accuracy"])}
+    assert names == {f"fedavg ({a})", f"fedavg ({b})"}
+
+
+def test_no_round_tested_yet_is_said(tmp_path: Path) -> None:
+    lines = [line(r, s, w, None) for r, s, w in product(range(3), range(2), range(2))]
+    page = page_of(tmp_path, run_folder(tmp_path / "a", lines))
+    assert "No round has been tested yet." in page and "accuracy" not in shown(page)
+
+
+def test_many_runs_and_learners_are_thinned_and_it_is_said(tmp_path: Path) -> None:
+    folders = [run_folder(tmp_path / f"r{i}", method={"name": "fedprox", "prox": i + 1}) for i in range(13)]
+    page = page_of(tmp_path, *folders)
+    assert "Of 13 runs the best 12 are shown." in page and "13 runs of fedprox" in page
+    assert "prox=1<" in page and page.count("<tr>") == 1 + 13 + 1 + 13
+
+
+# -- what is missing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_broke_off_shows_how_far_it_got(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a", rounds=5)
+    (folder / "result.json").unlink()
+    text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(text[:12]) + text[12][:30])  # rounds 0 to 2, and a torn line
+    page = page_of(tmp_path, folder)
+    assert f"2 of 5 rounds are there; go on with: consilience run --resume {folder}" in page
+    assert "damaged lines, left out: 1" in page and "(unfinished)" in page
+    assert ">21.5 ± 1.4<" in page and ">620 B<" in page
+    assert shown(page) == ALL[:-1]  # what time it took is not known
+
+
+def test_a_run_whose_result_is_gone_but_whose_rounds_are_all_there_is_finished(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    (folder / "result.json").write_text('{"finished": true}')
+    page = page_of(tmp_path, folder)
+    assert "result.json is damaged: numbers are missing. What the run came to is taken from its metrics." in page
+    assert "(unfinished)" not in page and ">21.5 ± 1.4<" in page
+
+
+@pytest.mark.parametrize("file", ["config.toml", "data.json", "metrics.jsonl", "result.json"])
+@pytest.mark.parametrize("content", [b"", b"\xff\x00\xfe", b"[]", b"{}", b'{"finished": 1, "variants": 3}', b"[[["])
+def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, file: str, content: bytes) -> None:
+    folder = run_folder(tmp_path / "a")
+    (folder / file).write_bytes(content)
+    page = page_of(tmp_path, folder)
+    assert shown(page)
+    if (file, content) != ("config.toml", b""):  # an empty file of settings is one that sets nothing
+        assert re.search(rf'role="note">[^<]*{re.escape(file)}', page)
+
+
+def test_missing_lines_are_counted(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(text[:3] + text[5:]))
+    assert "missing lines: 2" in page_of(tmp_path, folder)
+
+
+def test_lines_of_nonsense_do_no_harm(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    with (folder / "metrics.jsonl").open("a") as file:
+        for wild in ({"round": 10**15}, {"seed": "x"}, {"variant": 3}, {"accuracy": 10**400}, {"learner": -1}):
+            file.write(f"{json.dumps(line(1, 0, 0, 1.0) | wild)}\n")
+    assert "damaged lines, left out: 5" in page_of(tmp_path, folder)
+
+
+# -- comparisons and sweeps --------------------------------------------------------------------------------------------
+
+TINY = {"train": 60, "test": 40, "workers": 0}
+
+
+def test_a_comparison_that_is_not_done_says_so(tmp_path: Path, one_thread: None) -> None:
+    names = ["independent", "representation-sharing", "fedavg"]
+    work = compare.begin(settings(**TINY), names, tmp_path / "c")
+    for _ in zip(work.play(), names[:2], strict=False):
+        pass
+    shutil.rmtree(tmp_path / "c" / "fedavg", ignore_errors=True)
+    page = page_of(tmp_path, tmp_path / "c")
+    assert "2 of 3 runs have begun; go on with: consilience compare --resume" in page
+    assert shown(page) == ALL
+    (tmp_path / "c" / "comparison.toml").write_text("damaged")
+    again = page_of(tmp_path, tmp_path / "c")
+    assert "comparison.toml is damaged" in again and shown(again) == ALL
+
+
+def test_a_sweep_is_a_run_for_each_setting_and_a_map(tmp_path: Path, one_thread: None) -> None:
+    grid = {"method.kd": [0, 10], "method.n_avg": [5, 10]}
+    config = settings(method={"name": "representation-sharing"}, **TINY)
+    assert all(sweep.begin(config, grid, tmp_path / "s").play())
+    page = page_of(tmp_path, tmp_path / "s")
+    assert shown(page) == ["settings", *ALL]
+    assert "4 runs of representation-sharing" in page
+    rows = values_of(specs_of(page)["settings"])
+    assert {(row["method.kd"], row["method.n_avg"]) for row in rows} == set(product(("0", "10"), ("5", "10")))
+    (tmp_path / "s" / "part-1" / "result.json").unlink()
+    assert {row["method"] for row in values_of(specs_of(page_of(tmp_path, tmp_path / "s"))["accuracy"])} == {
+        f"kd={kd} n_avg={n}" for kd, n in product((0, 10), (5, 10))
+    }
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_chart_is_also_an_svg_and_a_png(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    run_report([folder], tmp_path / "report.html", tmp_path / "figures")
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {f"{n}.{e}" for n in ALL for e in ("svg", "png")}
+    for name in ALL:
+        assert (tmp_path / "figures" / f"{name}.svg").read_text(encoding="utf-8").startswith("<svg")
+        assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "cross_entropy" in (tmp_path / "figures" / "losses.svg").read_text(encoding="utf-8")
+
+
+def test_a_page_of_ten_large_runs_is_small(tmp_path: Path) -> None:
+    folders = [
+        run_folder(tmp_path / f"r{i}", rounds=100, learners=10, method={"name": "fedprox", "prox": i + 1})
+        for i in range(10)
+    ]
+    page = run_report(folders, tmp_path / "report.html", None)
+    assert page.stat().st_size < 2_000_000
+
+
+def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    with pytest.raises(ConfigurationError, match="is a folder, and a page is one file"):
+        run_report([folder], tmp_path, None)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="cannot write"):
+        write_page(tmp_path / "file" / "page.html", "A page", [Section("Words")], "command")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("missing", ["altair", "vl_convert"])
+def test_without_the_extra_it_is_said_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigurationError, match=r"pip install consilience\[report\]"):
+        run_report([run_folder(tmp_path / "a")], tmp_path / "report.html", None)
+
+
+def test_words_of_others_cannot_become_part_of_the_page(tmp_path: Path) -> None:
+    wild = "</script><script>alert(1)</script>"
+    rows = [{"method": wild, "round": 1, "accuracy": 1.0}]
+    sections = [Section(wild, wild, [{wild: wild}], figures.curves(rows), notes=[wild], details=[(wild, wild)])]
+    write_page(tmp_path / "page.html", wild, sections, wild)
+    assert wild not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_sections_of_one_name_keep_apart_and_empty_cells_are_dashes(tmp_path: Path) -> None:
+    write_page(tmp_path / "p.html", "P", [Section("Same", table=[{"a": "x", "b": None}]), Section("Same")], "c")
+    page = (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert 'id="same"' in page and 'id="same-2"' in page
+    assert '<td data-label="b" class="number">–</td>' in page
+    assert "vegaEmbed" not in page  # a page without charts does not carry the bundle
+
+
+# -- charts ------------------------------------------------------------------------------------------------------------
+
+CHARTS = {
+    "curves": figures.curves([{"method": m, "round": r, "accuracy": r} for m in "ab" for r in (1, 2)]),
+    "silent": figures.over_bytes([{"method": "a", "bytes": 0, "accuracy": 1.0}]),
+    "bytes": figures.over_bytes([{"method": m, "bytes": b, "accuracy": 1.0} for m in "ab" for b in (0, 10, 1e7)]),
+    "spread": figures.spread([{"method": "a", "accuracy": a} for a in (1.0, 2.0)]),
+    "partition": figures.partition([{"learner": 0, "class": c, "samples": 3} for c in "ab"]),
+    "losses": figures.losses([{"method": "a", "term": t, "round": r, "value": r} for t in "xyz" for r in (1, 2)]),
+    "bound": figures.bound([{"method": "a", "round": r, "mutual_information": 0.1} for r in (1, 2)]),
+    "heatmap": figures.heatmap([{"a.b": x, "c": "d", "gain": x - 1.5} for x in (1, 2)], "a.b", "c", "gain"),
+    "phases": figures.phases([{"method": "a", "phase": p, "seconds": 1.0} for p in ("train", "exchange")]),
+    "scatter": figures.scatter([{"x": x, "y": x, "learner": x, "class": "c"} for x in (0.0, 1.0)]),
+}
+
+
+def test_more_methods_than_colours_still_differ_in_dashes_or_colours() -> None:
+    names = [f"m{i}" for i in range(12)]
+    rows = [{"method": name, "round": 1, "accuracy": 1.0} for name in names]
+    dashes = figures.curves(rows).to_dict()["encoding"]["strokeDash"]["scale"]["range"]
+    looks = {(i % 8, tuple(dashes[i % len(dashes)])) for i in range(12)}
+    assert len(looks) == 12
+
+
+def test_a_gain_below_nothing_has_its_middle_at_0_and_words_in_its_cells() -> None:
+    spec = CHARTS["heatmap"].to_dict()
+    cells, words = spec["layer"]
+    assert cells["encoding"]["color"]["scale"]["domain"] == [-0.5, 0.5]
+    assert words["mark"]["type"] == "text"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with playwright.sync_playwright() as library:
+        opened = library.chromium.launch(executable_path=CHROMIUM, args=[*quiet, "--disable-sync"])
+        yield opened
+        opened.close()
+
+
+def look(browser: Any, page: Path, scheme: str = "light", width: int = 1000) -> tuple[Any, list[str]]:
+    """A page opened without a network, its charts drawn; and all that went wrong."""
+    context = browser.new_context(offline=True, color_scheme=scheme, viewport={"width": width, "height": 800})
+    view, wrong = context.new_page(), []
+    view.on("console", lambda said: wrong.append(said.text))
+    view.on("pageerror", lambda error: wrong.append(str(error)))
+    view.on("request", lambda request: wrong.append(request.url) if not request.url.startswith("file:") else None)
+    view.goto(page.as_uri())
+    view.wait_for_selector("html[data-drawn]", timeout=60_000)
+    return view, wrong
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1000), ("dark", 1000), ("light", 390)])
+def test_a_browser_draws_every_chart_without_a_network(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
+    page = run_report([run_folder(tmp_path / "a")], tmp_path / "report.html", None)
+    view, wrong = look(browser, page, scheme, width)
+    assert wrong == []
+    assert [view.locator(f'figure[data-chart="{name}"] svg.marks').count() for name in ALL] == [1] * len(ALL)
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
+    paper = view.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 25, 29)"}[scheme]
+    view.context.close()
+
+
+def test_charts_are_drawn_anew_at_nightfall(browser: Any, tmp_path: Path) -> None:
+    write_page(tmp_path / "p.html", "P", [Section(n, figure=c) for n, c in CHARTS.items()], "c")
+    view, wrong = look(browser, tmp_path / "p.html")
+    assert (wrong, view.locator("figure svg.marks").count()) == ([], len(CHARTS))
+    by_day = view.locator('figure[data-chart="curves"] svg.marks').inner_html()
+    view.emulate_media(color_scheme="dark")
+    view.wait_for_selector('html[data-drawn="dark"]')
+    assert wrong == []
+    assert view.locator("figure svg.marks").count() == len(CHARTS)
+    assert view.locator('figure[data-chart="curves"] svg.marks').inner_html() != by_day
+    view.context.close()
