@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ from consilience.errors import UnknownName
 from consilience.methods import build_method
 from consilience.reproduce import REPRODUCTIONS, Cell, Outcome, Reproduction, Scale, Shown, play
 from consilience.reproduce.communication import volume
-from consilience.reproduce.conduct import conduct
-from consilience.reproduce.published import TABLE1, best_published, published
+from consilience.reproduce.conduct import conduct, draw
+from consilience.reproduce.published import TABLE1, TASKS, best_published, published
 from consilience.reproduce.table1 import ROWS
 
 Command = Callable[..., tuple[int, str, str]]
@@ -133,6 +135,46 @@ def test_some_cells_alone(tmp_path: Path) -> None:
         conduct(tiny([]), Scale(only={"row": "fedavgg"}), tmp_path)
     with pytest.raises(UnknownName, match="unknown label 'rwo'"):
         conduct(tiny([]), Scale(only={"rwo": "fedavg"}), tmp_path)
+
+
+SOME: dict[str, dict[str, str]] = {
+    "thesis-table1": {"task": "MNIST", "learners": "2"},
+    "thesis-ablation": {},
+    "thesis-curves": {},
+    "thesis-tsne": {"round": "1"},
+    "thesis-communication": {},
+    "thesis-heterogeneity": {"condition": "case 7d"},
+    "thesis-asynchrony": {"condition": "offline 0.5"},
+    "frontier": {},
+}
+
+
+@pytest.mark.parametrize("name", list(REPRODUCTIONS))
+def test_each_shows_what_it_found_and_draws_its_page(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole way on a task of seconds in the place of MNIST."""
+    monkeypatch.setitem(TASKS, "MNIST", {"data": "digits", "model": "mlp", "train": 100, "rounds": 2})
+    wanted = REPRODUCTIONS[name]
+    shown = conduct(wanted, Scale(seeds=1, only=SOME[name]), tmp_path)
+    assert shown and all(section.table for section in shown)
+    page = draw(wanted, shown, tmp_path, f"consilience reproduce {name}").read_text(encoding="utf-8")
+    assert all(escape(section.heading) in page for section in shown)
+    drawn = {path.suffix for path in (tmp_path / "figures").iterdir()}
+    assert drawn == ({".svg", ".png"} if any(section.figure for section in shown) else set())
+
+
+def test_the_table_says_what_was_published_beside_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TASKS, "MNIST", {"data": "digits", "model": "mlp", "train": 100, "rounds": 1})
+    shown = conduct(REPRODUCTIONS["thesis-table1"], Scale(seeds=2, only=SOME["thesis-table1"]), tmp_path)
+    assert shown is not None
+    rows = {row["method"]: row for row in shown[0].table}
+    assert rows["representation-sharing"]["N=2 published"] == 94.19 and rows["alone"]["N=2 published"] is None
+    assert re.fullmatch(r"\d+\.\d ± \d+\.\d", rows["consilience"]["N=2"]) and rows["consilience"]["N=10"] is None
+    (against,) = shown[1].table
+    assert against["best published"] == 94.45 and against["of fedavg's bytes"].startswith("1/")
 
 
 # --- the command

@@ -37,5 +37,5 @@ class Objective:
         raise NotImplementedError
 
     def right(self, view: View) -> Tensor:
-        """The share of a mini-batch that the model tells right, from 0 to 1; no number where there is nothing to tell."""
+        """The share of a mini-batch that the model tells right, 0 to 1; no number where there is nothing to tell."""
         return view.features.new_full((), math.nan)

@@ -93,7 +93,7 @@ def _drawn(rows: list[dict[str, Any]]) -> Any:
 def map_cells(scale: Scale) -> list[Cell]:
     """Two learners on MNIST, stopped after so many rounds: the same seed gives the same course each time."""
     rounds = (1, 5, 10) if scale.quick else _ROUNDS
-    settings = {**TASKS["MNIST"], **scale.settings(1), "learners": 2, "seeds": 1, "test": 1000}
+    settings = {**TASKS["MNIST"], **scale.settings(1), "learners": 2, "seeds": 1, "test": 500}
     return [
         Cell({"row": row, "round": r}, settings | {"method": ROWS[row], "rounds": r, "eval_every": r})
         for row in _MAPPED
