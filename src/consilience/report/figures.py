@@ -86,6 +86,25 @@ def over_bytes(rows: Sequence[Row], names: Names = None) -> Chart:
     return alt.layer(*[levels] * bool(silent), *[lines] * bool(sent)).properties(width=WIDTH, height=HEIGHT)
 
 
+def frontier(rows: Sequence[Row], x: str, y: str, name: str) -> Chart:
+    """What a byte buys: a named point for each way of sharing; who sends none is a level line.
+
+    Rows: `{name, x, y}`, x in bytes.
+    """
+    alt = altair()
+    sent, silent = [row for row in rows if row[x] > 0], [row for row in rows if not row[x] > 0]
+    up = alt.Y(f"{_field(y)}:Q", title="accuracy, %", scale=alt.Scale(zero=False))
+    axis = _sizes([row[x] for row in sent])
+    across = alt.X(f"{_field(x)}:Q", title=x, scale=alt.Scale(type="log", padding=30), axis=axis)
+    tips = [_tip(name), _tip(x, number=True), _tip(y, number=True)]
+    points = alt.Chart(_data(sent)).encode(x=across, y=up, tooltip=tips)
+    marks = points.mark_point(filled=True, size=60)
+    words = points.mark_text(align="left", dx=8, dy=-4, fontSize=10).encode(text=f"{_field(name)}:N")
+    levels = alt.Chart(_data(silent)).mark_rule(strokeDash=[6, 4]).encode(y=up, tooltip=tips)
+    layers = [*[levels] * bool(silent), *[marks, words] * bool(sent)]
+    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT * 3 // 2)
+
+
 def spread(rows: Sequence[Row], names: Names = None) -> Chart:
     """How far learners are from each other: a stroke for each, and a box over them, by method.
 

@@ -136,7 +136,14 @@ def _frontier_told(outcomes: Sequence[Outcome]) -> list[Shown]:
     text = (
         "MNIST, LeNet5, 1,200 images among ten learners: what a learner sends in a round, and what all of it came to."
     )
-    return [Shown("What a byte buys", text, sorted(rows, key=lambda row: row["bytes up a round"]), name="frontier")]
+    ranked = sorted(rows, key=lambda row: row["bytes up a round"])
+
+    def figure() -> Any:
+        from consilience.report.figures import frontier
+
+        return frontier(ranked, "bytes up a round", "accuracy", "what travels")
+
+    return [Shown("What a byte buys", text, ranked, figure, "frontier")]
 
 
 HETEROGENEITY = Reproduction(
