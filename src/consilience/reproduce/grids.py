@@ -8,17 +8,10 @@ from typing import Any
 from consilience.data.discrepancy import CASES
 from consilience.reproduce.cells import Cell, Outcome, Reproduction, Scale, Shown
 from consilience.reproduce.published import TASKS
-from consilience.reproduce.table1 import in_words
+from consilience.reproduce.table1 import ROWS, in_words
 
 _QUICK = {"rounds": 15, "test": 2000}
-_MET: Mapping[str, dict[str, Any]] = {
-    "independent": {"name": "independent"},
-    "alone": {"name": "alone"},
-    "federated-distillation": {"name": "federated-distillation"},
-    "fedavg": {"name": "fedavg"},
-    "representation-sharing": {"name": "representation-sharing"},
-    "consilience": {"name": "consilience"},
-}
+_MET = {row: ROWS[row] for row in ROWS if row not in ("centralized", "fedavg, different starts", "voted")}
 _ALPHAS = (100, 10, 1, 0.3, 0.1, 0.01)
 _OFFLINE = (0, 0.3, 0.5, 0.7, 0.9)
 
@@ -37,20 +30,12 @@ def _grid(
     ]
 
 
-def _table(outcomes: Sequence[Outcome], column: str) -> list[dict[str, Any]]:
-    """One line a condition, one column a method."""
+def _table(outcomes: Sequence[Outcome], column: str, own: bool = False) -> list[dict[str, Any]]:
+    """One line a condition, one column a method; on the common test set, or on data like the learner's own."""
     lines: dict[str, dict[str, Any]] = {}
     for outcome in outcomes:
         line = lines.setdefault(outcome.labels["condition"], {column: outcome.labels["condition"]})
-        line[outcome.labels["row"]] = in_words(outcome)
-    return list(lines.values())
-
-
-def _own(outcomes: Sequence[Outcome], column: str) -> list[dict[str, Any]]:
-    lines: dict[str, dict[str, Any]] = {}
-    for outcome in outcomes:
-        line = lines.setdefault(outcome.labels["condition"], {column: outcome.labels["condition"]})
-        line[outcome.labels["row"]] = f"{outcome.summary['accuracy_local']['mean']:.1f}"
+        line[outcome.labels["row"]] = in_words(outcome, "accuracy_local" if own else "accuracy")
     return list(lines.values())
 
 
@@ -72,7 +57,9 @@ def _heterogeneity_told(outcomes: Sequence[Outcome]) -> list[Shown]:
     )
     return [
         Shown("Accuracy on the common test set, %", text, _table(outcomes, "learners' data"), name="heterogeneity"),
-        Shown("Accuracy on data like the learner's own, %", "", _own(outcomes, "learners' data"), name="own"),
+        Shown(
+            "Accuracy on data like the learner's own, %", "", _table(outcomes, "learners' data", own=True), name="own"
+        ),
     ]
 
 

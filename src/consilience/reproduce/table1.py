@@ -94,11 +94,11 @@ def _against(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     return lines
 
 
-def in_words(outcome: Outcome | None) -> str | None:
-    """An accuracy with its spread."""
-    if outcome is None or outcome.summary["accuracy"]["mean"] is None:
+def in_words(outcome: Outcome | None, key: str = "accuracy") -> str | None:
+    """An accuracy with its spread over seeds."""
+    if outcome is None or outcome.summary[key]["mean"] is None:
         return None
-    reached = outcome.summary["accuracy"]
+    reached = outcome.summary[key]
     spread = "" if reached["std_seeds"] is None else f" ± {reached['std_seeds']:.1f}"
     return f"{reached['mean']:.1f}{spread}"
 

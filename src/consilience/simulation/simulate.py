@@ -90,7 +90,8 @@ def simulate(
         folder = RunFolder.create(Path(out), config)
         folder.keep_provenance(provenance(config, dataset, scene.deals))
     with settled(config), open_engine(config, scene, stacked) as engine:
-        return _Run(config, scene, engine, folder, on_round, marks(dataset, chosen, config)).go()
+        made_of = marks(dataset, chosen, config) if folder else {}  # all data is read for them
+        return _Run(config, scene, engine, folder, on_round, made_of).go()
 
 
 def rehearse(config: Config, data: Dataset | None = None) -> None:
