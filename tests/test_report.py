@@ -11,15 +11,28 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from consilience.config import Config, make_config
-from consilience.errors import CheckpointError, ConfigurationError, StorageError
+from consilience.data import load
+from consilience.errors import CheckpointError, ConfigurationError, ConsilienceError, StorageError
+from consilience.layout import Layout
+from consilience.models import build
 from consilience.report import figures
+from consilience.report.feature_map import feature_map
+from consilience.report.look import theme
+from consilience.report.maps import MAPS
 from consilience.report.metrics import Metrics
 from consilience.report.page import Section, run_report, write_page
+from consilience.report.placement import beside
 from consilience.report.runs import read_runs
+from consilience.reproduce import Cell, Reproduction, Scale, Shown
+from consilience.reproduce.conduct import conduct
 from consilience.simulation import compare, sweep
+from consilience.simulation.folder import RunFolder
+from consilience.simulation.simulate import simulate
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
@@ -123,7 +136,7 @@ def test_one_seed_has_a_band_of_learners_and_one_learner_none() -> None:
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no run, comparison or sweep: it has no config\.toml"):
+    with pytest.raises(ConfigurationError, match=r"is no run, comparison, sweep or reproduction: it has no config"):
         run_report([tmp_path], tmp_path / "report.html", None)
     with pytest.raises(ConfigurationError, match="name at least one"):
         run_report([], tmp_path / "report.html", None)
@@ -242,10 +255,11 @@ def test_a_comparison_that_is_not_done_says_so(tmp_path: Path, one_thread: None)
     shutil.rmtree(tmp_path / "c" / "fedavg", ignore_errors=True)
     page = page_of(tmp_path, tmp_path / "c")
     assert "2 of 3 runs have begun; go on with: consilience compare --resume" in page
-    assert shown(page) == ALL
+    both = [*ALL[:-1], "features-1", "features-2", "time"]
+    assert shown(page) == both
     (tmp_path / "c" / "comparison.toml").write_text("damaged")
     again = page_of(tmp_path, tmp_path / "c")
-    assert "comparison.toml is damaged" in again and shown(again) == ALL
+    assert "comparison.toml is damaged" in again and shown(again) == both
 
 
 def test_a_sweep_is_a_run_for_each_setting_and_a_map(tmp_path: Path, one_thread: None) -> None:
@@ -253,7 +267,7 @@ def test_a_sweep_is_a_run_for_each_setting_and_a_map(tmp_path: Path, one_thread:
     config = settings(method={"name": "representation-sharing"}, **TINY)
     assert all(sweep.begin(config, grid, tmp_path / "s").play())
     page = page_of(tmp_path, tmp_path / "s")
-    assert shown(page) == ["settings", *ALL]
+    assert shown(page) == ["settings", *ALL[:-1], "features-1", "features-2", "time"]
     assert "4 runs of representation-sharing" in page
     rows = values_of(specs_of(page)["settings"])
     assert {(row["method.kd"], row["method.n_avg"]) for row in rows} == set(product(("0", "10"), ("5", "10")))
@@ -261,6 +275,193 @@ def test_a_sweep_is_a_run_for_each_setting_and_a_map(tmp_path: Path, one_thread:
     assert {row["method"] for row in values_of(specs_of(page_of(tmp_path, tmp_path / "s"))["accuracy"])} == {
         f"kd={kd} n_avg={n}" for kd, n in product((0, 10), (5, 10))
     }
+
+
+# -- reproductions -----------------------------------------------------------------------------------------------------
+
+
+def cells(scale: Scale) -> list[Cell]:
+    names = ("independent", "fedavg", "fedproto")
+    return [Cell({"row": n}, settings(**TINY, method={"name": n}).model_dump(exclude_none=True)) for n in names]
+
+
+def stop(name: str, round_: int, *others: Any) -> None:
+    if (name, round_) == ("fedavg", 1):
+        raise KeyboardInterrupt
+
+
+def test_a_reproduction_that_was_stopped_is_shown_as_far_as_it_got(tmp_path: Path, one_thread: None) -> None:
+    wanted = Reproduction("tiny", "for tests", cells, lambda outcomes: [Shown("Rows")])
+    folder, names = tmp_path / "r", [cell.name for cell in cells(Scale())]
+    (folder / "cells").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="holds no run yet; go on with the command that began it"):
+        run_report([folder], tmp_path / "report.html", None)
+    with pytest.raises(KeyboardInterrupt):
+        conduct(wanted, Scale(), folder, stop)
+    page = page_of(tmp_path, folder)
+    assert "there is no results.json; 2 cells have begun, and those that have not are not known" in page
+    assert f"not finished: {names[1]};" in page and "fedavg (unfinished)" in page
+    conduct(wanted, Scale(), folder, kept=True)
+    page = page_of(tmp_path, folder)
+    assert f"{folder}, tiny: missing when it was last told: fedavg | fedproto; not finished: {names[1]};" in page
+    assert "go on with the command that began it: consilience reproduce tiny" in page
+    assert {row["method"] for row in values_of(specs_of(page)["accuracy"])} == {"independent", "fedavg"}
+    (folder / "results.json").write_text("[")
+    assert "results.json is damaged" in page_of(tmp_path, folder)
+    conduct(wanted, Scale(), folder)
+    assert 'role="note"' not in page_of(tmp_path, folder)
+
+
+def test_cells_of_one_method_go_by_their_names(tmp_path: Path) -> None:
+    for name in ("fedavg-offline-0", "fedavg-offline-0.9"):
+        run_folder(tmp_path / "r" / "cells" / name, method={"name": "fedavg"})
+    (tmp_path / "r" / "results.json").write_text('{"name": "thesis-asynchrony"}')
+    found = read_runs([tmp_path / "r"])
+    assert [run.label for run in found.runs] == ["fedavg (fedavg-offline-0)", "fedavg (fedavg-offline-0.9)"]
+    assert found.notes == []
+
+
+# -- feature maps ------------------------------------------------------------------------------------------------------
+
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, num_classes):
+        last = nn.Linear(4 * 4 * 4, 16), nn.Tanh(), nn.Linear(16, num_classes)
+        super().__init__(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 4, 3), nn.Flatten(), *last)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, one_thread: None) -> Path:
+    """A run of two variants and seeds on data of one's own: an MLP, somebody's own model in a group, and MLPs again."""
+    (tmp_path / "net.py").write_text(NET)
+    data = load("digits", train=90, test=60)
+    np.savez(tmp_path / "own.npz", x=data.inputs, y=data.targets, test_x=data.test_inputs, test_y=data.test_targets)
+    simulate(
+        data=str(tmp_path / "own.npz"),
+        model="mlp",
+        width=16,
+        method="representation-sharing",
+        learners=4,
+        rounds=1,
+        seeds=2,
+        workers=0,
+        groups={"odd": {"learners": [1], "model": f"{tmp_path / 'net.py'}:Net"}},
+        variants=[{"method.kd": 1}, {"method.kd": 2}],
+        out=tmp_path / "run",
+    )
+    return tmp_path / "run"
+
+
+def by_hand(run: Path, learner: int) -> np.ndarray:
+    """A learner's features, from its weights in the first row of its cohort."""
+    config, kept = RunFolder(run).config, RunFolder(run).load()
+    assert kept is not None
+    data = load(config.data)
+    model = build(config.models[learner], data.shape, data.classes, 16)
+    layout = Layout({name: tuple(value.shape) for name, value in model.named_parameters()}, channels_last=True)
+    flat = torch.from_numpy(kept[0][f"learners.{learner}.parameters"][0])
+    for name, value in model.named_parameters():
+        value.data = layout.views(flat)[name]
+    with torch.no_grad():
+        features: np.ndarray = model.features(torch.from_numpy(data.test_inputs)).numpy()
+    return features
+
+
+def test_a_map_has_the_features_of_each_learner_s_own_model(run: Path) -> None:
+    found = feature_map(run)
+    assert found.features.shape == (2, 60, 16)
+    for learner in (0, 1):  # each is the first of its cohort, in the first seed and variant
+        np.testing.assert_allclose(found.features[learner], by_hand(run, learner), atol=1e-5)
+    assert len(found.rows) == 120 and {row["learner"] for row in found.rows} == {0, 1}
+    classes = [str(c) for c in load(RunFolder(run).config.data).test_targets]
+    assert [row["class"] for row in found.rows] == 2 * classes
+    assert found.text.startswith("Features of 60 test samples at learners 0 and 1, after round 1, seed 0, method.kd=1,")
+    assert feature_map(run, samples=20).features.shape[1] == 20
+
+
+def test_kernels_that_a_gpu_laid_out_are_read_as_such(run: Path) -> None:
+    before, folder = feature_map(run).features, RunFolder(run)
+    config, kept = folder.config, folder.load()
+    assert kept is not None
+    shapes = {name: tuple(p.shape) for name, p in build(config.models[1], (1, 8, 8), 10).named_parameters()}
+    arrays, key = dict(kept[0]), "learners.1.parameters"
+    views = Layout(shapes, channels_last=True).views(torch.from_numpy(arrays[key]))
+    arrays[key] = Layout(shapes).flat(views).numpy()
+    (run / "config.toml").write_text(config.model_copy(update={"device": "cuda"}).to_toml())
+    folder.save(arrays, {k: v for k, v in kept[1].items() if k not in ("file", "sha256", "config")}, 1)
+    np.testing.assert_allclose(feature_map(run).features, before, atol=1e-5)
+
+
+def test_variants_of_a_run_have_one_map(tmp_path: Path, run: Path) -> None:
+    page = page_of(tmp_path, run)
+    assert [name for name in shown(page) if "features" in name] == ["features"]
+    assert "2 runs of representation-sharing" in page and "No map" not in page
+
+
+def harm(run: Path, how: str) -> None:
+    checkpoint, data, model = next(run.glob("*.safetensors")), run.parent / "own.npz", run.parent / "net.py"
+    if how == "forgotten":
+        RunFolder(run).forget()
+    elif how == "torn":
+        checkpoint.write_bytes(checkpoint.read_bytes()[:100])
+    elif how == "other data":
+        np.savez(data, **{**np.load(data), "test_y": np.zeros(60, dtype=np.int64)})
+    elif how == "other model":
+        model.write_text(f"{NET}# changed")
+    else:
+        {"gone": checkpoint, "no data": data, "no model": model}[how].unlink()
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("forgotten", "no checkpoint is kept in the run&#x27;s folder"),
+        ("torn", "is damaged: its SHA-256 is not the one"),
+        ("gone", "is missing, though checkpoint.json names it"),
+        ("other data", "the data that is here now is not the one of the run"),
+        ("no data", "there is no such file or folder"),
+        ("other model", "the model that is here now is not the one of the run"),
+        ("no model", "net.py: no such file"),
+    ],
+)
+def test_where_there_can_be_no_map_the_page_says_why_in_a_line(tmp_path: Path, run: Path, how: str, why: str) -> None:
+    harm(run, how)
+    page = page_of(tmp_path, run)
+    assert not [name for name in shown(page) if "features" in name] and "accuracy" in shown(page)
+    (line,) = re.findall(r"<p>(No map: [^<]*)</p>", page)
+    assert why in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"method": {"name": "centralized"}}, "there is one learner"),
+        ({"learners": 1, "method": {"name": "independent"}}, "there is one learner"),
+        ({"test": 3}, "3 test samples at two learners are too few"),
+        ({"model": "mlp,wide"}, "features of widths 32 and 48 cannot be laid out together"),
+    ],
+)
+def test_what_makes_no_map_is_refused_by_name(
+    tmp_path: Path, one_thread: None, changes: dict[str, Any], why: str
+) -> None:
+    if "model" in changes:
+        (tmp_path / "wide.py").write_text(NET.replace("16", "48"))
+        changes = {"model": f"mlp,{tmp_path / 'wide.py'}:Net", "method": {"name": "independent"}}
+    simulate(settings(**(TINY | {"rounds": 1} | changes)), out=tmp_path / "run")
+    with pytest.raises(ConsilienceError, match=why):
+        feature_map(tmp_path / "run")
+
+
+def test_a_page_has_so_many_maps_and_no_more(tmp_path: Path, run: Path) -> None:
+    folders = [tmp_path / f"run-{i}" for i in range(MAPS + 1)]
+    for folder in folders:
+        shutil.copytree(run, folder)
+    page = page_of(tmp_path, *folders)
+    assert len([name for name in shown(page) if "features" in name]) == MAPS
+    assert f"a page has {MAPS} at most" in page
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -333,7 +534,63 @@ CHARTS = {
     "heatmap": figures.heatmap([{"a.b": x, "c": "d", "gain": x - 1.5} for x in (1, 2)], "a.b", "c", "gain"),
     "phases": figures.phases([{"method": "a", "phase": p, "seconds": 1.0} for p in ("train", "exchange")]),
     "scatter": figures.scatter([{"x": x, "y": x, "learner": x, "class": "c"} for x in (0.0, 1.0)]),
+    "frontier": figures.frontier(
+        [{"a.b": b, "c": b % 7, "name": f"{b}"} for b in (0, 10, 12, 500)], "a.b", "c", "name"
+    ),
+    "nobody sends": figures.frontier([{"b": 0, "c": c, "name": "n"} for c in (1.0, None)], "b", "c", "name"),
 }
+
+SENT = (0, 506, 592, 1012, 1880, 2025, 2312, 3560, 3752, 4050, 7120, 7204, 7288, 7457, 7794, 33726, 62876, 124848)
+REACHED = (77.9, 84.8, 78.6, 85.9, 80, 86.6, 81.7, 80.1, 82.1, 86.2, 81.9, 87, 87.8, 88.1, 87.9, 88, 88.3, 88.4)
+
+
+def test_numbers_of_a_frontier_lie_apart_and_the_line_is_along_the_best() -> None:
+    rows = [{"bytes": b, "accuracy": a, "what": f"way {i}"} for i, (b, a) in enumerate(zip(SENT, REACHED, strict=True))]
+    spec = figures.frontier(rows, "bytes", "accuracy", "what").to_dict()
+    stairs, marks, *_ = spec["layer"]
+    told, line = (values_of(layer) for layer in (marks, stairs))
+    assert [row["key"] for row in told][:2] == ["1  way 0", "2  way 1"] and len(told) == 18
+    best = [i + 1 for i in range(18) if all(a < REACHED[i] for a in REACHED[:i])]
+    assert [row["number"] for row in told if row["best"]] == best == [1, 2, 4, 6, 12, 13, 14, 17, 18]
+    assert [row["accuracy"] for row in line] == [*(REACHED[i - 1] for i in best), 88.4]  # and on to the edge
+    assert 0 < told[0]["place"] < 506 and "? '0' :" in marks["encoding"]["x"]["axis"]["labelExpr"]
+    (left, right), (bottom, top) = (marks["encoding"][axis]["scale"]["domain"] for axis in ("x", "y"))
+    for width in (260, 640, 860):
+        at = [
+            (
+                width * np.log(row["place"] / left) / np.log(right / left) + row["right"],
+                450 * (top - row["accuracy"]) / (top - bottom) + row["down"],
+            )
+            for row in told
+        ]
+        close = [(p, q) for i, p in enumerate(at) for q in at[:i] if abs(p[0] - q[0]) < 14 and abs(p[1] - q[1]) < 11]
+        assert not close, f"numbers lie on each other in a chart {width} pixels wide"
+
+
+def test_words_avoid_points_words_and_the_edge() -> None:
+    assert beside([(0.5, 0.5)], [(100, 100)], (10, 10)) == [(12.0, 0.0)]
+    ((right, _),) = beside([(0.99, 0.5)], [(100, 100)], (10, 10))
+    assert right <= 0
+    first, second = beside([(0.5, 0.5), (0.5, 0.5)], [(100, 100)], (10, 10))
+    assert first != second
+
+
+def test_ten_classes_differ_in_colour_by_day_and_by_night_and_in_shape_from_their_neighbours() -> None:
+    rows = [{"x": c, "y": c % 3, "learner": w, "class": str(c)} for c, w in product(range(20), range(2))]
+    encoding = figures.scatter(rows).to_dict()["layer"][0]["encoding"]
+    assert encoding["fill"]["scale"]["range"] == "ordinal" and encoding["fill"]["scale"]["domain"][-1] == "19"
+    shapes = encoding["shape"]["scale"]["range"]
+    for dark in (False, True):
+        colours = theme(dark)["range"]["ordinal"]
+        assert len(set(colours)) == 10 and theme(dark)["background"] not in colours
+        assert len({(i % 10, shapes[i % len(shapes)]) for i in range(20)}) == 20
+
+
+def test_a_class_that_lies_together_has_one_name_and_one_that_does_not_has_two() -> None:
+    rows = [{"x": x, "y": 0.0, "learner": w, "class": "near"} for x, w in ((0.0, 0), (0.01, 1))]
+    rows += [{"x": x, "y": 1.0, "learner": w, "class": "far"} for x, w in ((0.0, 0), (1.0, 1))]
+    words = figures.scatter(rows).to_dict()["layer"][-1]
+    assert sorted(row["class"] for row in values_of(words)) == ["far", "far", "near"]
 
 
 def test_more_methods_than_colours_still_differ_in_dashes_or_colours() -> None:
@@ -385,6 +642,16 @@ def test_a_browser_draws_every_chart_without_a_network(browser: Any, tmp_path: P
     paper = view.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 25, 29)"}[scheme]
     view.context.close()
+
+
+def test_words_of_a_chart_are_light_at_night(browser: Any, tmp_path: Path) -> None:
+    write_page(tmp_path / "p.html", "P", [Section("frontier", figure=CHARTS["frontier"])], "c")
+    for scheme, ink in (("light", "#1f2328"), ("dark", "#e8e8e8")):
+        view, wrong = look(browser, tmp_path / "p.html", scheme, 390)
+        words = view.locator("figure svg.marks g.mark-text.role-mark").last.locator("text")
+        assert wrong == [] and words.all_text_contents() == ["1", "2", "3", "4"]
+        assert {each.get_attribute("fill") for each in words.all()} == {ink}
+        view.context.close()
 
 
 def test_charts_are_drawn_anew_at_nightfall(browser: Any, tmp_path: Path) -> None:

@@ -96,8 +96,8 @@ def test_cells_are_run_once_and_found_again(tmp_path: Path) -> None:
     def note(name: str, *others: Any) -> None:
         rounds.append(name)
 
-    shown = conduct(tiny([]), Scale(), tmp_path, note)
-    assert shown is not None and rounds == ["independent"] * 2 + ["fedavg"] * 2
+    conduct(tiny([]), Scale(), tmp_path, note)
+    assert rounds == ["independent"] * 2 + ["fedavg"] * 2
     results = json.loads((tmp_path / "results.json").read_text())
     assert [cell["row"] for cell in results["cells"]] == ["independent", "fedavg"]
     assert results["tables"]["rows"] == [{"row": "independent"}, {"row": "fedavg"}]
@@ -105,6 +105,7 @@ def test_cells_are_run_once_and_found_again(tmp_path: Path) -> None:
     assert len(rounds) == 4, "nothing is run twice"
     conduct(tiny([]), Scale(seeds=1), tmp_path, note)
     assert len(rounds) == 8, "other settings are other cells"
+    assert not list(tmp_path.rglob("checkpoint*")), "nobody will look at what the learners have become"
 
 
 def test_what_was_stopped_goes_on(tmp_path: Path) -> None:
@@ -116,9 +117,12 @@ def test_what_was_stopped_goes_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         conduct(tiny(told), Scale(), tmp_path, stop)
     assert not told and not (tmp_path / "results.json").exists()
+    found = conduct(tiny(told), Scale(), tmp_path, kept=True)
+    assert told == [1] and found.missing == [{"row": "fedavg"}] and found.shown[0].heading == "1 of 2 cells are missing"
+    assert json.loads((tmp_path / "results.json").read_text())["missing"] == [{"row": "fedavg"}]
     seen: list[str] = []
     conduct(tiny(told), Scale(), tmp_path, lambda name, *others: seen.append(name))
-    assert told == [2] and set(seen) == {"fedavg"}
+    assert told == [1, 2] and set(seen) == {"fedavg"}
 
 
 def test_a_cell_of_its_own_is_known_by_its_settings() -> None:
@@ -129,23 +133,25 @@ def test_a_cell_of_its_own_is_known_by_its_settings() -> None:
 
 
 def test_some_cells_alone(tmp_path: Path) -> None:
-    shown = conduct(tiny([]), Scale(only={"row": "fedavg"}), tmp_path)
-    assert shown is not None and shown[0].table == [{"row": "fedavg"}]
+    shown = conduct(tiny([]), Scale(only=[("row", "fedavg")]), tmp_path).shown
+    assert shown[0].table == [{"row": "fedavg"}]
+    both = conduct(tiny([]), Scale(only=[("row", "fedavg"), ("row", "independent")]), tmp_path).shown
+    assert both[0].table == [{"row": "independent"}, {"row": "fedavg"}]
     with pytest.raises(UnknownName, match=r"unknown row 'fedavgg' of tiny\. Did you mean 'fedavg'"):
-        conduct(tiny([]), Scale(only={"row": "fedavgg"}), tmp_path)
+        conduct(tiny([]), Scale(only=[("row", "fedavgg")]), tmp_path)
     with pytest.raises(UnknownName, match="unknown label 'rwo'"):
-        conduct(tiny([]), Scale(only={"rwo": "fedavg"}), tmp_path)
+        conduct(tiny([]), Scale(only=[("rwo", "fedavg")]), tmp_path)
 
 
-SOME: dict[str, dict[str, str]] = {
-    "thesis-table1": {"task": "MNIST", "learners": "2"},
-    "thesis-ablation": {},
-    "thesis-curves": {},
-    "thesis-tsne": {"round": "1"},
-    "thesis-communication": {},
-    "thesis-heterogeneity": {"condition": "case 7d"},
-    "thesis-asynchrony": {"condition": "offline 0.5"},
-    "frontier": {},
+SOME: dict[str, list[tuple[str, str]]] = {
+    "thesis-table1": [("task", "MNIST"), ("learners", "2")],
+    "thesis-ablation": [],
+    "thesis-curves": [],
+    "thesis-tsne": [("round", "1")],
+    "thesis-communication": [],
+    "thesis-heterogeneity": [("condition", "case 7d")],
+    "thesis-asynchrony": [("condition", "offline 0.5")],
+    "frontier": [],
 }
 
 
@@ -156,7 +162,7 @@ def test_each_shows_what_it_found_and_draws_its_page(
     """The whole way on a task of seconds in the place of MNIST."""
     monkeypatch.setitem(TASKS, "MNIST", {"data": "digits", "model": "mlp", "train": 100, "rounds": 2})
     wanted = REPRODUCTIONS[name]
-    shown = conduct(wanted, Scale(seeds=1, only=SOME[name]), tmp_path)
+    shown = conduct(wanted, Scale(seeds=1, only=SOME[name]), tmp_path).shown
     assert shown and all(section.table for section in shown)
     page = draw(wanted, shown, tmp_path, f"consilience reproduce {name}").read_text(encoding="utf-8")
     assert all(escape(section.heading) in page for section in shown)
@@ -168,11 +174,10 @@ def test_the_table_says_what_was_published_beside_what_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TASKS, "MNIST", {"data": "digits", "model": "mlp", "train": 100, "rounds": 1})
-    shown = conduct(REPRODUCTIONS["thesis-table1"], Scale(seeds=2, only=SOME["thesis-table1"]), tmp_path)
-    assert shown is not None
+    shown = conduct(REPRODUCTIONS["thesis-table1"], Scale(seeds=2, only=SOME["thesis-table1"]), tmp_path).shown
     rows = {row["method"]: row for row in shown[0].table}
     assert rows["representation-sharing"]["N=2 published"] == 94.19 and rows["alone"]["N=2 published"] is None
-    assert re.fullmatch(r"\d+\.\d ± \d+\.\d", rows["consilience"]["N=2"]) and rows["consilience"]["N=10"] is None
+    assert re.fullmatch(r"\d+\.\d ± \d+\.\d", rows["consilience"]["N=2"]) and "N=10" not in rows["consilience"]
     (against,) = shown[1].table
     assert against["best published"] == 94.45 and against["of fedavg's bytes"].startswith("1/")
 

@@ -57,6 +57,7 @@ ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file with settin
 Method = Annotated[str | None, typer.Option(help="the method, NAME or NAME:KEY=VALUE; see `consilience methods`")]
 Out = Annotated[Path | None, typer.Option(help="folder to keep the run in (default: a new one under runs/)")]
 Resume = Annotated[Path | None, typer.Option(help="go on with the run in this folder")]
+Track = Annotated[str | None, typer.Option(metavar="NAME", help="show the curves as rounds are played: tensorboard")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object a line on standard output, nothing else")]
 Set = Annotated[
     list[str] | None,
@@ -143,15 +144,17 @@ def run(
     set_: Set = None,
     out: Out = None,
     resume: Resume = None,
+    track: Track = None,
     json_: Json = False,
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Run one method and keep the run in a folder."""
     from consilience.report.terminal import Screen
+    from consilience.report.track import tracking
     from consilience.simulation.compare import how_to_resume, new_folder
     from consilience.simulation.simulate import simulate
 
-    screen = Screen(json_)
+    screen, tracked = Screen(json_), tracking(track)
     if resume is not None:
         _refuse_beside_resume(config, method, set_, out, settings)
         folder, begun = resume, partial(simulate, resume=resume)
@@ -159,8 +162,8 @@ def run(
         wanted = _gather(config, set_, settings or {}, method)
         folder = out or new_folder(wanted, wanted.method.name)
         begun = partial(simulate, wanted, out=folder)
-    with _told_how_to_go_on(screen, folder):
-        result = begun(on_round=screen.on_round)
+    with _told_how_to_go_on(screen, folder), tracked(folder, screen.on_round) as on_round:
+        result = begun(on_round=on_round)
     screen.show([result.summary()])
     if not result.finished:
         screen.say(f"stopped after round {result.history.rounds}; go on with: {how_to_resume(folder)}")
@@ -178,15 +181,17 @@ def compare(
     set_: Set = None,
     out: Out = None,
     resume: Resume = None,
+    track: Track = None,
     json_: Json = False,
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Run several methods on the same data and seeds, and print one table."""
     from consilience.config import listed
     from consilience.report.terminal import Screen
+    from consilience.report.track import tracking
     from consilience.simulation import compare as comparison
 
-    screen = Screen(json_)
+    screen, tracked = Screen(json_), tracking(track)
     if resume is not None:
         _refuse_beside_resume(config, methods, set_, out, settings)
         work = comparison.reopen(resume)
@@ -195,8 +200,8 @@ def compare(
         names = listed(COMPARED if methods is None else methods)
         work = comparison.begin(wanted, names, out or comparison.new_folder(wanted, "compare"))
     summaries = []
-    with _told_how_to_go_on(screen, work.folder):
-        for summary in work.play(screen.on_round):
+    with _told_how_to_go_on(screen, work.folder), tracked(work.folder, screen.on_round) as on_round:
+        for summary in work.play(on_round):
             summaries.append(summary)
             screen.each(summary)
             if not summary["finished"]:
@@ -220,15 +225,17 @@ def sweep(
     ] = None,
     out: Out = None,
     resume: Resume = None,
+    track: Track = None,
     json_: Json = False,
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Run one method under every combination of settings, and name the best."""
     from consilience.report.terminal import Screen
+    from consilience.report.track import tracking
     from consilience.simulation import sweep as sweeping
     from consilience.simulation.compare import how_to_resume, new_folder
 
-    screen = Screen(json_)
+    screen, tracked = Screen(json_), tracking(track)
     if resume is not None:
         _refuse_beside_resume(config, method, set_, out, settings)
         work = sweeping.reopen(resume)
@@ -238,8 +245,8 @@ def sweep(
         work = sweeping.begin(wanted, grid, out or new_folder(wanted, f"sweep-{wanted.method.name}"))
     if work.apart:
         screen.say(f"{', '.join(work.apart)} cannot differ within a run: {len(work.parts)} runs, one after the other")
-    with _told_how_to_go_on(screen, work.folder):
-        for finished in work.play(screen.on_round):
+    with _told_how_to_go_on(screen, work.folder), tracked(work.folder, screen.on_round) as on_round:
+        for finished in work.play(on_round):
             if not finished:
                 screen.say(f"stopped; go on with: {how_to_resume(work.folder)}")
                 raise typer.Exit(130)
@@ -260,39 +267,46 @@ def reproduce(
     data_dir: Annotated[str | None, typer.Option(help="folder with the files of the data sets")] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="LABEL=VALUE", help="some cells only, such as task=MNIST; may be repeated"),
+        typer.Option(
+            metavar="LABEL=VALUE", help="some cells only, such as task=MNIST; may be repeated, also for one label"
+        ),
     ] = None,
+    precision: Annotated[str, typer.Option(help="of the models' arithmetic: float32, bf16 or float64")] = "float32",
+    kept: Annotated[bool, typer.Option("--kept", help="run nothing: show the cells that are there")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for cells and results (default: reproduced/NAME)")] = None,
+    track: Track = None,
 ) -> None:
     """Make a published table or figure again; cells that are done already are found again."""
     from consilience.config import setting_of
     from consilience.errors import UnknownName
     from consilience.report.tables import table_of
     from consilience.report.terminal import Screen
+    from consilience.report.track import tracking
     from consilience.reproduce import REPRODUCTIONS, Scale
     from consilience.reproduce.conduct import conduct, draw
 
-    screen = Screen(False)
+    screen, tracked = Screen(False), tracking(track)
     if list_ or name is None:
         screen.print(table_of([{"name": each.name, "what": each.summary} for each in REPRODUCTIONS.values()]))
         return
     if name not in REPRODUCTIONS:
         raise UnknownName("reproduction", name, REPRODUCTIONS)
     folder = out or Path("reproduced") / (f"{name}-quick" if quick else name)
-    some = dict(setting_of(text) for text in only or ())
-    shown = conduct(REPRODUCTIONS[name], Scale(quick, seeds, device, data_dir, some), folder, screen.on_round)
-    if shown is None:
-        screen.say(f"stopped; the same command goes on, with what is done in {folder}")
-        raise typer.Exit(130)
-    for section in shown:
+    some = [setting_of(text) for text in only or ()]
+    scale = Scale(quick, seeds, device, data_dir, some, precision)
+    with tracked(folder, screen.on_round) as on_round:
+        found = conduct(REPRODUCTIONS[name], scale, folder, on_round, kept)
+    for section in found.shown:
         screen.section(section.heading, section.text, section.table)
+    command = shlex.join(["consilience", *sys.argv[1:]])
     try:
-        screen.say(
-            f"the page is {draw(REPRODUCTIONS[name], shown, folder, shlex.join(['consilience', *sys.argv[1:]]))}"
-        )
+        screen.say(f"the page is {draw(REPRODUCTIONS[name], found.shown, folder, command)}")
     except ConfigurationError as error:  # what draws it is an extra
         screen.say(f"no page: {error}")
     screen.say(f"kept in {folder}")
+    if found.missing and not kept:
+        screen.say("stopped; the same command goes on")
+        raise typer.Exit(130)
 
 
 @app.command()
@@ -346,7 +360,9 @@ def show(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs, comparisons or sweeps")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="folders of runs, comparisons, sweeps or reproductions")
+    ],
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
     figures: Annotated[Path | None, typer.Option(help="folder for the figures as SVG and PNG")] = None,
 ) -> None:

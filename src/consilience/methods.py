@@ -14,7 +14,7 @@ from consilience.exchanges.base import Scope, Start
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.weights import Buffers
 from consilience.method import Method, Role
-from consilience.schedules import scheduled
+from consilience.schedules import Schedule, scheduled
 
 Settings = Mapping[str, Any]
 METHODS: dict[str, Callable[..., tuple[Exchange, ...]]] = {}
@@ -95,7 +95,12 @@ def voted(every: int = 1, start: Start = "common") -> tuple[Exchange, ...]:
 
 @method
 def consilience(
-    kd: float = 10.0, contrast: float = 1.0, n_avg: int = 10, up: int = 1, down: int = 1, every: int = 1
+    kd: float = Schedule("cosine", 1.0, 10.0, 100),
+    contrast: float = 0.3,
+    n_avg: int = 10,
+    up: int = 1,
+    down: int = 1,
+    every: int = 1,
 ) -> tuple[Exchange, ...]:
     """The house blend: representation sharing in sixteen bits, and weights at one bit both ways."""
     shared = _representations(kd, contrast, n_avg, up, down, encoding=FLOAT16)
@@ -169,7 +174,7 @@ def _known(name: str) -> Callable[..., tuple[Exchange, ...]]:
     return METHODS[name]
 
 
-_KINDS = {int: "a whole number", float: "a number", str: "a word"}
+_KINDS = {int: "a whole number", str: "a word"}
 
 
 def _checked(name: str, key: str, value: Any, default: Any) -> Any:
@@ -180,9 +185,9 @@ def _checked(name: str, key: str, value: Any, default: Any) -> Any:
     except ConfigurationError as error:
         raise ConfigurationError(f"method {name!r}: {key}: {error}") from None
     if not isinstance(meant, wanted) or isinstance(meant, bool):
+        kind = "a number" if isinstance(default, float) else _KINDS[type(default)]
         or_schedule = ", or a schedule of numbers, such as 'ramp(0, 10, 20)'" if isinstance(default, float) else ""
         raise ConfigurationError(
-            f"method {name!r}: {key} is {value!r}; it must be {_KINDS[type(default)]}, such as its default "
-            f"{default!r}{or_schedule}"
+            f"method {name!r}: {key} is {value!r}; it must be {kind}, such as its default {default!r}{or_schedule}"
         )
     return meant

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from consilience.report import figures
+from consilience.report.maps import maps, with_models
 from consilience.report.metrics import Rows
 from consilience.report.runs import Found, Run
 from consilience.report.section import Section
@@ -27,13 +28,14 @@ def chapters(found: Found) -> list[Section]:
     """All sections of a page about runs, those of one task together."""
     sections = [Section("What is missing", notes=found.notes, name="missing", level=1)] if found.notes else []
     tasks = list(dict.fromkeys(run.task for run in found.runs))
+    mapped = with_models(found.runs)
     for number, task in enumerate(tasks, start=1):
         prefix = f"task-{number}-" if len(tasks) > 1 else ""
-        sections += _chapter(task, [run for run in found.runs if run.task == task], prefix)
+        sections += _chapter(task, [run for run in found.runs if run.task == task], prefix, mapped)
     return sections
 
 
-def _chapter(task: str, given: Sequence[Run], prefix: str) -> Iterator[Section]:
+def _chapter(task: str, given: Sequence[Run], prefix: str, mapped: Sequence[Path]) -> Iterator[Section]:
     runs = _briefly(given)
     yield Section(task, text=_extent(given), name=f"{prefix}task", level=1)
     yield Section("Summary", text=CAPTION, table=[_outcome(run) for run in runs], name=f"{prefix}summary")
@@ -44,6 +46,7 @@ def _chapter(task: str, given: Sequence[Run], prefix: str) -> Iterator[Section]:
     yield from _accuracy(best, said, prefix)
     yield from _dealt(runs, prefix)
     yield from _inner(best, said, prefix)
+    yield from maps(runs, prefix, mapped)
     yield from _time(runs, prefix)
     yield _again(runs, prefix)
 
@@ -96,7 +99,7 @@ def _kinds(runs: Sequence[Run]) -> Rows:
     names = dict.fromkeys(name for run in runs for name in run.summary["kinds"])
     return [
         {
-            "learners": name,
+            "learners": Path(name).name if name == kind["model"] else name,
             "model": Path(kind["model"]).name,
             "method": run.label,
             "accuracy %": _reached(kind["accuracy"]),

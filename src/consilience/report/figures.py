@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import product
+from statistics import median
 from typing import Any
 
 from consilience.errors import ConfigurationError
+from consilience.report.placement import beside
 
 Row = Mapping[str, Any]
 Names = Sequence[str] | None
@@ -23,6 +26,21 @@ WIDTH, HEIGHT = 640, 300
 _DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3], [14, 4], [4, 2], [12, 3, 2, 3, 2, 3], [16, 3, 5, 3], [1, 3])
 _LABELLED = 600  # cells; more have no room for words
 _SHORT = 0.18  # of the longest bar: a piece with no room for its name
+_ON_PAPER = ("halo", "name")  # words in two layers, the lower one as paper, so that they are read on anything
+_BEST, _OTHER = "#D55E00", "#7d8793"  # seen by day and by night
+_CLOSED = (  # shapes that can be filled or hollow; there are fewer than colours, so that the two pair up anew
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "cross",
+    "triangle-down",
+    "M0,-1L0.26,-0.36L0.95,-0.31L0.42,0.14L0.59,0.81L0,0.45L-0.59,0.81L-0.42,0.14L-0.95,-0.31L-0.26,-0.36Z",
+)
+_TOGETHER = 0.12  # of the map: a class's middles at two learners that need one name
+_TALL = HEIGHT * 3 // 2
+_WIDTHS = (260, WIDTH, 860)  # of a chart on a phone, in a file, in a page
+_NUMBER = (17, 14)  # pixels of two figures and the air about them
 
 
 def altair() -> Any:
@@ -87,22 +105,27 @@ def over_bytes(rows: Sequence[Row], names: Names = None) -> Chart:
 
 
 def frontier(rows: Sequence[Row], x: str, y: str, name: str) -> Chart:
-    """What a byte buys: a named point for each way of sharing; who sends none is a level line.
+    """What a byte buys: a numbered point for each way of sharing, and a line along those that nobody betters for less.
 
-    Rows: `{name, x, y}`, x in bytes.
+    Rows: `{name, x, y}`, x in bytes. The key says what a number stands for. Who sends nothing stands at 0, which the
+    axis of powers has left of everybody else.
     """
     alt = altair()
-    sent, silent = [row for row in rows if row[x] > 0], [row for row in rows if not row[x] > 0]
-    up = alt.Y(f"{_field(y)}:Q", title="accuracy, %", scale=alt.Scale(zero=False))
-    axis = _sizes([row[x] for row in sent])
-    across = alt.X(f"{_field(x)}:Q", title=x, scale=alt.Scale(type="log", padding=30), axis=axis)
+    told, line, across, up = _numbered(rows, x, y, name)
+    keys = {row["key"]: row["best"] for row in told}
+    legend = alt.Legend(symbolSize=90, symbolOpacity=1)
+    colours = alt.Scale(domain=list(keys), range=[_BEST if best else _OTHER for best in keys.values()])
+    shapes = alt.Scale(domain=list(keys), range=["circle" if best else "diamond" for best in keys.values()])
     tips = [_tip(name), _tip(x, number=True), _tip(y, number=True)]
-    points = alt.Chart(_data(sent)).encode(x=across, y=up, tooltip=tips)
-    marks = points.mark_point(filled=True, size=60)
-    words = points.mark_text(align="left", dx=8, dy=-4, fontSize=10).encode(text=f"{_field(name)}:N")
-    levels = alt.Chart(_data(silent)).mark_rule(strokeDash=[6, 4]).encode(y=up, tooltip=tips)
-    layers = [*[levels] * bool(silent), *[marks, words] * bool(sent)]
-    return alt.layer(*layers).properties(width=WIDTH, height=HEIGHT * 3 // 2)
+    stairs = alt.Chart(_data(line)).mark_line(interpolate="step-after", color=_BEST, opacity=0.6).encode(x=across, y=up)
+    points = alt.Chart(_data(told)).encode(x=across, y=up, tooltip=tips)
+    marks = points.mark_point(filled=True, size=70, opacity=1).encode(
+        color=alt.Color("key:N", title=None, scale=colours, legend=legend),
+        shape=alt.Shape("key:N", title=None, scale=shapes, legend=legend),
+    )
+    right, down = alt.expr("datum.right"), alt.expr("datum.down")
+    words = [points.mark_text(style=s, dx=right, dy=down, fontSize=11).encode(text="number:N") for s in _ON_PAPER]
+    return alt.layer(stairs, marks, *words).properties(width=WIDTH, height=_TALL)
 
 
 def spread(rows: Sequence[Row], names: Names = None) -> Chart:
@@ -200,20 +223,36 @@ def phases(rows: Sequence[Row]) -> Chart:
 
 
 def scatter(rows: Sequence[Row]) -> Chart:
-    """A map of features: colour and name say the class, shape says the learner. Rows: `{x, y, learner, class}`."""
+    """A map of features: colour, shape and name say the class; the first learner's are filled, the others' are hollow.
+
+    Rows: `{x, y, learner, class}`.
+    """
     alt = altair()
     bare = {"title": None, "axis": alt.Axis(labels=False, ticks=False, grid=False), "scale": alt.Scale(zero=False)}
     axes = {"x": alt.X("x:Q", **bare), "y": alt.Y("y:Q", **bare)}
-    base = alt.Chart(_data(rows), width=WIDTH, height=WIDTH * 3 // 4)
-    points = base.mark_point(filled=True, opacity=0.6, size=30).encode(
-        **axes, color="class:N", shape="learner:N", tooltip=["learner:N", "class:N"]
+    classes = sorted(_names(rows, "class"), key=_by_number)
+    learners = sorted(_names(rows, "learner"), key=_by_number)
+    legend = alt.Legend(symbolSize=90, symbolOpacity=1)
+    colours = alt.Scale(domain=[str(name) for name in classes], range="ordinal")
+    look = {"title": "class", "scale": colours, "legend": legend}
+    shapes = alt.Scale(domain=[str(name) for name in classes], range=list(_CLOSED))
+    filled = alt.Scale(domain=learners, range=[0.8, *[0.0] * (len(learners) - 1)])
+    points = alt.Chart(_data([{**row, "class": str(row["class"])} for row in rows])).mark_point(
+        size=36, strokeWidth=1.2
     )
-    middles = alt.Chart(_data(_middles(rows)))
-    halo = middles.mark_text(fontSize=18, fontWeight="bold", stroke="white", strokeWidth=4).encode(
-        **axes, text="class:N"
+    points = points.encode(
+        **axes,
+        fill=alt.Fill("class:N", **look),
+        stroke=alt.Stroke("class:N", **look),
+        shape=alt.Shape("class:N", **look | {"scale": shapes}),
+        fillOpacity=alt.FillOpacity("learner:O", scale=filled, legend=None),
+        tooltip=["learner:N", "class:N"],
     )
-    names = middles.mark_text(fontSize=18, fontWeight="bold", color="black").encode(**axes, text="class:N")
-    return alt.layer(points, halo, names)
+    middles = alt.Chart(_data(_middles(rows))).encode(**axes, text="class:N")
+    names = [middles.mark_text(style=style, fontSize=15, fontWeight="bold") for style in _ON_PAPER]
+    said = f"filled: learner {learners[0]}" + "".join(f"; hollow: learner {who}" for who in learners[1:])
+    title = alt.Title(said, anchor="start", fontSize=11, fontWeight="normal")
+    return alt.layer(points, *names).properties(width=WIDTH, height=WIDTH * 3 // 4, title=title)
 
 
 # -- what charts have in common ----------------------------------------------------------------------------------------
@@ -224,11 +263,74 @@ def _data(rows: Sequence[Row]) -> Any:
 
 
 def _middles(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The mean place of each class."""
-    found = []
-    for name in _names(rows, "class"):
-        own = [row for row in rows if row["class"] == name]
-        found.append({"class": name} | {axis: sum(row[axis] for row in own) / len(own) for axis in ("x", "y")})
+    """The middle of each class at each learner; those of one class that lie together are one."""
+    wide = {axis: max(row[axis] for row in rows) - min(row[axis] for row in rows) or 1.0 for axis in ("x", "y")}
+    found: list[dict[str, Any]] = []
+    for name, learner in product(_names(rows, "class"), _names(rows, "learner")):
+        if not (own := [row for row in rows if row["class"] == name and row["learner"] == learner]):
+            continue
+        here = {axis: median(row[axis] for row in own) for axis in wide}
+        same = [row for row in found if row["class"] == str(name)]
+        if all(sum(abs(row[axis] - here[axis]) / wide[axis] for axis in wide) > _TOGETHER for row in same):
+            found.append({"class": str(name), **here})
+    return found
+
+
+def _by_number(name: Any) -> tuple[bool, float, str]:
+    """Numbers by their size, then words by theirs."""
+    number = str(name).removeprefix("-").replace(".", "", 1).isdecimal()
+    return not number, float(name) if number else 0.0, str(name)
+
+
+def _numbered(
+    rows: Sequence[Row], x: str, y: str, name: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Any, Any]:
+    """Points with their numbers, places and keys; the line along the best of them; and the axes of both."""
+    alt = altair()
+    known = [row for row in rows if row[y] is not None and math.isfinite(row[y])]
+    sent = [row[x] for row in known if row[x] > 0]
+    low, high = min(sent, default=1.0), max(sent, default=1.0)
+    nothing = low / max(high / low, 10.0) ** 0.15 if len(sent) < len(known) else low  # where 0 is drawn
+    spare = max(high / nothing, 10.0) ** 0.06
+    left, right = nothing / spare, high * spare
+    values = [row[y] for row in known] or [0.0]
+    air = 0.06 * (max(values) - min(values)) or 1.0
+    bottom, top = min(values) - air, max(values) + air
+    at = [max(row[x], nothing) for row in known]
+    shares = [
+        (math.log(place / left) / math.log(right / left), (top - row[y]) / (top - bottom))
+        for place, row in zip(at, known, strict=True)
+    ]
+    offsets = beside(shares, [(width, _TALL) for width in _WIDTHS], _NUMBER)
+    best = _unbettered([(row[x], row[y]) for row in known])
+    told = [
+        {
+            name: row[name],
+            x: row[x],
+            y: row[y],
+            "place": place,
+            "number": i + 1,
+            "best": i in best,
+            "right": dx,
+            "down": dy,
+        }
+        | {"key": f"{i + 1}  {row[name]}"}
+        for i, (row, place, (dx, dy)) in enumerate(zip(known, at, offsets, strict=True))
+    ]
+    line = [{"place": told[i]["place"], y: told[i][y]} for i in best]
+    line += [{"place": right, y: line[-1][y]}] if line else []
+    axis = _sizes(sent, nothing if len(sent) < len(known) else None)
+    across = alt.X("place:Q", title=x, scale=alt.Scale(type="log", domain=[left, right], nice=False), axis=axis)
+    up = alt.Y(f"{_field(y)}:Q", title="accuracy, %", scale=alt.Scale(domain=[bottom, top], nice=False))
+    return told, line, across, up
+
+
+def _unbettered(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Which of (cost, worth) are worth more than all that cost no more, from the cheapest on."""
+    found: list[int] = []
+    for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
+        if not found or points[i][1] > points[found[-1]][1]:
+            found.append(i)
     return found
 
 
@@ -279,13 +381,16 @@ def _tip(name: str, number: bool = False) -> Any:
     return alt.Tooltip(f"{field}:Q", title=name, format=".4~g") if number else alt.Tooltip(f"{field}:N", title=name)
 
 
-def _sizes(sent: Sequence[float]) -> Any:
-    """A logarithmic axis of bytes in the words of the tables: 20 kB, 3 MB; few and round ones."""
+def _sizes(sent: Sequence[float], nothing: float | None = None) -> Any:
+    """A logarithmic axis of bytes in the words of the tables: 20 kB, 3 MB; few and round ones. nothing: where 0 is."""
     low, high = math.log10(min(sent, default=1.0)), math.log10(max(sent, default=1.0))
     decades = range(math.floor(low), math.ceil(high) + 1)
     values = [many * 10**power for power in decades for many in ((1, 2, 5) if high - low < 4 else (1,))]
+    kept = [value for value in values if sent and 10**low <= value <= 10**high]
     said = "replace(format(datum.value, '~s'), regexp('([kMGT]?)$'), ' $1B')"
-    return altair().Axis(labelExpr=said, labelOverlap=True, values=[v for v in values if 10**low <= v <= 10**high])
+    if nothing is not None:
+        said, kept = f"datum.value < {10**low * 0.999!r} ? '0' : {said}", [nothing, *kept]
+    return altair().Axis(labelExpr=said, labelOverlap=True, values=kept)
 
 
 def _field(name: str) -> str:

@@ -16,15 +16,23 @@ def theme(dark: bool = False) -> dict[str, Any]:
     # Darker ones are lighter by night, which would swallow them, and the yellow is darker by day.
     first = ("#3d8fe0", "#f07a2a", "#1fbf94") if dark else ("#0072B2", "#D55E00", "#009E73")
     last = ("#ffffff", "#F0E442") if dark else ("#000000", "#9A8B00")
+    more = ("#9aa0a6", "#b98a5a") if dark else ("#8a8f96", "#7a4a1e")  # for ten classes, which have shapes too
+    paper = "#16191d" if dark else "#ffffff"
     return {
-        "background": "#16191d" if dark else "#ffffff",
+        "background": paper,
         "font": "system-ui, sans-serif",
         "view": {"stroke": None},
         "axis": words | {"gridColor": faint, "domainColor": faint, "tickColor": faint, "labelLimit": 230},
         "legend": words | {"orient": "bottom", "labelLimit": 300, "symbolSize": 250, "symbolStrokeWidth": 2},
         "header": {"labelColor": ink, "titleColor": ink, "labelFontSize": 12},
         "title": {"color": ink},
-        "range": {"category": [*first, *_COLOURS, *last], "symbol": list(_SHAPES)},
+        "range": {
+            "category": [*first, *_COLOURS, *last],
+            "ordinal": [*first, *_COLOURS, *last, *more],
+            "symbol": list(_SHAPES),
+        },
+        "text": {"color": ink},
+        "style": {"halo": {"fill": paper, "stroke": paper, "strokeWidth": 4}, "name": {"fill": ink}},
         "boxplot": {"median": {"color": ink}, "rule": {"color": ink}},
     }
 
@@ -94,7 +102,8 @@ async function draw() {
   for (const { place, entry, spec } of charts) {
     const room = place.clientWidth;
     const look = structuredClone(themes[dark ? "dark" : "light"]);
-    look.legend.columns = Math.max(1, Math.floor((room - 60) / entry));
+    const beside = room < 560 ? 130 : 60;  // names of rows, which a legend is not drawn under
+    look.legend.columns = Math.max(1, Math.floor((room - beside) / entry));
     look.legend.labelLimit = Math.min(300, room - 100);
     if (room < 560) { look.axis.labelLimit = 110; }
     const actions = { export: true, source: false, compiled: false, editor: false };

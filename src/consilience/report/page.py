@@ -51,7 +51,7 @@ def write_figures(folder: Path, sections: Sequence[Section]) -> list[Path]:
 
 
 def run_report(folders: Sequence[Path], out: Path, figures: Path | None = None) -> Path:
-    """Write a page about the runs in folders of runs, comparisons and sweeps; where it is."""
+    """Write a page about the runs in folders of runs, comparisons, sweeps and reproductions; where it is."""
     from consilience.report.chapters import chapters
     from consilience.report.runs import read_runs
 

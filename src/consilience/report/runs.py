@@ -17,6 +17,7 @@ import numpy as np
 from consilience.config import Config
 from consilience.errors import CheckpointError, ConsilienceError
 from consilience.report.metrics import Metrics
+from consilience.report.reproduction import GO_ON, cells_in, is_reproduction
 from consilience.report.tables import label
 from consilience.simulation import compare, sweep
 from consilience.simulation.folder import PROVENANCE, RunFolder, kind_of, not_a
@@ -46,32 +47,44 @@ class Found:
 
 
 def read_runs(folders: Sequence[Path]) -> Found:
-    """The runs in folders of runs, comparisons and sweeps; each has a label that no other of its task has."""
+    """The runs in folders of runs, comparisons, sweeps and reproductions; labels of a task's runs differ."""
     runs: list[Run] = []
     notes: list[str] = []
     inside: dict[Path, RunFolder] = {}  # a run that is named twice is one run
     for folder in dict.fromkeys(folders):
         there = list(_inside(folder, notes))
         if not there:
-            raise CheckpointError(f"{folder} holds no run yet; go on with: {compare.how_to_resume(folder)}")
+            hint = GO_ON if is_reproduction(folder) else f"go on with: {compare.how_to_resume(folder)}"
+            raise CheckpointError(f"{folder} holds no run yet; {hint}")
         inside |= {run.path.resolve(): run for run in there if run.path.resolve() not in inside}
     for run in inside.values():
         runs += _read(run, notes)
     labels = [(run.task, run.label) for run in runs]
     return Found(
         [
-            replace(run, label=f"{run.label} ({run.folder})") if labels.count((run.task, run.label)) > 1 else run
+            replace(run, label=f"{run.label} ({_known_as(run.folder)})")
+            if labels.count((run.task, run.label)) > 1
+            else run
             for run in runs
         ],
         notes,
     )
 
 
+def _known_as(folder: Path) -> str:
+    """What sets a run apart from another of its kind: its folder, and of a reproduction's cells their name."""
+    return folder.name if is_reproduction(folder.parent.parent) else str(folder)
+
+
 def _inside(folder: Path, notes: list[str]) -> Iterator[RunFolder]:
     """The runs in a folder; where its plan cannot be read, those that lie there."""
     kind = kind_of(folder)
+    if kind is None and is_reproduction(folder):
+        yield from cells_in(folder, notes)
+        return
     if kind is None:
-        raise not_a("run, comparison or sweep", "config.toml, comparison.toml or sweep.toml", folder)
+        files = "config.toml, comparison.toml or sweep.toml, nor a folder named cells"
+        raise not_a("run, comparison, sweep or reproduction", files, folder)
     if kind[0] == "run":
         yield RunFolder(folder)
         return

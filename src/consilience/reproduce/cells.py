@@ -26,12 +26,14 @@ class Scale:
     seeds: int | None = None
     device: str = "cpu"
     data_dir: str | None = None
-    only: Mapping[str, str] = field(default_factory=dict)
-    """Which cells: those that have these labels."""
+    only: Sequence[tuple[str, str]] = ()
+    """Which cells: those that have these labels, and of a label that is named twice either."""
+    precision: str = "float32"
 
     def settings(self, seeds: int) -> dict[str, Any]:
         """What every cell has in common; seeds: how many it has as published."""
-        own = {"device": self.device, "seeds": self.seeds or (1 if self.quick else seeds)}
+        seeds = self.seeds or (1 if self.quick else seeds)
+        own = {"device": self.device, "precision": self.precision, "seeds": seeds}
         return own | ({"data_dir": self.data_dir} if self.data_dir else {})
 
 
@@ -41,6 +43,8 @@ class Cell:
 
     labels: Labels
     settings: Mapping[str, Any]
+    keep_models: bool = False
+    """Whether somebody will look at what the learners have become."""
 
     @property
     def config(self) -> Config:
@@ -92,26 +96,32 @@ class Shown:
 def chosen(wanted: Reproduction, scale: Scale) -> list[Cell]:
     """The cells asked for; refuses labels that no cell has."""
     cells = wanted.cells(scale)
-    for key, value in scale.only.items():
+    asked: dict[str, set[str]] = {}
+    for key, value in scale.only:
         known = {str(cell.labels[key]) for cell in cells if key in cell.labels}
         if not known:
             raise UnknownName("label", key, {label for cell in cells for label in cell.labels}, of=wanted.name)
         if value not in known:
             raise UnknownName(key, value, known, of=wanted.name)
-        cells = [cell for cell in cells if str(cell.labels.get(key)) == value]
-    return cells
+        asked.setdefault(key, set()).add(value)
+    return [cell for cell in cells if all(str(cell.labels.get(key)) in values for key, values in asked.items())]
 
 
-def play(cells: Sequence[Cell], folder: Path, on_round: OnRound | None = None) -> Iterator[Outcome | None]:
-    """Run what is not there yet, cell by cell; None where a cell was stopped, and the work with it."""
+def play(
+    cells: Sequence[Cell], folder: Path, on_round: OnRound | None = None, kept: bool = False
+) -> Iterator[tuple[Cell, Outcome | None]]:
+    """Run what is not there yet, cell by cell; no outcome where a cell was stopped, and the work ends with it.
+
+    kept: run nothing, and give what is there.
+    """
     for cell in cells:
         place = folder / "cells" / cell.name
         done = RunFolder(place).result
-        if done is None or not done["finished"]:
+        if not kept and (done is None or not done["finished"]):
             begun = (place / "config.toml").exists()
             again: dict[str, Any] = {"resume": place} if begun else {"config": cell.config, "out": place}
-            done = simulate(**again, on_round=on_round).summary()
-        if not done["finished"]:
-            yield None
+            done = simulate(**again, on_round=on_round, keep_models=cell.keep_models).summary()
+        finished = done is not None and done["finished"]
+        yield cell, Outcome(cell.labels, done, place) if finished and done is not None else None
+        if not finished and not kept:
             return
-        yield Outcome(cell.labels, done, place)

@@ -23,10 +23,17 @@ _METHODS = ("fedavg", "federated-distillation", "representation-sharing", "voted
 _CLAIMED = {"ResNet9, Fashion-MNIST": 1000, "ResNet18, CIFAR-10": 2000}
 
 
-def volume(method: str, model: str, shape: tuple[int, ...], classes: int = _CLASSES, **settings: Any) -> dict[str, int]:
+def volume(
+    method: str,
+    model: str,
+    shape: tuple[int, ...],
+    classes: int = _CLASSES,
+    width: int | None = None,
+    **settings: Any,
+) -> dict[str, int]:
     """Bytes of a learner's whole message, each way, as encoded."""
     role: Role = next(iter(build_method(method, settings).roles.values()))
-    learner = Learner(Blueprint(recipe(model, shape, classes), role, Adam(), shape, model))
+    learner = Learner(Blueprint(recipe(model, shape, classes, width), role, Adam(), shape, model))
     traffic = Traffic(learner.channels)
     return {"up": traffic.up(learner.giving), "down": traffic.down(learner.hearing)}
 
@@ -51,14 +58,28 @@ def _by_model() -> list[dict[str, Any]]:
 
 
 def _growth() -> list[dict[str, Any]]:
-    """How a message grows with classes, feature width and observations; learners do not change it."""
-    lines = []
-    for classes in (10, 100, 1000):
-        lines.append({"what": f"{classes} classes", **volume("representation-sharing", "mlp", (784,), classes)})
-    for up, down in ((1, 1), (5, 1), (1, 5), (5, 5)):
-        grown = volume("representation-sharing", "mlp", (784,), up=up, down=down)
-        lines.append({"what": f"{up} observations up, {down} down", **grown})
-    return lines
+    """How a learner's message grows with classes, feature width and observations."""
+    usual: dict[str, Any] = {"method": "representation-sharing", "model": "resnet9", "shape": (1, 28, 28)}
+    grown: dict[str, dict[str, Any]] = {f"C = {c} classes": {"classes": c} for c in (10, 100, 1000)}
+    grown |= {f"d' = {d} features": {"width": d} for d in (32, 128, 512)}
+    grown |= {f"M = {m} observations up": {"up": m} for m in (1, 5, 10)}
+    grown |= {f"M = {m} observations down": {"down": m} for m in (1, 5, 10)}
+    return [{"what": what, **volume(**usual, **changes)} for what, changes in grown.items()]
+
+
+def _by_learners() -> list[dict[str, Any]]:
+    """What all learners of a federation send in a round; split learning sends the cut layer of every sample instead."""
+    model, shape, samples = _TASKS["ResNet9, Fashion-MNIST"]
+    width = describe(model, shape, _CLASSES)["width"]
+    volumes = {method: volume(method, model, shape)["up"] for method in _METHODS}
+    return [
+        {
+            "N": learners,
+            **{method: learners * up for method, up in volumes.items()},
+            "split learning": samples * width * _FLOAT,
+        }
+        for learners in (2, 10, 100, 1000)
+    ]
 
 
 def told(outcomes: Sequence[Outcome]) -> list[Shown]:
@@ -70,7 +91,19 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     )
     return [
         Shown("Bytes by method and model", text, _by_model(), name="volumes"),
-        Shown("How a message of representation sharing grows", "An MLP with d' = 32.", _growth(), name="growth"),
+        Shown(
+            "How a message of representation sharing grows",
+            "Bytes of a learner in a round; C = 10, d' = 128 and M = 1 where nothing else is said. It grows with C, d' "
+            "and M, each in a straight line, and neither with the number of learners nor with that of samples.",
+            _growth(),
+            name="growth",
+        ),
+        Shown(
+            "What a whole federation sends in a round, bytes up",
+            "ResNet9 and 6,000 Fashion-MNIST images, however many learners they are dealt to.",
+            _by_learners(),
+            name="learners",
+        ),
     ]
 
 

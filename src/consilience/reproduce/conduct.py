@@ -4,27 +4,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import consilience
-from consilience.reproduce.cells import Outcome, Reproduction, Scale, Shown, chosen, play
+from consilience.reproduce.cells import Labels, Outcome, Reproduction, Scale, Shown, chosen, play
 from consilience.simulation.folder import replace_file, storing
 from consilience.simulation.simulate import OnRound
 
 RESULTS, PAGE = "results.json", "index.html"
 
 
-def conduct(wanted: Reproduction, scale: Scale, folder: Path, on_round: OnRound | None = None) -> list[Shown] | None:
-    """Run what is missing and keep `results.json`; what is to be shown, or None where it was stopped on the way."""
-    outcomes: list[Outcome] = []
-    for outcome in play(chosen(wanted, scale), folder, on_round):
-        if outcome is None:
-            return None
-        outcomes.append(outcome)
-    shown = wanted.told(outcomes)
-    keep(wanted, scale, outcomes, shown, folder)
-    return shown
+@dataclass(frozen=True)
+class Report:
+    """What a reproduction came to so far: the sections to show, and the cells that are not there yet."""
+
+    shown: list[Shown]
+    missing: list[Labels]
+
+
+def conduct(
+    wanted: Reproduction, scale: Scale, folder: Path, on_round: OnRound | None = None, kept: bool = False
+) -> Report:
+    """Run what is missing and keep `results.json`; where it was stopped on the way, of the cells that are there.
+
+    kept: run nothing, and tell of what is there.
+    """
+    cells = chosen(wanted, scale)
+    found = {cell.name: outcome for cell, outcome in play(cells, folder, on_round, kept) if outcome is not None}
+    outcomes, missing = list(found.values()), [cell.labels for cell in cells if cell.name not in found]
+    shown = wanted.told(outcomes) if outcomes or not cells else []
+    if missing:
+        shown = [_missing(missing, len(cells)), *shown]
+    keep(wanted, scale, outcomes, missing, shown, folder)
+    return Report(shown, missing)
+
+
+def _missing(missing: Sequence[Labels], cells: int) -> Shown:
+    text = "Everything below is made of the others. The command that begins it goes on where it stopped."
+    return Shown(
+        f"{len(missing)} of {cells} cells are missing", text, [dict(labels) for labels in missing], name="missing"
+    )
 
 
 def draw(wanted: Reproduction, shown: Sequence[Shown], folder: Path, command: str) -> Path:
@@ -40,7 +61,14 @@ def draw(wanted: Reproduction, shown: Sequence[Shown], folder: Path, command: st
     return folder / PAGE
 
 
-def keep(wanted: Reproduction, scale: Scale, outcomes: Sequence[Outcome], shown: Sequence[Shown], folder: Path) -> None:
+def keep(
+    wanted: Reproduction,
+    scale: Scale,
+    outcomes: Sequence[Outcome],
+    missing: Sequence[Labels],
+    shown: Sequence[Shown],
+    folder: Path,
+) -> None:
     """Write everything that was measured, and the tables made of it."""
     content: dict[str, Any] = {
         "name": wanted.name,
@@ -48,8 +76,10 @@ def keep(wanted: Reproduction, scale: Scale, outcomes: Sequence[Outcome], shown:
         "version": consilience.__version__,
         "quick": scale.quick,
         "device": scale.device,
+        "precision": scale.precision,
         "seconds": sum(o.summary["seconds"]["total"] for o in outcomes),
         "tables": {each.name: each.table for each in shown},
+        "missing": [dict(labels) for labels in missing],
         "cells": [{**o.labels, "summary": o.summary} for o in outcomes],
     }
     with storing(folder / RESULTS, "choose another place with --out"):

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from consilience.learner import Blueprint, Learner
-from consilience.methods import build_method
-from consilience.models import recipe
-from consilience.optimisers import Adam
+from consilience.report.feature_map import feature_map
 from consilience.reproduce.cells import Cell, Outcome, Reproduction, Scale, Shown
 from consilience.reproduce.published import TASKS
 from consilience.reproduce.table1 import ROWS
 from consilience.simulation.folder import RunFolder
-from consilience.simulation.preparation import load_data
 
 _DRAWN = tuple(row for row in ROWS if row not in ("centralized", "alone", "voted"))
 _MAPPED = ("independent", "fedavg", "representation-sharing")
 _ROUNDS = (1, 10, 25, 50, 75, 100)
-_SAMPLES = 300  # of the test set, in a feature map
 
 
 def cells(scale: Scale) -> list[Cell]:
@@ -89,7 +82,7 @@ def map_cells(scale: Scale) -> list[Cell]:
     rounds = (1, 5, 10) if scale.quick else _ROUNDS
     settings = {**TASKS["MNIST"], **scale.settings(1), "learners": 2, "seeds": 1, "test": 500}
     return [
-        Cell({"row": row, "round": r}, settings | {"method": ROWS[row], "rounds": r, "eval_every": r})
+        Cell({"row": row, "round": r}, settings | {"method": ROWS[row], "rounds": r, "eval_every": r}, keep_models=True)
         for row in _MAPPED
         for r in rounds
     ]
@@ -99,7 +92,7 @@ def maps_told(outcomes: Sequence[Outcome]) -> list[Shown]:
     """The features of some test images at both learners, laid out in the plane together."""
     shown = []
     for outcome in outcomes:
-        rows = feature_map(outcome.folder)
+        rows = feature_map(outcome.folder).rows
         name = f"{outcome.labels['row']}, round {outcome.labels['round']}"
         table = [{"round": outcome.labels["round"], "accuracy": round(outcome.summary["accuracy"]["mean"], 1)}]
         shown.append(Shown(name, "", table, _mapped(rows), name.replace(", ", "-").replace(" ", "-")))
@@ -113,36 +106,6 @@ def _mapped(rows: list[dict[str, Any]]) -> Any:
         return scatter(rows)
 
     return figure
-
-
-def feature_map(folder: Path) -> list[dict[str, Any]]:
-    """x and y of each test image's feature at each learner of a run, from its last checkpoint."""
-    from sklearn.manifold import TSNE
-
-    run = RunFolder.open(folder)
-    data, kept = load_data(run.config), run.load()
-    assert kept is not None
-    images = torch.from_numpy(data.test_inputs[:_SAMPLES])
-    learner = _learner(run, data.shape, data.classes)
-    features = []
-    for who in range(run.config.learners):
-        row = {k.removeprefix("learners.0."): v[who] for k, v in kept[0].items() if k.startswith("learners.0.")}
-        learner.wear({key: torch.from_numpy(np.array(value)) for key, value in row.items()})
-        learner.mode(training=False)
-        with torch.no_grad():
-            features.append(learner.model.features(images).numpy())
-    places = TSNE(2, init="pca", perplexity=30, random_state=0).fit_transform(np.concatenate(features))
-    labels = data.test_targets[:_SAMPLES]
-    return [
-        {"x": float(x), "y": float(y), "learner": i // _SAMPLES, "class": int(labels[i % _SAMPLES])}
-        for i, (x, y) in enumerate(places)
-    ]
-
-
-def _learner(run: RunFolder, shape: tuple[int, ...], classes: int) -> Learner:
-    method = build_method(run.config.method.name, run.config.method.settings)
-    role = next(iter(method.roles.values()))
-    return Learner(Blueprint(recipe(run.config.model_name, shape, classes), role, Adam(), shape, run.config.model_name))
 
 
 CURVES = Reproduction("thesis-curves", "Figure 4: training and test accuracy over rounds", cells, told)

@@ -17,7 +17,7 @@ from consilience.config import Config, GroupConfig
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange
 from consilience.method import Method, Role
-from consilience.methods import with_settings
+from consilience.methods import METHODS, settings_of, with_settings
 from consilience.optimisers import Optimiser, build_optimiser
 from consilience.schedules import Schedule, scheduled
 
@@ -80,8 +80,9 @@ def _actor(config: Config, method: Method, part: str, model: Model, role: Role) 
     rate = scheduled(config.lr) if role.lr is None else role.lr
     optimiser = build_optimiser(config.optimiser, rate, config.momentum, config.weight_decay)
     actor = Actor(part, role, model, optimiser, role.batch_size or config.batch_size, role.epochs or config.epochs)
+    usual = settings_of(method.name).values() if method.name in METHODS else ()
     for owner, name, value in actor.numbers():
-        if isinstance(value, Schedule) and value.over > config.rounds:
+        if isinstance(value, Schedule) and value.over > config.rounds and value not in usual:
             whose = "lr" if owner == OPTIMISER else f"{owner}'s {name}"
             raise ConfigurationError(
                 f"method {method.name!r}: {whose} is {value}, over {value.over} rounds, and the run has "

@@ -19,11 +19,13 @@ from consilience.simulation.loop import LoopEngine, default_workers
 from consilience.simulation.scene import Scene
 from consilience.simulation.stack import StackEngine
 from consilience.simulation.stackable import refuse_unstackable
+from consilience.simulation.team import ready
 
 log = logging.getLogger("consilience")
 
 _MANY, _SMALL = 16, 100_000  # learners in a federation, parameters of each: docs/architecture.md has the measurement
 _WORTH_WORKERS = 5.0  # seconds of work, roughly, below which starting processes takes longer
+_WORTH_HANDING_OUT = 0.5  # where they have been started already
 
 
 def check_device(device: str) -> None:
@@ -109,8 +111,8 @@ def _workers(config: Config, scene: Scene) -> int:
     if config.workers is not None:
         return config.workers
     seconds = config.rounds * config.participation * sum(_seconds(plan) for plan in scene.plans)
-    rows = sum(len(plan.members) for plan in scene.plans)
-    return min(default_workers(), rows) if seconds > _WORTH_WORKERS else 0
+    wanted = min(default_workers(), sum(len(plan.members) for plan in scene.plans))
+    return wanted if seconds > (_WORTH_HANDING_OUT if ready(wanted) else _WORTH_WORKERS) else 0
 
 
 def _seconds(plan: CohortPlan) -> float:

@@ -132,6 +132,13 @@ class RunFolder:
                 if old.name != name:
                     old.unlink(missing_ok=True)
 
+    def forget(self) -> None:
+        """Let go of checkpoints: the run is over, and nobody will ask what the learners had become."""
+        with storing(self.path):
+            (self.path / _POINTER).unlink(missing_ok=True)
+            for old in self.path.glob("checkpoint-*.safetensors"):
+                old.unlink(missing_ok=True)
+
     def load(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """The newest checkpoint, or None where there is none yet; a damaged one is refused by name."""
         pointer = self.path / _POINTER

@@ -23,6 +23,7 @@ from consilience.simulation.bank import Stacked, received_of, side_by_side
 from consilience.simulation.cohort import Cohort, CohortPlan
 from consilience.simulation.graphs import Graphs
 from consilience.simulation.hands import Data
+from consilience.simulation.layers import Layers
 from consilience.simulation.plan import stacked_batches, widths
 
 Put = dict[str, tuple[dict[str, Tensor], Tensor]]
@@ -32,8 +33,10 @@ Put = dict[str, tuple[dict[str, Tensor], Tensor]]
 class Formation:
     """So many rows of a cohort, all with batches of one width at every step."""
 
-    def __init__(self, learner: Learner, cohort: Cohort, data: Data, rows: int, even: bool, pass_rows: int) -> None:
-        self.learner, self.plan, self.data, self.even, self.pass_rows = learner, cohort.plan, data, even, pass_rows
+    def __init__(
+        self, learner: Learner, cohort: Cohort, data: Data, rows: int, even: bool, seen: tuple[int, int]
+    ) -> None:
+        self.learner, self.plan, self.data, self.even, self.pass_of = learner, cohort.plan, data, even, seen
         self.device = device = data.inputs.device
         self.state = {k: t.new_empty((rows, *t.shape[1:]), device=device) for k, t in cohort.state.items()}
         members = cohort.plan.members
@@ -217,15 +220,20 @@ class Formation:
         positions, valid = self.index[places], (column < self.size[:, None]).to(self.learner.dtype)
         if self.shared is not None:
             valid = valid * self.shared[places]
-        seen = self._each(self._seen)(self.data.inputs[positions], self.data.targets[positions], valid)
-        if not self.seen:
-            self.seen = _copied(seen)
-        _copy(self.seen, seen)
+        together, samples = self.pass_of
 
-    def _seen(self, row: Row, held: Any, inputs: Tensor, targets: Tensor, valid: Tensor) -> Seen:
-        """For one learner."""
-        with self.learner.dressed(row, *self.learner.tensors(row)):
-            return self.learner.represent(inputs, targets, valid, rows=self.pass_rows)
+        def one(row: Row, inputs: Tensor, targets: Tensor, valid: Tensor) -> Seen:
+            with self.learner.dressed(row, *self.learner.tensors(row)):
+                return self.learner.represent(inputs, targets, valid, rows=samples)
+
+        for i in range(0, len(positions), together):
+            some = slice(i, i + together)
+            rows, where = {k: t[some] for k, t in self.state.items()}, positions[some]
+            with Layers():
+                seen = vmap(one)(rows, self.data.inputs[where], self.data.targets[where], valid[some])
+            if not self.seen:
+                self.seen = _room_for(seen, len(positions))
+            _copy(self.seen, seen, some)
 
     def contribute(self, names: tuple[str, ...], up: np.ndarray) -> Put:
         """What every learner puts up for these exchanges; only those that are up do, and remember what was rounded."""
@@ -281,7 +289,8 @@ class Formation:
             rows = rows | {"summed": self.summed}
 
         def all_rows(*shares: Any) -> Any:
-            return vmap(work, in_dims=(0, dims, *(0 for _ in shares)))(rows, answers, *shares)
+            with Layers():
+                return vmap(work, in_dims=(0, dims, *(0 for _ in shares)))(rows, answers, *shares)
 
         return all_rows
 
@@ -293,10 +302,13 @@ class Formation:
         return drawn
 
 
-def _copied(seen: Seen) -> Seen:
-    return {k: _copied(v) if isinstance(v, dict) else v.clone() for k, v in seen.items()}
+def _room_for(seen: Seen, rows: int) -> Seen:
+    """As what some learners saw, for so many."""
+    return {
+        k: _room_for(v, rows) if isinstance(v, dict) else v.new_empty((rows, *v.shape[1:])) for k, v in seen.items()
+    }
 
 
-def _copy(into: Seen, seen: Seen) -> None:
+def _copy(into: Seen, seen: Seen, rows: slice = slice(None)) -> None:
     for key, value in seen.items():
-        _copy(into[key], value) if isinstance(value, dict) else into[key].copy_(value)
+        _copy(into[key], value, rows) if isinstance(value, dict) else into[key][rows].copy_(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ class History:
         self.seeds, self.learners, self.variants = seeds, learners, variants
         self.records: list[Record] = []
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self.folder: Path | None = None  # where the run is kept
 
     def add(self, record: Record) -> None:
         """Add the next round."""

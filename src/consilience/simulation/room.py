@@ -23,6 +23,7 @@ _STEP = 2.5  # what a step takes, as a multiple of what the forward pass keeps f
 _MOVES = 5  # vectors of a learner's parameters that are there while an optimiser moves them
 _COPIES = 4  # of what is exchanged: put up, on its way into the channel, held, and on its way to the learner
 _PASS = 0.15  # of what is free, for samples seen at once when nothing is trained
+_FULL = 2**29  # bytes that a pass works on at once, to keep a device busy
 _UNKNOWN = 2**33  # bytes of main memory, where the system does not tell
 _VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
 
@@ -59,9 +60,15 @@ class Room:
         """How many samples of each learner to see at once when nothing is trained."""
         return max(1, int(self.passing / (rows * self.needs[cohort].sample)))
 
-    def test_rows(self, cohort: int, rows: int) -> int:
-        """How many of these learners to test at once: few enough that each sees samples by the hundred."""
-        return max(1, min(rows, int(self.passing / (EVALUATED_ROWS * self.needs[cohort].sample))))
+    def pass_of(self, cohort: int, rows: int, samples: int = EVALUATED_ROWS) -> tuple[int, int]:
+        """How many of these learners see samples at once when nothing is trained, and how many samples of each.
+
+        Learners of a large model go one after the other: each fills the device by itself, and a model that is alone is
+        faster than one of a stack.
+        """
+        each = min(samples, EVALUATED_ROWS) * self.needs[cohort].sample
+        together = max(1, min(rows, int(min(self.passing, _FULL) / each)))
+        return together, self.pass_rows(cohort, together)
 
     def in_words(self) -> str:
         """What fits, in a line."""

@@ -51,6 +51,7 @@ def simulate(
     out: str | Path | None = None,
     resume: str | Path | None = None,
     on_round: OnRound | None = None,
+    keep_models: bool = True,
     **settings: Any,
 ) -> Result:
     """Simulate a federation and return what came out.
@@ -59,6 +60,7 @@ def simulate(
     `Method`; a method's name may bring settings, "fedavg:start=different". settings: the keys of the configuration,
     such as `rounds=50`. out: a folder to keep the run in.
     resume: the folder of a run to go on with; it gives the same bits as a run that was never stopped.
+    keep_models: whether the folder has what everybody learned when the run has come to its end.
 
         >>> result = simulate(method="representation-sharing", rounds=2, learners=2)
         >>> result.accuracy.shape
@@ -91,7 +93,7 @@ def simulate(
         folder.keep_provenance(provenance(config, dataset, scene.deals))
     with settled(config), open_engine(config, scene, stacked) as engine:
         made_of = marks(dataset, chosen, config) if folder else {}  # all data is read for them
-        return _Run(config, scene, engine, folder, on_round, made_of).go()
+        return _Run(config, scene, engine, folder, on_round, made_of, keep_models).go()
 
 
 def rehearse(config: Config, data: Dataset | None = None) -> None:
@@ -151,12 +153,14 @@ class _Run:
         folder: RunFolder | None,
         on_round: OnRound | None,
         made_of: dict[str, str],
+        keep_models: bool,
     ) -> None:
         self.config, self.scene, self.engine, self.folder, self.on_round = config, scene, engine, folder, on_round
-        self.made_of = made_of
+        self.made_of, self.keep_models = made_of, keep_models
         self.rounds = Rounds(scene, engine)
         variants = scene.variants.count
         self.history = History(scene.seeds[: scene.federations // variants], scene.learners, variants)
+        self.history.folder = folder.path if folder else None
         self.peak = 0.0
         self.device_peak = 0.0  # before this process took the run up
         self._measured = self._saved = -float("inf")
@@ -166,13 +170,17 @@ class _Run:
         if not self._resumed():
             self.history.add(first)
             self._keep(0)
-            self._save()
+            self.saved_round, self._saved = 0, time.monotonic()
+            if self.keep_models:
+                self._save()
         with self._stop_on_interrupt() as stop:
             while self.rounds.round < self.config.rounds and not stop.is_set():
                 self._play()
-        if self.rounds.round != self.saved_round:
-            self._save()
         result = self._result()
+        if result.finished and not self.keep_models and self.folder is not None:
+            self.folder.forget()
+        elif self.rounds.round != self.saved_round:
+            self._save()
         if self.folder is not None:
             self.folder.keep_result(result.summary())
         return result

@@ -26,6 +26,7 @@ from consilience.simulation.cohort import Cohort, CohortPlan, stacked_shapes
 from consilience.simulation.formation import Formation, Put
 from consilience.simulation.hands import Data, data_arrays
 from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
+from consilience.simulation.layers import Layers
 from consilience.simulation.room import Room, tidy_up
 from consilience.simulation.stackable import in_words
 
@@ -214,7 +215,7 @@ class StackEngine:
                 self.data,
                 len(rows),
                 even,
-                self.room.pass_rows(cohort, len(rows)),
+                self.room.pass_of(cohort, len(rows), int(self.cohorts[cohort].plan.members.sizes.max())),
             )
         self._formations[key] = self._formations.pop(key)  # the one used last
         return self._formations[key]
@@ -277,8 +278,8 @@ class StackEngine:
 
         who: the learners of the rows, where each is tested on samples of its own.
         """
-        learner, rows = self.learners[cohort], self.room.test_rows(cohort, len(state["step"]))
-        samples, own = self.room.pass_rows(cohort, rows), None if who is None else 0
+        learner, own = self.learners[cohort], None if who is None else 0
+        rows, samples = self.room.pass_of(cohort, len(state["step"]))
 
         def one(row: Row, inputs: Tensor, targets: Tensor) -> Tensor:
             with learner.dressed(row, *learner.tensors(row)):
@@ -288,7 +289,8 @@ class StackEngine:
         for i in range(0, len(state["step"]), rows):
             part = {k: t[i : i + rows] for k, t in state.items()}
             mine = None if who is None else torch.from_numpy(who[i : i + rows]).to(self.device)
-            found.append(vmap(one, in_dims=(0, own, own))(part, *self.data.tests(mine)))
+            with Layers():
+                found.append(vmap(one, in_dims=(0, own, own))(part, *self.data.tests(mine)))
         return torch.cat(found)
 
     def _rows(self, cohort: int, rows: np.ndarray, leave: Callable[[str], bool] = lambda key: False) -> Row:

@@ -17,6 +17,7 @@ from consilience.errors import ConfigurationError, first_sentence
 from consilience.learner import Batch, Learner, Row
 from consilience.simulation.bank import received_of
 from consilience.simulation.federation import Federation
+from consilience.simulation.layers import Layers
 
 _SAMPLES = 2
 _SIGNS = ("vmap", "Batching rule", "data pointer of Tensor")  # by which torch's refusals are known
@@ -113,6 +114,8 @@ def _try(learner: Learner) -> None:
     views, buffers = learner.tensors(rows)
     with torch.enable_grad():
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
-        loss = vmap(step)(rows, held, leaves, {k: b.clone() for k, b in buffers.items()}, inputs, targets)
+        with Layers():
+            loss = vmap(step)(rows, held, leaves, {k: b.clone() for k, b in buffers.items()}, inputs, targets)
         torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
-    vmap(rest)(rows, held, inputs, targets)
+    with Layers():
+        vmap(rest)(rows, held, inputs, targets)

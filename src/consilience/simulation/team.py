@@ -167,6 +167,11 @@ def team_of(size: int) -> Team:
     return team
 
 
+def ready(size: int) -> bool:
+    """Whether there is a team of that size already."""
+    return size in _teams
+
+
 def forget(team: Team) -> None:
     """End a team that may be in the middle of something, so that nobody gets it again."""
     for size in [s for s, t in _teams.items() if t is team]:

@@ -1,0 +1,46 @@
+"""What a page shows of learners' features: a map for each run that keeps its models, and why others have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from consilience.errors import ConsilienceError
+from consilience.report import figures
+from consilience.report.feature_map import feature_map
+from consilience.report.runs import Run
+from consilience.report.section import Section
+
+MAPS = 6
+"""In a page: each takes seconds, and tens of kilobytes."""
+
+
+def with_models(runs: Sequence[Run]) -> list[Path]:
+    """Folders of the runs that keep what their learners have become."""
+    return [folder for folder in dict.fromkeys(run.folder for run in runs) if any(folder.glob("checkpoint*"))]
+
+
+def maps(runs: Sequence[Run], prefix: str, kept: Sequence[Path]) -> Iterator[Section]:
+    """A map for each run that lies in one of the first folders kept, and a line about the others."""
+    first: dict[Path, Run] = {}
+    for run in runs:  # variants lie in one folder
+        first.setdefault(run.folder, run)
+    drawn: list[Section] = []
+    without: dict[str, list[str]] = {}
+    for folder, run in first.items():
+        try:
+            if folder in kept[MAPS:]:
+                without.setdefault(f"a page has {MAPS} at most", []).append(run.label)
+                continue
+            found, name = feature_map(folder), f"{prefix}features" + f"-{len(drawn) + 1}" * (len(first) > 1)
+            drawn.append(
+                Section(f"Feature map: {run.label}", found.text, figure=figures.scatter(found.rows), name=name)
+            )
+        except (ConsilienceError, OSError) as error:
+            without.setdefault(str(error), []).append(run.label)
+    yield from drawn
+    if without:
+        said = "; ".join(why if len(who) == len(first) else f"{', '.join(who)}: {why}" for why, who in without.items())
+        yield Section(
+            "Runs without a feature map" if drawn else "Feature map", f"No map: {said}.", name=f"{prefix}unmapped"
+        )

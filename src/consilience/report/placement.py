@@ -1,0 +1,70 @@
+"""Short words beside points, so that none lies on another, whether a chart is drawn wide or narrow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+Place = tuple[float, float]
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom, in pixels."""
+
+_NEAR = (12, 18, 25)  # pixels from a point to the middle of its word
+_ROUND = (0, -45, 45, -90, 90, -135, 135, 180)  # degrees: to the right is best, then above
+_POINT = 5  # pixels from a point's middle to its edge
+
+
+def beside(points: Sequence[Place], sizes: Sequence[Place], word: Place) -> list[Place]:
+    """How far from its point each word's middle is to be, in pixels right and down, for all sizes of a chart alike.
+
+    points: as shares of the chart's width and height, from its left and top. sizes: those it may be drawn in. word: the
+    width and height of the longest. Each in turn takes the nearest place in which it covers least of what is there.
+    """
+    charts = [[(x * width, y * height) for x, y in points] for width, height in sizes]
+    taken = [[_around(place, (2 * _POINT, 2 * _POINT)) for place in chart] for chart in charts]
+    found = []
+    for i in range(len(points)):
+        best = min(_offsets(), key=lambda off: _covered(off, i, charts, taken, sizes, word))
+        for chart, there in zip(charts, taken, strict=True):
+            there.append(_around(_moved(chart[i], best), word))
+        found.append(best)
+    return found
+
+
+def _offsets() -> Iterator[Place]:
+    for far in _NEAR:
+        for angle in _ROUND:
+            yield round(far * math.cos(math.radians(angle)), 1), round(far * math.sin(math.radians(angle)), 1)
+
+
+def _covered(
+    off: Place,
+    which: int,
+    charts: Sequence[Sequence[Place]],
+    taken: Sequence[Sequence[Box]],
+    sizes: Sequence[Place],
+    word: Place,
+) -> float:
+    """Pixels of points, words and the outside that a word here would cover, over all sizes of the chart."""
+    total = 0.0
+    for chart, there, (width, height) in zip(charts, taken, sizes, strict=True):
+        box = _around(_moved(chart[which], off), word)
+        inside = _shared(box, (0, 0, width, height))
+        total += word[0] * word[1] - inside + sum(_shared(box, other) for other in there)
+    return round(total, 3)  # what is nearly nothing is nothing: the nearer place is as good
+
+
+def _moved(place: Place, off: Place) -> Place:
+    return place[0] + off[0], place[1] + off[1]
+
+
+def _around(place: Place, size: Place) -> Box:
+    (x, y), (width, height) = place, size
+    return x - width / 2, y - height / 2, x + width / 2, y + height / 2
+
+
+def _shared(one: Box, other: Box) -> float:
+    """The area two boxes have in common."""
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    return max(wide, 0.0) * max(high, 0.0)
