@@ -648,7 +648,8 @@ def test_the_absent_stand_still_and_the_present_catch_up(case: str, data: Datase
             assert_sound(record)
             assert there.sum() == 2
             for key, value in before.items():
-                assert torch.equal(value[~there], after[key][~there]), key
+                if not key.startswith("setting."):  # a schedule goes by the federation's rounds
+                    assert torch.equal(value[~there], after[key][~there]), key
             assert (before["parameters"][there] != after["parameters"][there]).any(dim=1).all()
             assert record["bytes.up"][0, ~there].sum() == record["bytes.down"][0, ~there].sum() == 0
             assert all(p.version == p.newest for p in notes.puts), "whoever is back heard first what was said meanwhile"

@@ -25,7 +25,7 @@ _QUICK = {"rounds": 30, "test": 2000}
 
 
 def cells(scale: Scale) -> list[Cell]:
-    """Every row, task and number of learners; the short version: MNIST, up to five learners, thirty rounds, one seed."""
+    """Every row, task and number of learners; the short version: MNIST, two and five learners, thirty rounds."""
     found = []
     for task in ("MNIST",) if scale.quick else TASKS:
         for learners in LEARNERS[:2] if scale.quick else LEARNERS:
