@@ -144,6 +144,32 @@ def spread(rows: Sequence[Row], names: Names = None) -> Chart:
     return alt.layer(box, base.mark_tick(thickness=2, size=26).encode(tooltip=tips))
 
 
+def levels(rows: Sequence[Row]) -> Chart:
+    """What each method reached, in panels: the first kind as circles with their spread, others as diamonds.
+
+    Rows: `{panel, method, kind, accuracy, spread}`.
+    """
+    alt = altair()
+    kinds, panels = _names(rows, "kind"), _names(rows, "panel")
+    told = [{**row, "low": row["accuracy"] - row["spread"], "high": row["accuracy"] + row["spread"]} for row in rows]
+    y = alt.Y("method:N", title=None, sort=_names(rows, "method"))
+    across = {"title": "accuracy, %", "scale": alt.Scale(zero=False)}
+    base = alt.Chart(_data(told)).encode(y=y)
+    spreads = base.transform_filter("datum.spread > 0").mark_rule(strokeWidth=2, color=_BEST, opacity=0.6)
+    shapes = alt.Scale(domain=kinds, range=["circle", *["diamond"] * (len(kinds) - 1)])
+    colours = alt.Scale(domain=kinds, range=[_BEST, *[_OTHER] * (len(kinds) - 1)])
+    marks = base.mark_point(size=60, opacity=1, filled=True).encode(
+        x=alt.X("accuracy:Q", **across),
+        color=alt.Color("kind:N", title=None, scale=colours),
+        shape=alt.Shape("kind:N", title=None, scale=shapes),
+        tooltip=[_tip("method"), _tip("kind"), _tip("accuracy", number=True), _tip("spread", number=True)],
+    )
+    layers = alt.layer(spreads.encode(x=alt.X("low:Q", **across), x2="high:Q"), marks)
+    sized = layers.properties(width=WIDTH // 3 - 50, height=22 * len(_names(rows, "method")))
+    facet = alt.Facet("panel:N", title=None, sort=panels)
+    return sized.facet(facet=facet, columns=len(panels)).resolve_scale(x="independent")
+
+
 def partition(rows: Sequence[Row]) -> Chart:
     """Who has how many samples of which class. Rows: `{learner, class, samples}`."""
     return heatmap(rows, "class", "learner", "samples", zero=True)

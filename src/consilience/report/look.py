@@ -45,7 +45,7 @@ CSS = """
           --quiet: #a8b0ba; --note: #3a2f10; --edge: #e0b040; --link: #7ab8f5; }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 60rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; max-width: 64rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
        font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.7rem; line-height: 1.2; }
 h2 { margin-top: 3rem; padding-top: .6rem; border-top: 1px solid var(--faint); font-size: 1.35rem; line-height: 1.25; }
@@ -92,7 +92,7 @@ const charts = [...document.querySelectorAll("figure[data-chart]")].map((figure)
 function fitted(spec, room) {
   const panels = spec.facet ? spec.spec : null;
   if (panels && room < 560) { spec.columns = 1; panels.width = room - 70; }
-  else if (panels) { panels.width = (room - 130) / 2; }
+  else if (panels) { panels.width = (room - 65 * spec.columns) / spec.columns - (spec.columns > 2 ? 45 : 0); }
   else { spec.width = "container"; }
   return spec;
 }

@@ -14,6 +14,7 @@ from consilience.simulation.folder import replace_file, storing
 from consilience.simulation.simulate import OnRound
 
 RESULTS, PAGE = "results.json", "index.html"
+_NAMED = 12  # of the cells that are missing
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ def conduct(
 
 
 def _missing(missing: Sequence[Labels], cells: int) -> Shown:
-    text = "Everything below is made of the others. The command that begins it goes on where it stopped."
-    return Shown(
-        f"{len(missing)} of {cells} cells are missing", text, [dict(labels) for labels in missing], name="missing"
+    named = "; ".join(", ".join(str(value) for value in labels.values()) for labels in missing[:_NAMED])
+    more = f"; and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    text = (
+        f"Not there yet: {named}{more}. What follows is made of the others; the same command goes on where it stopped."
     )
+    return Shown(f"{len(missing)} of {cells} cells are missing", text, name="missing")
 
 
 def draw(wanted: Reproduction, shown: Sequence[Shown], folder: Path, command: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from consilience.report.tables import count
@@ -49,6 +49,7 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
             f"Mean and standard deviation over {count(seeds[task], 'seed')} of the mean over learners, in %, on the "
             f"test set after the last round; published: one seed. Bytes are of a learner in a round.",
             [_row(task, row, outcomes) for row in ROWS],
+            _drawn([o for o in outcomes if o.labels["task"] == task]),
             name=f"table-{task.lower()}",
         )
         for task in rounds
@@ -68,6 +69,26 @@ def _row(task: str, row: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         line[f"N={learners}"] = in_words(found)
     mine = _of(outcomes, task, row, there[-1])
     return line | {"bytes up": mine and mine.summary["message_bytes"]["up"]}
+
+
+def _drawn(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
+    """Every row's accuracy, measured and published, in a panel for each number of learners."""
+    rows = []
+    for outcome in outcomes:
+        row, task, learners = (outcome.labels[key] for key in ("row", "task", "learners"))
+        reached = outcome.summary["accuracy"]
+        about = {"method": row, "panel": f"N = {learners}"}
+        spread = reached["std_seeds"] or 0.0
+        rows.append(about | {"kind": "measured", "accuracy": reached["mean"], "spread": spread})
+        if (known := published(row, task, learners)) is not None:
+            rows.append(about | {"kind": "published", "accuracy": known, "spread": 0.0})
+
+    def figure() -> Any:
+        from consilience.report.figures import levels
+
+        return levels(rows)
+
+    return figure
 
 
 def _of(outcomes: Sequence[Outcome], task: str, row: str, learners: int) -> Outcome | None:
