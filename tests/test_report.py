@@ -20,7 +20,7 @@ from consilience.data import load
 from consilience.errors import CheckpointError, ConfigurationError, ConsilienceError, StorageError
 from consilience.layout import Layout
 from consilience.models import build
-from consilience.report import figures
+from consilience.report import figures, points
 from consilience.report.feature_map import feature_map
 from consilience.report.look import theme
 from consilience.report.maps import MAPS
@@ -533,11 +533,9 @@ CHARTS = {
     "bound": figures.bound([{"method": "a", "round": r, "mutual_information": 0.1} for r in (1, 2)]),
     "heatmap": figures.heatmap([{"a.b": x, "c": "d", "gain": x - 1.5} for x in (1, 2)], "a.b", "c", "gain"),
     "phases": figures.phases([{"method": "a", "phase": p, "seconds": 1.0} for p in ("train", "exchange")]),
-    "scatter": figures.scatter([{"x": x, "y": x, "learner": x, "class": "c"} for x in (0.0, 1.0)]),
-    "frontier": figures.frontier(
-        [{"a.b": b, "c": b % 7, "name": f"{b}"} for b in (0, 10, 12, 500)], "a.b", "c", "name"
-    ),
-    "nobody sends": figures.frontier([{"b": 0, "c": c, "name": "n"} for c in (1.0, None)], "b", "c", "name"),
+    "scatter": points.scatter([{"x": x, "y": x, "learner": x, "class": "c"} for x in (0.0, 1.0)]),
+    "frontier": points.frontier([{"a.b": b, "c": b % 7, "name": f"{b}"} for b in (0, 10, 12, 500)], "a.b", "c", "name"),
+    "nobody sends": points.frontier([{"b": 0, "c": c, "name": "n"} for c in (1.0, None)], "b", "c", "name"),
 }
 
 SENT = (0, 506, 592, 1012, 1880, 2025, 2312, 3560, 3752, 4050, 7120, 7204, 7288, 7457, 7794, 33726, 62876, 124848)
@@ -546,7 +544,7 @@ REACHED = (77.9, 84.8, 78.6, 85.9, 80, 86.6, 81.7, 80.1, 82.1, 86.2, 81.9, 87, 8
 
 def test_numbers_of_a_frontier_lie_apart_and_the_line_is_along_the_best() -> None:
     rows = [{"bytes": b, "accuracy": a, "what": f"way {i}"} for i, (b, a) in enumerate(zip(SENT, REACHED, strict=True))]
-    spec = figures.frontier(rows, "bytes", "accuracy", "what").to_dict()
+    spec = points.frontier(rows, "bytes", "accuracy", "what").to_dict()
     stairs, marks, *_ = spec["layer"]
     told, line = (values_of(layer) for layer in (marks, stairs))
     assert [row["key"] for row in told][:2] == ["1  way 0", "2  way 1"] and len(told) == 18
@@ -577,7 +575,7 @@ def test_words_avoid_points_words_and_the_edge() -> None:
 
 def test_ten_classes_differ_in_colour_by_day_and_by_night_and_in_shape_from_their_neighbours() -> None:
     rows = [{"x": c, "y": c % 3, "learner": w, "class": str(c)} for c, w in product(range(20), range(2))]
-    encoding = figures.scatter(rows).to_dict()["layer"][0]["encoding"]
+    encoding = points.scatter(rows).to_dict()["layer"][0]["encoding"]
     assert encoding["fill"]["scale"]["range"] == "ordinal" and encoding["fill"]["scale"]["domain"][-1] == "19"
     shapes = encoding["shape"]["scale"]["range"]
     for dark in (False, True):
@@ -589,7 +587,7 @@ def test_ten_classes_differ_in_colour_by_day_and_by_night_and_in_shape_from_thei
 def test_a_class_that_lies_together_has_one_name_and_one_that_does_not_has_two() -> None:
     rows = [{"x": x, "y": 0.0, "learner": w, "class": "near"} for x, w in ((0.0, 0), (0.01, 1))]
     rows += [{"x": x, "y": 1.0, "learner": w, "class": "far"} for x, w in ((0.0, 0), (1.0, 1))]
-    words = figures.scatter(rows).to_dict()["layer"][-1]
+    words = points.scatter(rows).to_dict()["layer"][-1]
     assert sorted(row["class"] for row in values_of(words)) == ["far", "far", "near"]
 
 

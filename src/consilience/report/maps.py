@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from consilience.errors import ConsilienceError
-from consilience.report import figures
+from consilience.report import points
 from consilience.report.feature_map import feature_map
 from consilience.report.runs import Run
 from consilience.report.section import Section
@@ -33,9 +33,7 @@ def maps(runs: Sequence[Run], prefix: str, kept: Sequence[Path]) -> Iterator[Sec
                 without.setdefault(f"a page has {MAPS} at most", []).append(run.label)
                 continue
             found, name = feature_map(folder), f"{prefix}features" + f"-{len(drawn) + 1}" * (len(first) > 1)
-            drawn.append(
-                Section(f"Feature map: {run.label}", found.text, figure=figures.scatter(found.rows), name=name)
-            )
+            drawn.append(Section(f"Feature map: {run.label}", found.text, figure=points.scatter(found.rows), name=name))
         except (ConsilienceError, OSError) as error:
             without.setdefault(str(error), []).append(run.label)
     yield from drawn

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.errors import ConfigurationError
-from consilience.report.figures import WIDTH, altair
+from consilience.report.chart import WIDTH, altair
 from consilience.report.look import CSS, SCRIPT, theme
 from consilience.report.section import Section as Section
 from consilience.report.section import as_data, entry_width, html_of, spec_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from consilience.report.figures import Chart
+from consilience.report.chart import Chart
 
 _NARROW = 60  # pixels of a legend's shortest entry
 

@@ -101,7 +101,7 @@ def maps_told(outcomes: Sequence[Outcome]) -> list[Shown]:
 
 def _mapped(rows: list[dict[str, Any]]) -> Any:
     def figure() -> Any:
-        from consilience.report.figures import scatter
+        from consilience.report.points import scatter
 
         return scatter(rows)
 

@@ -143,7 +143,7 @@ def _frontier_told(outcomes: Sequence[Outcome]) -> list[Shown]:
     ranked = sorted(rows, key=lambda row: row["bytes up a round"])
 
     def figure() -> Any:
-        from consilience.report.figures import frontier
+        from consilience.report.points import frontier
 
         return frontier(ranked, "bytes up a round", "accuracy", "what travels")
 

@@ -84,7 +84,7 @@ def _drawn(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
             rows.append(about | {"kind": "published", "accuracy": known, "spread": 0.0})
 
     def figure() -> Any:
-        from consilience.report.figures import levels
+        from consilience.report.points import levels
 
         return levels(rows)
 
