@@ -342,6 +342,18 @@ def test_an_interrupted_comparison_goes_on_where_it_was(command: Command, interr
         assert_same_run(Path(one["run"]), Path(other["run"]))
 
 
+def test_an_interrupt_in_a_last_round_is_heeded(command: Command, interrupt: Callable[..., None]) -> None:
+    """The method is done, and the comparison stops after it; where there is nothing to follow, it is simply done."""
+    asked = ["compare", "--methods", "independent,fedavg", *SMALL, "--json"]
+    interrupt("independent", 2)
+    code, out, err = command(*asked, "--out", "parts")
+    assert code == 130 and [(s["method"], s["finished"]) for s in objects(out)] == [("independent", True)]
+    assert "consilience compare --resume parts" in err
+    interrupt("fedavg", 2)
+    code, out, _ = command("compare", "--resume", "parts", "--json")
+    assert code == 0 and [s["method"] for s in objects(out)] == ["independent", "fedavg"]
+
+
 @pytest.mark.parametrize(("asked", "words"), [("run", "--method"), ("compare", "--methods")])
 def test_ctrl_c_outside_the_rounds_says_how_to_go_on(
     asked: str, words: str, command: Command, monkeypatch: pytest.MonkeyPatch

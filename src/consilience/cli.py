@@ -294,8 +294,11 @@ def reproduce(
     folder = out or Path("reproduced") / (f"{name}-quick" if quick else name)
     some = [setting_of(text) for text in only or ()]
     scale = Scale(quick, seeds, device, data_dir, some, precision)
-    with tracked(folder, screen.on_round) as on_round:
-        found = conduct(REPRODUCTIONS[name], scale, folder, on_round, kept)
+    try:
+        with tracked(folder, screen.on_round) as on_round:
+            found = conduct(REPRODUCTIONS[name], scale, folder, on_round, kept)
+    except KeyboardInterrupt:
+        found = conduct(REPRODUCTIONS[name], scale, folder, kept=True)
     for section in found.shown:
         screen.section(section.heading, section.text, section.table)
     command = shlex.join(["consilience", *sys.argv[1:]])

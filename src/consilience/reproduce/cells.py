@@ -114,14 +114,18 @@ def play(
 
     kept: run nothing, and give what is there.
     """
+    result = None
     for cell in cells:
+        if result is not None:
+            result.heed()
         place = folder / "cells" / cell.name
         done = RunFolder(place).result
-        if not kept and (done is None or not done["finished"]):
-            begun = (place / "config.toml").exists()
-            again: dict[str, Any] = {"resume": place} if begun else {"config": cell.config, "out": place}
-            done = simulate(**again, on_round=on_round, keep_models=cell.keep_models).summary()
-        finished = done is not None and done["finished"]
-        yield cell, Outcome(cell.labels, done, place) if finished and done is not None else None
-        if not finished and not kept:
+        if kept or (done is not None and done["finished"]):
+            yield cell, Outcome(cell.labels, done, place) if done is not None and done["finished"] else None
+            continue
+        begun = (place / "config.toml").exists()
+        again: dict[str, Any] = {"resume": place} if begun else {"config": cell.config, "out": place}
+        result = simulate(**again, on_round=on_round, keep_models=cell.keep_models)
+        yield cell, Outcome(cell.labels, result.summary(), place) if result.finished else None
+        if not result.finished:
             return

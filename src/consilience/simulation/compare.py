@@ -30,15 +30,21 @@ class Comparison:
 
     def play(self, on_round: OnRound | None = None) -> Iterator[dict[str, Any]]:
         """Run what is not finished; one summary for each method in turn."""
+        result = None
         for name in self.methods:
+            if result is not None:
+                result.heed()
             folder = self.folder / _folder_name(name)
             done = RunFolder(folder).result
             if done is not None and done["finished"]:
                 yield done
-            elif (folder / "config.toml").exists():
-                yield simulate(resume=folder, on_round=on_round).summary()
-            else:
-                yield simulate(configured(self.config, name), out=folder, on_round=on_round).summary()
+                continue
+            begun = (folder / "config.toml").exists()
+            again: dict[str, Any] = (
+                {"resume": folder} if begun else {"config": configured(self.config, name), "out": folder}
+            )
+            result = simulate(**again, on_round=on_round)
+            yield result.summary()
 
 
 def configured(config: Config, method: str) -> Config:

@@ -25,8 +25,14 @@ class Result:
     peak_memory_mb: float
     peak_device_mb: float | None = None
     finished: bool = True
+    asked_to_stop: bool = False  # perhaps in its last round, so that it is finished all the same
     folder: Path | None = None
     diverged: Mapping[int, str] = field(default_factory=dict)
+
+    def heed(self) -> None:
+        """Stop what would follow, where somebody asked this run to stop and it had come to its end."""
+        if self.finished and self.asked_to_stop:
+            raise KeyboardInterrupt
 
     @property
     def variants(self) -> list[Result]:

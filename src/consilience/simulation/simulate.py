@@ -176,7 +176,7 @@ class _Run:
         with self._stop_on_interrupt() as stop:
             while self.rounds.round < self.config.rounds and not stop.is_set():
                 self._play()
-        result = self._result()
+        result = self._result(asked_to_stop=stop.is_set())
         if result.finished and not self.keep_models and self.folder is not None:
             self.folder.forget()
         elif self.rounds.round != self.saved_round:
@@ -264,7 +264,7 @@ class _Run:
         finally:
             signal.signal(signal.SIGINT, before)
 
-    def _result(self) -> Result:
+    def _result(self, asked_to_stop: bool) -> Result:
         learners = list(zip(self.rounds.traffic, self.rounds.learners, strict=True))
         return Result(
             config=self.config,
@@ -278,6 +278,7 @@ class _Run:
             peak_memory_mb=self.peak,
             peak_device_mb=self._device_peak(),
             finished=self.rounds.round >= self.config.rounds,
+            asked_to_stop=asked_to_stop,
             folder=self.folder.path if self.folder else None,
             diverged=self.rounds.diverged,
         )

@@ -119,15 +119,19 @@ class Sweep:
 
     def play(self, on_round: OnRound | None = None) -> Iterator[bool]:
         """Run what is not finished, part by part; whether each came to its end. Then the tidy file is there."""
+        result = None
         for run, _, config in self._runs():
-            finished = _finished(run)
-            if not finished and (run.path / "config.toml").exists():
-                finished = simulate(resume=run.path, on_round=on_round).finished
-            elif not finished:
-                finished = simulate(config, out=run.path, on_round=on_round).finished
-            if not finished:
+            if result is not None:
+                result.heed()
+            if _finished(run):
+                yield True
+                continue
+            begun = (run.path / "config.toml").exists()
+            again: dict[str, Any] = {"resume": run.path} if begun else {"config": config, "out": run.path}
+            result = simulate(**again, on_round=on_round)
+            if not result.finished:
                 self._tidy()
-            yield finished
+            yield result.finished
         self._tidy()
 
     @property
