@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from consilience.cli import main
+from consilience.report.terminal import Screen
 
 Said = tuple[int, str, str]
 Command = Callable[..., Said]
@@ -39,3 +42,19 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
         return (code if isinstance(code, int) else 0), out, err
 
     return call
+
+
+@pytest.fixture
+def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Press Ctrl-C once, after so many rounds, whatever part they belong to."""
+    waiting: list[None] = []  # one entry for each round to come before it
+
+    def on_round(self: Screen, *others: Any) -> None:
+        if waiting:
+            waiting.pop()
+            if not waiting:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Screen, "on_round", on_round)
+    yield lambda rounds: waiting.extend([None] * rounds)
+    assert not waiting, "nothing was interrupted"

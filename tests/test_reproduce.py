@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from consilience import simulate
 from consilience.data.discrepancy import CASES
-from consilience.errors import UnknownName
-from consilience.methods import build_method
+from consilience.errors import CheckpointError, ConfigurationError, UnknownName
+from consilience.methods import METHODS, build_method
 from consilience.reproduce import REPRODUCTIONS, Cell, Outcome, Reproduction, Scale, Shown, play
 from consilience.reproduce.communication import volume
 from consilience.reproduce.conduct import conduct, draw
@@ -123,6 +124,46 @@ def test_what_was_stopped_goes_on(tmp_path: Path) -> None:
     seen: list[str] = []
     conduct(tiny(told), Scale(), tmp_path, lambda name, *others: seen.append(name))
     assert told == [1, 2] and set(seen) == {"fedavg"}
+
+
+def test_what_is_kept_is_shown_and_nothing_else_touched(tmp_path: Path) -> None:
+    conduct(tiny([]), Scale(seeds=1), tmp_path)
+    before = (tmp_path / "results.json").read_bytes()
+    with pytest.raises(ConfigurationError, match="keeps no finished cell of tiny under these settings"):
+        conduct(tiny([]), Scale(seeds=2), tmp_path, kept=True)
+    with pytest.raises(ConfigurationError, match="keeps no finished cell"):
+        conduct(tiny([]), Scale(), tmp_path / "nowhere", kept=True)
+    assert (tmp_path / "results.json").read_bytes() == before and not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("damage", ["{", '{"finished": true}'])
+def test_a_damaged_cell_is_missing(tmp_path: Path, damage: str) -> None:
+    conduct(tiny([]), Scale(seeds=1), tmp_path)
+    (place,) = (tmp_path / "cells").glob("fedavg-*")
+    (place / "result.json").write_text(damage)
+    assert conduct(tiny([]), Scale(seeds=1), tmp_path, kept=True).missing == [{"row": "fedavg"}]
+
+
+def test_cells_that_were_not_asked_for_are_missing_from_the_results(tmp_path: Path) -> None:
+    assert not conduct(tiny([]), Scale(seeds=1, only=[("row", "fedavg")]), tmp_path).missing
+    assert json.loads((tmp_path / "results.json").read_text())["missing"] == [{"row": "independent"}]
+
+
+def test_a_finished_cell_is_not_begun_anew(tmp_path: Path) -> None:
+    """It keeps no models, so there is nothing to go on with; and what it came to is not lost."""
+    conduct(tiny([]), Scale(seeds=1), tmp_path)
+    (place,) = (tmp_path / "cells").glob("fedavg-*")
+    with pytest.raises(CheckpointError, match="has come to its end and keeps no models"):
+        simulate(resume=place)
+    assert json.loads((place / "result.json").read_text())["finished"]
+
+
+def test_another_default_is_another_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell({"row": "x"}, SMALL | {"method": {"name": "fedproto"}})
+    before = cell.name
+    monkeypatch.setitem(METHODS, "fedproto", lambda kd=3.0, encoding="float32": ())
+    assert cell.name != before
+    assert cell.name == Cell({"row": "x"}, SMALL | {"method": {"name": "fedproto", "kd": "3.0"}}).name
 
 
 def test_a_cell_of_its_own_is_known_by_its_settings() -> None:

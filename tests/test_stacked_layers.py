@@ -87,6 +87,20 @@ def test_a_pool_that_tells_where() -> None:
     torch.testing.assert_close(values, torch.stack([pool(x)[0] for x in inputs]))
 
 
+def test_a_memory_that_is_everybodys_is_refused() -> None:
+    """As `vmap` refuses it: learners cannot each change it."""
+    mean, variance = torch.zeros(4), torch.ones(4)
+    inputs = torch.randn(LEARNERS, SAMPLES, 4, 3, 3)
+    with Layers(), pytest.raises(RuntimeError, match="running_mean"):
+        vmap(lambda x: torch.nn.functional.batch_norm(x, mean, variance, training=True))(inputs)
+
+
+def test_no_samples() -> None:
+    module = nn.Conv2d(2, 4, 3)
+    with Layers():
+        assert vmap(module)(torch.zeros(LEARNERS, 0, 2, 5, 5)).shape == (LEARNERS, 0, 4, 3, 3)
+
+
 def test_tensors_by_name() -> None:
     """Whoever writes a model may name the arguments of a layer."""
     weights, inputs = torch.randn(LEARNERS, 4, 2, 3, 3), torch.randn(LEARNERS, SAMPLES, 2, 6, 6)

@@ -6,8 +6,7 @@ import csv
 import errno
 import json
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 from consilience.config import make_config
 from consilience.errors import ConfigurationError
 from consilience.report.tables import plain_text, sweep_table
-from consilience.report.terminal import Screen
 from consilience.simulation import sweep as sweeping
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.result import best_of
@@ -34,22 +32,6 @@ RATES = ["--set", "lr=0.001,0.02", "--set", "method.kd=0,10"]
 PARTS = ["--set", "method.encoding=float32,float16", "--set", "lr=0.001,0.02"]
 """Two settings in each of two parts."""
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture
-def interrupt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Press Ctrl-C once, after so many rounds, whatever part they belong to."""
-    waiting: list[None] = []  # one entry for each round to come before it
-
-    def on_round(self: Screen, *others: Any) -> None:
-        if waiting:
-            waiting.pop()
-            if not waiting:
-                signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(Screen, "on_round", on_round)
-    yield lambda rounds: waiting.extend([None] * rounds)
-    assert not waiting, "nothing was interrupted"
 
 
 def objects(out: str) -> list[dict[str, Any]]:
@@ -354,10 +336,10 @@ def test_each_folder_is_for_its_own_command(command: Command) -> None:
 
 
 def test_an_interrupted_sweep_goes_on_and_finished_parts_are_left_alone(
-    command: Command, interrupt: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    command: Command, interrupt_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = objects(command("sweep", *SMALL, *PARTS, "--seeds", "2", "--out", "whole", "--json")[1])
-    interrupt(3)  # round 1 of the second part
+    interrupt_after(3)  # round 1 of the second part
     code, out, err = command("sweep", *SMALL, *PARTS, "--seeds", "2", "--out", "parts", "--json")
     assert code == 130 and out == "" and err.endswith("stopped; go on with: consilience sweep --resume parts\n")
     assert len(table("parts")) == 2 * 2 * 2, "the tidy file has the finished part"
@@ -390,8 +372,10 @@ def test_ctrl_c_outside_the_rounds_says_how_to_go_on(command: Command, monkeypat
     assert code == 0 and [o["finished"] for o in objects(out)] == [True, True]
 
 
-def test_a_torn_line_of_the_part_that_broke_off_is_left_out(command: Command, interrupt: Callable[[int], None]) -> None:
-    interrupt(3)
+def test_a_torn_line_of_the_part_that_broke_off_is_left_out(
+    command: Command, interrupt_after: Callable[[int], None]
+) -> None:
+    interrupt_after(3)
     assert command("sweep", *SMALL, *PARTS, "--out", "mine")[0] == 130
     with Path("mine/part-2/metrics.jsonl").open("ab") as file:
         file.write(b'{"round": 2, "var')  # as if it had been killed
@@ -406,8 +390,8 @@ def test_show_prints_what_the_sweep_did(command: Command) -> None:
     assert command("show", "mine") == (0, out, err[err.index("best: ") :]), "but for what is said on the way"
 
 
-def test_show_a_sweep_that_is_not_finished(command: Command, interrupt: Callable[[int], None]) -> None:
-    interrupt(3)
+def test_show_a_sweep_that_is_not_finished(command: Command, interrupt_after: Callable[[int], None]) -> None:
+    interrupt_after(3)
     assert command("sweep", *SMALL, *PARTS, "--out", "mine")[0] == 130
     found = objects(command("show", "mine", "--json")[1])
     assert [(o["set"]["method.encoding"], o["finished"]) for o in found][:2] == [("float32", True)] * 2
@@ -418,8 +402,8 @@ def test_show_a_sweep_that_is_not_finished(command: Command, interrupt: Callable
     assert err == "0 of 4 settings are done; go on with: consilience sweep --resume mine\n"
 
 
-def test_show_says_that_a_sweep_is_not_finished(command: Command, interrupt: Callable[[int], None]) -> None:
-    interrupt(3)
+def test_show_says_that_a_sweep_is_not_finished(command: Command, interrupt_after: Callable[[int], None]) -> None:
+    interrupt_after(3)
     assert command("sweep", *SMALL, *PARTS, "--out", "mine")[0] == 130
     code, _, err = command("show", "mine")
     assert code == 0 and "go on with: consilience sweep --resume mine" in err

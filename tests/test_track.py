@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -77,22 +76,6 @@ def folders(place: Path) -> list[str]:
     """Folders of event files that hold something, by their names under `tensorboard/`."""
     files = [path for path in place.rglob("events.out.tfevents.*") if path.stat().st_size]
     return sorted(str(path.parent.relative_to(place / "tensorboard")) for path in files)
-
-
-@pytest.fixture
-def interrupt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
-    """Press Ctrl-C once, after so many rounds."""
-    waiting: list[None] = []
-
-    def on_round(self: Screen, *others: Any) -> None:
-        if waiting:
-            waiting.pop()
-            if not waiting:
-                signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(Screen, "on_round", on_round)
-    yield lambda rounds: waiting.extend([None] * rounds)
-    assert not waiting, "nothing was interrupted"
 
 
 # --- what is written
@@ -203,8 +186,8 @@ def test_names_of_curves_are_told_apart(tmp_path: Path) -> None:
 # --- stopping and going on
 
 
-def test_a_resumed_run_has_each_round_once(command: Command, interrupt: Callable[[int], None]) -> None:
-    interrupt(2)
+def test_a_resumed_run_has_each_round_once(command: Command, interrupt_after: Callable[[int], None]) -> None:
+    interrupt_after(2)
     assert command("run", "--method", "fedavg", *SMALL, "--seeds", "2", "--out", "mine", *TRACK)[0] == 130
     assert list(drawn(Path("mine/tensorboard/fedavg/seed-1"))["accuracy"]) == [1, 2]
     assert command("run", "--resume", "mine", *TRACK)[0] == 0
@@ -233,10 +216,10 @@ def test_rounds_after_the_last_checkpoint_are_not_there_twice(command: Command, 
     assert_same(drawn(events.parent), expected(folder, 0))
 
 
-def test_a_viewer_that_is_open_sees_a_run_go_on(command: Command, interrupt: Callable[[int], None]) -> None:
+def test_a_viewer_that_is_open_sees_a_run_go_on(command: Command, interrupt_after: Callable[[int], None]) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    interrupt(2)
+    interrupt_after(2)
     assert command("run", "--method", "fedavg", *SMALL, "--out", "mine", *TRACK)[0] == 130
     (first,) = Path("mine/tensorboard/fedavg/seed-0").iterdir()
     first = first.rename(first.with_name("events.out.tfevents.0000000001.then"))  # files are read by their time
@@ -249,9 +232,9 @@ def test_a_viewer_that_is_open_sees_a_run_go_on(command: Command, interrupt: Cal
 
 
 def test_a_run_tracked_only_when_it_goes_on_has_its_first_rounds_too(
-    command: Command, interrupt: Callable[[int], None]
+    command: Command, interrupt_after: Callable[[int], None]
 ) -> None:
-    interrupt(1)
+    interrupt_after(1)
     assert command("run", "--method", "fedavg", *SMALL, "--out", "mine")[0] == 130
     assert command("run", "--resume", "mine", *TRACK)[0] == 0
     curves = drawn(Path("mine/tensorboard/fedavg/seed-0"))
@@ -260,9 +243,9 @@ def test_a_run_tracked_only_when_it_goes_on_has_its_first_rounds_too(
 
 
 def test_a_comparison_that_goes_on_leaves_finished_curves_alone(
-    command: Command, interrupt: Callable[[int], None]
+    command: Command, interrupt_after: Callable[[int], None]
 ) -> None:
-    interrupt(4)  # round 1 of the second method
+    interrupt_after(4)  # round 1 of the second method
     asked = ["--methods", "independent,fedavg", *SMALL, "--out", "c"]
     assert command("compare", *asked, *TRACK)[0] == 130
     (done,) = Path("c/tensorboard/independent/seed-0").iterdir()

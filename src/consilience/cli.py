@@ -292,7 +292,7 @@ def reproduce(
     if name not in REPRODUCTIONS:
         raise UnknownName("reproduction", name, REPRODUCTIONS)
     folder = out or Path("reproduced") / (f"{name}-quick" if quick else name)
-    some = [setting_of(text) for text in only or ()]
+    some = [setting_of(text, "no label of cells; write LABEL=VALUE, such as task=MNIST") for text in only or ()]
     scale = Scale(quick, seeds, device, data_dir, some, precision)
     try:
         with tracked(folder, screen.on_round) as on_round:

@@ -268,11 +268,11 @@ def override(settings: dict[str, Any], text: str) -> None:
     place(settings, key, parsed(value))
 
 
-def setting_of(text: str) -> tuple[str, str]:
-    """Key and value of `a.b=value`."""
+def setting_of(text: str, written: str = "no setting; write KEY=VALUE, such as method.kd=3") -> tuple[str, str]:
+    """Key and value of `a.b=value`; written: how it should have been, where it is not."""
     key, sign, value = text.partition("=")
     if not sign or not key.strip():
-        raise ConfigurationError(f"{text!r} is no setting; write KEY=VALUE, such as method.kd=3")
+        raise ConfigurationError(f"{text!r} is {written}")
     return key.strip(), value.strip()
 
 

@@ -22,6 +22,7 @@ from consilience.encodings import BIT
 from consilience.errors import ConsilienceError, TrainingError
 from consilience.exchanges import Contribution, Exchange, Prototypes, Received, State, Update, View, Weights
 from consilience.exchanges.weights import part_of
+from consilience.learner import EVALUATED_ROWS
 from consilience.method import Method, Role
 from consilience.methods import METHODS, build_method
 from consilience.models import SplitModel
@@ -662,6 +663,23 @@ def test_groups_give_the_same_as_all_at_once(case: str, chance: Mapping[str, Any
     with stage("stack", config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
         rounds.engine.room.rows[0] = 2
+        assert_close(whole, played(rounds))
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_pass_in_parts_gives_the_same(
+    together: int, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where few learners fill the device, samples are seen by so few at a time, in tests too."""
+    config = settings("consilience", device, **COME_AND_GO)
+    with stage("stack", config, data) as rounds:
+        assert isinstance(rounds.engine, StackEngine)
+        sample = rounds.engine.room.needs[0].sample
+        whole = played(rounds)
+    monkeypatch.setattr(room_module, "_FULL", together * EVALUATED_ROWS * sample)
+    with stage("stack", config, data) as rounds:
+        assert isinstance(rounds.engine, StackEngine)
+        assert rounds.engine.room.pass_of(0, 5)[0] == together
         assert_close(whole, played(rounds))
 
 

@@ -106,7 +106,8 @@ def levels(rows: Sequence[Row]) -> Chart:
         shape=alt.Shape("kind:N", title=None, scale=shapes),
         tooltip=[tip("method"), tip("kind"), tip("accuracy", number=True), tip("spread", number=True)],
     )
-    layers = alt.layer(spreads.encode(x=alt.X("low:Q", **across), x2="high:Q"), marks)
+    lines = [spreads.encode(x=alt.X("low:Q", **across), x2="high:Q")] if any(row["spread"] for row in rows) else []
+    layers = alt.layer(*lines, marks)
     sized = layers.properties(width=WIDTH // 3 - 50, height=22 * len(names_of(rows, "method")))
     facet = alt.Facet("panel:N", title=None, sort=panels)
     return sized.facet(facet=facet, columns=len(panels)).resolve_scale(x="independent")

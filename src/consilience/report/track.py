@@ -53,11 +53,14 @@ class TensorBoard:
     def __init__(self, writer: Callable[..., Any], folder: Path) -> None:
         self.writer, self.folder = writer, folder / "tensorboard"
         self._open: dict[str, Any] = {}
-        log.info("watch the curves with: tensorboard --logdir %s", shlex.quote(str(self.folder)))
+        self._told = False
 
     def begin(self, curves: Sequence[str]) -> None:
         """New files, and nothing in old ones; a viewer that is open is told to forget what it has read."""
         self.close()
+        if not self._told:
+            self._told = True
+            log.info("watch the curves with: tensorboard --logdir %s", shlex.quote(str(self.folder)))
         with storing(self.folder):
             for curve in curves:
                 for old in (self.folder / curve).glob("events.out.tfevents.*"):

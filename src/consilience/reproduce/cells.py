@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from consilience.config import Config, make_config
-from consilience.errors import UnknownName
+from consilience.errors import CheckpointError, UnknownName
+from consilience.methods import settings_of
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.simulate import OnRound, simulate
 
@@ -53,9 +54,15 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """A folder's name: what it is, and a mark of the settings, so that other settings are another cell."""
+        """A folder's name: what it is, and a mark of the settings, so that other settings are another cell.
+
+        The method's own are marked whole: what was run under another default is another cell too.
+        """
         words = re.sub(r"[^\w.+-]+", "-", "-".join(str(value) for value in self.labels.values()))
-        lasting = self.config.model_dump(mode="json", exclude={"data_dir", "device", "workers", "engine"})
+        config = self.config
+        lasting = config.model_dump(mode="json", exclude={"data_dir", "device", "workers", "engine"})
+        usual = {key: str(value) for key, value in settings_of(config.method.name).items()}
+        lasting["method"] = {**usual, **lasting["method"]}
         mark = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
         return f"{words}-{mark}"
 
@@ -119,9 +126,9 @@ def play(
         if result is not None:
             result.heed()
         place = folder / "cells" / cell.name
-        done = RunFolder(place).result
+        done = _done(place) if kept else RunFolder(place).result
         if kept or (done is not None and done["finished"]):
-            yield cell, Outcome(cell.labels, done, place) if done is not None and done["finished"] else None
+            yield cell, Outcome(cell.labels, done, place) if done else None
             continue
         begun = (place / "config.toml").exists()
         again: dict[str, Any] = {"resume": place} if begun else {"config": cell.config, "out": place}
@@ -129,3 +136,12 @@ def play(
         yield cell, Outcome(cell.labels, result.summary(), place) if result.finished else None
         if not result.finished:
             return
+
+
+def _done(place: Path) -> dict[str, Any] | None:
+    """What a cell came to, where it has come to its end and nothing is damaged."""
+    try:
+        found = RunFolder(place).result
+    except CheckpointError:
+        return None
+    return found if found is not None and found.get("finished") and "accuracy" in found else None

@@ -74,7 +74,7 @@ def _by_learners() -> list[dict[str, Any]]:
     volumes = {method: volume(method, model, shape)["up"] for method in _METHODS}
     return [
         {
-            "N": learners,
+            "learners": f"N = {learners:,}",
             **{method: learners * up for method, up in volumes.items()},
             "split learning": samples * width * _FLOAT,
         }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import consilience
+from consilience.errors import ConfigurationError
 from consilience.reproduce.cells import Labels, Outcome, Reproduction, Scale, Shown, chosen, play
 from consilience.simulation.folder import replace_file, storing
 from consilience.simulation.simulate import OnRound
@@ -35,10 +36,16 @@ def conduct(
     cells = chosen(wanted, scale)
     found = {cell.name: outcome for cell, outcome in play(cells, folder, on_round, kept) if outcome is not None}
     outcomes, missing = list(found.values()), [cell.labels for cell in cells if cell.name not in found]
-    shown = wanted.told(outcomes) if outcomes or not cells else []
+    if missing and not found:
+        if kept:
+            raise ConfigurationError(f"{folder} keeps no finished cell of {wanted.name} under these settings")
+        return Report([], missing)
+    shown = wanted.told(outcomes)
     if missing:
         shown = [_missing(missing, len(cells)), *shown]
-    keep(wanted, scale, outcomes, missing, shown, folder)
+    asked = {cell.name for cell in cells}
+    others = [cell.labels for cell in wanted.cells(scale) if cell.name not in asked]
+    keep(wanted, scale, outcomes, [*missing, *others], shown, folder)
     return Report(shown, missing)
 
 

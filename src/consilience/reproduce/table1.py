@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from consilience.report.tables import count
 from consilience.reproduce.cells import Cell, Outcome, Reproduction, Scale, Shown
 from consilience.reproduce.published import LEARNERS, TASKS, best_published, published
 
@@ -46,8 +45,8 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     tables = [
         Shown(
             f"{task}, {TASKS[task]['model']}, {TASKS[task]['train']:,} samples, {rounds[task]} rounds",
-            f"Mean and standard deviation over {count(seeds[task], 'seed')} of the mean over learners, in %, on the "
-            f"test set after the last round; published: one seed. Bytes are of a learner in a round.",
+            f"{_over(seeds[task])} of the mean over learners, in %, on the test set after the last round; published: "
+            f"one seed, after {TASKS[task]['rounds']} rounds. Bytes are of a learner in a round.",
             [_row(task, row, outcomes) for row in ROWS],
             _drawn([o for o in outcomes if o.labels["task"] == task]),
             name=f"table-{task.lower()}",
@@ -56,7 +55,11 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     ]
     whole = [o for o in outcomes if o.summary["rounds"] == TASKS[o.labels["task"]]["rounds"]]
     against = Shown("The house blend beside the best that was published", table=_against(whole), name="against")
-    return [*tables, against] if whole else tables
+    return [*tables, against] if against.table else tables
+
+
+def _over(seeds: int) -> str:
+    return f"Mean and standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
 
 
 def _row(task: str, row: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ normalisation and pooling just see more channels, and nothing is moved between t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +58,7 @@ class _Layer:
                 learners, (images, *rest) = info.batch_size, zip(given, where[1:], strict=True)
                 rows = [None if tensor is None else _rows(tensor, at, learners) for tensor, at in rest]
                 done = rule(learners, _wide(*images, learners), *rows, **how)
-                return done.reshape(len(done), learners, -1, *done.shape[2:]), 1
+                return done.view(len(done), learners, done.shape[1] // learners, *done.shape[2:]), 1
 
         self._stacked: Any = Stacked
 
@@ -66,11 +66,18 @@ class _Layer:
         """The layer for the learner whose tensors these are; by the rule where it fits."""
         named = dict(zip((*self.tensors, *self.others), args, strict=False)) | given
         x = named.get("input")
-        stacked = isinstance(x, Tensor) and torch._C._functorch.is_batchedtensor(x) and x.ndim in self.dims
-        if not stacked or named.get("return_indices"):
+        if not _stacked(x) or x.ndim not in self.dims or named.get("return_indices"):
             return self.layer(*args, **given)
+        memory = [named.get(name) for name in ("running_mean", "running_var")]
+        if named.get("training") and any(tensor is not None and not _stacked(tensor) for tensor in memory):
+            return self.layer(*args, **given)  # what is everybody's cannot be changed by each: refused there
         how = {name: value for name, value in named.items() if name not in self.tensors}
         return self._stacked.apply(how, *(named.get(name) for name in self.tensors))
+
+
+def _stacked(x: Any) -> TypeGuard[Tensor]:
+    """Whether every learner has its own."""
+    return isinstance(x, Tensor) and torch._C._functorch.is_batchedtensor(x)
 
 
 def _convolution(

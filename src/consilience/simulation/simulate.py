@@ -177,16 +177,21 @@ class _Run:
             while self.rounds.round < self.config.rounds and not stop.is_set():
                 self._play()
         result = self._result(asked_to_stop=stop.is_set())
-        if result.finished and not self.keep_models and self.folder is not None:
-            self.folder.forget()
-        elif self.rounds.round != self.saved_round:
+        leave = result.finished and not self.keep_models
+        if self.rounds.round != self.saved_round and not leave:
             self._save()
         if self.folder is not None:
             self.folder.keep_result(result.summary())
+            if leave:
+                self.folder.forget()
         return result
 
     def _resumed(self) -> bool:
         checkpoint = self.folder.load() if self.folder else None
+        if self.folder is not None and checkpoint is None and (self.folder.result or {}).get("finished"):
+            raise CheckpointError(
+                f"{self.folder.path} has come to its end and keeps no models: there is nothing to go on with"
+            )
         if checkpoint is None or self.folder is None:
             return False
         arrays, numbers = checkpoint
