@@ -16,7 +16,6 @@ import pytest
 from consilience.config import make_config
 from consilience.errors import ConfigurationError
 from consilience.report.tables import plain_text, sweep_table
-from consilience.simulation import sweep as sweeping
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.result import best_of
 from consilience.simulation.simulate import simulate
@@ -347,10 +346,10 @@ def test_an_interrupted_sweep_goes_on_and_finished_parts_are_left_alone(
     asked: list[dict[str, Any]] = []
 
     def watched(*given: Any, **named: Any) -> Any:
-        asked.append({k: v for k, v in named.items() if k != "on_round"})
+        asked.append({k: v for k, v in named.items() if k not in ("on_round", "keep_models")})
         return simulate(*given, **named)
 
-    monkeypatch.setattr(sweeping, "simulate", watched)
+    monkeypatch.setattr("consilience.simulation.simulate.simulate", watched)
     code, out, _ = command("sweep", "--resume", "parts", "--json")
     assert code == 0 and asked == [{"resume": Path("parts/part-2")}]
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("parts/part-1").iterdir()} == before

@@ -14,7 +14,7 @@ from consilience.config import Config, make_config
 from consilience.errors import CheckpointError, UnknownName
 from consilience.methods import settings_of
 from consilience.simulation.folder import RunFolder
-from consilience.simulation.simulate import OnRound, simulate
+from consilience.simulation.simulate import OnRound, begin_or_go_on
 
 Labels = Mapping[str, Any]
 
@@ -130,9 +130,7 @@ def play(
         if kept or (done is not None and done["finished"]):
             yield cell, Outcome(cell.labels, done, place) if done else None
             continue
-        begun = (place / "config.toml").exists()
-        again: dict[str, Any] = {"resume": place} if begun else {"config": cell.config, "out": place}
-        result = simulate(**again, on_round=on_round, keep_models=cell.keep_models)
+        result = begin_or_go_on(place, cell.config, on_round, cell.keep_models)
         yield cell, Outcome(cell.labels, result.summary(), place) if result.finished else None
         if not result.finished:
             return

@@ -14,7 +14,7 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.simulation.folder import RunFolder, keep_plan, kind_of, read_plan
 from consilience.simulation.preparation import in_full, load_data
-from consilience.simulation.simulate import OnRound, rehearse, simulate
+from consilience.simulation.simulate import OnRound, begin_or_go_on, rehearse
 
 _KIND = "comparison"
 _PLAN = f"{_KIND}.toml"
@@ -39,11 +39,7 @@ class Comparison:
             if done is not None and done["finished"]:
                 yield done
                 continue
-            begun = (folder / "config.toml").exists()
-            again: dict[str, Any] = (
-                {"resume": folder} if begun else {"config": configured(self.config, name), "out": folder}
-            )
-            result = simulate(**again, on_round=on_round)
+            result = begin_or_go_on(folder, configured(self.config, name), on_round)
             yield result.summary()
 
 

@@ -96,6 +96,13 @@ def simulate(
         return _Run(config, scene, engine, folder, on_round, made_of, keep_models).go()
 
 
+def begin_or_go_on(folder: Path, config: Config, on_round: OnRound | None = None, keep_models: bool = True) -> Result:
+    """The run of a folder: from where it stopped, or from its beginning where it has not begun."""
+    if (folder / "config.toml").exists():
+        return simulate(resume=folder, on_round=on_round, keep_models=keep_models)
+    return simulate(config, out=folder, on_round=on_round, keep_models=keep_models)
+
+
 def rehearse(config: Config, data: Dataset | None = None) -> None:
     """Everything of a run but the work: what is wrong with the settings is told now."""
     check_device(config.device)

@@ -19,7 +19,7 @@ from consilience.config import Config, listed, make_config, parsed, place, setti
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.simulation.folder import RunFolder, keep_plan, read_plan, refuse_taken, replace_file, storing
-from consilience.simulation.simulate import OnRound, rehearse, simulate
+from consilience.simulation.simulate import OnRound, begin_or_go_on, rehearse
 from consilience.simulation.variants import shape_of
 
 _KIND = "sweep"
@@ -126,9 +126,7 @@ class Sweep:
             if _finished(run):
                 yield True
                 continue
-            begun = (run.path / "config.toml").exists()
-            again: dict[str, Any] = {"resume": run.path} if begun else {"config": config, "out": run.path}
-            result = simulate(**again, on_round=on_round)
+            result = begin_or_go_on(run.path, config, on_round)
             if not result.finished:
                 self._tidy()
             yield result.finished
