@@ -21,7 +21,7 @@ ROOT = Path(consilience.__file__).parent
 LAYERS = (
     {"errors"},
     {"checks", "config", "data", "encodings", "evaluation", "layout", "models", "optimisers", "randomness", "schedules"}
-    | {"channels", "schema", "spelling", "task", "terms", "wire"},
+    | {"agreement", "channels", "schema", "spelling", "task", "terms", "traffic", "wire"},
     {"exchanges", "objectives"},
     {"body", "learner", "method", "methods"},
     {"peer", "relay", "report", "simulation"},

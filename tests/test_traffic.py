@@ -26,7 +26,7 @@ from consilience.schema import Field
 from consilience.simulation import rounds as rounds_module
 from consilience.simulation.plan import Presence
 from consilience.simulation.simulate import simulate
-from consilience.simulation.traffic import Traffic
+from consilience.traffic import Traffic
 
 MNIST = (1, 28, 28)
 DIGITS = (1, 8, 8)

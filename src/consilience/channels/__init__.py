@@ -9,8 +9,8 @@ from __future__ import annotations
 from consilience import schema
 from consilience.channels.answer import Answer, Tensors, span
 from consilience.channels.moving import MovingMean
-from consilience.channels.pool import EntryPool
-from consilience.channels.standing import StandingMean
+from consilience.channels.pool import EntryPool, gathered, picked
+from consilience.channels.standing import RunningMean, StandingMean
 from consilience.encodings import Array
 
 Kept = StandingMean | MovingMean | EntryPool
@@ -25,4 +25,16 @@ def keep(channel: schema.Channel, members: int, start: Tensors, like: Array) -> 
     return MovingMean(channel, members, start) if channel.moving else StandingMean(channel, members, like)
 
 
-__all__ = ["Answer", "EntryPool", "Kept", "MovingMean", "StandingMean", "Tensors", "keep", "span"]
+__all__ = [
+    "Answer",
+    "EntryPool",
+    "Kept",
+    "MovingMean",
+    "RunningMean",
+    "StandingMean",
+    "Tensors",
+    "gathered",
+    "keep",
+    "picked",
+    "span",
+]

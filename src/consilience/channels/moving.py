@@ -32,6 +32,7 @@ class MovingMean:
         self.common = dict(start)
         self._total = double(self._flat({k: v[None] for k, v in self.common.items()})[0]) * 0
         self.errors = {k: v * 0 for k, v in self.common.items() if channel.tensors[k].down.feedback}
+        self.reply: dict[str, Array] = {}  # by how much the common values moved last
         self.version, self.weight = 0, 0.0
         self._waiting: dict[int, tuple[Array, float]] = {}
         self._expected: list[int] = []
@@ -97,7 +98,8 @@ class MovingMean:
         for name, common in self.common.items():
             xp, stop = array_namespace(common), start + math.prod(common.shape)
             change = xp.astype(xp.reshape(mean[start:stop], common.shape), common.dtype)
-            self.common[name] = common + self._encoded(name, change)
+            self.reply[name] = self._encoded(name, change)
+            self.common[name] = common + self.reply[name]
             start = stop
         self.version += 1
         return True

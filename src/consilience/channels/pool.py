@@ -47,51 +47,11 @@ class EntryPool:
 
         draw: how many; as many as the channel says where it is left out.
         """
-        draw = draw or self.channel.draw
         who = checked(readers, self.members, self.channel.name)
-        rows = self.channel.rows if self.channel.by == "row" else ()
-        have = self._having(rows)  # (entries, *rows): which entries may be drawn for which row
-        picks = np.stack(
-            [self._picks(have[(slice(None), *row)], who, row, where, draw) for row in np.ndindex(*rows)], axis=-1
-        ).reshape(len(who), draw, *rows)  # entry numbers, -1 for none
-        return self._gather(picks)
-
-    def _having(self, rows: tuple[int, ...]) -> np.ndarray:
-        present = self.present.reshape(-1)
-        if not rows:
-            return present
-        weights = np.asarray(self.weights.tolist() if not isinstance(self.weights, np.ndarray) else self.weights)
-        return present.reshape(-1, *(1,) * len(rows)) & (weights.reshape(-1, *rows) > 0)
-
-    def _picks(
-        self, have: np.ndarray, who: np.ndarray, row: tuple[int, ...], where: tuple[int, ...], draw: int
-    ) -> np.ndarray:
-        """Entry numbers (readers, draw), without repetition where there are enough."""
-        entries = np.flatnonzero(have)
-        owners = entries // self.channel.keep
-        if self.channel.scope == "oneself":
-            return np.stack([_cycle(entries[owners == reader], draw) for reader in who])
-        draws = np.arange(draw)
-        chance = uniform(f"pool {self.channel.name}", *where, *row, who[:, None], draws[None, :])  # (readers, draw)
-        if self.channel.include_self:
-            return _distinct(chance, np.broadcast_to(entries, (len(who), len(entries))))
-        return np.stack([_distinct(chance[i : i + 1], entries[owners != r][None])[0] for i, r in enumerate(who)])
-
-    def _gather(self, picks: np.ndarray) -> Answer:
-        """The entries picked, (readers, draw, ...): whole ones, or row by row; where there was none, 0 with count 0."""
-        index: tuple[Any, ...] = (np.maximum(picks, 0),)
-        rows = picks.shape[2:]
-        index += tuple(np.arange(n).reshape((-1,) + (1,) * (len(rows) - 1 - i)) for i, n in enumerate(rows))
-        taken = self.weights.reshape((-1, *self.channel.rows))[index]
-        xp = array_namespace(taken)
-        found = xp.asarray(picks >= 0, device=device(taken))
-        found = xp.reshape(found, tuple(found.shape) + (1,) * (taken.ndim - found.ndim))
-        count = xp.where(found, taken, xp.zeros_like(taken))
-        tensors = {}
-        for name, store in self.values.items():
-            value = store.reshape((-1, *store.shape[2:]))[index]
-            tensors[name] = xp.where(by_row(count, value) > 0, value, xp.zeros_like(value))
-        return Answer(tensors, count)
+        weights = self.weights
+        known = weights if isinstance(weights, np.ndarray) or self.channel.by == "member" else _as_numpy(weights)
+        picks = picked(self.channel, self.present, known, who, where, draw or self.channel.draw)
+        return gathered(self.channel, picks, self.values, weights)
 
     def state(self) -> dict[str, Array]:
         """Everything a restart needs."""
@@ -103,6 +63,60 @@ class EntryPool:
         self.values = {k: state[f"values.{k}"] for k in self.values}
         self.weights = state["weights"]
         self.present = np.array(state["present"].tolist(), dtype=bool)
+
+
+def picked(
+    channel: schema.Pool, present: np.ndarray, weights: Array, who: np.ndarray, where: tuple[int, ...], draw: int
+) -> np.ndarray:
+    """Numbers of the entries drawn for each reader, (readers, draw), or (readers, draw, *rows) row by row; -1 for none.
+
+    present: (members, keep), who has which entries. weights: (members, keep, *rows), looked at where rows are drawn.
+    where: a seed, the round. Without repetition where there are enough.
+    """
+    rows = channel.rows if channel.by == "row" else ()
+    have = present.reshape(-1)
+    if rows:
+        have = have.reshape(-1, *(1,) * len(rows)) & (weights.reshape(-1, *rows) > 0)
+    picks = [_picks(channel, have[(slice(None), *row)], who, row, where, draw) for row in np.ndindex(*rows)]
+    return np.stack(picks, axis=-1).reshape(len(who), draw, *rows)
+
+
+def _picks(
+    channel: schema.Pool, have: np.ndarray, who: np.ndarray, row: tuple[int, ...], where: tuple[int, ...], draw: int
+) -> np.ndarray:
+    entries = np.flatnonzero(have)
+    owners = entries // channel.keep
+    if channel.scope == "oneself":
+        return np.stack([_cycle(entries[owners == reader], draw) for reader in who])
+    draws = np.arange(draw)
+    chance = uniform(f"pool {channel.name}", *where, *row, who[:, None], draws[None, :])  # (readers, draw)
+    if channel.include_self:
+        return _distinct(chance, np.broadcast_to(entries, (len(who), len(entries))))
+    return np.stack([_distinct(chance[i : i + 1], entries[owners != r][None])[0] for i, r in enumerate(who)])
+
+
+def gathered(channel: schema.Pool, picks: np.ndarray, values: Tensors, weights: Array) -> Answer:
+    """The entries picked, (readers, draw, ...): whole ones, or row by row; where there was none, 0 with count 0.
+
+    values, weights: (members, keep, ...), numbered as the picks are.
+    """
+    index: tuple[Any, ...] = (np.maximum(picks, 0),)
+    rows = picks.shape[2:]
+    index += tuple(np.arange(n).reshape((-1,) + (1,) * (len(rows) - 1 - i)) for i, n in enumerate(rows))
+    taken = weights.reshape((-1, *channel.rows))[index]
+    xp = array_namespace(taken)
+    found = xp.asarray(picks >= 0, device=device(taken))
+    found = xp.reshape(found, tuple(found.shape) + (1,) * (taken.ndim - found.ndim))
+    count = xp.where(found, taken, xp.zeros_like(taken))
+    tensors = {}
+    for name, store in values.items():
+        value = store.reshape((-1, *store.shape[2:]))[index]
+        tensors[name] = xp.where(by_row(count, value) > 0, value, xp.zeros_like(value))
+    return Answer(tensors, count)
+
+
+def _as_numpy(array: Array) -> np.ndarray:
+    return np.asarray(array.tolist())
 
 
 def _cycle(entries: np.ndarray, draw: int, chance: float = 0.0) -> np.ndarray:

@@ -10,58 +10,34 @@ from consilience.channels.answer import Answer, Numbers, Tensors, added, by_row,
 from consilience.encodings import Array
 
 
-class StandingMean:
-    """The weighted mean of each member's newest contribution.
+class RunningMean:
+    """The weighted mean of contributions of which each is told when it comes and when it goes.
 
-    A put and an answer cost O(size), however many members there are: putting again takes the old contribution out of
-    the running sums and adds the new one.
+    Coming, going and answering cost O(size), however many there are. Sums are replaced and never written into, so
+    that a copy of the object is how things stood.
     """
 
-    def __init__(self, channel: schema.Mean, members: int, like: Array) -> None:
+    def __init__(self, channel: schema.Mean, like: Array) -> None:
         xp, place = array_namespace(like), device(like)
-        self.channel, self.members = channel, members
+        self.channel, self.dtype = channel, like.dtype
         shapes = {k: t.shape for k, t in channel.tensors.items()}
-        self.values = {k: xp.zeros((members, *s), dtype=like.dtype, device=place) for k, s in shapes.items()}
-        self.weights = xp.zeros((members, *channel.rows), dtype=xp.float64, device=place)
         self.sums = {k: xp.zeros(s, dtype=xp.float64, device=place) for k, s in shapes.items()}
         self.count = xp.zeros(channel.rows, dtype=xp.float64, device=place)
-        self.holders = _holders(self.weights)  # members who have the row
-        self.put_at = np.full(members, -1, dtype=np.int64)  # the round of each member's newest contribution
+        self.holders = xp.zeros(channel.rows, dtype=xp.int64, device=place)  # contributions that have the row
 
-    def put(self, members: Numbers, tensors: Tensors, weights: Array, now: int = 0) -> None:
-        """Take contributions (k, ...) with weights (k, *rows), replacing what those members had put."""
-        who = checked(members, self.members, self.channel.name)
-        self._exchange(who, tensors, double(weights))
-        self.put_at[who] = now
-
-    def expire(self, before: int) -> list[int]:
-        """Forget members whose newest contribution is older than `before`, and say who they were."""
-        gone = np.flatnonzero((self.put_at >= 0) & (self.put_at < before))
-        if gone.size:
-            nothing = {k: v[gone] * 0 for k, v in self.values.items()}
-            self._exchange(gone, nothing, self.weights[gone] * 0)
-            self.put_at[gone] = -1
-        return [int(g) for g in gone]
-
-    def _exchange(self, who: np.ndarray, tensors: Tensors, weights: Array) -> None:
-        xp, at = array_namespace(weights), span(who)
-        old = self.weights[at]
+    def exchange(self, fresh: Tensors, weights: Array, stale: Tensors, old: Array) -> None:
+        """Let `fresh` contributions (k, ...) come with their weights (k, *rows), and `stale` ones go with theirs."""
+        xp = array_namespace(weights)
+        sums = {}
         for name, total in self.sums.items():
-            kept = self.values[name]
-            fresh, stale = double(tensors[name]), double(kept[at])
-            self.sums[name] = added(total, by_row(weights, fresh) * fresh - by_row(old, stale) * stale)
-            kept[at] = tensors[name]
-        self.count = self.count + xp.sum(weights - old, axis=0)
+            came, went = double(fresh[name]), double(stale[name])
+            sums[name] = added(total, by_row(weights, came) * came - by_row(old, went) * went)
+        count = self.count + xp.sum(weights - old, axis=0)
         self.holders = self.holders + _holders(weights) - _holders(old)
-        self.weights[at] = weights
-        self._clear(self.holders == 0)
-
-    def _clear(self, rows: Array) -> None:
-        """Nothing stays of rows that nobody has: what fractions leave when they are taken out again is not quite 0."""
-        xp = array_namespace(rows)
-        self.count = xp.where(rows, xp.zeros_like(self.count), self.count)
-        for name, total in self.sums.items():
-            self.sums[name] = xp.where(by_row(rows, total), xp.zeros_like(total), total)
+        # Nothing stays of rows that nobody has: what fractions leave when they are taken out again is not quite 0.
+        rows = self.holders == 0
+        self.count = xp.where(rows, xp.zeros_like(count), count)
+        self.sums = {k: xp.where(by_row(rows, total), xp.zeros_like(total), total) for k, total in sums.items()}
 
     def answer(self) -> Answer:
         """The mean over everybody; rows nobody has are zeros with count 0."""
@@ -70,8 +46,52 @@ class StandingMean:
             xp = array_namespace(total)
             count = xp.reshape(self.count, self.count.shape + (1,) * (total.ndim - self.count.ndim))
             mean = total / xp.where(count > 0, count, xp.ones_like(count))
-            tensors[name] = xp.astype(xp.where(count > 0, mean, xp.zeros_like(mean)), self.values[name].dtype)
+            tensors[name] = xp.astype(xp.where(count > 0, mean, xp.zeros_like(mean)), self.dtype)
         return Answer(tensors, self.count)
+
+    def state(self) -> dict[str, Array]:
+        """Everything a restart needs."""
+        return {f"sums.{k}": v for k, v in self.sums.items()} | {"count": self.count, "holders": self.holders}
+
+    def load(self, state: Tensors) -> None:
+        """Go on from what `state` gave."""
+        self.sums = {k: state[f"sums.{k}"] for k in self.sums}
+        self.count, self.holders = state["count"], state["holders"]
+
+
+class StandingMean(RunningMean):
+    """The weighted mean of each member's newest contribution: putting again takes the old one out."""
+
+    def __init__(self, channel: schema.Mean, members: int, like: Array) -> None:
+        super().__init__(channel, like)
+        xp, place = array_namespace(like), device(like)
+        self.members = members
+        shapes = {k: t.shape for k, t in channel.tensors.items()}
+        self.values = {k: xp.zeros((members, *s), dtype=like.dtype, device=place) for k, s in shapes.items()}
+        self.weights = xp.zeros((members, *channel.rows), dtype=xp.float64, device=place)
+        self.put_at = np.full(members, -1, dtype=np.int64)  # the round of each member's newest contribution
+
+    def put(self, members: Numbers, tensors: Tensors, weights: Array, now: int = 0) -> None:
+        """Take contributions (k, ...) with weights (k, *rows), replacing what those members had put."""
+        who = checked(members, self.members, self.channel.name)
+        self._replace(who, tensors, double(weights))
+        self.put_at[who] = now
+
+    def expire(self, before: int) -> list[int]:
+        """Forget members whose newest contribution is older than `before`, and say who they were."""
+        gone = np.flatnonzero((self.put_at >= 0) & (self.put_at < before))
+        if gone.size:
+            nothing = {k: v[gone] * 0 for k, v in self.values.items()}
+            self._replace(gone, nothing, self.weights[gone] * 0)
+            self.put_at[gone] = -1
+        return [int(g) for g in gone]
+
+    def _replace(self, who: np.ndarray, tensors: Tensors, weights: Array) -> None:
+        at = span(who)
+        self.exchange(tensors, weights, {k: v[at] for k, v in self.values.items()}, self.weights[at])
+        for name, kept in self.values.items():
+            kept[at] = tensors[name]
+        self.weights[at] = weights
 
     def own(self, members: Numbers) -> Answer:
         """What each member alone has put, (members, ...): the answer under the scope "oneself"."""
@@ -87,9 +107,8 @@ class StandingMean:
     def load(self, state: Tensors) -> None:
         """Go on from what `state` gave."""
         self.values = {k: state[f"values.{k}"] for k in self.values}
-        self.sums = {k: state[f"sums.{k}"] for k in self.sums}
-        self.weights, self.count = state["weights"], state["count"]
-        self.holders = _holders(self.weights)
+        self.weights = state["weights"]
+        super().load({**state, "holders": _holders(self.weights)})
         self.put_at = np.array(state["put_at"].tolist(), dtype=np.int64)
 
 

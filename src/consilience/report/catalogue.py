@@ -14,7 +14,7 @@ from consilience.methods import METHODS, build_method, settings_of
 from consilience.models import build
 from consilience.optimisers import Adam
 from consilience.report.tables import plain_table, size
-from consilience.simulation.traffic import Traffic
+from consilience.traffic import Traffic
 
 SHAPES = {"digits": ((1, 8, 8), 10), "mnist": ((1, 28, 28), 10), "fashion-mnist": ((1, 28, 28), 10)}
 

@@ -11,7 +11,7 @@ from consilience.methods import build_method
 from consilience.models import describe, recipe
 from consilience.optimisers import Adam
 from consilience.reproduce.cells import Cell, Outcome, Reproduction, Scale, Shown
-from consilience.simulation.traffic import Traffic
+from consilience.traffic import Traffic
 
 _TASKS = {
     "LeNet5, MNIST": ("lenet5", (1, 28, 28), 1200),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -85,24 +84,6 @@ class Federation:
         for name, channel in self.channels.items():
             prefix = f"{name}."
             channel.load({k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)})
-
-
-def merged(offers: Iterable[Mapping[str, schema.Channel]]) -> dict[str, schema.Channel]:
-    """The channels of learners who agree on them: with room for whoever puts most into a pool, and the wider bounds."""
-    found: dict[str, schema.Channel] = {}
-    for name, channel in (pair for channels in offers for pair in channels.items()):
-        found[name] = _widened(channel, found[name]) if name in found else channel
-    return found
-
-
-def _widened(one: schema.Channel, other: schema.Channel) -> schema.Channel:
-    tensors = {
-        k: replace(t, low=min(t.low, other.tensors[k].low), high=max(t.high, other.tensors[k].high))
-        for k, t in one.tensors.items()
-    }
-    if isinstance(one, schema.Pool) and isinstance(other, schema.Pool):
-        return replace(one, tensors=tensors, keep=max(one.keep, other.keep), draw=max(one.draw, other.draw))
-    return replace(one, tensors=tensors)
 
 
 def _as_sent(answers: Answer, channel: schema.Channel) -> Answer:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from consilience import schema
+from consilience.agreement import merged
 from consilience.channels import Answer, span
 from consilience.errors import TrainingError
 from consilience.evaluation import accuracy
@@ -19,12 +20,12 @@ from consilience.learner import Learner, Row
 from consilience.simulation.answers import Answers, Fresh
 from consilience.simulation.engine import Engine
 from consilience.simulation.examine import examine
-from consilience.simulation.federation import Federation, merged
+from consilience.simulation.federation import Federation
 from consilience.simulation.jobs import Done, Job, Learn, Receive, Work
 from consilience.simulation.plan import Presence, presences
 from consilience.simulation.record import Record, blank, share_out, terms_of
 from consilience.simulation.scene import Scene
-from consilience.simulation.traffic import Traffic
+from consilience.traffic import Traffic
 
 At = tuple[np.ndarray, np.ndarray]
 """Learners: their federations, and their numbers there."""

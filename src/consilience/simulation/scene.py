@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import nn
 
-from consilience import schedules, schema
+from consilience import schedules
+from consilience.agreement import agreed, difference
 from consilience.config import Config
 from consilience.data import Dataset, class_table
 from consilience.data.deal import Deal, OwnTests, own_tests
@@ -237,33 +237,13 @@ def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
         for name, channel in learner.channels.items():
             j = first.setdefault(name, i)
             other = learners[j].channels[name]
-            if _agreed(channel) == _agreed(other):
+            if agreed(channel) == agreed(other):
                 continue
             a, b = learners[j].task, learner.task
             raise ConfigurationError(
                 f"learners {who[j]} ({a.model}, d' = {a.width}) and {who[i]} ({b.model}, d' = {b.width}) cannot share "
-                f"{name!r}: {_difference(other.tensors, channel.tensors)}. {_way_out(name)}"
+                f"{name!r}: {difference(other, channel)}. {_way_out(name)}"
             )
-
-
-def _agreed(channel: schema.Channel) -> schema.Channel:
-    """What learners must agree on: neither how much each puts into a pool and takes out, nor what bounds its values."""
-    free = {name: replace(t, low=-math.inf, high=math.inf) for name, t in channel.tensors.items()}
-    if isinstance(channel, schema.Pool):
-        return replace(channel, tensors=free, keep=1, draw=1)
-    return replace(channel, tensors=free)
-
-
-def _difference(a: object, b: object) -> str:
-    assert isinstance(a, dict) and isinstance(b, dict)
-    for key in [*a, *b]:
-        if key not in a or key not in b:
-            return f"only one of them has {key!r}"
-        if a[key].shape != b[key].shape:
-            return f"{key!r} is {a[key].shape} at one and {b[key].shape} at the other"
-        if (a[key].up, a[key].down) != (b[key].up, b[key].down):
-            return f"{key!r} travels in {a[key].up.name} at one and {b[key].up.name} at the other"
-    return "their settings differ"
 
 
 def _way_out(name: str) -> str:
