@@ -21,7 +21,19 @@ ROOT = Path(consilience.__file__).parent
 LAYERS = (
     {"errors"},
     {"checks", "config", "data", "encodings", "evaluation", "layout", "models", "optimisers", "randomness", "schedules"}
-    | {"agreement", "channels", "schema", "spelling", "task", "terms", "traffic", "wire"},
+    | {
+        "agreement",
+        "channels",
+        "charter",
+        "protocol",
+        "refusals",
+        "schema",
+        "spelling",
+        "task",
+        "terms",
+        "traffic",
+        "wire",
+    },
     {"exchanges", "objectives"},
     {"body", "learner", "method", "methods"},
     {"peer", "relay", "report", "simulation"},

@@ -21,6 +21,7 @@ import typer
 import consilience
 from consilience.config import Config
 from consilience.errors import ConfigurationError, ConsilienceError, TrainingError
+from consilience.relay.command import app as relay
 
 if TYPE_CHECKING:
     from consilience.report.terminal import Screen
@@ -31,6 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Learn together without sharing data or models.",
 )
+
+app.add_typer(relay, name="relay")
 
 _NO_OPTION = {"method", "groups", "variants"}
 _OF_DATA = {"data_dir", "train", "test", "test_share", "image_size", "image_mode"}

@@ -41,15 +41,21 @@ class Traffic:
         Where replies of a moving mean were missed, they come one by one, or the whole common values do where that is
         less.
         """
-        wanted, whole, earlier = frozenset(names), frozenset[str](), 0
-        body = self._size("down", wanted, whole)
-        for name, replies in (missed or {}).items():
+        wanted, missing = frozenset(names), {k: n for k, n in (missed or {}).items() if n > 1}
+        whole = self.whole(wanted, missing)
+        one_by_one = [(n - 1) * self._reply(k) for k, n in missing.items() if k in wanted - whole]
+        return self._size("down", wanted, whole) + sum(one_by_one)
+
+    def whole(self, names: Iterable[str], missed: Mapping[str, int]) -> frozenset[str]:
+        """The moving means whose common values are less than the replies that were missed."""
+        wanted, whole = frozenset(names), frozenset[str]()
+        for name, replies in missed.items():
             if name not in wanted or replies <= 1:
                 continue
-            one_by_one = (replies - 1) * self._size("down", frozenset([name]), frozenset())
-            instead = self._size("down", wanted, whole | {name})
-            if instead - body < one_by_one:
-                whole, body = whole | {name}, instead
-            else:
-                earlier += one_by_one
-        return body + earlier
+            body, instead = (self._size("down", wanted, some) for some in (whole, whole | {name}))
+            if instead - body < (replies - 1) * self._reply(name):
+                whole |= {name}
+        return whole
+
+    def _reply(self, name: str) -> int:
+        return self._size("down", frozenset([name]), frozenset())

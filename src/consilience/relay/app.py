@@ -1,0 +1,306 @@
+"""The relay over HTTP: who asks is told by the token alone; what is acknowledged is on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from consilience.charter import PROTOCOL
+from consilience.errors import WireError
+from consilience.protocol import ANSWER, LATEST_ROUND, PUT, spell
+from consilience.relay import tokens
+from consilience.relay.hall import Hall, Question
+from consilience.relay.openapi import description
+from consilience.relay.quota import Quota
+from consilience.relay.refusal import STATUS, Refusal
+from consilience.relay.store import Member, Store
+from consilience.relay.writer import Putting, Writer
+
+_BODY = "application/octet-stream"
+_BEAT = 15.0  # seconds between signs of life on a stream of events
+_STREAMS = 4  # of events, for one member
+log = logging.getLogger("consilience.relay")
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one member may ask for in a while: requests a second and at once; a rate of 0 is no limit."""
+
+    rate: float = 20.0
+    burst: int = 100
+
+
+class Relay:
+    """The endpoints over one store."""
+
+    def __init__(self, path: Path, limits: Limits | None = None) -> None:
+        limits = limits or Limits()
+        self.path = path
+        self.quota = Quota(limits.rate, limits.burst)
+        self.store: Store
+        self.writer: Writer
+        self._news: dict[int, asyncio.Event] = {}
+        self._streams: dict[int, int] = {}
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        """From the store's opening to the last upload on disk."""
+        self._loop = asyncio.get_running_loop()
+        self.writer = Writer(self.path, self._tell)
+        self.store = Store(self.path)
+        self.writer.start()
+        try:
+            yield
+        finally:
+            self._stopping.set()
+            await asyncio.to_thread(self.writer.stop)
+            self.store.close()
+
+    def app(self) -> Starlette:
+        """The application that a server serves."""
+        routes = [
+            Route("/health", self.health),
+            Route("/openapi.json", self.openapi),
+            Route("/v1/federation", self._guarded(self.federation)),
+            Route("/v1/rounds/{round}", self._guarded(self.put), methods=["PUT"]),
+            Route("/v1/answers", self._guarded(self.answers)),
+            Route("/v1/channels/{channel}/replies/{version}", self._guarded(self.reply)),
+            Route("/v1/events", self._guarded(self.events)),
+        ]
+        return Starlette(
+            routes=routes, lifespan=self.lifespan, exception_handlers={HTTPException: _unknown, Exception: _stumbled}
+        )
+
+    # -- who asks ------------------------------------------------------------------------------------------------------
+
+    def _guarded(self, endpoint: Callable[[Request, Member, Hall], Awaitable[Response]]) -> Endpoint:
+        """The endpoint for members only; what it refuses becomes an answer."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                member = self._member(request)
+                self.quota.take(member.id)
+                return await endpoint(request, member, self._hall(member.federation))
+            except (Refusal, WireError) as error:
+                return _refused(error)
+
+        return guarded
+
+    def _member(self, request: Request) -> Member:
+        """Whose token it is: looked up each time, so that a revoked one opens nothing from then on."""
+        token = tokens.read(request.headers.get("authorization"))
+        member = self.store.member(token.member)
+        if not tokens.same(token, member.token if member else b"") or member is None:
+            raise Refusal("wrong-token", "this token is not known here")
+        if member.revoked:
+            raise Refusal("revoked", "this token was revoked; ask whoever runs the relay")
+        return member
+
+    def _hall(self, federation: int) -> Hall:
+        halls = self.writer.halls
+        if federation not in halls:
+            raise Refusal("stopping", "this federation is being opened; try again in a moment", retry_after=1)
+        return halls[federation]
+
+    # -- endpoints -----------------------------------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        """Whether it writes."""
+        well = self.writer.alive and not self.writer.full
+        said = "ok" if well else ("disk full" if self.writer.alive else "stopping")
+        return JSONResponse({"status": said, "protocol": PROTOCOL}, status_code=200 if well else 503)
+
+    async def openapi(self, request: Request) -> Response:
+        """The protocol, for programs."""
+        return JSONResponse(description())
+
+    async def federation(self, request: Request, member: Member, hall: Hall) -> Response:
+        """What was agreed on, who asks, and how things stand."""
+        kept = self.store.receipt(member.id, member.round)
+        sight = hall.sight
+        return JSONResponse(
+            {
+                "protocol": PROTOCOL,
+                "charter": hall.charter.to_toml(),
+                "member": {
+                    "number": member.number,
+                    "name": member.name,
+                    "round": member.round,
+                    "sha256": kept[0] if kept else None,
+                },
+                **_standing(hall),
+                "expected": sight.expected,
+                "waiting": sight.waiting,
+            }
+        )
+
+    async def put(self, request: Request, member: Member, hall: Hall) -> Response:
+        """One upload of a member for a round."""
+        round_ = _number("round", request.path_params["round"])
+        put = request.headers.get(PUT)
+        if put is None:
+            raise Refusal("malformed-put", f"say what the body holds, in the header {PUT}", field=PUT)
+        expected = hall.size(put)
+        body = await _body(request, hall.largest, expected)
+        receipt = self.writer.put(Putting(member.id, round_, put, body))
+        return Response(await asyncio.wrap_future(receipt), media_type="application/json")
+
+    async def answers(self, request: Request, member: Member, hall: Hall) -> Response:
+        """One body with the answers asked for; nothing where the asker has them already."""
+        question = hall.asked(_question(request, hall))
+        etag = f'"{hall.etag(hall.sight, member.number, question)}"'
+        if etag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]:
+            return Response(status_code=304, headers={"ETag": etag})
+        reply = hall.answer(self.store, member.number, question)
+        headers = {"ETag": f'"{reply.etag}"', ANSWER: spell(reply.parts), "Cache-Control": "private, no-cache"}
+        return Response(reply.body, media_type=_BODY, headers=headers)
+
+    async def reply(self, request: Request, member: Member, hall: Hall) -> Response:
+        """By how much common values moved once."""
+        channel, version = request.path_params["channel"], _number("version", request.path_params["version"])
+        body = self.store.reply(hall.id, channel, version)
+        if body is None:
+            raise Refusal(
+                "no-such-reply", f"{channel[:80]}: no reply {version} is kept; ask for answers without `have`"
+            )
+        return Response(body, media_type=_BODY, headers={"Cache-Control": "private, max-age=31536000, immutable"})
+
+    async def events(self, request: Request, member: Member, hall: Hall) -> Response:
+        """A line each time something is new, and now and then a sign of life."""
+        if self._streams.get(member.id, 0) >= _STREAMS:
+            raise Refusal("over-quota", f"{_STREAMS} streams of events at once are allowed", retry_after=10)
+        return StreamingResponse(
+            self._events(member, hall), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+    async def _events(self, member: Member, hall: Hall) -> AsyncIterator[str]:
+        self._streams[member.id] = self._streams.get(member.id, 0) + 1
+        try:
+            while not self._stopping.is_set():
+                news = self._news.setdefault(hall.id, asyncio.Event())
+                yield f"event: news\ndata: {json.dumps(_standing(hall))}\n\n"
+                while not self._stopping.is_set() and not await _within(_BEAT, news):
+                    if self._revoked(member):
+                        return
+                    yield ": still here\n\n"
+                if self._revoked(member):
+                    return
+        finally:
+            self._streams[member.id] -= 1
+
+    def _revoked(self, member: Member) -> bool:
+        now = self.store.member(member.id)
+        return now is None or bool(now.revoked)
+
+    def _tell(self, federation: int) -> None:
+        """From the writer's thread: something is new."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._wake, federation)
+
+    def _wake(self, federation: int) -> None:
+        news = self._news.pop(federation, None)
+        if news is not None:
+            news.set()
+
+
+def _standing(hall: Hall) -> dict[str, object]:
+    sight = hall.sight
+    versions = {name: moving.version for name, moving in sight.moving.items()}
+    return {"revision": sight.revision, "round": sight.newest, "versions": versions}
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _body(request: Request, largest: int, expected: int) -> bytes:
+    """The body, read no further than a chunk beyond what may be."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > largest:
+        raise Refusal("too-large", f"a body of {declared[:20]} bytes was declared; {largest} is the most here")
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > largest:
+                raise Refusal("too-large", f"more than {largest} bytes came; that is the most here")
+    except ClientDisconnect:
+        raise Refusal("too-slow", "the connection ended before the body did") from None
+    if len(body) != expected:
+        raise WireError(
+            f"a body of {len(body)} bytes was received; this message takes exactly {expected}", code="wrong-length"
+        )
+    return bytes(body)
+
+
+def _question(request: Request, hall: Hall) -> Question:
+    """What `?round=3&channel=NAME&have=NAME:VERSION&draw=NAME:N&turn=0` asks; without channels, all."""
+    query = request.query_params
+    for key in query:
+        if key not in ("round", "channel", "have", "draw", "turn"):
+            raise Refusal("malformed-query", f"unknown parameter {key[:80]!r}", field=key[:80])
+    return Question(
+        tuple(query.getlist("channel")) or tuple(hall.channels),
+        _number("round", query.get("round", "0")),
+        dict(_pair("have", text) for text in query.getlist("have")),
+        dict(_pair("draw", text) for text in query.getlist("draw")),
+        _number("turn", query.get("turn", "0")),
+    )
+
+
+def _number(what: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= LATEST_ROUND):
+        raise Refusal("malformed-query", f"{what} is {text[:80]!r}; a whole number, 0 to 2^53, is needed", field=what)
+    return int(text)
+
+
+def _pair(what: str, text: str) -> tuple[str, int]:
+    name, _, number = text.partition(":")
+    return name, _number(what, number)
+
+
+def _refused(error: Refusal | WireError) -> Response:
+    if isinstance(error, WireError):
+        error = Refusal(error.code, str(error), field=error.field)
+    headers = {} if error.retry_after is None else {"Retry-After": str(int(error.retry_after))}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.status in (408, 413):
+        headers["Connection"] = "close"
+    return JSONResponse(error.content(), status_code=error.status, headers=headers)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """Places and methods that are not there."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-query")
+    said = Refusal(code, {"not-found": "there is nothing here; see /openapi.json"}.get(code, str(error.detail)))
+    return JSONResponse(said.content(), status_code=error.status_code, headers=error.headers)
+
+
+async def _stumbled(request: Request, error: Exception) -> Response:
+    """A fault of the relay's own: told without any of its insides."""
+    log.error("a fault at %s %s: %s", request.method, request.url.path[:80], type(error).__name__)
+    return JSONResponse({"code": "fault", "message": "the relay has made a mistake; nothing was kept"}, status_code=500)
+
+
+__all__ = ["STATUS", "Limits", "Relay"]

@@ -1,0 +1,203 @@
+"""The protocol as OpenAPI, made from the same codes that refusals are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from consilience.protocol import ANSWER, LATEST_ROUND, PUT
+from consilience.relay.refusal import STATUS
+from consilience.wire import CODES
+
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": LATEST_ROUND}
+_BODY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_PAIR = {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,63}:[0-9]{1,15}$"}
+
+
+def description() -> dict[str, Any]:
+    """The whole description."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "consilience relay",
+            "version": "1",
+            "description": "Channels for learners who share no data: see docs/protocol.md.",
+        },
+        "security": [{"token": []}],
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Refusal": _refusal(), "Receipt": _receipt(), "Federation": _federation()},
+        },
+        "paths": {
+            "/health": {
+                "get": {
+                    "operationId": "health",
+                    "summary": "Whether the relay writes",
+                    "security": [],
+                    "responses": {
+                        "200": _json("It does", {"type": "object"}),
+                        "503": _json("Not now", {"type": "object"}),
+                    },
+                }
+            },
+            "/openapi.json": {
+                "get": {
+                    "operationId": "openapi",
+                    "summary": "This description",
+                    "security": [],
+                    "responses": {"200": _json("OpenAPI", {"type": "object"})},
+                }
+            },
+            "/v1/federation": {
+                "get": {
+                    "operationId": "federation",
+                    "summary": "What was agreed on, who asks, and how things stand",
+                    "responses": {
+                        "200": _json("The federation", _schema("Federation")),
+                        **_refusals(401, 403, 429, 503),
+                    },
+                }
+            },
+            "/v1/rounds/{round}": {"put": _put()},
+            "/v1/answers": {"get": _answers()},
+            "/v1/channels/{channel}/replies/{version}": {"get": _reply()},
+            "/v1/events": {
+                "get": {
+                    "operationId": "events",
+                    "summary": "A line each time something is new",
+                    "responses": {
+                        "200": {"description": "Server-sent events", "content": {"text/event-stream": {}}},
+                        **_refusals(401, 403, 429, 503),
+                    },
+                }
+            },
+        },
+    }
+
+
+def _put() -> dict[str, Any]:
+    return {
+        "operationId": "put",
+        "summary": "One upload of a member for a round; the same again gives the same receipt",
+        "parameters": [
+            {"name": "round", "in": "path", "required": True, "schema": _NUMBER},
+            {
+                "name": PUT,
+                "in": "header",
+                "required": True,
+                "schema": {"type": "string"},
+                "description": "What the body holds: CHANNEL;entries=N;version=N;weight=X, separated by commas",
+            },
+        ],
+        "requestBody": {"required": True, "content": _BODY},
+        "responses": {
+            "200": _json("On disk", _schema("Receipt")),
+            **_refusals(400, 401, 403, 408, 409, 413, 429, 503, 507),
+        },
+    }
+
+
+def _answers() -> dict[str, Any]:
+    many = {"type": "array", "items": {"type": "string"}}
+    return {
+        "operationId": "answers",
+        "summary": "One body with the answers of some channels",
+        "parameters": [
+            {"name": "round", "in": "query", "schema": _NUMBER, "description": "the asker's own round"},
+            {"name": "channel", "in": "query", "schema": many, "description": "all where none is named"},
+            {
+                "name": "have",
+                "in": "query",
+                "schema": {"type": "array", "items": _PAIR},
+                "description": "versions held",
+            },
+            {
+                "name": "draw",
+                "in": "query",
+                "schema": {"type": "array", "items": _PAIR},
+                "description": "entries wanted",
+            },
+            {"name": "turn", "in": "query", "schema": _NUMBER, "description": "which question of the round this is"},
+            {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}},
+        ],
+        "responses": {
+            "200": {
+                "description": "The answers",
+                "headers": {
+                    ANSWER: {"schema": {"type": "string"}, "description": "What the body holds"},
+                    "ETag": {"schema": {"type": "string"}},
+                },
+                "content": _BODY,
+            },
+            "304": {"description": "The asker has them already"},
+            **_refusals(400, 401, 403, 429, 503),
+        },
+    }
+
+
+def _reply() -> dict[str, Any]:
+    return {
+        "operationId": "reply",
+        "summary": "By how much the common values of a moving mean moved once",
+        "parameters": [
+            {"name": "channel", "in": "path", "required": True, "schema": {"type": "string"}},
+            {"name": "version", "in": "path", "required": True, "schema": _NUMBER},
+        ],
+        "responses": {"200": {"description": "The reply", "content": _BODY}, **_refusals(400, 401, 403, 404, 429, 503)},
+    }
+
+
+def _schema(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _json(what: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": what, "content": {"application/json": {"schema": schema}}}
+
+
+def _refusals(*statuses: int) -> dict[str, Any]:
+    """What may be refused with each status, by code."""
+    codes = {status: [code for code, of in STATUS.items() if of == status] for status in statuses}
+    codes[400] = [*codes.get(400, ()), *CODES]
+    return {str(status): _json(", ".join(codes[status]), _schema("Refusal")) for status in statuses}
+
+
+def _refusal() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["code", "message"],
+        "properties": {
+            "code": {"type": "string", "enum": sorted({*STATUS, *CODES})},
+            "message": {"type": "string"},
+            "field": {"type": "string"},
+        },
+    }
+
+
+def _receipt() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["round", "sha256", "taken", "refused"],
+        "properties": {
+            "round": _NUMBER,
+            "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+            "taken": {"type": "array", "items": {"type": "string"}},
+            "refused": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+    }
+
+
+def _federation() -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": ["protocol", "charter", "member", "revision", "round", "versions"],
+        "properties": {
+            "protocol": {"type": "integer"},
+            "charter": {"type": "string", "description": "TOML"},
+            "member": {"type": "object"},
+            "revision": {"type": "integer"},
+            "round": {"type": "integer"},
+            "versions": {"type": "object"},
+            "expected": {"type": "integer"},
+            "waiting": {"type": "object"},
+        },
+    }

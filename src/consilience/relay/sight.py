@@ -1,0 +1,74 @@
+"""How a federation stands at one moment: sums, who is in the pools, common values; unchanged once readers see it."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from consilience.channels import MovingMean, RunningMean
+
+
+@dataclass
+class Sight:
+    """What readers see. A writer changes a draft of it, and readers see that when it is on disk."""
+
+    revision: int = 0
+    """Counts all changes."""
+    newest: int = -1
+    """The newest round that any member has put."""
+    expected: int = 0
+    """How many members are waited for: invited, not revoked, not away."""
+    standing: dict[str, RunningMean] = field(default_factory=dict)
+    moving: dict[str, MovingMean] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Contributions to each moving mean since it closed last."""
+    present: dict[str, np.ndarray] = field(default_factory=dict)
+    """Who has which entries in a pool, (members, keep)."""
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+    """What they weigh, (members, keep, *rows), where a pool is drawn by row."""
+    changed: dict[str, int] = field(default_factory=dict)
+    """The revision of each channel's last change."""
+
+    def draft(self) -> Sight:
+        """The same, to be changed: what a channel's change would write into is copied when it is changed."""
+        mine = copy(self)
+        mine.standing, mine.moving, mine.waiting = dict(self.standing), dict(self.moving), dict(self.waiting)
+        mine.present, mine.weights, mine.changed = dict(self.present), dict(self.weights), dict(self.changed)
+        return mine
+
+    def running(self, channel: str) -> RunningMean:
+        """A running mean of this draft alone: its sums are replaced and never written into."""
+        self.standing[channel] = copy(self.standing[channel])
+        return self.standing[channel]
+
+    def common(self, channel: str) -> MovingMean:
+        """A moving mean of this draft alone."""
+        mine = copy(self.moving[channel])
+        mine.common, mine.errors, mine.reply = dict(mine.common), dict(mine.errors), {}
+        self.moving[channel] = mine
+        return mine
+
+    def place(self, channel: str, number: int, entries: int, weights: np.ndarray | None = None) -> None:
+        """Say that a member has so many entries in a pool, and what they weigh by row."""
+        self.present[channel] = present = _roomy(self.present[channel], number)
+        present[number] = np.arange(present.shape[1]) < entries
+        if channel in self.weights:
+            self.weights[channel] = kept = _roomy(self.weights[channel], number)
+            kept[number] = 0
+            if weights is not None:
+                kept[number, :entries] = weights
+
+    def changes(self, channel: str) -> None:
+        """Count a change of a channel."""
+        self.revision += 1
+        self.changed[channel] = self.revision
+
+
+def _roomy(array: np.ndarray, number: int) -> np.ndarray:
+    """A copy with room for that member."""
+    missing = number + 1 - len(array)
+    if missing <= 0:
+        return array.copy()
+    return np.concatenate([array, np.zeros((max(missing, len(array) // 4), *array.shape[1:]), dtype=array.dtype)])

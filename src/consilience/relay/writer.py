@@ -1,0 +1,244 @@
+"""The one writer of a store: takes what came, brings it to disk together, and only then says that it is there."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from consilience.errors import ConsilienceError
+from consilience.relay.hall import Hall
+from consilience.relay.refusal import Refusal
+from consilience.relay.sight import Sight
+from consilience.relay.store import Store, is_full
+
+_TOGETHER = 128  # uploads in one commit
+_LOOK = 0.5  # seconds between looks at what others have written
+log = logging.getLogger("consilience.relay")
+
+
+@dataclass
+class Putting:
+    """An upload on its way to the disk."""
+
+    member: int
+    round: int
+    put: str
+    body: bytes
+    receipt: Future[str] = field(default_factory=Future)
+
+
+Drafts = dict[int, Sight]
+
+
+class Writer:
+    """A thread with the store's only writing connection.
+
+    on_news: told the number of a federation whose answers have changed, from this thread. clock: seconds that never go
+    back; deadlines are measured with it, so that setting the machine's time changes nothing.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        on_news: Callable[[int], None] = lambda federation: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store, self.clock, self.on_news = Store(path), clock, on_news
+        self.halls: dict[int, Hall] = {}
+        self.full = False
+        self._waits: queue.Queue[Putting | None] = queue.Queue(maxsize=4096)
+        self._since: dict[tuple[int, str], float] = {}  # when the first contribution since a close came
+        self._touched = -1
+        self._corrections: list[tuple[int, dict[str, dict[str, np.ndarray]]]] = []
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._recounting = threading.Thread(target=self._recount, name="recount", daemon=True)
+        for number, *_ in self.store.federations():
+            self.halls[number] = Hall(self.store, number)
+
+    def start(self) -> None:
+        """Begin to write; sums are recounted beside it."""
+        self._thread.start()
+        self._recounting.start()
+
+    def stop(self) -> None:
+        """Bring what waits to disk, and end."""
+        self._stopping.set()
+        self._waits.put(None)
+        self._thread.join(timeout=8)
+        self._recounting.join(timeout=2)
+        self.store.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it writes."""
+        return self._thread.is_alive()
+
+    def put(self, putting: Putting) -> Future[str]:
+        """Hand an upload over; its receipt comes when it is on disk."""
+        if self._stopping.is_set():
+            raise Refusal("stopping", "the relay is about to stop; try again in a moment", retry_after=5)
+        try:
+            self._waits.put_nowait(putting)
+        except queue.Full:
+            raise Refusal(
+                "stopping", "more waits to be written than the relay takes; try again", retry_after=5
+            ) from None
+        return putting.receipt
+
+    # -- the thread ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not (self._stopping.is_set() and self._waits.empty()):
+            batch = self._next()
+            try:
+                self._write(batch)
+            except Exception as error:  # nothing may end the only writer
+                log.exception("the writer stumbled")
+                self._touched = -1
+                for putting in batch:
+                    if not putting.receipt.done():
+                        putting.receipt.set_exception(error)
+
+    def _next(self) -> list[Putting]:
+        """What has come, up to so many; nothing where it is time to look around."""
+        batch: list[Putting] = []
+        try:
+            came = self._waits.get(timeout=_LOOK)
+            while came is not None:
+                batch.append(came)
+                if len(batch) == _TOGETHER:
+                    break
+                came = self._waits.get_nowait()
+        except queue.Empty:
+            pass
+        return batch
+
+    def _write(self, batch: list[Putting]) -> None:
+        """Everything of a batch in one commit: all of it is on disk before anybody hears of any."""
+        looked = self.store.touched
+        if not batch and looked == self._touched and not self._corrections and not self._overdue():
+            return
+        drafts: Drafts = {}
+        answers: list[tuple[Putting, str | Exception]] = []
+        try:
+            with self.store.writing():
+                self._touched, renewed = looked, looked != self._touched
+                if renewed:
+                    self._look_around(drafts)
+                self._correct(drafts)
+                answers = [(putting, self._taken(putting, drafts)) for putting in batch]
+                self._close_overdue(drafts)
+                for number, draft in drafts.items():
+                    self.halls[number].keep(self.store, draft)
+        except sqlite3.Error as error:
+            self._failed(batch, error)
+            return
+        self.full = False
+        for number, draft in drafts.items():
+            changed = draft.revision > self.halls[number].sight.revision
+            self.halls[number].sight = draft
+            self._note_waiting(number, draft)
+            if changed:
+                self.on_news(number)
+        for putting, answer in answers:
+            if isinstance(answer, Exception):
+                putting.receipt.set_exception(answer)
+            else:
+                putting.receipt.set_result(answer)
+
+    def _failed(self, batch: list[Putting], error: sqlite3.Error) -> None:
+        """Nothing was written: say so to all who waited."""
+        self._touched = -1
+        self.full = is_full(error)
+        log.error("nothing of %d uploads was kept: %s", len(batch), error)
+        said = "the relay's disk is full; nothing was kept. It takes uploads again when there is room"
+        if not self.full:
+            said = "the relay's store cannot be written now; nothing was kept"
+        for putting in batch:
+            putting.receipt.set_exception(Refusal("disk-full", said, retry_after=30))
+
+    def _draft(self, number: int, drafts: Drafts) -> Sight:
+        if number not in drafts:
+            drafts[number] = self.halls[number].sight.draft()
+        return drafts[number]
+
+    def _taken(self, putting: Putting, drafts: Drafts) -> str | Exception:
+        """The receipt of an upload, or why it is refused; a refused one leaves no trace."""
+        member = self.store.member(putting.member)
+        if member is None or member.revoked:
+            return Refusal("revoked", "this token was revoked")
+        if member.federation not in self.halls:
+            self.halls[member.federation] = Hall(self.store, member.federation)
+        hall, draft = self.halls[member.federation], self._draft(member.federation, drafts)
+        try:
+            return hall.take(self.store, draft, member, putting.round, putting.put, putting.body)
+        except ConsilienceError as error:
+            return error
+
+    def _look_around(self, drafts: Drafts) -> None:
+        """Others have written: see who was invited, and take out what revoked members left."""
+        for number, *_ in self.store.federations():
+            if number not in self.halls:
+                self.halls[number] = Hall(self.store, number)
+            hall, draft = self.halls[number], self._draft(number, drafts)
+            hall.meet(self.store, draft)
+            for gone in self.store.revoked(number):
+                hall.withdraw(self.store, draft, gone)
+            for name in hall.moving:
+                if draft.waiting[name]:
+                    hall.shut_if_ready(self.store, draft, name)
+
+    # -- deadlines -----------------------------------------------------------------------------------------------------
+
+    def _note_waiting(self, number: int, sight: Sight) -> None:
+        for name, waiting in sight.waiting.items():
+            if waiting:
+                self._since.setdefault((number, name), self.clock())
+            else:
+                self._since.pop((number, name), None)
+
+    def _overdue(self) -> list[tuple[int, str]]:
+        now = self.clock()
+        return [
+            (number, name)
+            for (number, name), since in self._since.items()
+            if now - since >= self.halls[number].charter.rules.deadline
+            and self.halls[number].sight.waiting[name] >= self.halls[number].charter.rules.least
+        ]
+
+    def _close_overdue(self, drafts: Drafts) -> None:
+        for number, name in self._overdue():
+            draft = self._draft(number, drafts)
+            if draft.waiting[name] and self.halls[number].overdue(self.store, draft, name):
+                log.info("%s: %s closed at its deadline", self.halls[number].charter.name, name)
+
+    # -- recounting ----------------------------------------------------------------------------------------------------
+
+    def _recount(self) -> None:
+        """Count all sums again, beside the work; what is off is handed to the writer."""
+        store = Store(self.store.path)
+        try:
+            for number, hall in list(self.halls.items()):
+                if self._stopping.is_set():
+                    return
+                wrong = hall.recount(store)
+                if wrong:
+                    log.warning("%s: sums of %s were off, and are corrected", hall.charter.name, ", ".join(wrong))
+                    self._corrections.append((number, wrong))
+        finally:
+            store.close()
+
+    def _correct(self, drafts: Drafts) -> None:
+        while self._corrections:
+            number, wrong = self._corrections.pop()
+            self.halls[number].correct(self._draft(number, drafts), wrong)
