@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from safetensors.numpy import load, save
 
 from consilience import wire
 from consilience.encodings import BIT, FLOAT16, FLOAT32, INT8, INT32, Bit, Encoding
@@ -20,6 +22,7 @@ from consilience.errors import WireError
 from consilience.schema import Channel, Field, Mean, Pool, Tensor
 
 Values = np.ndarray[Any, Any]
+LARGEST = float(np.finfo(np.float32).max)
 LOSSY = [FLOAT16, INT8, BIT, Bit(unit=0.5)]
 
 
@@ -141,42 +144,50 @@ def test_wire_does_without_torch() -> None:
 
 
 def test_public_names() -> None:
-    assert wire.__all__ == ["decode", "encode", "size"]
+    assert wire.__all__ == ["CODES", "Codec", "decode", "encode", "size"]
 
 
 # What encode refuses
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "code", "said"),
     [
-        (Field((2,)), floats(0, np.nan), r"'x' at \(1,\) is nan"),
-        (Field((1, 2)), floats([-np.inf, 0]), r"'x' at \(0, 0\) is -inf"),
-        (Field((1,)), np.asarray([1e300]), r"'x' at \(0,\) is 1e\+300; a finite float32"),
-        (Field((), high=2.0), np.float32(3), r"'x' at \(\) is 3.0; allowed is -inf to 2.0"),
-        (Field((2,), BIT, low=-1), floats(0, -2), r"'x' at \(1,\) is -2.0; allowed is -1 to inf"),
-        (Field((2,), INT32, low=0), np.asarray([0, -1]), r"'x' at \(1,\) is -1; allowed is 0 to inf"),
-        (Field((1,), INT32), floats(0.5), r"'x' at \(0,\) is 0.5; a whole number of 32 bits"),
-        (Field((1,), INT32), floats(np.nan), r"'x' at \(0,\) is nan; a whole number"),
-        (Field((1,), INT32), np.asarray([2**31]), r"'x' at \(0,\) is 2147483648; a whole number"),
-        (Field((2,)), floats(1, 2, 3), r"'x' has shape \(3,\); the schema asks for \(2,\)"),
-        (Field((1,)), [1.0], "'x' is of type list; a NumPy array"),
-        (Field((1,)), np.asarray([1j]), "'x' is of type complex128"),
-        (Field((1,)), np.asarray([True]), "'x' is of type bool"),
-        (Field((1, 1), INT8), floats([np.finfo(np.float32).max]), r"'x.scale' at \(0,\) is 2.6\d+e\+36"),
-        (Field((1,), Encoding("morse", 5)), floats(1), "'x' has encoding 'morse'; known: float32, int32"),
+        (Field((2,)), floats(0, np.nan), "not-finite", r"'x' at \(1,\) is nan"),
+        (Field((1, 2)), floats([-np.inf, 0]), "not-finite", r"'x' at \(0, 0\) is -inf"),
+        (Field((1,)), np.asarray([1e300]), "not-finite", r"'x' at \(0,\) is 1e\+300; a finite float32"),
+        (Field((), high=2.0), np.float32(3), "out-of-bounds", r"'x' at \(\) is 3.0; allowed is -inf to 2.0"),
+        (Field((2,), BIT, low=-1), floats(0, -2), "out-of-bounds", r"'x' at \(1,\) is -2.0; allowed is -1 to inf"),
+        (Field((2,), INT32, low=0), np.asarray([0, -1]), "out-of-bounds", r"'x' at \(1,\) is -1; allowed is 0 to inf"),
+        (Field((1,), INT32), floats(0.5), "wrong-type", r"'x' at \(0,\) is 0.5; a whole number of 32 bits"),
+        (Field((1,), INT32), floats(np.nan), "not-finite", r"'x' at \(0,\) is nan; a whole number"),
+        (Field((1,), INT32), np.asarray([2**31]), "out-of-bounds", r"'x' at \(0,\) is 2147483648; a whole number"),
+        (Field((2,)), floats(1, 2, 3), "wrong-layout", r"'x' has shape \(3,\); the schema asks for \(2,\)"),
+        (Field((1,)), [1.0], "wrong-type", "'x' is of type list; a NumPy array"),
+        (Field((1,)), np.asarray([1j]), "wrong-type", "'x' is of type complex128"),
+        (Field((1,)), np.asarray([True]), "wrong-type", "'x' is of type bool"),
+        (Field((1, 1), INT8), floats([LARGEST]), "bad-scale", r"'x.scale' at \(0,\) is 2.6\d+e\+36"),
+        (
+            Field((1,), Encoding("morse", 5)),
+            floats(1),
+            "wrong-layout",
+            "'x' has encoding 'morse'; known: float32, int32",
+        ),
     ],
 )
-def test_encode_refuses(field: Field, value: Values, said: str) -> None:
-    with pytest.raises(WireError, match=said):
+def test_encode_refuses(field: Field, value: Values, code: str, said: str) -> None:
+    with pytest.raises(WireError, match=said) as caught:
         wire.encode({"x": field}, {"x": value})
+    assert (caught.value.code, caught.value.field) == (code, "x.scale" if code == "bad-scale" else "x")
 
 
 def test_encode_refuses_missing_and_unknown_names() -> None:
-    with pytest.raises(WireError, match=r"missing \['a'\], unknown \['b'\]; declared are \['a'\]"):
+    with pytest.raises(WireError, match=r"missing \['a'\], unknown \['b'\]; declared are \['a'\]") as caught:
         wire.encode({"a": Field((1,))}, {"b": floats(1)})
-    with pytest.raises(WireError, match="unknown"):
+    assert (caught.value.code, caught.value.field) == ("undeclared-name", "a")
+    with pytest.raises(WireError, match="unknown") as caught:
         wire.encode({}, {"b": floats(1)})
+    assert (caught.value.code, caught.value.field) == ("undeclared-name", "b")
 
 
 @pytest.mark.parametrize(
@@ -191,8 +202,20 @@ def test_encode_refuses_missing_and_unknown_names() -> None:
 def test_names_that_clash_are_refused(message: dict[str, Field]) -> None:
     with pytest.raises(WireError, match="is taken"):
         wire.encode(message, {name: floats(1) for name in message})
-    with pytest.raises(WireError, match="is taken"):
+    with pytest.raises(WireError, match="is taken") as caught:
         wire.size(message)
+    assert (caught.value.code, caught.value.field) == ("duplicate-name", next(iter(message)))
+
+
+def test_a_refusal_travels_between_processes() -> None:
+    error = WireError("too long", code="wrong-length", field="p.mean")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (
+        (str(copy), copy.code, copy.field)
+        == (str(error), error.code, error.field)
+        == ("too long", error.code, "p.mean")
+    )
+    assert (WireError("what").code, WireError("what").field) == ("malformed", "")
 
 
 # Bounds
@@ -206,7 +229,7 @@ def test_values_at_the_bounds_arrive(encoding: Encoding) -> None:
 
 
 @pytest.mark.parametrize("encoding", [FLOAT32, *LOSSY], ids=str)
-@pytest.mark.parametrize("bound", [0.0, 1e-45, 1e-40, 1e5, 1e38, float(np.finfo(np.float32).max), 1e300])
+@pytest.mark.parametrize("bound", [0.0, 1e-45, 1e-40, 1e5, 1e38, LARGEST, 1e300])
 def test_bounds_may_be_extreme(encoding: Encoding, bound: float) -> None:
     field = Field((1,), encoding, low=-bound, high=bound)
     x = floats(min(bound, 3e38))
@@ -267,6 +290,75 @@ def test_a_negative_sign_is_refused_where_nothing_is_negative() -> None:
             wire.decode({"x": Field((2,), encoding, low=0)}, body)
 
 
+# One codec for many bodies
+
+COUNTED = {
+    "p.mean": Field((2, 3), low=-9, high=9),
+    "p.count": Field((2,), INT32, low=0),
+    "q.half": Field((3,), FLOAT16),
+    "q.byte": Field((2, 2), INT8),
+    "w.a": Field((3,), BIT, low=-9, high=9),
+    "w.b": Field((2, 5), BIT),
+}
+
+
+def counted(seed: int) -> dict[str, Values]:
+    random = np.random.default_rng(seed)
+    return {name: np.round(random.uniform(0, 9, field.shape)) for name, field in COUNTED.items()}
+
+
+def test_a_codec_is_used_again_and_again() -> None:
+    codec = wire.Codec(COUNTED)
+    assert codec.size == wire.size(COUNTED)
+    for seed in range(3):
+        body = codec.encode(counted(seed))
+        assert body == wire.encode(COUNTED, counted(seed))
+        expected = wire.decode(COUNTED, body)
+        for seen in (codec.decode(body), codec.read(body), codec.decode(memoryview(b"x" + body)[1:])):
+            assert {name: x.tobytes() for name, x in seen.items()} == {
+                name: x.tobytes() for name, x in expected.items()
+            }
+
+
+def test_a_codec_is_not_changed_with_its_message() -> None:
+    message = {"x": Field((1,))}
+    codec = wire.Codec(message)
+    message["y"] = Field((1,))
+    assert codec.decode(codec.encode({"x": floats(7)})) == {"x": 7}
+
+
+def test_some_tensors_are_given_and_all_are_judged() -> None:
+    codec = wire.Codec(COUNTED)
+    body = codec.encode(counted(0))
+    whole = codec.decode(body)
+    for only in ([], ["p.count"], {"w.b", "p.mean"}, ["q.byte", "q.half", "other"], whole.keys()):
+        for seen in (codec.decode(body, only), codec.read(body, only)):
+            assert list(seen) == [name for name in COUNTED if name in only]
+            assert all(x.tobytes() == whole[name].tobytes() for name, x in seen.items())
+    start = 8 + int.from_bytes(body[:8], "little")
+    broken = body[:start] + floats(np.nan).tobytes() + body[start + 4 :]
+    with pytest.raises(WireError, match=r"'p.mean' at \(0, 0\) is nan"):
+        codec.decode(broken, only=["p.count"])
+
+
+def test_read_takes_a_body_at_its_word() -> None:
+    codec = wire.Codec({"x": Field((2,), low=0), "n": Field((1,), INT32, low=0)})
+    body = codec.encode({"x": floats(1, 2), "n": np.asarray([3])})
+    forged = bytes(body[:-12]) + floats(-1, np.inf).tobytes() + np.int32(-5).tobytes()
+    assert {name: x.tolist() for name, x in codec.read(forged).items()} == {"x": [-1, np.inf], "n": [-5]}
+
+
+def test_arrays_of_bytes_are_views() -> None:
+    codec = wire.Codec({"x": Field((2,))})
+    body = codec.encode({"x": floats(1, 2)})
+    assert not codec.decode(body)["x"].flags.writeable
+    own = bytearray(body)
+    codec.decode(own)["x"][0] = 7
+    assert codec.read(own)["x"].tolist() == [7, 2]
+    wire.decode(codec.message, own)["x"][0] = 9  # a copy of one's own
+    assert codec.read(own)["x"].tolist() == [7, 2]
+
+
 # Over random schemas
 
 SHAPES = st.one_of(st.just(()), array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4))
@@ -301,8 +393,13 @@ def test_round_trip_is_quantise_bit_for_bit(case: tuple[dict[str, Field], dict[s
     body = wire.encode(message, tensors)
     assert wire.size(message) == len(body)
     assert wire.encode(message, dict(reversed(tensors.items()))) == body
+    if message:
+        assert save(load(body)) == body  # to the byte what safetensors itself writes
     seen = wire.decode(message, body)
     assert list(seen) == list(message)
+    assert {name: x.tobytes() for name, x in wire.Codec(message).read(body).items()} == {
+        name: x.tobytes() for name, x in seen.items()
+    }
     for name, field in message.items():
         expected = np.asarray(field.encoding.quantise(tensors[name]))
         assert (seen[name].dtype, seen[name].shape) == (expected.dtype, field.shape)

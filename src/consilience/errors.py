@@ -49,7 +49,15 @@ class DataError(ConsilienceError):
 
 
 class WireError(ConsilienceError):
-    """A message that breaks its schema; nothing of it was used."""
+    """A message that breaks its schema; nothing of it was used.
+
+    `code` says what is wrong in a word that programs can compare (`wire.CODES` lists those of a body), and `field`
+    which tensor is at fault, where it is one.
+    """
+
+    def __init__(self, message: str, *, code: str = "malformed", field: str = "") -> None:
+        super().__init__(message)
+        self.code, self.field = code, field
 
 
 class ChannelError(ConsilienceError):

@@ -51,6 +51,9 @@ def judged(body: bytes) -> WireError | None:
         seen = wire.decode(MESSAGE, body)
     except WireError as error:
         assert len(str(error)) < 1500
+        assert error.code in wire.CODES
+        assert len(error.field) < 110
+        assert error.field.isprintable()
         return error
     for name, field in MESSAGE.items():
         x = seen[name]
@@ -60,9 +63,12 @@ def judged(body: bytes) -> WireError | None:
     return None
 
 
-def refused(body: bytes, said: str) -> None:
-    with pytest.raises(WireError, match=said):
+def refused(body: bytes, said: str, code: str | None = None, field: str = "") -> None:
+    """Decode; the refusal must say so, and where a code is given, carry it and the field."""
+    with pytest.raises(WireError, match=said) as caught:
         wire.decode(MESSAGE, body)
+    assert caught.value.code in wire.CODES
+    assert code is None or (caught.value.code, caught.value.field) == (code, field)
 
 
 def with_text(text: str | bytes) -> bytes:
@@ -87,7 +93,8 @@ def with_value(name: str, place: int, value: bytes) -> bytes:
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, START, len(BODY) - 1, len(BODY) + 1, 2 * len(BODY)])
 def test_another_length_is_refused(length: int) -> None:
-    refused((BODY * 2)[:length], rf"body of {length} bytes was received; this message takes exactly {len(BODY)}")
+    said = rf"body of {length} bytes was received; this message takes exactly {len(BODY)}"
+    refused((BODY * 2)[:length], said, "wrong-length")
 
 
 def test_every_truncation_is_refused() -> None:
@@ -96,7 +103,8 @@ def test_every_truncation_is_refused() -> None:
 
 @pytest.mark.parametrize("claim", [0, 1, START - 9, START - 7, len(BODY), 2**31, 2**63, 2**64 - 1])
 def test_another_header_length_is_refused(claim: int) -> None:
-    refused(claim.to_bytes(8, "little") + BODY[8:], f"header claims {claim} bytes; this message's has exactly")
+    said = f"header claims {claim} bytes; this message's has exactly"
+    refused(claim.to_bytes(8, "little") + BODY[8:], said, "malformed-header")
 
 
 # Headers
@@ -122,7 +130,9 @@ def test_another_header_length_is_refused(claim: int) -> None:
     ],
 )
 def test_another_header_is_refused(text: str | bytes, said: str) -> None:
-    refused(with_text(text), said)
+    names = ("undeclared-name", "bits")  # the first of those that are missing
+    codes = {"missing": names, "unknown": names, "key 'a' twice": ("duplicate-name", "a")}
+    refused(with_text(text), said, *codes.get(said, ("malformed-header",)))
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '{"c.t0":{"shape":['])
@@ -160,8 +170,6 @@ def changed(name: str, key: str, value: Any) -> Header:
         ("p.mean", "shape", [6]),
         ("p.mean", "shape", [-3, 2]),
         ("p.mean", "shape", 6),
-        ("p.mean", "shape", [3, 2.0]),  # equal to 2, but no whole number
-        ("p.mean", "data_offsets", [False, 24]),  # equal to 0, but no number
         ("bits", "shape", [10**6]),
         ("p.mean", "data_offsets", [0, 25]),
         ("p.mean", "data_offsets", [-1, 23]),
@@ -174,25 +182,47 @@ def changed(name: str, key: str, value: Any) -> Header:
     ],
 )
 def test_a_tensor_stored_otherwise_is_refused(name: str, key: str, value: Any) -> None:
-    refused(with_text(compact(changed(name, key, value))), "is stored as|cannot be read")
+    refused(with_text(compact(changed(name, key, value))), "is stored as", "wrong-layout", name)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("shape", [3, 2.0]),  # equal to 2, but no whole number
+        ("data_offsets", [False, 24]),  # equal to 0, but no number
+    ],
+)
+def test_what_only_equals_a_whole_number_is_refused(key: str, value: Any) -> None:
+    refused(with_text(compact(changed("p.mean", key, value))), "cannot be read", "malformed-header")
 
 
 def test_offsets_may_not_be_swapped_or_shared() -> None:
     first, second = HEADER["p.mean"], HEADER["p.mean.other"]
     refused(with_text(compact({**HEADER, "p.mean": second, "p.mean.other": first})), "'p.mean' is stored as")
-    refused(with_text(compact({**HEADER, "p.mean.other": first})), "'p.mean.other' is stored as")
+    shared = with_text(compact({**HEADER, "p.mean.other": first}))
+    refused(shared, "'p.mean.other' is stored as", "wrong-layout", "p.mean.other")
 
 
 def test_a_name_twice_is_refused() -> None:
     text = compact(HEADER)
-    refused(with_text(text.replace('"q.half"', '"q.byte"')), "key 'q.byte' twice")
+    refused(with_text(text.replace('"q.half"', '"q.byte"')), "key 'q.byte' twice", "duplicate-name", "q.byte")
     refused(with_text(text.replace('"shape"', '"dtype"', 1)), "key 'dtype' twice")
 
 
 def test_names_missing_unknown_or_renamed_are_refused() -> None:
     text = compact(HEADER)
-    refused(with_text(text.replace('"q.half"', '"q.hafl"')), r"missing \['q.half'\], unknown \['q.hafl'\]")
-    refused(with_text(compact({k: v for k, v in HEADER.items() if k != "bits"})), r"missing \['bits'\], unknown \[\]")
+    renamed = with_text(text.replace('"q.half"', '"q.hafl"'))
+    refused(renamed, r"missing \['q.half'\], unknown \['q.hafl'\]", "undeclared-name", "q.half")
+    fewer = with_text(compact({k: v for k, v in HEADER.items() if k != "bits"}))
+    refused(fewer, r"missing \['bits'\], unknown \[\]", "undeclared-name", "bits")
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [("z", "z"), ("\n", r"'\n'"), ("\ud800", r"'\ud800'"), ("z" * 120, "'" + "z" * 47 + "..." + "z" * 48 + "'")],
+)
+def test_a_name_somebody_made_up_is_told_back_short_and_printable(name: str, field: str) -> None:
+    refused(with_text(compact({**dict.fromkeys(HEADER, 1), name: 1})), "unknown", "undeclared-name", field)
 
 
 def test_metadata_is_refused() -> None:
@@ -204,7 +234,9 @@ def test_metadata_is_refused() -> None:
 
 
 def test_the_order_of_keys_is_free() -> None:
-    assert judged(with_text(compact(dict(reversed(HEADER.items()))))) is None
+    body = with_text(compact(dict(reversed(HEADER.items()))))
+    assert judged(body) is None
+    assert all(x.tobytes() == SEEN[name].tobytes() for name, x in wire.Codec(MESSAGE).read(body).items())
 
 
 # Values
@@ -223,7 +255,8 @@ NANS = [np.nan, np.inf, -np.inf]
     ],
 )
 def test_no_number_is_refused(name: str, dtype: Any, place: int, index: str, value: float) -> None:
-    refused(with_value(name, place, dtype(value).tobytes()), rf"'{name}' at {index} is {value}")
+    code = "bad-scale" if "scale" in name else "not-finite"
+    refused(with_value(name, place, dtype(value).tobytes()), rf"'{name}' at {index} is {value}", code, name)
 
 
 def test_signalling_nans_are_refused_without_a_warning() -> None:
@@ -252,7 +285,9 @@ def test_signalling_nans_are_refused_without_a_warning() -> None:
     ],
 )
 def test_values_outside_the_schema_are_refused(name: str, place: int, value: Any, said: str) -> None:
-    refused(with_value(name, place, value.tobytes()), said)
+    field = said.split("'")[1]
+    code = "padding" if field == "bits" else "bad-scale" if "scale" in field else "out-of-bounds"
+    refused(with_value(name, place, value.tobytes()), said, code, field)
 
 
 # Mutations
