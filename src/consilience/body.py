@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from consilience import schema
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.exchanges.base import Exchange
+from consilience.exchanges.base import Contribution, Exchange
 from consilience.exchanges.weights import part_of
 from consilience.layout import Layout
 from consilience.method import Role
@@ -239,6 +239,25 @@ def _holders(
 def keeps_error(channel: schema.Channel, tensor: schema.Tensor) -> bool:
     """Whether a learner remembers what the encoding rounded away: for coarse encodings of changes, not of means."""
     return isinstance(channel, schema.Mean) and channel.moving and tensor.up.feedback
+
+
+def as_sent(
+    channel: schema.Channel, put: Contribution, errors: Mapping[str, Tensor]
+) -> tuple[Contribution, dict[str, Tensor]]:
+    """What the relay will see of a contribution, and what the encodings will then have rounded away.
+
+    errors: what they rounded away so far, by tensor, which is added first.
+    """
+    seen, after = {}, {}
+    for name, tensor in channel.tensors.items():
+        value = put.tensors[name]
+        if not keeps_error(channel, tensor):
+            seen[name] = channel.encoding(name, "up").quantise(value)
+            continue
+        wanted = value + errors[name]
+        seen[name] = tensor.up.quantise(wanted)
+        after[name] = wanted - seen[name]
+    return Contribution(seen, put.weight), after
 
 
 def _refuse_overlap(channels: Mapping[str, schema.Channel]) -> None:

@@ -6,6 +6,8 @@ ConsilienceError
 ├── DataError               a data file that is missing, damaged or not what it claims
 ├── WireError               a message that breaks its schema
 ├── ChannelError            a contribution a channel cannot take
+├── RelayError              what a relay refuses
+│   └── Unreachable         a relay that does not answer now, and may later
 ├── TrainingError           a loss that is no number
 ├── CheckpointError         a checkpoint that is damaged or belongs to another run
 └── StorageError            a disk that is full or a folder that cannot be written
@@ -62,6 +64,25 @@ class WireError(ConsilienceError):
 
 class ChannelError(ConsilienceError):
     """A contribution that a channel cannot take."""
+
+
+class RelayError(ConsilienceError):
+    """What a relay refuses, by its code; trying again the same way will not help."""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unreachable(RelayError):
+    """A relay that does not answer now, and may later: after so many seconds, where it said.
+
+    doubtful: the request had left, and may have arrived.
+    """
+
+    def __init__(self, message: str, *, retry_after: float = 0.0, doubtful: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after, self.doubtful = retry_after, doubtful
 
 
 class TrainingError(ConsilienceError):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from consilience.body import Blueprint, Body, Row, keeps_error
+from consilience.body import Blueprint, Body, Row, as_sent
 from consilience.exchanges.base import Contribution, Exchange, Received, View
 from consilience.exchanges.classwise import one_hot
 from consilience.exchanges.weights import part_of
@@ -228,17 +228,12 @@ class Learner(Body):
 
     def _encoded(self, exchange: Exchange, put: Contribution) -> Contribution:
         """What the relay will see: quantised, with what was rounded away last time added first."""
-        channel, seen = self.channels[exchange.name], {}
-        for name, tensor in channel.tensors.items():
-            value = put.tensors[name]
-            if not keeps_error(channel, tensor):
-                seen[name] = channel.encoding(name, "up").quantise(value)
-                continue
-            error = self.row[f"error.{exchange.name}.{name}"]
-            wanted = value + error
-            seen[name] = tensor.up.quantise(wanted)
-            error.copy_(wanted - seen[name])
-        return Contribution(seen, put.weight)
+        channel, prefix = self.channels[exchange.name], f"error.{exchange.name}."
+        errors = {k[len(prefix) :]: error for k, error in self.row.items() if k.startswith(prefix)}
+        sent, after = as_sent(channel, put, errors)
+        for name, error in after.items():
+            errors[name].copy_(error)
+        return sent
 
     @torch.no_grad()
     def receive(self, received: Mapping[str, Received]) -> None:

@@ -67,6 +67,8 @@ class Relay:
             yield
         finally:
             self._stopping.set()
+            for federation in list(self._news):
+                self._wake(federation)
             await asyncio.to_thread(self.writer.stop)
             self.store.close()
 
@@ -81,9 +83,11 @@ class Relay:
             Route("/v1/channels/{channel}/replies/{version}", self._guarded(self.reply)),
             Route("/v1/events", self._guarded(self.events)),
         ]
-        return Starlette(
+        app = Starlette(
             routes=routes, lifespan=self.lifespan, exception_handlers={HTTPException: _unknown, Exception: _stumbled}
         )
+        app.router.redirect_slashes = False  # a redirection would name whatever host the asker named
+        return app
 
     # -- who asks ------------------------------------------------------------------------------------------------------
 
@@ -102,7 +106,7 @@ class Relay:
 
     def _member(self, request: Request) -> Member:
         """Whose token it is: looked up each time, so that a revoked one opens nothing from then on."""
-        token = tokens.read(request.headers.get("authorization"))
+        token = tokens.read(_one_header(request, "authorization"))
         member = self.store.member(token.member)
         if not tokens.same(token, member.token if member else b"") or member is None:
             raise Refusal("wrong-token", "this token is not known here")
@@ -120,8 +124,9 @@ class Relay:
 
     async def health(self, request: Request) -> Response:
         """Whether it writes."""
-        well = self.writer.alive and not self.writer.full
-        said = "ok" if well else ("disk full" if self.writer.alive else "stopping")
+        well = self.writer.alive and not self.writer.failing
+        trouble = "disk full" if self.writer.full else "cannot write"
+        said = "ok" if well else (trouble if self.writer.alive else "stopping")
         return JSONResponse({"status": said, "protocol": PROTOCOL}, status_code=200 if well else 503)
 
     async def openapi(self, request: Request) -> Response:
@@ -151,7 +156,7 @@ class Relay:
     async def put(self, request: Request, member: Member, hall: Hall) -> Response:
         """One upload of a member for a round."""
         round_ = _number("round", request.path_params["round"])
-        put = request.headers.get(PUT)
+        put = _one_header(request, PUT)
         if put is None:
             raise Refusal("malformed-put", f"say what the body holds, in the header {PUT}", field=PUT)
         expected = hall.size(put)
@@ -183,6 +188,8 @@ class Relay:
         """A line each time something is new, and now and then a sign of life."""
         if self._streams.get(member.id, 0) >= _STREAMS:
             raise Refusal("over-quota", f"{_STREAMS} streams of events at once are allowed", retry_after=10)
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         return StreamingResponse(
             self._events(member, hall), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
         )
@@ -193,16 +200,19 @@ class Relay:
             while not self._stopping.is_set():
                 news = self._news.setdefault(hall.id, asyncio.Event())
                 yield f"event: news\ndata: {json.dumps(_standing(hall))}\n\n"
-                while not self._stopping.is_set() and not await _within(_BEAT, news):
-                    if self._revoked(member):
+                while not await _within(_BEAT, news):
+                    if self._over(member):
                         return
                     yield ": still here\n\n"
-                if self._revoked(member):
+                if self._over(member):
                     return
         finally:
             self._streams[member.id] -= 1
 
-    def _revoked(self, member: Member) -> bool:
+    def _over(self, member: Member) -> bool:
+        """Whether there is nothing more to tell a member: the relay stops, or its token was revoked."""
+        if self._stopping.is_set():
+            return True
         now = self.store.member(member.id)
         return now is None or bool(now.revoked)
 
@@ -223,6 +233,14 @@ def _standing(hall: Hall) -> dict[str, object]:
     return {"revision": sight.revision, "round": sight.newest, "versions": versions}
 
 
+def _one_header(request: Request, name: str) -> str | None:
+    """A header that is there once or not at all: of two, a relay and what stands before it may believe another each."""
+    said = request.headers.getlist(name)
+    if len(said) > 1:
+        raise Refusal("malformed-query", f"the header {name} is there {len(said)} times; send it once", field=name)
+    return said[0] if said else None
+
+
 async def _within(seconds: float, event: asyncio.Event) -> bool:
     try:
         async with asyncio.timeout(seconds):
@@ -235,7 +253,7 @@ async def _within(seconds: float, event: asyncio.Event) -> bool:
 async def _body(request: Request, largest: int, expected: int) -> bytes:
     """The body, read no further than a chunk beyond what may be."""
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > largest:
+    if declared.isdecimal() and (len(declared) > 19 or int(declared) > largest):
         raise Refusal("too-large", f"a body of {declared[:20]} bytes was declared; {largest} is the most here")
     body = bytearray()
     try:
@@ -258,11 +276,14 @@ def _question(request: Request, hall: Hall) -> Question:
     for key in query:
         if key not in ("round", "channel", "have", "draw", "turn"):
             raise Refusal("malformed-query", f"unknown parameter {key[:80]!r}", field=key[:80])
+    for key in ("round", "turn"):
+        if len(query.getlist(key)) > 1:
+            raise Refusal("malformed-query", f"{key} is there {len(query.getlist(key))} times; say it once", field=key)
     return Question(
         tuple(query.getlist("channel")) or tuple(hall.channels),
         _number("round", query.get("round", "0")),
-        dict(_pair("have", text) for text in query.getlist("have")),
-        dict(_pair("draw", text) for text in query.getlist("draw")),
+        _pairs("have", query.getlist("have")),
+        _pairs("draw", query.getlist("draw")),
         _number("turn", query.get("turn", "0")),
     )
 
@@ -273,9 +294,14 @@ def _number(what: str, text: str) -> int:
     return int(text)
 
 
-def _pair(what: str, text: str) -> tuple[str, int]:
-    name, _, number = text.partition(":")
-    return name, _number(what, number)
+def _pairs(what: str, texts: list[str]) -> dict[str, int]:
+    pairs: dict[str, int] = {}
+    for text in texts:
+        name, _, number = text.partition(":")
+        if name in pairs:
+            raise Refusal("malformed-query", f"{what} names {name[:80]!r} twice", field=what)
+        pairs[name] = _number(what, number)
+    return pairs
 
 
 def _refused(error: Refusal | WireError) -> Response:

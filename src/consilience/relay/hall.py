@@ -12,20 +12,21 @@ from functools import lru_cache
 import numpy as np
 
 from consilience import schema
-from consilience.channels import MovingMean, RunningMean, gathered, picked
+from consilience.channels import MovingMean, RunningMean, drawn, gathered
 from consilience.channels.answer import by_row
 from consilience.charter import Charter, read_charter, whole
 from consilience.errors import ConfigurationError
 from consilience.protocol import Part, Parts, digest, read, spell
 from consilience.relay.refusal import Refusal
 from consilience.relay.sight import Sight
-from consilience.relay.store import Entry, Member, Store, Upload
+from consilience.relay.store import Arrays, Entry, Member, Store, Upload
 from consilience.traffic import Traffic
 from consilience.wire import Codec
 
 _LIKE = np.zeros(0, dtype=np.float32)
 _ANYBODY = 2**31  # a moving mean at the relay takes whoever the store knows
 _LARGEST = 2**31 - 1
+_LARGER = 1e6  # what goes, against the sums it leaves behind: of those so many digits were rounded away beside it
 TOLERANCE = 1e-9
 """How far kept sums may be from recounted ones, as a share of the sum of magnitudes, before they are corrected."""
 
@@ -198,11 +199,12 @@ class Hall:
             store.set_away(self.id, [member.number], False)
             draft.expected += 1
         store.tidy(gone | {upload})
-        draft.newest = newest
+        renewed, draft.newest = newest > draft.newest, newest
         receipt = {"round": round_, "sha256": sha256, "taken": [n for n in parts if n not in stale], "refused": stale}
         said = json.dumps(receipt)
         store.keep_receipt(member.id, round_, sha256, len(body), said)
-        self._expire(store, draft)
+        if renewed:
+            self._expire(store, draft)
         for name in parts:
             if name in self.moving:
                 self.shut_if_ready(store, draft, name)
@@ -266,9 +268,19 @@ class Hall:
             fresh = {k: t[None] for k, t in tensors.items()}
             weights = _weights(fresh, self.channels[name], part.weight)
             stale, before = self._contribution(store, name, old)
-            draft.running(name).exchange(fresh, weights, stale, before)
+            self._exchange(draft, name, fresh, weights, stale, before)
         else:
             draft.place(name, number, part.entries or 0, tensors.get("count"))
+
+    def _exchange(
+        self, draft: Sight, name: str, fresh: Arrays, weights: np.ndarray, stale: Arrays, before: np.ndarray
+    ) -> None:
+        """Let a contribution to a standing mean come and the one before it go; sums may have lost digits to that."""
+        running = draft.running(name)
+        running.exchange(fresh, weights, stale, before)
+        for k, total in running.sums.items():
+            went = np.abs(by_row(before, stale[k]) * stale[k]).max(initial=0.0)
+            draft.doubtful |= bool(went > _LARGER * np.abs(total).max(initial=0.0))
 
     def _contribution(self, store: Store, name: str, entry: Entry | None) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """What a member has in a standing mean, and its weight; nothing where it has nothing."""
@@ -292,7 +304,7 @@ class Hall:
             if name in draft.standing:
                 stale, before = self._contribution(store, name, entry)
                 nothing = {k: t * 0 for k, t in stale.items()}
-                draft.running(name).exchange(nothing, before * 0, stale, before)
+                self._exchange(draft, name, nothing, before * 0, stale, before)
             elif name in draft.moving:
                 draft.waiting[name] -= 1
             else:
@@ -331,18 +343,18 @@ class Hall:
 
     def shut(self, store: Store, draft: Sight, name: str) -> None:
         """Move the common values by the mean of what waits, in the order of the members' numbers."""
-        moving, before = draft.common(name), dict(draft.moving[name].common)
+        theirs, moving = draft.moving[name], draft.common(name)
         entries = store.entries(self.id, name)
         moving.expect([entry.number for entry in entries])
         for entry in entries:
             named = self._stored(store.upload(entry.upload), name)
             tensors = {k.split(".", 1)[1]: t[None] for k, t in named.items()}
             moving.put([entry.number], tensors, np.array([entry.weight]), [entry.version])
-        if moving.close():
-            codec = self.codec("down", ((name, None, None),))
-            body = codec.encode({f"{name}.{k}": t for k, t in moving.reply.items()})
-            sent = codec.read(body)  # members add what they decode: so does the relay, to the bit
-            moving.common = {k: v + sent[f"{name}.{k}"] for k, v in before.items()}
+        with np.errstate(over="ignore", invalid="ignore"):  # what would warn moves nothing
+            body = self._moved(moving, theirs.common) if moving.close() else None
+        if body is None:
+            draft.moving[name] = theirs
+        else:
             useful = math.ceil(Codec(whole(self.channels[name])).size / max(len(body), 1)) + 1
             store.keep_reply(self.id, name, moving.version, body, moving.version - useful)
             store.keep_state(self.id, name, moving.state())
@@ -350,6 +362,21 @@ class Hall:
         store.tidy({entry.upload for entry in entries})
         draft.waiting[name] = 0
         draft.changes(name)
+
+    def _moved(self, moving: MovingMean, before: Mapping[str, np.ndarray]) -> bytes | None:
+        """The reply, and the common values moved by it; None where they would be beyond float32."""
+        name, codec = moving.channel.name, self.codec("down", ((moving.channel.name, None, None),))
+        if not all(np.isfinite(t).all() for t in moving.reply.values()):
+            return None
+        body, again = b"", codec.encode(_bounded(moving.channel, {f"{name}.{k}": t for k, t in moving.reply.items()}))
+        for _ in range(8):  # an answer writes it down once more, which must not change it by a bit
+            body = again
+            sent = codec.read(body)  # members add what they decode: so does the relay, to the bit
+            again = codec.encode(_bounded(moving.channel, sent))
+            if again == body:
+                break
+        moving.common = {k: v + sent[f"{name}.{k}"] for k, v in before.items()}
+        return body if all(np.isfinite(v).all() for v in moving.common.values()) else None
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -425,8 +452,7 @@ class Hall:
             channel = self.channels[name]
             if name in sight.standing:
                 mean = sight.standing[name].answer()
-                bounds = {k: (t.low, t.high) for k, t in channel.tensors.items()}
-                tensors |= {f"{name}.{k}": np.clip(t, *bounds[k]) for k, t in mean.tensors.items()}
+                tensors |= _bounded(channel, {f"{name}.{k}": t for k, t in mean.tensors.items()})
                 parts[name] = Part(weight=None if channel.rows else float(mean.count))
                 if channel.rows:
                     tensors[f"{name}.count"] = np.minimum(mean.count, _LARGEST)
@@ -467,17 +493,16 @@ class Hall:
                 tensors |= {f"{name}.{k}": v for k, v in sight.moving[name].common.items()}
             else:
                 parts[name] = Part(version=version)
-                tensors |= self.codec("down", ((name, None, None),)).read(last)
+                tensors |= _bounded(self.channels[name], self.codec("down", ((name, None, None),)).read(last))
 
     def _drawn(
         self, store: Store, sight: Sight, channel: schema.Pool, number: int, question: Question
     ) -> dict[str, np.ndarray]:
         """Random entries of a pool for one reader."""
-        name, present = channel.name, sight.present[channel.name]
+        name = channel.name
         draw = question.draw.get(name, channel.draw)
         where = self.charter.seed, question.round, question.turn
-        weights = sight.weights.get(name, _LIKE)
-        picks = picked(channel, present, weights, np.array([number]), where, draw)
+        picks = drawn(channel, sight.listed(channel), np.array([number]), where, draw)
         owners = np.unique(picks[picks >= 0] // channel.keep)
         values = {k: np.zeros((len(owners), channel.keep, *t.shape), np.float32) for k, t in channel.tensors.items()}
         counts = np.zeros((len(owners), channel.keep, *channel.rows))
@@ -498,8 +523,14 @@ class Hall:
             )
             counts = np.zeros((1, *counts.shape[1:]))
         answer = gathered(channel, np.where(picks >= 0, near, -1), values, counts)[0]
-        tensors = {f"{name}.{k}": t for k, t in answer.tensors.items()}
+        tensors = _bounded(channel, {f"{name}.{k}": t for k, t in answer.tensors.items()})
         return tensors | ({f"{name}.count": answer.count} if channel.rows else {})
+
+
+def _bounded(channel: schema.Channel, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Within the channel's bounds: rounding on the way here, and zeros where there is nothing, may lie outside."""
+    bounds = {f"{channel.name}.{k}": (t.low, t.high) for k, t in channel.tensors.items()}
+    return {k: x if bounds[k] == (-math.inf, math.inf) else np.clip(x, *bounds[k]) for k, x in named.items()}
 
 
 def _weights(tensors: Mapping[str, np.ndarray], channel: schema.Channel, weight: float | None) -> np.ndarray:

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
-from consilience.channels import MovingMean, RunningMean
+from consilience import schema
+from consilience.channels import MovingMean, RunningMean, listed
+
+_NONE = np.zeros(0)
+
+
+class Listed(NamedTuple):
+    """The entries of a pool, for each row that is drawn, and what they were listed of."""
+
+    present: np.ndarray
+    weights: np.ndarray
+    entries: list[np.ndarray]
 
 
 @dataclass
@@ -30,10 +42,15 @@ class Sight:
     """What they weigh, (members, keep, *rows), where a pool is drawn by row."""
     changed: dict[str, int] = field(default_factory=dict)
     """The revision of each channel's last change."""
+    doubtful: bool = False
+    """Whether something left that was so large that the sums beside it should be counted again."""
+    lists: dict[str, Listed] = field(default_factory=dict)
+    """The entries of each pool as they were listed last, and of what."""
 
     def draft(self) -> Sight:
         """The same, to be changed: what a channel's change would write into is copied when it is changed."""
         mine = copy(self)
+        mine.doubtful = False
         mine.standing, mine.moving, mine.waiting = dict(self.standing), dict(self.moving), dict(self.waiting)
         mine.present, mine.weights, mine.changed = dict(self.present), dict(self.weights), dict(self.changed)
         return mine
@@ -44,21 +61,32 @@ class Sight:
         return self.standing[channel]
 
     def common(self, channel: str) -> MovingMean:
-        """A moving mean of this draft alone."""
-        mine = copy(self.moving[channel])
-        mine.common, mine.errors, mine.reply = dict(mine.common), dict(mine.errors), {}
-        self.moving[channel] = mine
+        """A moving mean of this draft alone: whatever becomes of it, the one that readers see is as it was."""
+        theirs = self.moving[channel]
+        self.moving[channel] = mine = MovingMean(theirs.channel, theirs.members, theirs.common)
+        mine.load(theirs.state())
         return mine
 
     def place(self, channel: str, number: int, entries: int, weights: np.ndarray | None = None) -> None:
         """Say that a member has so many entries in a pool, and what they weigh by row."""
-        self.present[channel] = present = _roomy(self.present[channel], number)
-        present[number] = np.arange(present.shape[1]) < entries
+        present, mine = self.present[channel], np.arange(self.present[channel].shape[1]) < entries
+        if number >= len(present) or not np.array_equal(present[number], mine):
+            self.present[channel] = present = _roomy(present, number)
+            present[number] = mine
         if channel in self.weights:
             self.weights[channel] = kept = _roomy(self.weights[channel], number)
             kept[number] = 0
             if weights is not None:
                 kept[number, :entries] = weights
+
+    def listed(self, channel: schema.Pool) -> list[np.ndarray]:
+        """The entries of a pool that there are to draw: listed anew only where members came or left."""
+        present, weights = self.present[channel.name], self.weights.get(channel.name, _NONE)
+        known = self.lists.get(channel.name)
+        if known is None or known.present is not present or known.weights is not weights:
+            known = Listed(present, weights, listed(channel, present, weights))
+            self.lists[channel.name] = known
+        return known.entries
 
     def changes(self, channel: str) -> None:
         """Count a change of a channel."""

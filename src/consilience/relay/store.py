@@ -10,7 +10,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -96,7 +96,7 @@ class Store:
         self.sql.execute("PRAGMA busy_timeout = 10000")
         self.sql.execute("PRAGMA journal_mode = WAL")
         self.sql.execute("PRAGMA synchronous = FULL")
-        self.sql.execute("PRAGMA wal_autocheckpoint = 4000")
+        self.sql.execute("PRAGMA wal_autocheckpoint = 16000")  # pages: uploads wait while they are brought home
         self.sql.execute("PRAGMA cache_size = -16000")
         (form,) = self.sql.execute("PRAGMA user_version").fetchone()
         if form == 0:
@@ -287,7 +287,7 @@ class Store:
 
     def keep_state(self, federation: int, channel: str, arrays: Arrays) -> None:
         """Keep sums or common values."""
-        body = save({key: np.ascontiguousarray(array) for key, array in arrays.items()})
+        body = save({key: np.asarray(array, order="C") for key, array in arrays.items()})
         self.sql.execute("INSERT OR REPLACE INTO states VALUES (?, ?, ?)", (federation, channel, body))
 
     def reply(self, federation: int, channel: str, version: int) -> bytes | None:
@@ -315,6 +315,24 @@ class Store:
             (federation,),
         ).fetchone()
         return {"uploads": uploads, "bytes": size}
+
+
+def alone(path: Path) -> IO[bytes]:
+    """The lock that one relay holds on a store while it serves it: two would overwrite each other's sums.
+
+    It is a file beside the store, and goes with the process however that ends.
+    """
+    lock = open(path.with_name(f"{path.name}-lock"), "ab")  # noqa: SIM115  # held until it is closed
+    try:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # not on Windows
+        pass
+    except OSError as error:
+        lock.close()
+        raise ConfigurationError(f"{path} is served by another relay; stop that one first") from error
+    return lock
 
 
 def is_full(error: sqlite3.Error) -> bool:

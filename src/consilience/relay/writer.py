@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import shutil
 import sqlite3
 import threading
 import time
@@ -18,9 +19,10 @@ from consilience.errors import ConsilienceError
 from consilience.relay.hall import Hall
 from consilience.relay.refusal import Refusal
 from consilience.relay.sight import Sight
-from consilience.relay.store import Store, is_full
+from consilience.relay.store import Store, alone, is_full
 
 _TOGETHER = 128  # uploads in one commit
+_SPARE = 2**20  # bytes that a disk has left, at least, before it is believed to have room again
 _LOOK = 0.5  # seconds between looks at what others have written
 log = logging.getLogger("consilience.relay")
 
@@ -53,13 +55,15 @@ class Writer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store, self.clock, self.on_news = Store(path), clock, on_news
+        self._lock = alone(path)
         self.halls: dict[int, Hall] = {}
-        self.full = False
+        self.failing = self.full = False  # whether the last write failed, and whether for want of room
+        self._wanted = 0  # bytes of what was refused because the disk was full
         self._waits: queue.Queue[Putting | None] = queue.Queue(maxsize=4096)
-        self._since: dict[tuple[int, str], float] = {}  # when the first contribution since a close came
+        self._since: dict[tuple[int, str], tuple[int, float]] = {}  # at which version the first contribution came, when
         self._touched = -1
         self._corrections: list[tuple[int, dict[str, dict[str, np.ndarray]]]] = []
-        self._stopping = threading.Event()
+        self._stopping, self._doubt = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._recounting = threading.Thread(target=self._recount, name="recount", daemon=True)
         for number, *_ in self.store.federations():
@@ -73,10 +77,12 @@ class Writer:
     def stop(self) -> None:
         """Bring what waits to disk, and end."""
         self._stopping.set()
+        self._doubt.set()
         self._waits.put(None)
         self._thread.join(timeout=8)
         self._recounting.join(timeout=2)
         self.store.close()
+        self._lock.close()
 
     @property
     def alive(self) -> bool:
@@ -115,7 +121,8 @@ class Writer:
         try:
             came = self._waits.get(timeout=_LOOK)
             while came is not None:
-                batch.append(came)
+                if came.receipt.set_running_or_notify_cancel():  # from now on nobody can call it off
+                    batch.append(came)
                 if len(batch) == _TOGETHER:
                     break
                 came = self._waits.get_nowait()
@@ -126,16 +133,17 @@ class Writer:
     def _write(self, batch: list[Putting]) -> None:
         """Everything of a batch in one commit: all of it is on disk before anybody hears of any."""
         looked = self.store.touched
-        if not batch and looked == self._touched and not self._corrections and not self._overdue():
+        if not (batch or self.failing or looked != self._touched or self._corrections or self._overdue({})):
             return
         drafts: Drafts = {}
         answers: list[tuple[Putting, str | Exception]] = []
+        corrections, before = len(self._corrections), self.store.sql.total_changes
         try:
             with self.store.writing():
                 self._touched, renewed = looked, looked != self._touched
                 if renewed:
                     self._look_around(drafts)
-                self._correct(drafts)
+                self._correct(drafts, corrections)
                 answers = [(putting, self._taken(putting, drafts)) for putting in batch]
                 self._close_overdue(drafts)
                 for number, draft in drafts.items():
@@ -143,11 +151,15 @@ class Writer:
         except sqlite3.Error as error:
             self._failed(batch, error)
             return
-        self.full = False
+        del self._corrections[:corrections]
+        if not self.full or self.store.sql.total_changes > before or self._has_room():
+            self.failing = self.full = False
         for number, draft in drafts.items():
             changed = draft.revision > self.halls[number].sight.revision
             self.halls[number].sight = draft
             self._note_waiting(number, draft)
+            if draft.doubtful:
+                self._doubt.set()
             if changed:
                 self.on_news(number)
         for putting, answer in answers:
@@ -159,13 +171,18 @@ class Writer:
     def _failed(self, batch: list[Putting], error: sqlite3.Error) -> None:
         """Nothing was written: say so to all who waited."""
         self._touched = -1
-        self.full = is_full(error)
+        self.failing, self.full = True, is_full(error)
+        self._wanted = sum(len(putting.body) for putting in batch)
         log.error("nothing of %d uploads was kept: %s", len(batch), error)
         said = "the relay's disk is full; nothing was kept. It takes uploads again when there is room"
         if not self.full:
             said = "the relay's store cannot be written now; nothing was kept"
         for putting in batch:
             putting.receipt.set_exception(Refusal("disk-full", said, retry_after=30))
+
+    def _has_room(self) -> bool:
+        """Whether what was refused for want of room would fit now, by what the disk says."""
+        return shutil.disk_usage(self.store.path.absolute().parent).free > 2 * self._wanted + _SPARE
 
     def _draft(self, number: int, drafts: Drafts) -> Sight:
         if number not in drafts:
@@ -202,30 +219,45 @@ class Writer:
 
     def _note_waiting(self, number: int, sight: Sight) -> None:
         for name, waiting in sight.waiting.items():
-            if waiting:
-                self._since.setdefault((number, name), self.clock())
-            else:
+            version = sight.moving[name].version
+            known, _ = self._since.get((number, name), (-1, 0.0))
+            if waiting and known != version:
+                self._since[number, name] = version, self.clock()
+            elif not waiting:
                 self._since.pop((number, name), None)
 
-    def _overdue(self) -> list[tuple[int, str]]:
-        now = self.clock()
-        return [
-            (number, name)
-            for (number, name), since in self._since.items()
-            if now - since >= self.halls[number].charter.rules.deadline
-            and self.halls[number].sight.waiting[name] >= self.halls[number].charter.rules.least
-        ]
+    def _overdue(self, drafts: Drafts) -> list[tuple[int, str]]:
+        """Moving means whose deadline has passed; one that has moved since waits anew."""
+        now, found = self.clock(), []
+        for (number, name), (version, since) in self._since.items():
+            hall = self.halls[number]
+            rules, sight = hall.charter.rules, drafts.get(number, hall.sight)
+            late = now - since >= rules.deadline and sight.moving[name].version == version
+            if late and sight.waiting[name] >= rules.least:
+                found.append((number, name))
+        return found
 
     def _close_overdue(self, drafts: Drafts) -> None:
-        for number, name in self._overdue():
+        for number, name in self._overdue(drafts):
             draft = self._draft(number, drafts)
-            if draft.waiting[name] and self.halls[number].overdue(self.store, draft, name):
+            if self.halls[number].overdue(self.store, draft, name):
                 log.info("%s: %s closed at its deadline", self.halls[number].charter.name, name)
 
     # -- recounting ----------------------------------------------------------------------------------------------------
 
     def _recount(self) -> None:
-        """Count all sums again, beside the work; what is off is handed to the writer."""
+        """Count all sums again, beside the work: at the start, and when something very large has left them."""
+        while not self._stopping.is_set():
+            try:
+                self._recount_once()
+            except Exception:  # a disk that cannot be read now: another start, or another doubt, tries again
+                log.exception("sums were not recounted")
+            self._doubt.wait()
+            self._doubt.clear()
+            self._stopping.wait(_LOOK)
+
+    def _recount_once(self) -> None:
+        """What is off is handed to the writer."""
         store = Store(self.store.path)
         try:
             for number, hall in list(self.halls.items()):
@@ -238,7 +270,6 @@ class Writer:
         finally:
             store.close()
 
-    def _correct(self, drafts: Drafts) -> None:
-        while self._corrections:
-            number, wrong = self._corrections.pop()
+    def _correct(self, drafts: Drafts, so_many: int) -> None:
+        for number, wrong in self._corrections[:so_many]:
             self.halls[number].correct(self._draft(number, drafts), wrong)

@@ -1,0 +1,233 @@
+"""The line to a relay: requests that end in time, and failures told apart: out of reach, or refused."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import random
+import ssl
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from consilience.errors import ConfigurationError, RelayError, Unreachable
+from consilience.protocol import ANSWER, PUT, Parts, read, spell
+
+_CHUNK = 2**16
+_LONGEST_WAIT = 60.0
+_AGAIN = (408, 425, 429, 500, 502, 503, 504, 507)
+"""What may be different next time."""
+
+
+@dataclass(frozen=True)
+class News:
+    """Answers as they came: what the body holds, the body, and by what they are known."""
+
+    parts: dict[str, Any]
+    body: bytes
+    etag: str
+
+
+class Backoff:
+    """How long to leave a relay alone that does not answer: twice as long each time, give or take half of it."""
+
+    def __init__(self, first: float = 0.5, longest: float = _LONGEST_WAIT) -> None:
+        self.first, self.longest = first, longest
+        self.failures, self.until = 0, 0.0
+
+    def failed(self, at_least: float = 0.0) -> None:
+        """It did not answer, or asked to be left alone for so long."""
+        wait = min(self.first * 2**self.failures, self.longest) * random.uniform(0.5, 1.5)
+        self.failures, self.until = min(self.failures + 1, 30), time.monotonic() + max(wait, at_least)
+
+    def worked(self) -> None:
+        """It did."""
+        self.failures, self.until = 0, 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds until it is worth another try."""
+        return max(self.until - time.monotonic(), 0.0)
+
+
+class Link:
+    """One member's requests. Each takes the seconds it may last, and is over by then.
+
+    authority: a file with the certificates of whom to trust, where the relay's is not signed by a public authority.
+    """
+
+    def __init__(self, url: str, token: str, authority: str | None = None) -> None:
+        self.url = _checked(url)
+        self.sent = self.received = 0
+        """Bytes of bodies, up and down."""
+        headers = {"Authorization": f"Bearer {token}", "User-Agent": "consilience"}
+        self._client = httpx.Client(
+            base_url=self.url, headers=headers, verify=_trusted(authority), trust_env=not _is_loopback(self.url)
+        )
+
+    def close(self) -> None:
+        """Hang up."""
+        self._client.close()
+
+    # -- what a member asks ----------------------------------------------------------------------------------------
+
+    def federation(self, seconds: float) -> dict[str, Any]:
+        """The charter, who this member is, and how things stand."""
+        found: dict[str, Any] = json.loads(self._ask("GET", "/v1/federation", seconds)[1])
+        return found
+
+    def put(self, round_: int, parts: Parts, body: bytes, seconds: float) -> dict[str, Any]:
+        """Put up a body; the receipt says that it is on the relay's disk."""
+        headers = {PUT: spell(parts), "Content-Type": "application/octet-stream"}
+        receipt: dict[str, Any] = json.loads(self._ask("PUT", f"/v1/rounds/{round_}", seconds, headers, body)[1])
+        self.sent += len(body)
+        return receipt
+
+    def answers(
+        self,
+        round_: int,
+        channels: Sequence[str],
+        have: Mapping[str, int],
+        draw: Mapping[str, int],
+        etag: str,
+        seconds: float,
+        turn: int = 0,
+    ) -> News | None:
+        """Answers of some channels, or None where nothing has changed since those known as `etag`."""
+        query = [("round", str(round_)), ("turn", str(turn)), *(("channel", name) for name in channels)]
+        query += [("have", f"{name}:{version}") for name, version in have.items()]
+        query += [("draw", f"{name}:{entries}") for name, entries in draw.items()]
+        headers = {"If-None-Match": etag} if etag else {}
+        response, body = self._ask("GET", "/v1/answers", seconds, headers, query=query)
+        if response.status_code == 304:
+            return None
+        self.received += len(body)
+        said = response.headers.get(ANSWER, "")
+        return News(read(said) if said else {}, body, response.headers.get("etag", ""))
+
+    def reply(self, channel: str, version: int, seconds: float) -> bytes:
+        """By how much a moving mean's common values moved once."""
+        _, body = self._ask("GET", f"/v1/channels/{channel}/replies/{version}", seconds)
+        self.received += len(body)
+        return body
+
+    def wait(self, revision: int, seconds: float) -> int:
+        """Wait until something is newer than `revision`, at most so long; the newest revision."""
+        end = time.monotonic() + seconds
+        try:
+            with self._client.stream("GET", "/v1/events", timeout=self._timeouts(seconds)) as response:
+                if response.status_code != 200:
+                    raise _refusal(response, response.read())
+                for line in response.iter_lines():
+                    if line.startswith("data: "):
+                        newest = int(json.loads(line[6:])["revision"])
+                        if newest > revision:
+                            return newest
+                    if time.monotonic() >= end:
+                        break
+        except httpx.ReadTimeout:
+            pass
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+        return revision
+
+    # -- how ---------------------------------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        seconds: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        query: Sequence[tuple[str, str]] = (),
+    ) -> tuple[httpx.Response, bytes]:
+        end = time.monotonic() + seconds
+        given = dict(headers or {})
+        if body is not None:
+            given["Content-Length"] = str(len(body))
+        request = self._client.build_request(
+            method,
+            path,
+            headers=given,
+            params=list(query) or None,
+            content=None if body is None else _in_time(body, end),
+            timeout=self._timeouts(seconds),
+        )
+        try:
+            response = self._client.send(request, stream=True)
+            try:
+                found = b"".join(_until(response.iter_bytes(), end))
+            finally:
+                response.close()
+        except (httpx.TransportError, TimeoutError) as error:
+            raise self._unreachable(error) from error
+        if response.status_code not in (200, 304):
+            raise _refusal(response, found)
+        return response, found
+
+    def _timeouts(self, seconds: float) -> httpx.Timeout:
+        return httpx.Timeout(max(seconds, 0.05))
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        said = str(error) or type(error).__name__
+        never_left = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+        return Unreachable(f"{self.url} cannot be reached: {said}", doubtful=not never_left)
+
+
+def _in_time(body: bytes, end: float) -> Iterator[bytes]:
+    for i in range(0, len(body), _CHUNK):
+        if time.monotonic() > end:
+            raise TimeoutError("the upload took too long")
+        yield body[i : i + _CHUNK]
+
+
+def _until(chunks: Iterator[bytes], end: float) -> Iterator[bytes]:
+    for chunk in chunks:
+        if time.monotonic() > end:
+            raise TimeoutError("the answer took too long")
+        yield chunk
+
+
+def _refusal(response: httpx.Response, body: bytes) -> Exception:
+    """What a relay says no with; where another time it may say yes, out of reach until then."""
+    try:
+        said = json.loads(body)
+        code, message = str(said["code"]), str(said["message"])
+    except (ValueError, KeyError, TypeError):
+        code, message = "unknown", f"status {response.status_code}"
+    after = response.headers.get("retry-after", "")
+    if response.status_code in _AGAIN:
+        return Unreachable(f"the relay says: {message}", retry_after=float(after) if after.isdigit() else 0.0)
+    return RelayError(f"the relay refuses ({code}): {message}", code=code)
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(f"{url!r} is no relay's address; it looks like https://relay.example:8443")
+    if parts.scheme == "http" and not _is_loopback(url):
+        raise ConfigurationError(
+            f"{url} is not encrypted, and your token would travel for all to read; use https, or a relay on this "
+            f"machine"
+        )
+    return url.rstrip("/")
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _trusted(authority: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"{authority}: no certificates can be read there: {error}") from error

@@ -1,0 +1,423 @@
+"""A federation from one's own training loop: refresh, add the penalty to the loss, share.
+
+    peer = consilience.join(url, token)
+    for epoch in range(epochs):
+        peer.refresh()
+        for inputs, targets in loader:
+            features = model.features(inputs)
+            logits = model.classifier(features)
+            loss = cross_entropy(logits, targets) + peer.penalty(features, logits, targets, model.classifier)
+            ...
+        peer.share(model, loader)
+
+Out of reach of the relay, training goes on with the last answers, and what was to be shared waits.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from consilience import schema
+from consilience.agreement import agreed, difference
+from consilience.body import as_sent, keeps_error
+from consilience.channels import Answer
+from consilience.charter import mark
+from consilience.errors import ConfigurationError
+from consilience.exchanges.base import Exchange, Received, View
+from consilience.method import Role
+from consilience.methods import build_method
+from consilience.models import SplitModel, as_split
+from consilience.peer.link import Link
+from consilience.peer.post import Offer, Post
+from consilience.randomness import uniform
+from consilience.schedules import value_at
+from consilience.task import Task
+
+Loader = Iterable[Any]
+"""Batches of (inputs, targets), as a DataLoader gives them."""
+_SECRET = re.compile(r"cs1_([0-9a-f]+)_")
+
+
+def join(
+    url: str,
+    token: str,
+    model: nn.Module | None = None,
+    *,
+    folder: Path | str | None = None,
+    patience: float = 5.0,
+    authority: str | None = None,
+) -> Peer:
+    """Join the federation that the token is for.
+
+    model: yours, where the federation shares weights; it takes the common ones. folder: where to keep what was heard
+    and what waits to be sent (default: one under `peers/`), so that a restart goes on from there. patience: the most
+    seconds that a call may take of your training, but for what you ask it to wait. authority: a file with the
+    certificates to trust, where the relay's is not signed by a public one.
+    """
+    post = open_post(url, token, folder, patience, authority)
+    return Peer(post, model)
+
+
+def open_post(
+    url: str, token: str, folder: Path | str | None = None, patience: float = 5.0, authority: str | None = None
+) -> Post:
+    """A member's correspondence, kept in its folder."""
+    who = _SECRET.match(token)
+    if who is None:
+        raise ConfigurationError("that is no token; it begins with cs1_ and comes from `consilience relay invite`")
+    place = f"{urlsplit(url).hostname}-{urlsplit(url).port or 443}-{int(who[1], 16)}"
+    return Post(Link(url, token, authority), Path("peers") / place if folder is None else Path(folder), patience)
+
+
+class Peer:
+    """One member of a federation, beside its own training loop."""
+
+    def __init__(self, post: Post, model: nn.Module | None = None) -> None:
+        self.post = post
+        self.charter = post.charter
+        self.role = role_of(post)
+        self.exchanges = [e for e in self.role.exchanges if e.name in post.channels]
+        self.modules: dict[str, nn.ModuleDict] = {}
+        self._model: SplitModel | None = None
+        self._given: nn.Module | None = None
+        self._step, self._round = 0, max(post.round, 0)
+        self._received: dict[str, Received] = {}
+        self._state: dict[str, dict[str, Tensor]] = {}
+        if model is not None:
+            self._take_on(model)
+            self._begin()
+        elif any(_moves(channel) for channel in post.channels.values()):
+            raise ConfigurationError(
+                f"federation {self.charter.name!r} shares weights: give your model, consilience.join(url, token, model)"
+            )
+
+    @property
+    def name(self) -> str:
+        """By what the relay knows this member."""
+        return self.post.name
+
+    @property
+    def round(self) -> int:
+        """How many rounds were shared, or were to be."""
+        return self._round
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something waits to be sent."""
+        return self.post.pending is not None
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Parameters that exchanges have beside the model: give them to your optimiser too, where there are any."""
+        return [p for module in self.modules.values() for p in module.parameters()]
+
+    # -- hearing -------------------------------------------------------------------------------------------------------
+
+    def refresh(self, wait: float = 0.0) -> bool:
+        """Hear what is new, and let it change the model where weights are shared; whether anything was.
+
+        wait: so many seconds at most, until something new is there. Without it, no longer than your patience.
+        """
+        end = time.monotonic() + max(wait, self.post.patience)
+        self.post.flush(self.post.patience)
+        while True:
+            found = self.post.fetch(
+                self._hearing(), self._draws(), min(self.post.patience, max(end - time.monotonic(), 0))
+            )
+            if found or wait <= 0 or time.monotonic() >= end:
+                break
+            self.post.wait(end - time.monotonic())
+        self._hear(found)
+        return bool(found)
+
+    def _hearing(self) -> list[str]:
+        return [e.name for e in self.exchanges if e.name in self.role.listening or _moves(self.post.channels[e.name])]
+
+    def _draws(self) -> dict[str, int]:
+        """How many entries of each pool are wanted: as many as the penalty looks at."""
+        pools = {n: c for n, c in self.post.channels.items() if isinstance(c, schema.Pool)}
+        return {e.name: getattr(e, "down", pools[e.name].draw) for e in self.exchanges if e.name in pools}
+
+    @torch.no_grad()
+    def _begin(self) -> None:
+        """Know the common weights: they are the model's own, or the relay has them; and go on from them."""
+        moving = [e for e in self.exchanges if _moves(self.post.channels[e.name])]
+        for e in moving:
+            mine = {k: _numpy(t) for k, t in e.common(self._view(e)).items()}
+            unheard = e.name not in self.post.held
+            if unheard and mark(self.post.channels[e.name], mine) == self.charter.terms[e.name].start:
+                self.post.held[e.name] = Answer(mine, np.ones(()), 0)
+        missing = [e.name for e in moving if e.name not in self.post.held]
+        if missing:
+            self.post.fetch(missing, {}, self.post.patience)
+        known = {e.name: self.post.held[e.name] for e in moving if e.name in self.post.held}
+        begun = {e.name for e in moving if e.start == "common" or self.post.round > 0}
+        self._hear({name: answer for name, answer in known.items() if name in begun})
+
+    @torch.no_grad()
+    def _hear(self, found: Mapping[str, Answer]) -> None:
+        for e in self.exchanges:
+            if e.name not in found:
+                continue
+            self._received.pop(e.name, None)
+            if not e.changes_model or e.name not in self.role.listening:
+                continue
+            model = self._need_model()
+            update = e.receive(self._states(e), self._view(e), self._answer(e))
+            tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+            for name, value in {**update.parameters, **update.buffers}.items():
+                tensors[name].copy_(value)
+            self._state[e.name] = dict(update.state)
+
+    def _answer(self, e: Exchange) -> Received:
+        """The newest answer of an exchange, where the model is; before the first one, nothing with count 0."""
+        if e.name not in self._received:
+            channel = self.post.channels[e.name]
+            held = self.post.held.get(e.name, _nothing(channel))
+            place = self._place()
+            tensors = {k: torch.from_numpy(np.array(t)).to(place) for k, t in held.tensors.items()}
+            count = torch.from_numpy(np.array(held.count, dtype=np.float64)).to(place)
+            self._received[e.name] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=place))
+        return self._received[e.name]
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def penalty(
+        self, features: Tensor, logits: Tensor, targets: Tensor, classifier: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """What the answers add to the loss of a mini-batch: a scalar, 0 while there are none.
+
+        features: (rows, width). logits: (rows, classes). targets: (rows,). classifier: yours, for others' features.
+        """
+        self._check(features, logits)
+        total = logits.new_zeros(())
+        round_, seed = self.round + 1, self.charter.seed
+        for e in self.exchanges:
+            weight = value_at(e.weight, round_)
+            if not weight or e.name not in self.role.listening or not self._known(e):
+                continue
+            more: dict[str, Tensor] = {}
+            if e.batch_draws:
+                where = seed, round_, self.post.number, self._step
+                more["draws"] = self._drawn(e, e.batch_draws, len(targets), *where)
+            view = self._view(e, features=features, logits=logits, targets=targets, classify=classifier, **more)
+            total = total + weight * e.penalty(self._states(e), view, self._answer(e))
+        self._step += 1
+        return total
+
+    def _known(self, e: Exchange) -> bool:
+        """Whether there is something to measure from: a change of weights is measured from the common ones."""
+        return e.name in self.post.held or not _moves(self.post.channels[e.name])
+
+    def _check(self, features: Tensor, logits: Tensor) -> None:
+        classes = self.charter.classes
+        if features.ndim != 2 or logits.ndim != 2 or logits.shape[1] != classes or len(features) != len(logits):
+            raise ConfigurationError(
+                f"penalty was given features {tuple(features.shape)} and logits {tuple(logits.shape)}; it takes "
+                f"(rows, width) and (rows, {classes})"
+            )
+        for e in self.exchanges:
+            mean = self.post.channels[e.name].tensors.get("mean")
+            wide = features.shape[1] if e.name != "logits" else classes
+            if mean is not None and mean.shape[-1] != wide:
+                raise ConfigurationError(
+                    f"your features are {features.shape[1]} wide, and federation {self.charter.name!r} shares features "
+                    f"of width {mean.shape[-1]}; let yours be as wide, such as with one more linear layer"
+                )
+
+    # -- sharing -------------------------------------------------------------------------------------------------------
+
+    def share(self, model: nn.Module, loader: Loader, wait: float = 0.0) -> bool:
+        """Put up what the exchanges share of the model and its data; whether the relay has acknowledged it.
+
+        model: features + classifier, as `consilience.split` makes them of any network. loader: your training data, as
+        batches of (inputs, targets); one pass is made over it, in evaluation mode. wait: so many seconds at most, until
+        it is acknowledged. What is not acknowledged waits, and goes with the next call.
+        """
+        self._round += 1
+        giving = [e for e in self.exchanges if e.name in self.role.giving and self._round % e.every == 0]
+        return self._share(model, loader, self._round, giving, wait)
+
+    def introduce(self, model: nn.Module, loader: Loader, wait: float = 0.0) -> bool:
+        """Put up the untrained model's representations, as published, before the first round; later it does nothing."""
+        if self._round > 0 or self.post.round >= 0:
+            return True
+        eager = [e for e in self.exchanges if e.eager and e.name in self.role.giving]
+        return self._share(model, loader, 0, eager, wait)
+
+    def _share(self, model: nn.Module, loader: Loader, round_: int, giving: list[Exchange], wait: float) -> bool:
+        self._take_on(model)
+        limit = max(wait, self.post.patience)
+        self.post.flush(limit if wait else self.post.patience)
+        due = [e for e in giving if e.name in self.post.open and self._known(e)]
+        if not due:
+            return not self.waiting
+        with torch.no_grad():
+            offers = self._offers(due, loader, round_)
+        self._step = 0
+        return self.post.queue(round_, offers) and self.post.flush(limit)
+
+    def _offers(self, due: list[Exchange], loader: Loader, round_: int) -> dict[str, Offer]:
+        seen, samples = self._pass(loader, any(e.looks for e in due))
+        offers = {}
+        for e in due:
+            channel, more = self.post.channels[e.name], {}
+            if e.sample_draws:
+                where = self.charter.seed, round_, self.post.number, -1
+                more["draws"] = self._drawn(e, e.sample_draws, samples, *where)
+            count = torch.full((), float(samples), device=self._place())
+            view = self._view(e, **seen, samples=count, **more)
+            put = e.contribute(self._states(e), view, self._answer(e))
+            errors = {k: self._error(channel, k) for k, t in channel.tensors.items() if keeps_error(channel, t)}
+            sent, after = as_sent(channel, put, errors)
+            held = self.post.held.get(e.name)
+            offers[e.name] = Offer(
+                {k: _numpy(t) for k, t in sent.tensors.items()},
+                _numpy(sent.weight),
+                held.version if held else 0,
+                {k: _numpy(t) for k, t in after.items()},
+            )
+        return offers
+
+    def _error(self, channel: schema.Channel, key: str) -> Tensor:
+        kept = self.post.errors.get(f"{channel.name}.{key}")
+        if kept is None:
+            return torch.zeros(channel.tensors[key].shape, device=self._place())
+        return torch.from_numpy(np.array(kept)).to(self._place())
+
+    def _pass(self, loader: Loader, looks: bool) -> tuple[dict[str, Tensor], int]:
+        """One pass over the data, in evaluation mode: features, logits and targets of every sample."""
+        model, place = self._need_model(), self._place()
+        before = [(module, module.training) for module in model.modules()]
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        samples = 0
+        model.eval()
+        try:
+            for batch in loader:
+                inputs, targets = batch[0], batch[1]
+                samples += len(targets)
+                if looks:
+                    features = model.features(inputs.to(place))
+                    parts.append((features.float(), model.classifier(features).float(), targets.to(place)))
+        finally:
+            for module, training in before:
+                module.training = training
+        if not samples:
+            raise ConfigurationError("the loader has no batches: there is nothing to share")
+        if not parts:
+            return {}, samples
+        names = ("features", "logits", "targets")
+        return {name: torch.cat(t) for name, t in zip(names, zip(*parts, strict=True), strict=True)}, samples
+
+    # -- what exchanges see --------------------------------------------------------------------------------------------
+
+    def _take_on(self, model: nn.Module) -> None:
+        """Look at the model once: whether its channels are the federation's."""
+        if self._model is not None and (model is self._model or model is self._given):
+            return
+        self._given, self._model = model, as_split(model)
+        task = self._task()
+        if task.classes != self.charter.classes:
+            raise ConfigurationError(
+                f"your model tells {task.classes} classes apart, and federation {self.charter.name!r} has "
+                f"{self.charter.classes}"
+            )
+        for e in self.exchanges:
+            mine, theirs = e.channel(task), self.post.channels[e.name]
+            if agreed(mine) != agreed(theirs):
+                raise ConfigurationError(
+                    f"your model cannot share {e.name!r} in federation {self.charter.name!r}: "
+                    f"{difference(mine, theirs)}"
+                )
+            self.modules[e.name] = nn.ModuleDict(e.modules(task)).to(self._place())
+
+    def _need_model(self) -> SplitModel:
+        if self._model is None:
+            raise ConfigurationError("the model is not known yet: give it, consilience.join(url, token, model)")
+        return self._model
+
+    def _task(self) -> Task:
+        model = self._model
+        if model is None:
+            return Task(self.charter.classes, 0)
+        parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
+        buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
+        return Task(model.classes, model.width, (), model.bound, parameters, buffers, type(model).__name__)
+
+    def _place(self) -> torch.device:
+        model = self._model
+        return next(model.parameters()).device if model is not None else torch.device("cpu")
+
+    def _states(self, e: Exchange) -> dict[str, Tensor]:
+        if e.name not in self._state:
+            self._state[e.name] = e.init(self._view(e))
+        return self._state[e.name]
+
+    def _drawn(self, e: Exchange, wanted: int, rows: int, *where: int) -> Tensor:
+        drawn = uniform(f"draws {e.name}", *where, np.arange(wanted)[:, None], np.arange(rows)[None, :])
+        return torch.from_numpy(drawn).to(self._place())
+
+    def _view(self, e: Exchange, **seen: Any) -> View:
+        """What an exchange may see: of what is not given, nothing."""
+        empty = torch.empty(0, device=self._place())
+        model = self._model
+        given = {"inputs": empty, "features": empty, "logits": empty, "targets": empty.long(), **seen}
+        given.setdefault("samples", torch.zeros((), device=self._place()))
+        given.setdefault("classify", model.classifier if model is not None else _no_classifier)
+        return View(
+            task=self._task(),
+            parameters=dict(model.named_parameters()) if model is not None else {},
+            buffers={k: b for k, b in model.named_buffers() if b.is_floating_point()} if model is not None else {},
+            valid=torch.ones(len(given["targets"]), device=self._place()),
+            modules=self.modules.get(e.name, {}),  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
+            **given,
+        )
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Hang up; what waits stays in the folder for the next time."""
+        self.post.save()
+        self.post.link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def role_of(post: Post) -> Role:
+    """The role of this member, by the charter's method."""
+    method = dict(post.charter.method)
+    built = build_method(str(method.pop("name")), method)
+    return built.roles[built.role_of(post.number)]
+
+
+def _moves(channel: schema.Channel) -> bool:
+    return isinstance(channel, schema.Mean) and channel.moving
+
+
+def _nothing(channel: schema.Channel) -> Answer:
+    """Before anybody has put anything: zeros with count 0."""
+    lead = (channel.draw,) if isinstance(channel, schema.Pool) else ()
+    tensors = {k: np.zeros((*lead, *t.shape), np.float32) for k, t in channel.tensors.items()}
+    return Answer(tensors, np.zeros((*lead, *channel.rows)))
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    found: np.ndarray = tensor.detach().float().numpy(force=True)
+    return found
+
+
+def _no_classifier(features: Tensor) -> Tensor:
+    raise ConfigurationError("the penalty needs your classifier: peer.penalty(features, logits, targets, classifier)")
