@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from consilience.method import Method, Role
     from consilience.methods import build_method
     from consilience.models import SplitModel, split
+    from consilience.peer.peer import Peer, join
     from consilience.schedules import Schedule
     from consilience.simulation.result import Result
     from consilience.simulation.simulate import simulate
@@ -34,6 +35,7 @@ _HOMES = {
     "Logits": "exchanges",
     "Method": "method",
     "Observations": "exchanges",
+    "Peer": "peer.peer",
     "Prototypes": "exchanges",
     "Result": "simulation.result",
     "Role": "method",
@@ -41,6 +43,7 @@ _HOMES = {
     "SplitModel": "models",
     "Weights": "exchanges",
     "build_method": "methods",
+    "join": "peer.peer",
     "load": "data",
     "simulate": "simulation.simulate",
     "split": "models",
@@ -54,6 +57,7 @@ __all__ = [
     "Logits",
     "Method",
     "Observations",
+    "Peer",
     "Prototypes",
     "Result",
     "Role",
@@ -61,6 +65,7 @@ __all__ = [
     "SplitModel",
     "Weights",
     "build_method",
+    "join",
     "load",
     "simulate",
     "split",

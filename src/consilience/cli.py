@@ -1,4 +1,5 @@
-"""The command: `consilience init | data | run | compare | sweep | reproduce | methods | show | report`.
+"""The command: `consilience init | data | run | compare | sweep | reproduce | methods | show | report`, and over a
+network `federation | relay | join`.
 
 Options mirror the keys of the configuration file; they are made from it, so that there is one list. What is asked for
 goes to standard output, everything else to standard error.
@@ -38,6 +39,8 @@ app.add_typer(relay, name="relay")
 _NO_OPTION = {"method", "groups", "variants"}
 _OF_DATA = {"data_dir", "train", "test", "test_share", "image_size", "image_mode"}
 _OF_DEALS = {"learners", "partition", "shift", "seed"}
+_OF_TRAINING = _OF_DATA | {"data", "model", "width", "rounds", "epochs", "batch_size", "optimiser", "optimiser_state"}
+_OF_TRAINING |= {"lr", "momentum", "weight_decay", "device", "precision"}
 COMPARED = "centralized, independent, alone, federated-distillation, fedavg, representation-sharing, voted, consilience"
 
 
@@ -313,6 +316,42 @@ def reproduce(
     if found.missing and not kept:
         screen.say("stopped; the same command goes on")
         raise typer.Exit(130)
+
+
+@app.command()
+@partial(with_settings, only=_OF_DATA | {"model", "width", "seed"})
+def federation(
+    method: Annotated[str, typer.Argument(help="the method, NAME or NAME:KEY=VALUE; see `consilience methods`")],
+    data: Annotated[str, typer.Option(help="data as members have it, for shapes and classes")] = "digits",
+    name: Annotated[str | None, typer.Option(help="what the federation is called (default: the data's name)")] = None,
+    out: Annotated[Path, typer.Option(help="the file to write")] = Path("federation.toml"),
+    set_: Set = None,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    """Write a federation's charter: what is learned, how, and what may travel. A relay founds it from this file."""
+    from consilience.peer.command import federation as write
+
+    config = _gather(None, set_, {**(settings or {}), "data": data}, method)
+    print(write(config, name or config.data_name.lower(), out), file=sys.stderr)
+
+
+@app.command()
+@partial(with_settings, only=_OF_TRAINING)
+def join(
+    url: Annotated[str, typer.Argument(help="the relay's address, such as https://relay.example:8443")],
+    token: Annotated[
+        str, typer.Option(envvar="CONSILIENCE_TOKEN", help="the token you were invited with", show_envvar=True)
+    ],
+    out: Annotated[Path | None, typer.Option(help="folder for the model and all that a restart needs")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="seconds to wait in a round for the others, where needed")] = 120.0,
+    authority: Annotated[str | None, typer.Option(help="a file with the certificates to trust")] = None,
+    json_: Json = False,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    """Train in a federation with no code of your own; goes on where it was stopped, and saves the model."""
+    from consilience.peer.command import join as train
+
+    train(_gather(None, None, settings or {}, None), url, token, out, wait, authority, json_)
 
 
 @app.command()

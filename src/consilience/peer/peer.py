@@ -283,7 +283,7 @@ class Peer:
             offers[e.name] = Offer(
                 {k: _numpy(t) for k, t in sent.tensors.items()},
                 _numpy(sent.weight),
-                held.version if held else 0,
+                held.version if held is not None else 0,
                 {k: _numpy(t) for k, t in after.items()},
             )
         return offers

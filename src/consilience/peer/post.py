@@ -241,6 +241,16 @@ class Post:
                 self._failed(error)
         return self.revision > before
 
+    def closed(self, names: Collection[str]) -> list[str]:
+        """Of some moving means, those that have moved since this member's contribution; none where that is unknown."""
+        try:
+            said = self.link.federation(self.patience)
+        except Unreachable as error:
+            self._failed(error)
+            return []
+        self.revision = int(said["revision"])
+        return [n for n in names if n in self.waits and said["versions"].get(n, -1) > self.waits[n]]
+
     # -- trying --------------------------------------------------------------------------------------------------------
 
     def _may_try(self, end: float) -> bool:
