@@ -1,19 +1,23 @@
 # make run    the main job on the embedded data, from nothing
 # make test   the tests, from nothing
 # make check  lint, format, types, tests
+# make robustness  the tests of what goes wrong, in full: many peers, many kills, full disks
 # make docs   the documentation as pages under site/
 
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: run test check lint format docs clean
+.PHONY: run test robustness check lint format docs clean
 
 run: .venv/run
 	$(BIN)/consilience compare --seeds 2
 
 test: .venv/dev
 	$(BIN)/python -m pytest
+
+robustness: .venv/dev
+	CONSILIENCE_ROBUSTNESS=1 $(BIN)/python -m pytest tests/robustness
 
 check: .venv/dev lint
 	$(BIN)/mypy

@@ -61,6 +61,8 @@ class TensorTerms(_Part):
         """As the schema has it."""
         if any(n < 0 for n in self.shape) or math.prod(self.shape) > 2**31:
             raise ValueError(f"shape {self.shape} cannot be; sizes are 0 or more, and 2^31 values at most")
+        if not self.low <= self.high or self.low == math.inf or self.high == -math.inf:
+            raise ValueError(f"bounds {self.low} to {self.high} leave no value; low is the lower one")
         return schema.Tensor(self.shape, _encoding(self.up), _encoding(self.down), self.low, self.high)
 
 
@@ -81,6 +83,14 @@ class ChannelTerms(_Part):
     def meant(self, name: str) -> schema.Channel:
         """As the schema has it."""
         tensors = {key: terms.meant() for key, terms in self.tensors.items()}
+        for key, tensor in tensors.items():
+            if min(self.rows, default=1) < 1 or tensor.shape[: len(self.rows)] != self.rows:
+                raise ValueError(
+                    f"channel {name!r} weighs rows {self.rows}, but {key!r} has shape {tensor.shape}; a shape begins "
+                    f"with the rows, each 1 or more"
+                )
+        if self.kind == "pool" and self.by == "row" and not self.rows:
+            raise ValueError(f"channel {name!r} is drawn by row and has none; give it 'rows', or draw by member")
         if self.kind == "pool":
             more: dict[str, Any] = {"keep": self.keep, "draw": self.draw, "by": self.by}
             return schema.Pool(name, tensors, self.rows, include_self=self.include_self, **more)
@@ -141,8 +151,9 @@ class Charter(_Part):
     def to_toml(self) -> str:
         """As it is written down; bounds that are none are left out."""
         content = self.model_dump(mode="python", by_alias=True, exclude_none=True, exclude_defaults=True)
-        plain = {"protocol": self.protocol, **_finite(content), "rules": self.rules.model_dump()}
-        return tomli_w.dumps({**plain, "channels": plain.pop("channels")})
+        channels = _finite(content.pop("channels"))
+        plain = {"protocol": self.protocol, **content, "rules": self.rules.model_dump()}
+        return tomli_w.dumps({**plain, "channels": channels})
 
 
 def whole(channel: schema.Channel) -> dict[str, schema.Field]:
@@ -256,6 +267,7 @@ def _finite(content: Any) -> Any:
 
 
 _BIT = re.compile(r"bit\((.+)\)")
+_FLOAT32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # as what a unit is written down
 
 
 def _encoding(spelled: str) -> Encoding:
@@ -266,7 +278,7 @@ def _encoding(spelled: str) -> Encoding:
         unit = float(vote[1]) if vote else math.nan
     except ValueError:
         unit = math.nan
-    if not 0 < unit < math.inf:
+    if not _FLOAT32[0] <= unit <= _FLOAT32[1]:
         raise ValueError(f"encoding {spelled[:80]!r}; known: float32, float16, int8, bit, bit(UNIT)")
     return Bit(unit=unit)
 

@@ -59,9 +59,10 @@ def read(text: str) -> dict[str, Part]:
             raise WireError(
                 f"{item.strip()[:80]!r} is no item; write CHANNEL;entries=N;version=N;weight=X", code="malformed-put"
             )
-        name, said = found[1], dict(pair.split("=") for pair in found[2].split(";") if pair)
-        if name in parts:
-            raise WireError(f"channel {name!r} is named twice", code="malformed-put", field=name)
+        name, pairs = found[1], [pair.split("=") for pair in found[2].split(";") if pair]
+        said = dict(pairs)
+        if name in parts or len(said) < len(pairs):
+            raise WireError(f"{name!r}, or something of it, is named twice", code="malformed-put", field=name)
         parts[name] = _part(name, said)
     return parts
 

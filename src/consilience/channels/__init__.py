@@ -9,7 +9,7 @@ from __future__ import annotations
 from consilience import schema
 from consilience.channels.answer import Answer, Tensors, span
 from consilience.channels.moving import MovingMean
-from consilience.channels.pool import EntryPool, gathered, picked
+from consilience.channels.pool import EntryPool, drawn, gathered, listed, picked
 from consilience.channels.standing import RunningMean, StandingMean
 from consilience.encodings import Array
 
@@ -33,8 +33,10 @@ __all__ = [
     "RunningMean",
     "StandingMean",
     "Tensors",
+    "drawn",
     "gathered",
     "keep",
+    "listed",
     "picked",
     "span",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -73,26 +74,53 @@ def picked(
     present: (members, keep), who has which entries. weights: (members, keep, *rows), looked at where rows are drawn.
     where: a seed, the round. Without repetition where there are enough.
     """
-    rows = channel.rows if channel.by == "row" else ()
+    return drawn(channel, listed(channel, present, weights), who, where, draw)
+
+
+def listed(channel: schema.Pool, present: np.ndarray, weights: Array) -> list[np.ndarray]:
+    """Numbers of the entries that there are to draw, in order: once, or for each row where rows are drawn."""
     have = present.reshape(-1)
-    if rows:
-        have = have.reshape(-1, *(1,) * len(rows)) & (weights.reshape(-1, *rows) > 0)
-    picks = [_picks(channel, have[(slice(None), *row)], who, row, where, draw) for row in np.ndindex(*rows)]
+    if channel.by == "member" or not channel.rows:
+        return [np.flatnonzero(have)]
+    rows = have[:, None] & (weights.reshape(len(have), math.prod(channel.rows)) > 0)  # (entries, rows)
+    return [np.flatnonzero(rows[:, i]) for i in range(rows.shape[1])]
+
+
+def drawn(
+    channel: schema.Pool, entries: list[np.ndarray], who: np.ndarray, where: tuple[int, ...], draw: int
+) -> np.ndarray:
+    """The same as `picked`, from what `listed` gave: a draw costs no more where there are many."""
+    rows = channel.rows if channel.by == "row" else ()
+    picks = [_picks(channel, some, who, row, where, draw) for some, row in zip(entries, np.ndindex(*rows), strict=True)]
     return np.stack(picks, axis=-1).reshape(len(who), draw, *rows)
 
 
 def _picks(
-    channel: schema.Pool, have: np.ndarray, who: np.ndarray, row: tuple[int, ...], where: tuple[int, ...], draw: int
+    channel: schema.Pool, entries: np.ndarray, who: np.ndarray, row: tuple[int, ...], where: tuple[int, ...], draw: int
 ) -> np.ndarray:
-    entries = np.flatnonzero(have)
-    owners = entries // channel.keep
     if channel.scope == "oneself":
-        return np.stack([_cycle(entries[owners == reader], draw) for reader in who])
+        return np.stack([_cycle(entries[slice(*_own(channel, entries, reader))], draw) for reader in who])
     draws = np.arange(draw)
     chance = uniform(f"pool {channel.name}", *where, *row, who[:, None], draws[None, :])  # (readers, draw)
     if channel.include_self:
-        return _distinct(chance, np.broadcast_to(entries, (len(who), len(entries))))
-    return np.stack([_distinct(chance[i : i + 1], entries[owners != r][None])[0] for i, r in enumerate(who)])
+        return _at(entries, _distinct(chance, len(entries)))
+    picks = []
+    for i, reader in enumerate(who):  # its own are passed over
+        first, last = _own(channel, entries, reader)
+        places = _distinct(chance[i : i + 1], len(entries) - (last - first))[0]
+        picks.append(_at(entries, np.where(places >= first, places + (last - first), places)))
+    return np.stack(picks)
+
+
+def _own(channel: schema.Pool, entries: np.ndarray, reader: int) -> tuple[int, int]:
+    """Where a reader's own entries begin and end among all, which are in order."""
+    first, last = np.searchsorted(entries, [reader * channel.keep, (reader + 1) * channel.keep]).tolist()
+    return first, last
+
+
+def _at(entries: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The entries at these places; -1 where there is none."""
+    return np.where(places >= 0, entries[places], -1) if len(entries) else np.full_like(places, -1)
 
 
 def gathered(channel: schema.Pool, picks: np.ndarray, values: Tensors, weights: Array) -> Answer:
@@ -126,12 +154,11 @@ def _cycle(entries: np.ndarray, draw: int, chance: float = 0.0) -> np.ndarray:
     return entries[(int(chance * len(entries)) + np.arange(draw)) % len(entries)]
 
 
-def _distinct(chance: np.ndarray, entries: np.ndarray) -> np.ndarray:
-    """Floyd's sampling without repetition, for many readers at once: entries (readers, n) -> (readers, draw)."""
+def _distinct(chance: np.ndarray, n: int) -> np.ndarray:
+    """Floyd's sampling without repetition, for many readers at once: places 0 to n - 1, (readers, draw)."""
     readers, draw = chance.shape
-    n = entries.shape[1]
     if n <= draw:
-        turns = [_cycle(e, draw, float(c[0])) for e, c in zip(entries, chance, strict=True)]
+        turns = [_cycle(np.arange(n), draw, float(c[0])) for c in chance]
         return np.stack(turns) if readers else np.zeros((0, draw), dtype=np.int64)
     picked = np.full((readers, draw), -1, dtype=np.int64)
     for j in range(draw):
@@ -139,4 +166,4 @@ def _distinct(chance: np.ndarray, entries: np.ndarray) -> np.ndarray:
         guess = (chance[:, j] * (top + 1)).astype(np.int64)
         taken = (picked[:, :j] == guess[:, None]).any(axis=1)
         picked[:, j] = np.where(taken, top, guess)
-    return np.take_along_axis(entries, picked, axis=1)
+    return picked

@@ -1,0 +1,38 @@
+"""A member in a process of its own that does one step for each line it reads: for tests that decide the order."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from consilience.config import read_config
+from consilience.data import Dataset
+from consilience.methods import build_method
+from consilience.peer.member import Member
+from consilience.peer.peer import open_post
+
+
+def main(url: str, token: str, folder: str, config_file: str, data_file: str) -> None:
+    arrays = np.load(data_file)
+    names = ("inputs", "targets", "test_inputs", "test_targets")
+    data = Dataset("dealt", *(arrays[name] for name in names), classes=int(arrays["classes"]))
+    config = read_config(Path(config_file))
+    method = build_method(config.method.name, config.method.settings)
+    member = Member(open_post(url, token, folder), config, method, data, config.models[0], wait=20.0)
+    for line in sys.stdin:
+        match line.strip():
+            case "introduce":
+                print(json.dumps(member.share(train=False)), flush=True)
+            case "share":
+                print(json.dumps(member.share()), flush=True)
+            case "hear":
+                told = vars(member.hear())
+                print(json.dumps({**told, "heard": sorted(told["heard"])}), flush=True)
+    member.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,294 @@
+"""A relay as tests use it: founded in a folder, served in a process of its own, and members that know their bytes.
+
+`CONSILIENCE_ROBUSTNESS=1` (`make robustness`) makes the counts large; without it they fit in every test run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from consilience import schema
+from consilience.channels import MovingMean
+from consilience.charter import Charter, Rules, encode_starts, found, start_file, whole
+from consilience.encodings import BIT, FLOAT16, FLOAT32
+from consilience.protocol import PUT, Part, digest, spell
+from consilience.relay import office
+from consilience.relay.hall import Hall
+from consilience.relay.store import Store
+from consilience.relay.writer import Putting, Writer
+from consilience.wire import Codec
+
+FULL = os.environ.get("CONSILIENCE_ROBUSTNESS") == "1"
+SOURCE = Path(__file__).parents[1] / "src"
+PATIENT = Rules(deadline=3600.0)
+Tensors = dict[str, np.ndarray]
+
+
+def often(short: int, full: int) -> int:
+    """How many times: few in every test run, many where robustness itself is tested."""
+    return full if FULL else short
+
+
+def channels(
+    quorum: int | None = None, max_staleness: int = 8, by_row: bool = False, width: int = 5
+) -> dict[str, schema.Channel]:
+    """One of each kind, small: a standing mean, a pool, a moving mean of two tensors in several encodings."""
+    rows = {"mean": schema.Tensor((3, 4), FLOAT32, FLOAT32, -1, 1)}
+    moved = {"a": schema.Tensor((3, 2), BIT, BIT), "b": schema.Tensor((width,), FLOAT32, FLOAT16)}
+    return {
+        "prototypes": schema.Mean("prototypes", rows, rows=(3,)),
+        "observations": schema.Pool(
+            "observations", rows, rows=(3,), keep=2, draw=2, by="row" if by_row else "member", include_self=False
+        ),
+        "weights": schema.Mean("weights", moved, moving=True, quorum=quorum, max_staleness=max_staleness),
+    }
+
+
+def wide() -> dict[str, schema.Channel]:
+    """A standing mean and a pool of 10 classes and 250 features: bodies of 20 KiB."""
+    rows = {"mean": schema.Tensor((10, 250))}
+    return {
+        "prototypes": schema.Mean("prototypes", rows, rows=(10,)),
+        "observations": schema.Pool("observations", rows, rows=(10,)),
+    }
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A body, what is said beside it, and what it decodes to."""
+
+    put: str
+    body: bytes
+    tensors: Tensors
+
+    @property
+    def sha256(self) -> str:
+        return digest(self.put, self.body)
+
+    def of(self, channel: str) -> Tensors:
+        """A channel's tensors by their own names."""
+        return {k.split(".", 1)[1]: t for k, t in self.tensors.items() if k.split(".", 1)[0] == channel}
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A federation that was founded, and its members' tokens, in the order of their numbers."""
+
+    store: Path
+    charter: Charter
+    starts: Mapping[str, Tensors]
+    tokens: list[str]
+
+    def invite(self, name: str) -> None:
+        self.tokens.append(str(office.invite(self.store, name)))
+
+    def head(self, member: int, **more: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.tokens[member]}", **more}
+
+    def upload(self, member: int, round_: int, version: int = 0, names: Sequence[str] | None = None) -> Upload:
+        """What a member puts in a round: other numbers for each of both, the same ones each time."""
+        rng = np.random.default_rng([member, round_])
+        parts: dict[str, Part] = {}
+        for name, channel in self.charter.channels.items():
+            if names is not None and name not in names:
+                continue
+            if isinstance(channel, schema.Pool):
+                parts[name] = Part(entries=channel.keep)
+            elif isinstance(channel, schema.Mean) and channel.moving:
+                parts[name] = Part(version=version, weight=10 * member + 3.5)
+            else:
+                parts[name] = Part()
+        message = {k: f for name in parts for k, f in self.charter.channels[name].message("up").items()}
+        drawn = {k: _drawn(rng, f) for k, f in message.items()}
+        codec = Codec(message)
+        body = codec.encode(drawn)
+        return Upload(spell(parts), body, codec.decode(body))
+
+    def moving(self) -> MovingMean:
+        """The moving mean at its start, for as many members as there are."""
+        channel = self.charter.channels["weights"]
+        assert isinstance(channel, schema.Mean)
+        return MovingMean(channel, len(self.tokens), self.starts["weights"])
+
+    def receipts(self) -> list[tuple[int, int, str]]:
+        """Member, round and SHA-256 of all that was acknowledged, by the store."""
+        with contextlib.closing(Store(self.store)) as store:
+            rows = store.sql.execute(
+                "SELECT m.number, r.round, r.sha256 FROM receipts r JOIN members m ON m.id = r.member ORDER BY 1, 2"
+            )
+            return rows.fetchall()
+
+    def sums_are_right(self) -> None:
+        """A recount finds nothing wrong, and every kept upload is whole and needed."""
+        with contextlib.closing(Store(self.store)) as store:
+            assert Hall(store, 1).recount(store) == {}
+            assert store.sql.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            needed = "SELECT count(*) FROM uploads WHERE id NOT IN (SELECT upload FROM entries)"
+            assert store.sql.execute(needed).fetchone() == (0,)
+
+    def state(self, channel: str) -> Tensors:
+        with contextlib.closing(Store(self.store)) as store:
+            kept = store.state(1, channel)
+        assert kept is not None
+        return kept
+
+
+def _drawn(rng: np.random.Generator, what: schema.Field) -> np.ndarray:
+    if what.encoding.name == "int32":
+        return rng.integers(0, 5, what.shape, dtype=np.int32)
+    return rng.uniform(-1, 1, what.shape).astype(np.float32)
+
+
+def founded(
+    folder: Path,
+    members: int,
+    declared: Mapping[str, schema.Channel] | None = None,
+    rules: Rules = PATIENT,
+) -> Federation:
+    """A federation of so many members in a new store."""
+    declared = channels() if declared is None else declared
+    moving = {name: channel for name, channel in declared.items() if name == "weights"}
+    starts = {name: {k: np.ones(t.shape, np.float32) for k, t in c.tensors.items()} for name, c in moving.items()}
+    charter = found("digits", {"name": "consilience"}, 3, declared, starts, rules=rules)
+    file, store = folder / "digits.toml", folder / "relay.db"
+    file.write_text(charter.to_toml())
+    start_file(file).write_bytes(encode_starts(charter, starts))
+    office.create(store, file)
+    federation = Federation(store, charter, starts, [])
+    for number in range(members):
+        federation.invite(f"m{number}")
+    return federation
+
+
+@dataclass
+class Running:
+    """A relay that is served, in a process of its own."""
+
+    process: subprocess.Popen[str]
+    url: str
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        """No goodbye."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> float:
+        """Seconds that it took to end as it should."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=20) == 0
+        return time.monotonic() - began
+
+
+def serve(store: Path, port: int = 0, *, before: Sequence[str] = (), program: Sequence[str] = ()) -> Running:
+    """Start it as a user does, and wait until it can be reached; no limit on how much members ask."""
+    options = ["relay", "serve", "--store", str(store), "--port", str(port), "--rate", "0"]
+    command = [*before, sys.executable, *(program or ("-m", "consilience")), *options]
+    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    said = store.with_suffix(".log")
+    with said.open("a") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
+    assert process.stdout is not None
+    with process.stdout as out:
+        line = out.readline()
+    if not line.startswith("relay: "):
+        process.kill()
+        process.wait()
+        raise AssertionError(f"it said {line!r}\n{said.read_text()[-2000:]}")
+    return Running(process, line.removeprefix("relay: ").strip())
+
+
+@contextlib.contextmanager
+def serving(
+    store: Path, port: int = 0, *, before: Sequence[str] = (), program: Sequence[str] = ()
+) -> Iterator[Running]:
+    """The same, and ended whatever happens."""
+    running = serve(store, port, before=before, program=program)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.kill()
+
+
+def put_head(federation: Federation, member: int, upload: Upload) -> dict[str, str]:
+    return federation.head(member, **{PUT: upload.put})
+
+
+def common_of(federation: Federation, body: bytes) -> Tensors:
+    """The common values in an answer that holds nothing else."""
+    values = Codec(whole(federation.charter.channels["weights"])).decode(body)
+    return {k.split(".", 1)[1]: t for k, t in values.items()}
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it never came about"
+        time.sleep(0.01)
+
+
+@dataclass
+class Desk:
+    """A writer whose batches and whose time a test decides: nothing runs beside it."""
+
+    federation: Federation
+    now: float = 1000.0
+    writer: Writer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.writer = Writer(self.federation.store, clock=lambda: self.now)
+        self.look()
+
+    def write(self, *puttings: Putting) -> list[Future[str]]:
+        """One batch."""
+        self.writer._write(list(puttings))
+        return [putting.receipt for putting in puttings]
+
+    def look(self, later: float = 0.0) -> None:
+        """What the writer does now and then, so many seconds later."""
+        self.now += later
+        self.write()
+
+    def putting(self, member: int, round_: int, version: int = 0, names: Sequence[str] | None = None) -> Putting:
+        upload = self.federation.upload(member, round_, version, names)
+        return Putting(member + 1, round_, upload.put, upload.body)
+
+    def put(self, member: int, round_: int, version: int = 0, names: Sequence[str] | None = None) -> Future[str]:
+        return self.write(self.putting(member, round_, version, names))[0]
+
+    @property
+    def hall(self) -> Hall:
+        return self.writer.halls[1]
+
+    @property
+    def version(self) -> int:
+        return self.hall.sight.moving["weights"].version
+
+    def close(self) -> None:
+        self.writer.store.close()
+        self.writer._lock.close()
+
+
+@contextlib.contextmanager
+def desk(federation: Federation) -> Iterator[Desk]:
+    made = Desk(federation)
+    try:
+        yield made
+    finally:
+        made.close()

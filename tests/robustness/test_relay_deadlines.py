@@ -1,0 +1,233 @@
+"""Who is waited for, how long, and what late, stale and returning members' contributions weigh."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from consilience.charter import Rules
+from consilience.relay import office
+from consilience.relay.refusal import Refusal
+from consilience.relay.store import Store
+from tests.relay_tools import Desk, Federation, channels, desk, founded, put_head, serving, wait_until
+
+MOVING = ["weights"]
+A_MINUTE = Rules(deadline=60.0)
+
+
+def away(federation: Federation) -> list[int]:
+    (each,) = office.status(federation.store)
+    return [member["number"] for member in each["members"] if member["state"] == "away"]
+
+
+def common(at: Desk) -> np.ndarray:
+    return np.array(at.hall.sight.moving["weights"].common["b"])
+
+
+def test_one_that_never_comes_is_waited_for_once(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 3, rules=A_MINUTE)
+    with desk(federation) as at:
+        at.put(0, 1, 0, MOVING).result(0)
+        at.look(later=20)
+        at.put(1, 1, 0, MOVING).result(0)
+        at.look(later=39.9)  # of the first contribution
+        assert (at.version, away(federation)) == (0, [])
+        at.look(later=0.2)
+        assert (at.version, away(federation), at.hall.sight.expected) == (1, [2], 2)
+        for round_ in (2, 3):  # nobody waits for it any more
+            at.put(0, round_, round_ - 1, MOVING).result(0)
+            assert at.version == round_ - 1
+            at.put(1, round_, round_ - 1, MOVING).result(0)
+            assert at.version == round_
+        at.put(2, 1, 3, MOVING).result(0)  # it is back, and waited for again
+        assert (away(federation), at.hall.sight.expected) == ([], 3)
+        for member in (0, 1):
+            assert at.version == 3
+            at.put(member, 4, 3, MOVING).result(0)
+        assert at.version == 4
+        at.put(0, 5, 4, MOVING).result(0)
+        at.put(1, 5, 4, MOVING).result(0)
+        at.look(later=59)
+        assert at.version == 4
+        at.look(later=2)
+        assert (at.version, away(federation)) == (5, [2])
+
+
+def test_what_only_stands_does_not_bring_a_member_back(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 3, rules=A_MINUTE)
+    with desk(federation) as at:
+        at.put(0, 1, 0, MOVING)
+        at.put(1, 1, 0, MOVING)
+        at.look(later=61)
+        at.put(2, 1, names=["prototypes"]).result(0)
+        assert away(federation) == [2]
+
+
+def test_below_the_least_nothing_closes(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 4, rules=Rules(deadline=60.0, least=3))
+    with desk(federation) as at:
+        for member in (0, 1):
+            at.put(member, 1, 0, MOVING).result(0)
+        for _ in range(3):
+            at.look(later=100)
+            assert (at.version, away(federation)) == (0, [])
+        at.put(2, 1, 0, MOVING).result(0)  # the deadline is long past
+        at.look()
+        assert (at.version, away(federation)) == (1, [3])
+
+
+def test_a_single_member_waits_for_another(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 1, rules=A_MINUTE)
+    with desk(federation) as at:
+        at.put(0, 1, 0, MOVING).result(0)
+        at.look(later=1000)
+        assert at.version == 0
+        refusal = at.put(0, 2, 0, MOVING).exception(0)
+        assert isinstance(refusal, Refusal) and refusal.code == "already-put"
+
+
+def test_a_quorum_closes_early_and_the_late_one_counts_in_the_next(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 3, channels(quorum=2), A_MINUTE)
+    with desk(federation) as at:
+        at.put(0, 1, 0, MOVING).result(0)
+        assert at.version == 0
+        at.put(1, 1, 0, MOVING).result(0)
+        assert (at.version, away(federation)) == (1, [])
+        at.put(2, 1, 0, MOVING).result(0)
+        assert (at.version, at.hall.sight.waiting["weights"]) == (1, 1)
+        at.put(0, 2, 1, MOVING).result(0)
+        assert at.version == 2
+
+
+def test_a_round_that_began_as_another_closed_has_its_own_deadline(tmp_path: Path) -> None:
+    """Both in one batch: the first contribution of the new round is not as old as that of the last."""
+    federation = founded(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, least=1))
+    with desk(federation) as at:
+        at.put(0, 1, 0, MOVING).result(0)
+        at.look(later=59)
+        for receipt in at.write(at.putting(1, 1, 0, MOVING), at.putting(2, 1, 0, MOVING)):
+            receipt.result(0)
+        assert (at.version, at.hall.sight.waiting["weights"]) == (1, 1)
+        at.look(later=2)
+        assert (at.version, away(federation)) == (1, []), "it was closed by the deadline of the round before"
+        at.look(later=59)
+        assert (at.version, away(federation)) == (2, [0, 1, 3])
+
+
+def test_a_round_that_closes_past_its_deadline_takes_no_other_with_it(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, least=1))
+    with desk(federation) as at:
+        at.put(0, 1, 0, MOVING).result(0)
+        at.now += 61  # before anybody looks, one batch closes the round and begins the next
+        for receipt in at.write(at.putting(1, 1, 0, MOVING), at.putting(2, 1, 0, MOVING)):
+            receipt.result(0)
+        assert (at.version, at.hall.sight.waiting["weights"], away(federation)) == (1, 1, [])
+
+
+def test_what_is_stale_weighs_less(tmp_path: Path) -> None:
+    """A change made s versions ago weighs 1/sqrt(1 + s) of itself."""
+    federation = founded(tmp_path, 3, channels(quorum=2), A_MINUTE)
+    with desk(federation) as at:
+        for round_ in range(1, 4):
+            for member in (0, 1):
+                at.put(member, round_, round_ - 1, MOVING).result(0)
+        before = common(at)
+        at.put(0, 4, 3, MOVING).result(0)
+        at.put(2, 1, 0, MOVING).result(0)  # 3 versions old
+        assert at.version == 4
+        fresh, stale = (federation.upload(*which, MOVING).of("weights")["b"] for which in ((0, 4, 3), (2, 1, 0)))
+        weights = 3.5, 23.5 / np.sqrt(1 + 3)
+        mean = (weights[0] * fresh.astype(np.float64) + weights[1] * stale) / sum(weights)
+        sent = mean.astype(np.float32).astype(np.float16).astype(np.float32)
+        assert np.array_equal(common(at), before + sent)
+
+
+def test_what_is_too_stale_is_refused_for_that_channel_alone(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 3, channels(quorum=2, max_staleness=2), A_MINUTE)
+    with desk(federation) as at:
+        for round_ in range(1, 4):
+            for member in (0, 1):
+                at.put(member, round_, round_ - 1, MOVING).result(0)
+        assert at.version == 3
+        receipt = json.loads(at.put(2, 1, 0).result(0))
+        assert receipt["taken"] == ["prototypes", "observations"]
+        assert list(receipt["refused"]) == ["weights"] and "made from version 0" in receipt["refused"]["weights"]
+        assert at.hall.sight.waiting["weights"] == 0
+        assert json.loads(at.put(2, 1, 0).result(0)) == receipt, "the same again, the same receipt"
+        assert json.loads(at.put(2, 2, 1).result(0))["taken"] == ["prototypes", "observations", "weights"]
+        refusal = at.put(2, 3, 9).exception(0)
+        assert isinstance(refusal, Refusal) and refusal.code == "version-ahead"
+    federation.sums_are_right()
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_silent_members_are_forgotten(tmp_path: Path, by_row: bool) -> None:
+    federation = founded(tmp_path, 3, channels(by_row=by_row), Rules(expire=3))
+    both = ["prototypes", "observations"]
+    with desk(federation) as at:
+        for member in range(3):
+            at.put(member, 1, names=both).result(0)
+        for round_ in (2, 3, 4):
+            at.put(0, round_, names=both).result(0)
+            assert at.hall.sight.present["observations"][:3].all(axis=1).tolist() == [True] * 3
+        at.put(1, 5, names=both).result(0)  # 2 has been silent for 4 rounds
+        assert at.hall.sight.present["observations"][:3].all(axis=1).tolist() == [True, True, False]
+        left = [federation.upload(0, 4).of("prototypes"), federation.upload(1, 5).of("prototypes")]
+        counts = sum(each["count"].astype(np.float64) for each in left)
+        assert np.array_equal(at.hall.sight.standing["prototypes"].count, counts)
+        at.put(2, 2, names=both).result(0)
+        assert at.hall.sight.present["observations"][:3].all(), "it is back"
+    federation.sums_are_right()
+
+
+def test_revoked_in_the_store_is_revoked_in_the_channels(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 3)
+    with desk(federation) as at:
+        for member in range(3):
+            at.put(member, 1, names=["prototypes", "observations"]).result(0)
+        at.put(0, 2, 0, MOVING).result(0)
+        at.put(1, 2, 0, MOVING).result(0)
+        office.revoke(federation.store, "m2")  # who was waited for
+        at.look()
+        assert (at.version, at.hall.sight.expected) == (1, 2)
+        left = [federation.upload(member, 1).of("prototypes")["count"].astype(np.float64) for member in range(2)]
+        assert np.array_equal(at.hall.sight.standing["prototypes"].count, left[0] + left[1])
+        assert not at.hall.sight.present["observations"][2].any()
+        at.put(0, 3, 1, MOVING).result(0)
+        office.revoke(federation.store, "m0")  # and one who has put
+        at.look()
+        assert (at.version, at.hall.sight.waiting["weights"], at.hall.sight.expected) == (1, 0, 1)
+        refusal = at.put(0, 4, 1, MOVING).exception(0)
+        assert isinstance(refusal, Refusal) and refusal.code == "revoked"
+    federation.sums_are_right()
+
+
+def test_revoked_from_another_process_while_it_runs(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 3)
+    with serving(federation.store) as relay, httpx.Client(base_url=relay.url) as client:
+        for member in range(3):
+            upload = federation.upload(member, 1, names=["prototypes"])
+            head = put_head(federation, member, upload)
+            assert client.put("/v1/rounds/1", content=upload.body, headers=head).status_code == 200
+        asks = "/v1/answers?channel=prototypes"
+        before = client.get(asks, headers=federation.head(0))
+        other = multiprocessing.get_context("spawn").Process(target=office.revoke, args=(federation.store, "m2"))
+        other.start()
+        other.join(20)
+        answer = client.get(asks, headers=federation.head(2))
+        assert (answer.status_code, answer.json()["code"]) == (403, "revoked")
+        wait_until(lambda: client.get(asks, headers=federation.head(0)).headers["etag"] != before.headers["etag"], 3)
+        assert client.get("/v1/federation", headers=federation.head(0)).json()["expected"] == 2
+        federation.invite("m3")
+        assert client.get(asks, headers=federation.head(3)).status_code == 200
+        wait_until(lambda: client.get("/v1/federation", headers=federation.head(0)).json()["expected"] == 3, 3)
+        relay.stop()
+    store = Store(federation.store)
+    assert [entry.number for entry in store.entries(1, "prototypes")] == [0, 1]
+    store.close()
+    federation.sums_are_right()

@@ -1,0 +1,118 @@
+"""A relay of ten thousand members is back in two seconds, with the same answers, and mends sums that are off."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from benchmarks.relay import Prefilled, prefill
+from consilience.relay import office
+from consilience.relay.store import Store
+from consilience.relay.writer import Putting, Writer
+from consilience.wire import Codec
+from tests.relay_tools import Running, founded, serve, serving, wait_until, wide
+
+MEMBERS = 10_000
+SECONDS = 2.0
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Prefilled:
+    return prefill(tmp_path_factory.mktemp("many"), MEMBERS)
+
+
+def asked(relay: Running, many: Prefilled, member: int) -> bytes:
+    head = {"Authorization": f"Bearer {many.tokens[member]}"}
+    answer = httpx.get(f"{relay.url}/v1/answers?round=7", headers=head)
+    assert answer.status_code == 200, answer.text
+    return answer.content
+
+
+def test_the_first_answer_comes_soon_and_is_the_same(many: Prefilled) -> None:
+    with serving(many.store) as relay:
+        before = [asked(relay, many, member) for member in range(3)]
+        relay.stop()
+    took = []
+    for stop in ("told", "killed", "told"):
+        began = time.monotonic()
+        with serving(many.store) as relay:
+            first = asked(relay, many, 0)
+            took.append(time.monotonic() - began)
+            assert [first, *(asked(relay, many, member) for member in (1, 2))] == before
+            if stop == "told":
+                relay.stop()
+    assert min(took) < SECONDS, took
+
+
+def test_sums_that_were_tampered_with_are_mended(many: Prefilled) -> None:
+    with serving(many.store) as relay:
+        right = asked(relay, many, 0)
+        relay.stop()
+    with contextlib.closing(Store(many.store)) as store, store.writing():
+        state = store.state(1, "prototypes")
+        assert state is not None
+        state["sums.mean"][3, 7] += 1000.0 * state["count"][3]
+        state["count"][5] += 1
+        store.keep_state(1, "prototypes", state)
+    relay = serve(many.store)
+    try:
+        wait_until(lambda: asked(relay, many, 0) != right, 1)  # at first it answers by what was kept
+        wait_until(lambda: asked(relay, many, 0) == right, 20)
+        relay.stop()
+    finally:
+        relay.kill()
+    with contextlib.closing(Store(many.store)) as store:
+        mended = store.state(1, "prototypes")
+    assert mended is not None and np.abs(mended["sums.mean"] - state["sums.mean"]).max() > 1000
+    assert "sums of prototypes were off" in many.store.with_suffix(".log").read_text()
+
+
+def test_a_damaged_store_is_named(tmp_path: Path) -> None:
+    store = tmp_path / "relay.db"
+    store.write_bytes(b"SQLite format 3\0" + bytes(4000))
+    with pytest.raises(AssertionError, match="cannot be opened as a relay's store"):
+        serve(store)
+    with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("PRAGMA user_version = 7")
+    with pytest.raises(AssertionError, match="has form 7; this relay reads 1"):
+        serve(tmp_path / "other.db")
+
+
+def test_what_was_huge_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Beside a sum of 1e41 the others' digits are lost: when it goes, they are counted again."""
+    federation = founded(tmp_path, 3, wide())
+    writer = Writer(federation.store)
+    writer.start()
+
+    def put(member: int, round_: int, mean: float | None = None) -> None:
+        upload = federation.upload(member, round_)
+        body = upload.body
+        if mean is not None:
+            values = np.full((10, 250), mean, np.float32)
+            message = federation.charter.message("up")
+            body = Codec(message).encode({**upload.tensors, "prototypes.mean": values})
+        writer.put(Putting(member + 1, round_, upload.put, body)).result(timeout=10)
+
+    for member in (1, 2):
+        put(member, 1)
+    right = writer.halls[1].sight.standing["prototypes"].sums["mean"]
+    put(0, 1, 3e38)
+    put(0, 2, 0.0)
+    assert np.abs(writer.halls[1].sight.standing["prototypes"].sums["mean"] - right).max() > 0.1
+    wait_until(
+        lambda: np.allclose(writer.halls[1].sight.standing["prototypes"].sums["mean"], right, rtol=1e-12, atol=1e-12), 5
+    )
+    put(0, 3, 3e38)
+    office.revoke(federation.store, "m0")
+    wait_until(lambda: writer.halls[1].sight.expected == 2, 5)
+    wait_until(
+        lambda: np.allclose(writer.halls[1].sight.standing["prototypes"].sums["mean"], right, rtol=1e-12, atol=1e-12), 5
+    )
+    writer.stop()
+    federation.sums_are_right()
