@@ -42,7 +42,7 @@ define install
 endef
 
 .venv/run: pyproject.toml constraints.txt
-	$(call install,.)
+	$(call install,.[learn])
 	touch .venv/run
 
 .venv/dev: pyproject.toml constraints.txt

@@ -41,6 +41,8 @@ _OF_DATA = {"data_dir", "train", "test", "test_share", "image_size", "image_mode
 _OF_DEALS = {"learners", "partition", "shift", "seed"}
 _OF_TRAINING = _OF_DATA | {"data", "model", "width", "rounds", "epochs", "batch_size", "optimiser", "optimiser_state"}
 _OF_TRAINING |= {"lr", "momentum", "weight_decay", "device", "precision"}
+_EXTRAS = {"learn": {"torch", "sklearn", "pooch", "PIL", "httpx"}, "relay": {"starlette", "uvicorn", "httptools"}}
+"""What comes with an extra: a relay needs no torch, and a learner no server."""
 COMPARED = "centralized, independent, alone, federated-distillation, fedavg, representation-sharing, voted, consilience"
 
 
@@ -471,6 +473,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ConsilienceError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigurationError) else 1)
+    except ModuleNotFoundError as error:
+        extra = next((extra for extra, needed in _EXTRAS.items() if (error.name or "").split(".")[0] in needed), None)
+        if extra is None:
+            raise
+        print(
+            f"error: {error.name} is not installed, and this needs it: pip install 'consilience[{extra}]'",
+            file=sys.stderr,
+        )
+        sys.exit(2)
 
 
 if __name__ == "__main__":
