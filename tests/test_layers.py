@@ -42,7 +42,10 @@ LAYERS = (
 )
 """From the bottom up: a part imports from its own layer and those below it."""
 
-WITHOUT_TORCH = ("errors", "encodings", "schema", "randomness", "channels", "wire", "task", "config", "data")
+WITHOUT_TORCH = (
+    *("errors", "encodings", "schema", "randomness", "channels", "wire", "task", "config", "data"),
+    *("agreement", "charter", "protocol", "traffic", "relay.app", "relay.office", "relay.serving", "cli"),
+)
 
 RELAY = """
 import sys

@@ -184,7 +184,7 @@ class Hall:
         tensors = self._judged(parts, body)
         stale = self._stale(store, draft, member, parts)
         upload, gone = store.add_upload(member.id, put, body), set()
-        newest = max(draft.newest, round_)
+        newest = max(draft.newest, min(round_, draft.newest + 1))  # nobody ages the others by a jump of its own
         for name, part in parts.items():
             if name in stale:
                 continue
@@ -386,7 +386,7 @@ class Hall:
             if draft.changed[name] > self.sight.changed[name]:
                 store.keep_state(self.id, name, running.state())
         if draft.revision > self.sight.revision:
-            store.revise(self.id, draft.revision)
+            store.revise(self.id, draft.revision, draft.newest)
 
     def recount(self, store: Store) -> dict[str, dict[str, np.ndarray]]:
         """By how much kept sums are wrong, of standing means that are off by more than `TOLERANCE`; of one moment."""

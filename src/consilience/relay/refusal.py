@@ -8,6 +8,7 @@ STATUS = {
     "no-token": 401,
     "wrong-token": 401,
     "revoked": 403,
+    "not-http": 400,
     "unknown-channel": 400,
     "malformed-put": 400,
     "malformed-query": 400,
@@ -24,6 +25,7 @@ STATUS = {
     "version-ahead": 409,
     "too-large": 413,
     "over-quota": 429,
+    "head-too-large": 431,
     "disk-full": 507,
     "stopping": 503,
 }

@@ -29,7 +29,7 @@ class Sight:
     revision: int = 0
     """Counts all changes."""
     newest: int = -1
-    """The newest round that any member has put."""
+    """The round the federation has come to: the newest that was put, though no upload moves it by more than one."""
     expected: int = 0
     """How many members are waited for: invited, not revoked, not away."""
     standing: dict[str, RunningMean] = field(default_factory=dict)

@@ -20,7 +20,8 @@ from consilience.errors import ConfigurationError, StorageError
 _FORM = 1
 _TABLES = """
 CREATE TABLE federations(
-    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, charter TEXT NOT NULL, revision INTEGER NOT NULL DEFAULT 0);
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, charter TEXT NOT NULL, revision INTEGER NOT NULL DEFAULT 0,
+    newest INTEGER NOT NULL DEFAULT -1);
 CREATE TABLE members(
     id INTEGER PRIMARY KEY, federation INTEGER NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL,
     token BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0, away INTEGER NOT NULL DEFAULT 0,
@@ -60,7 +61,7 @@ class Member(NamedTuple):
 class Entry(NamedTuple):
     """What a member has put into a channel: where it lies, what it trained from, what it weighs, and when it came.
 
-    at: the newest round of the federation when it came, which no clock moves.
+    at: the round the federation had come to when it came, which no clock moves.
     """
 
     number: int
@@ -157,9 +158,9 @@ class Store:
         made = self.sql.execute("INSERT INTO federations(name, charter) VALUES (?, ?)", (name, charter))
         return int(made.lastrowid or 0)
 
-    def revise(self, federation: int, revision: int) -> None:
-        """Keep how often anything has changed."""
-        self.sql.execute("UPDATE federations SET revision = ? WHERE id = ?", (revision, federation))
+    def revise(self, federation: int, revision: int, newest: int) -> None:
+        """Keep how often anything has changed, and the round the federation has come to."""
+        self.sql.execute("UPDATE federations SET revision = ?, newest = ? WHERE id = ?", (revision, newest, federation))
 
     def member(self, number: int) -> Member | None:
         """One member, by its number in the store."""
@@ -190,10 +191,10 @@ class Store:
         self.sql.execute("UPDATE members SET revoked = 1 WHERE id = ?", (member,))
 
     def attendance(self, federation: int) -> tuple[int, int]:
-        """The newest round of any member, and how many are waited for."""
+        """The round the federation has come to, and how many members are waited for."""
         row: tuple[int, int] = self.sql.execute(
-            "SELECT coalesce(max(round), -1), coalesce(sum(NOT revoked AND NOT away), 0) FROM members "
-            "WHERE federation = ?",
+            "SELECT (SELECT newest FROM federations WHERE id = ?1), coalesce(sum(NOT revoked AND NOT away), 0) "
+            "FROM members WHERE federation = ?1",
             (federation,),
         ).fetchone()
         return row
