@@ -385,7 +385,7 @@ class Hall:
         for name, running in draft.standing.items():
             if draft.changed[name] > self.sight.changed[name]:
                 store.keep_state(self.id, name, running.state())
-        if draft.revision > self.sight.revision:
+        if (draft.revision, draft.newest) != (self.sight.revision, self.sight.newest):
             store.revise(self.id, draft.revision, draft.newest)
 
     def recount(self, store: Store) -> dict[str, dict[str, np.ndarray]]:

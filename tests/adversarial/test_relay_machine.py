@@ -1,0 +1,439 @@
+"""A relay's store under any order of events, crashes among them, beside a plain model of what it should hold."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from consilience import charter as charters
+from consilience import schema, wire
+from consilience.charter import Rules
+from consilience.encodings import FLOAT32
+from consilience.protocol import Part, read, spell
+from consilience.relay import office
+from consilience.relay.hall import Hall, Question
+from consilience.relay.refusal import Refusal
+from consilience.relay.store import Store
+from consilience.relay.writer import Putting, Writer
+
+PAIR = {"x": schema.Tensor((2,))}
+CHANNELS: dict[str, schema.Channel] = {
+    "scalar": schema.Mean("scalar", PAIR),
+    "by-row": schema.Mean("by-row", PAIR, rows=(2,)),
+    "pool": schema.Pool("pool", PAIR, rows=(2,), keep=2, draw=2),
+    "moving": schema.Mean("moving", PAIR, moving=True, max_staleness=1),
+}
+LEAST, DEADLINE, EXPIRE, STALE = 2, 10.0, 3, 1
+COMMON = np.array([0.5, -1.0], dtype=np.float32)
+
+VALUES = st.lists(st.floats(-100, 100, width=32), min_size=2, max_size=2)
+COUNTS = st.lists(st.integers(0, 5), min_size=2, max_size=2)
+CONTRIBUTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "scalar": st.tuples(VALUES, st.sampled_from([0.0, 0.1, 1.0, 7.0])),
+        "by-row": st.tuples(VALUES, COUNTS),
+        "pool": st.lists(st.tuples(VALUES, COUNTS), min_size=1, max_size=2),
+        "moving": st.tuples(VALUES, st.sampled_from([0.0, 1.0, 3.0]), st.integers(-1, 3)),
+    },
+).filter(bool)
+Contribution = dict[str, Any]
+
+
+@dataclass
+class Somebody:
+    """A member as the model has it."""
+
+    token_id: int
+    round: int = -1
+    revoked: bool = False
+    away: bool = False
+    last: tuple[int, str, bytes, str] | None = None
+    """Round, header, body and receipt of its last upload."""
+
+
+@dataclass
+class Model:
+    """What a relay should hold, in dictionaries."""
+
+    members: list[Somebody] = field(default_factory=list)
+    kept: dict[str, dict[int, tuple[Any, int]]] = field(
+        default_factory=lambda: {"scalar": {}, "by-row": {}, "pool": {}}
+    )
+    """By channel and member: what it put, and the newest round when it came."""
+    waiting: dict[int, tuple[list[float], float, int]] = field(default_factory=dict)
+    common: np.ndarray = field(default_factory=lambda: COMMON.copy())
+    version: int = 0
+    newest: int = -1
+    since: float | None = None
+    receipts: int = 0
+
+    @property
+    def expected(self) -> int:
+        return sum(not (m.revoked or m.away) for m in self.members)
+
+    def take(self, number: int, round_: int, said: Contribution, version: int) -> str | tuple[list[str], list[str]]:
+        """What is taken and what is refused of an upload, or the code with which all of it is."""
+        member = self.members[number]
+        if member.revoked:
+            return "revoked"
+        if "moving" in said:
+            if version > self.version:
+                return "version-ahead"
+            if number in self.waiting:
+                return "already-put"
+        stale = ["moving"] if "moving" in said and self.version - version > STALE else []
+        taken = [name for name in CHANNELS if name in said and name not in stale]
+        renewed = round_ > self.newest
+        self.newest += renewed  # by one, however far a member jumps
+        for name in taken:
+            if name == "moving":
+                self.waiting[number] = said[name][0], said[name][1], version
+            else:
+                self.kept[name][number] = said[name], self.newest
+        if "moving" in said:
+            member.away = False
+        member.round = round_
+        self.receipts += 1
+        if renewed:
+            for entries in self.kept.values():
+                for who in [who for who, (_, at) in entries.items() if at < self.newest - EXPIRE]:
+                    del entries[who]
+        if "moving" in said:
+            self.close_if_ready()
+        return taken, stale
+
+    def revoke(self, number: int) -> None:
+        self.members[number].revoked = True
+        self.waiting.pop(number, None)
+        for entries in self.kept.values():
+            entries.pop(number, None)
+
+    def close_if_ready(self) -> None:
+        if len(self.waiting) >= max(self.expected, LEAST):
+            self.close()
+
+    def close_if_overdue(self, now: float) -> None:
+        if self.since is not None and now - self.since >= DEADLINE and len(self.waiting) >= LEAST:
+            for number, member in enumerate(self.members):
+                member.away |= not member.revoked and number not in self.waiting
+            self.close()
+
+    def close(self) -> None:
+        total, weight = np.zeros(2), 0.0
+        for _, (values, samples, version) in sorted(self.waiting.items()):
+            counts = samples / math.sqrt(1 + self.version - version)
+            total, weight = total + counts * np.array(values, dtype=np.float64), weight + counts
+        self.waiting, self.since = {}, None
+        if weight:
+            self.common = self.common + (total / weight).astype(np.float32)
+            self.version += 1
+
+    def note(self, now: float) -> None:
+        """When the first contribution since a close came."""
+        self.since = None if not self.waiting else (now if self.since is None else self.since)
+
+    def mean(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and weight of a standing mean."""
+        total, weight = np.zeros(2), np.zeros(2)
+        for (values, counts), _ in self.kept[name].values():
+            total, weight = total + np.array(values, dtype=np.float64) * counts, weight + counts
+        return np.divide(total, weight, out=np.zeros(2), where=weight > 0), weight
+
+
+def encoded(said: Contribution, version: int) -> tuple[str, bytes]:
+    """The header and the body of a contribution."""
+    parts: dict[str, Part] = {}
+    fields: dict[str, schema.Field] = {}
+    tensors: dict[str, np.ndarray] = {}
+    for name, channel in CHANNELS.items():
+        if name not in said:
+            continue
+        message = channel.message("up")
+        if name == "pool":
+            parts[name] = Part(entries=len(said[name]))
+            message = {k: schema.Field((len(said[name]), 2), f.encoding, f.low) for k, f in message.items()}
+            tensors |= {
+                "pool.x": np.array([v for v, _ in said[name]]),
+                "pool.count": np.array([c for _, c in said[name]]),
+            }
+        else:
+            tensors[f"{name}.x"] = np.array(said[name][0])
+            if name == "by-row":
+                parts[name], tensors["by-row.count"] = Part(), np.array(said[name][1])
+            else:
+                parts[name] = Part(version=version if name == "moving" else None, weight=said[name][1])
+        fields |= message
+    return spell(parts), wire.encode(fields, tensors)
+
+
+class Machine(RuleBasedStateMachine):
+    """One federation, whose writer is called instead of run: one step is one turn of its thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.path, self.now = Path(self.folder.name) / "relay.db", 0.0
+        charter = charters.found(
+            "digits",
+            {"name": "some"},
+            2,
+            CHANNELS,
+            {"moving": {"x": COMMON}},
+            seed=3,
+            rules=Rules(least=LEAST, deadline=DEADLINE, expire=EXPIRE, samples=1000),
+        )
+        file = self.path.with_suffix(".toml")
+        file.write_text(charter.to_toml())
+        charters.start_file(file).write_bytes(charters.encode_starts(charter, {"moving": {"x": COMMON}}))
+        office.create(self.path, file)
+        self.model = Model()
+        self.held, self.held_version = COMMON.copy(), 0
+        self.open()
+
+    def open(self) -> None:
+        self.writer = Writer(self.path, clock=lambda: self.now)
+        self.hall = self.writer.halls[1]
+
+    def shut(self) -> None:
+        """As if the process had ended: nothing is brought to disk, and what it held is gone."""
+        self.writer.store.close()
+        self.writer._lock.close()
+
+    def teardown(self) -> None:
+        self.shut()
+        self.folder.cleanup()
+
+    def turn(self, *puttings: Putting) -> None:
+        for putting in puttings:
+            putting.receipt.set_running_or_notify_cancel()
+        self.writer._write(list(puttings))
+
+    def settle(self) -> None:
+        """The model after a turn of the writer."""
+        self.model.close_if_overdue(self.now)
+        self.model.note(self.now)
+
+    # -- what may happen -----------------------------------------------------------------------------------------------
+
+    @initialize(count=st.integers(2, 4))
+    def begin(self, count: int) -> None:
+        for _ in range(count):
+            self.invite()
+
+    @precondition(lambda self: len(self.model.members) < 5)
+    @rule()
+    def invite(self) -> None:
+        token = office.invite(self.path, f"member-{len(self.model.members)}")
+        self.model.members.append(Somebody(token.member))
+        self.turn()
+        self.settle()
+
+    @precondition(lambda self: sum(not m.revoked for m in self.model.members) > 1)
+    @rule(pick=st.integers(0, 100))
+    def revoke(self, pick: int) -> None:
+        here = [n for n, m in enumerate(self.model.members) if not m.revoked]
+        number = here[pick % len(here)]
+        office.revoke(self.path, f"member-{number}")
+        self.model.revoke(number)
+        if self.model.waiting:
+            self.model.close_if_ready()
+        self.turn()
+        self.settle()
+
+    @rule(pick=st.integers(0, 100), behind=st.sampled_from([0, 0, 0, 1, 2]), values=VALUES, weight=st.integers(0, 3))
+    def change(self, pick: int, behind: int, values: list[float], weight: int) -> None:
+        """A member of whom nothing waits yet puts a change: what it takes for the mean to move."""
+        free = [n for n, m in enumerate(self.model.members) if not m.revoked and n not in self.model.waiting]
+        if free:
+            self.upload(free[pick % len(free)], 1, {"moving": (values, float(weight), behind)})
+
+    @rule(pick=st.integers(0, 100), ahead=st.integers(1, 5), said=CONTRIBUTIONS)
+    def upload(self, pick: int, ahead: int, said: Contribution) -> None:
+        number = pick % len(self.model.members)
+        member = self.model.members[number]
+        version = max(self.model.version - (said["moving"][2] if "moving" in said else 0), 0)
+        round_, (header, body) = member.round + ahead, encoded(said, version)
+        putting = Putting(member.token_id, round_, header, body)
+        self.turn(putting)
+        expected = self.model.take(number, round_, said, version)
+        self.settle()
+        if isinstance(expected, str):
+            assert self.refusal(putting) == expected
+            return
+        receipt = json.loads(putting.receipt.result(0))
+        assert (receipt["round"], receipt["taken"], list(receipt["refused"])) == (round_, *expected)
+        member.last = round_, header, body, putting.receipt.result(0)
+
+    @precondition(lambda self: any(m.last for m in self.model.members))
+    @rule(pick=st.integers(0, 100), how=st.sampled_from(["same", "other", "older"]))
+    def again(self, pick: int, how: str) -> None:
+        """The same once more, or something else where something was put."""
+        members = [m for m in self.model.members if m.last]
+        member = members[pick % len(members)]
+        assert member.last is not None
+        round_, header, body, receipt = member.last
+        if how == "other":
+            header, body = encoded({"scalar": ([1.5, 2.5], 2.0)}, 0)
+        putting = Putting(member.token_id, round_ - (how == "older"), header, body)
+        if putting.round < 0:
+            return
+        self.turn(putting)
+        self.settle()
+        if member.revoked:
+            assert self.refusal(putting) == "revoked"
+        elif how == "same":
+            assert putting.receipt.result(0) == receipt
+        else:
+            assert self.refusal(putting) == {"other": "other-bytes", "older": "older-round"}[how]
+
+    @rule(seconds=st.sampled_from([1.0, 6.0, 10.0, 11.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.turn()
+        self.settle()
+
+    @rule()
+    def restart(self) -> None:
+        """The relay ends, however it does, and begins again: deadlines begin anew."""
+        self.shut()
+        self.open()
+        self.turn()
+        self.model.since = None
+        self.settle()
+
+    @rule(pick=st.integers(0, 100), said=CONTRIBUTIONS, full=st.booleans())
+    def crash(self, pick: int, said: Contribution, full: bool) -> None:
+        """Everything is written, and then the power goes or the disk is full, before the commit."""
+        member = self.model.members[pick % len(self.model.members)]
+        putting = Putting(member.token_id, member.round + 1, *encoded(said, self.model.version))
+        error = sqlite3.OperationalError("database or disk is full") if full else RuntimeError("no power")
+        keep = Store.revise
+
+        def fails(*given: Any) -> None:
+            raise error
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Store, "revise", fails)
+            if full:
+                self.turn(putting)
+            else:
+                try:
+                    self.turn(putting)
+                except RuntimeError:
+                    self.shut()
+                    self.open()
+                    self.model.since = None
+        assert Store.revise is keep
+        assert not putting.receipt.done() or putting.receipt.exception(0) is not None
+        self.turn()  # goes on as if nothing had come
+        self.settle()
+
+    @rule(pick=st.integers(0, 100), round_=st.integers(0, 5))
+    def read(self, pick: int, round_: int) -> None:
+        """What a member is told, as the wire has it."""
+        number = pick % len(self.model.members)
+        question = self.hall.asked(Question(tuple(CHANNELS), round_, {"moving": self.held_version}, {}))
+        reply = self.hall.answer(self.writer.store, number, question)
+        assert reply.etag == self.hall.etag(self.hall.sight, number, question)
+        got = self.hall._codec_of("down", reply.parts).decode(reply.body)
+        for name in ("scalar", "by-row"):
+            mean, weight = self.model.mean(name)
+            np.testing.assert_allclose(got[f"{name}.x"], mean, rtol=1e-5, atol=1e-5)
+            told = np.full(2, reply.parts[name].weight) if name == "scalar" else got["by-row.count"]
+            np.testing.assert_allclose(told, weight, rtol=1e-9)
+        there = [(v, c) for entries, _ in self.model.kept["pool"].values() for v, c in entries]
+        for values, counts in zip(got["pool.x"], got["pool.count"], strict=True):
+            shown = [(np.where(np.array(c) > 0, np.float32(v), 0).tolist(), list(c)) for v, c in there]
+            assert (values.tolist(), counts.tolist()) in (shown or [([0, 0], [0, 0])])
+        if "moving" in reply.parts:
+            self.catch_up(reply.parts["moving"], got["moving.x"])
+        assert self.held_version == self.model.version
+        assert self.held.tobytes() == self.hall.sight.moving["moving"].common["x"].tobytes()
+
+    def catch_up(self, part: Part, values: np.ndarray) -> None:
+        if part.whole:
+            self.held = values
+        else:
+            assert part.version is not None
+            for version in range(self.held_version + 1, part.version):
+                body = self.writer.store.reply(1, "moving", version)
+                assert body is not None
+                self.held = self.held + wire.decode(CHANNELS["moving"].message("down"), body)["moving.x"]
+            self.held = self.held + values
+        self.held_version = part.version or 0
+
+    def refusal(self, putting: Putting) -> str:
+        error = putting.receipt.exception(0)
+        assert isinstance(error, Refusal)
+        return error.code
+
+    # -- what always holds ---------------------------------------------------------------------------------------------
+
+    @invariant()
+    def it_stands_as_the_model_does(self) -> None:
+        sight, model = self.hall.sight, self.model
+        moving = sight.moving["moving"]
+        assert (sight.newest, sight.expected) == (model.newest, model.expected)
+        assert (moving.version, sight.waiting["moving"]) == (model.version, len(model.waiting))
+        np.testing.assert_allclose(moving.common["x"], model.common, rtol=1e-6)
+        assert FLOAT32 is CHANNELS["moving"].tensors["x"].down
+        for name in ("scalar", "by-row"):
+            answer, (mean, weight) = sight.standing[name].answer(), model.mean(name)
+            np.testing.assert_allclose(answer.tensors["x"], mean, rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(answer.count, weight if name == "by-row" else weight[0], rtol=1e-9)
+        there = {(n, i) for n, (entries, _) in model.kept["pool"].items() for i in range(len(entries))}
+        assert {(int(n), int(i)) for n, i in np.argwhere(sight.present["pool"])} == there
+
+    @invariant()
+    def the_disk_holds_what_is_needed_and_no_more(self) -> None:
+        sql = self.writer.store.sql
+        entries = {(c, n) for c, n in sql.execute("SELECT channel, number FROM entries")}
+        kept = {(name, number) for name, of in self.model.kept.items() for number in of}
+        assert entries == kept | {("moving", number) for number in self.model.waiting}
+        uploads = {number for (number,) in sql.execute("SELECT id FROM uploads")}
+        assert uploads == {number for (number,) in sql.execute("SELECT upload FROM entries")}
+        assert sql.execute("SELECT count(*) FROM receipts").fetchone() == (self.model.receipts,)
+        members = sql.execute("SELECT round, revoked, away FROM members ORDER BY number").fetchall()
+        assert members == [(m.round, m.revoked, m.away) for m in self.model.members]
+        assert not self.writer.failing
+
+    @invariant()
+    def what_is_read_from_disk_is_what_readers_see(self) -> None:
+        again, sight = Hall(self.writer.store, 1).sight, self.hall.sight
+        assert (again.revision, again.newest, again.waiting) == (sight.revision, sight.newest, sight.waiting)
+        for name, running in sight.standing.items():
+            back = again.standing[name].state()
+            assert all((back[key] == value).all() for key, value in running.state().items())
+            assert all(back[key].shape == value.shape for key, value in running.state().items())
+        assert again.moving["moving"].common["x"].tobytes() == sight.moving["moving"].common["x"].tobytes()
+        assert not self.hall.recount(self.writer.store).keys() - {"scalar"}  # whose weights are fractions
+        rows = min(len(again.present["pool"]), len(sight.present["pool"]))
+        assert (again.present["pool"][:rows] == sight.present["pool"][:rows]).all()
+
+
+def test_headers_of_the_model_are_read_as_meant() -> None:
+    header, body = encoded({"pool": [([1, 2], [1, 0])], "moving": ([1, 2], 3.0, 0)}, 4)
+    assert read(header) == {"pool": Part(entries=1), "moving": Part(version=4, weight=3)}
+    assert body
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(
+    phases=[Phase.generate],  # a story is short enough to be read, and making it shorter takes minutes
+    max_examples=80,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

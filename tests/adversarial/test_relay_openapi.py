@@ -1,0 +1,107 @@
+"""A relay against its own description: whatever that allows or forbids is answered as it says, and never by a fault."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    ignored_auth,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from consilience import charter as charters
+from consilience import schema
+from consilience.charter import Rules
+from consilience.relay import office
+from consilience.relay.app import Limits, Relay
+from consilience.relay.openapi import description
+from consilience.relay.patience import Patience
+from consilience.relay.serving import listen
+
+CHANNELS: dict[str, schema.Channel] = {
+    "mean": schema.Mean("mean", {"x": schema.Tensor((2,))}),
+    "pool": schema.Pool("pool", {"x": schema.Tensor((2,))}, rows=(2,), keep=2, draw=2),
+    "moving": schema.Mean("moving", {"x": schema.Tensor((2,))}, moving=True),
+}
+STARTS = {"moving": {"x": np.zeros(2, dtype=np.float32)}}
+ENDLESS = "/v1/events"
+API = schemathesis.openapi.from_dict(description()).exclude(path=ENDLESS)
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    unsupported_method,
+    ignored_auth,
+]
+
+
+@dataclass
+class Place:
+    """Where a relay is, and a token that opens it."""
+
+    url: str
+    token: str
+    store: Path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    store = tmp_path_factory.mktemp("relay") / "relay.db"
+    charter = charters.found("digits", {"name": "some"}, 2, CHANNELS, STARTS, rules=Rules(least=1))
+    file = store.with_suffix(".toml")
+    file.write_text(charter.to_toml())
+    charters.start_file(file).write_bytes(charters.encode_starts(charter, STARTS))
+    office.create(store, file)
+    token, ready = str(office.invite(store, "mine")), threading.Event()
+    server = listen(
+        Relay(store, Limits(rate=0)).app(),
+        host="127.0.0.1",
+        port=0,
+        patience=Patience(),
+        tls=None,
+        insecure=False,
+        on_ready=lambda url: ready.set(),
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield Place(server.url, token, store)
+    finally:
+        server.should_exit = True
+        thread.join(12)
+        assert not thread.is_alive()
+
+
+@API.parametrize()
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_every_operation_keeps_to_the_description(case: schemathesis.Case[Any], place: Place) -> None:
+    case.call_and_validate(base_url=place.url, headers={"Authorization": f"Bearer {place.token}"}, checks=CHECKS)
+
+
+def test_nothing_of_that_was_taken(place: Place) -> None:
+    (stands,) = office.status(place.store)
+    assert (stands["uploads"], stands["versions"]) == (0, {"moving": 0})
+
+
+def test_the_operations_are_all_but_the_endless_one() -> None:
+    tried = {operation.ok().path for operation in API.get_all_operations() if isinstance(operation, Ok)}
+    assert tried | {ENDLESS} == set(description()["paths"])
