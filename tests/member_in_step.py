@@ -17,8 +17,8 @@ from consilience.peer.peer import open_post
 
 def main(url: str, token: str, folder: str, config_file: str, data_file: str) -> None:
     arrays = np.load(data_file)
-    names = ("inputs", "targets", "test_inputs", "test_targets")
-    data = Dataset("dealt", *(arrays[name] for name in names), classes=int(arrays["classes"]))
+    inputs, targets = arrays["inputs"], arrays["targets"]
+    data = Dataset("dealt", inputs, targets, arrays["test_inputs"], arrays["test_targets"], int(arrays["classes"]))
     config = read_config(Path(config_file))
     method = build_method(config.method.name, config.method.settings)
     member = Member(open_post(url, token, folder), config, method, data, config.models[0], wait=20.0)

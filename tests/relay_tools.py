@@ -25,6 +25,7 @@ from consilience.encodings import BIT, FLOAT16, FLOAT32
 from consilience.protocol import PUT, Part, digest, spell
 from consilience.relay import office
 from consilience.relay.hall import Hall
+from consilience.relay.recount import recount
 from consilience.relay.store import Store
 from consilience.relay.writer import Putting, Writer
 from consilience.wire import Codec
@@ -132,7 +133,7 @@ class Federation:
     def sums_are_right(self) -> None:
         """A recount finds nothing wrong, and every kept upload is whole and needed."""
         with contextlib.closing(Store(self.store)) as store:
-            assert Hall(store, 1).recount(store) == {}
+            assert recount(Hall(store, 1), store) == {}
             assert store.sql.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             needed = "SELECT count(*) FROM uploads WHERE id NOT IN (SELECT upload FROM entries)"
             assert store.sql.execute(needed).fetchone() == (0,)

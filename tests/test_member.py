@@ -70,8 +70,14 @@ def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
         try:
             for number, part in enumerate(parts):
                 token, own, file = str(office.invite(store, f"m{number}")), np.sort(part), folder / f"{number}.npz"
-                tests = {"test_inputs": data.test_inputs, "test_targets": data.test_targets}
-                np.savez(file, inputs=data.inputs[own], targets=data.targets[own], classes=data.classes, **tests)
+                np.savez(
+                    file,
+                    inputs=data.inputs[own],
+                    targets=data.targets[own],
+                    test_inputs=data.test_inputs,
+                    test_targets=data.test_targets,
+                    classes=data.classes,
+                )
                 arguments = (running.url, token, folder / f"peer-{number}", folder / "config.toml", file)
                 made.append(Child(*map(str, arguments)))
             yield made, config
@@ -86,11 +92,11 @@ def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
 def test_real_processes_give_the_simulator_s_numbers(tmp_path: Path, method: str) -> None:
     with children(tmp_path, method) as (members, config):
         told: list[list[dict[str, Any]]] = []
-        if all([child.do("introduce") for child in members]):  # noqa: C419  # everybody, in order
+        if all([child.do("introduce") for child in members]):  # everybody, in order
             told.append([child.do("hear") for child in members])
         before = len(told)
         for _ in range(ROUNDS):
-            assert all([child.do("share") for child in members])  # noqa: C419
+            assert all([child.do("share") for child in members])
             told.append([child.do("hear") for child in members])
         result = simulate(config)
     rounds = told[before:]

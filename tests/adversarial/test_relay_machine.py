@@ -22,7 +22,9 @@ from consilience.charter import Rules
 from consilience.encodings import FLOAT32
 from consilience.protocol import Part, read, spell
 from consilience.relay import office
-from consilience.relay.hall import Hall, Question
+from consilience.relay.answers import Question
+from consilience.relay.hall import Hall
+from consilience.relay.recount import recount
 from consilience.relay.refusal import Refusal
 from consilience.relay.store import Store
 from consilience.relay.writer import Putting, Writer
@@ -344,10 +346,10 @@ class Machine(RuleBasedStateMachine):
     def read(self, pick: int, round_: int) -> None:
         """What a member is told, as the wire has it."""
         number = pick % len(self.model.members)
-        question = self.hall.asked(Question(tuple(CHANNELS), round_, {"moving": self.held_version}, {}))
-        reply = self.hall.answer(self.writer.store, number, question)
-        assert reply.etag == self.hall.etag(self.hall.sight, number, question)
-        got = self.hall._codec_of("down", reply.parts).decode(reply.body)
+        question = self.hall.answers.asked(Question(tuple(CHANNELS), round_, {"moving": self.held_version}, {}))
+        reply = self.hall.answers.answer(self.writer.store, self.hall.sight, number, question)
+        assert reply.etag == self.hall.answers.etag(self.hall.sight, number, question)
+        got = self.hall.messages.of("down", reply.parts).decode(reply.body)
         for name in ("scalar", "by-row"):
             mean, weight = self.model.mean(name)
             np.testing.assert_allclose(got[f"{name}.x"], mean, rtol=1e-5, atol=1e-5)
@@ -418,7 +420,7 @@ class Machine(RuleBasedStateMachine):
             assert all((back[key] == value).all() for key, value in running.state().items())
             assert all(back[key].shape == value.shape for key, value in running.state().items())
         assert again.moving["moving"].common["x"].tobytes() == sight.moving["moving"].common["x"].tobytes()
-        assert not self.hall.recount(self.writer.store).keys() - {"scalar"}  # whose weights are fractions
+        assert not recount(self.hall, self.writer.store).keys() - {"scalar"}  # whose weights are fractions
         rows = min(len(again.present["pool"]), len(sight.present["pool"]))
         assert (again.present["pool"][:rows] == sight.present["pool"][:rows]).all()
 

@@ -20,7 +20,8 @@ from consilience.charter import PROTOCOL
 from consilience.errors import WireError
 from consilience.protocol import ANSWER, LATEST_ROUND, PUT, spell
 from consilience.relay import tokens
-from consilience.relay.hall import Hall, Question
+from consilience.relay.answers import Question
+from consilience.relay.hall import Hall
 from consilience.relay.openapi import description
 from consilience.relay.quota import Quota
 from consilience.relay.refusal import STATUS, Refusal
@@ -159,18 +160,18 @@ class Relay:
         put = _one_header(request, PUT)
         if put is None:
             raise Refusal("malformed-put", f"say what the body holds, in the header {PUT}", field=PUT)
-        expected = hall.size(put)
-        body = await _body(request, hall.largest, expected)
+        expected = hall.messages.size(put)
+        body = await _body(request, hall.messages.largest, expected)
         receipt = self.writer.put(Putting(member.id, round_, put, body))
         return Response(await asyncio.wrap_future(receipt), media_type="application/json")
 
     async def answers(self, request: Request, member: Member, hall: Hall) -> Response:
         """One body with the answers asked for; nothing where the asker has them already."""
-        question = hall.asked(_question(request, hall))
-        etag = f'"{hall.etag(hall.sight, member.number, question)}"'
+        question = hall.answers.asked(_question(request, hall))
+        etag = f'"{hall.answers.etag(hall.sight, member.number, question)}"'
         if etag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]:
             return Response(status_code=304, headers={"ETag": etag})
-        reply = hall.answer(self.store, member.number, question)
+        reply = hall.answers.answer(self.store, hall.sight, member.number, question)
         headers = {"ETag": f'"{reply.etag}"', ANSWER: spell(reply.parts), "Cache-Control": "private, no-cache"}
         return Response(reply.body, media_type=_BODY, headers=headers)
 

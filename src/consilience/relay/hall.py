@@ -1,58 +1,29 @@
-"""One federation at the relay: what is put into its channels, when moving means close, what readers are answered."""
+"""One federation at the relay: what is put into its channels, who leaves them, and when moving means close."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
 from consilience import schema
-from consilience.channels import MovingMean, RunningMean, drawn, gathered
+from consilience.channels import MovingMean, RunningMean
 from consilience.channels.answer import by_row
 from consilience.charter import Charter, read_charter, whole
 from consilience.errors import ConfigurationError
-from consilience.protocol import Part, Parts, digest, read, spell
+from consilience.protocol import Part, Parts, digest, spell
+from consilience.relay.answers import Answers
+from consilience.relay.messages import Messages, bounded
 from consilience.relay.refusal import Refusal
 from consilience.relay.sight import Sight
-from consilience.relay.store import Arrays, Entry, Member, Store, Upload
-from consilience.traffic import Traffic
+from consilience.relay.store import Arrays, Entry, Member, Store
 from consilience.wire import Codec
 
-_LIKE = np.zeros(0, dtype=np.float32)
+LIKE = np.zeros(0, dtype=np.float32)
 _ANYBODY = 2**31  # a moving mean at the relay takes whoever the store knows
-_LARGEST = 2**31 - 1
 _LARGER = 1e6  # what goes, against the sums it leaves behind: of those so many digits were rounded away beside it
-TOLERANCE = 1e-9
-"""How far kept sums may be from recounted ones, as a share of the sum of magnitudes, before they are corrected."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """What a member asks: answers of which channels, in which of its rounds, and what it has already.
-
-    have: versions of moving means. draw: entries of pools, where it wants fewer than there are. turn: which of several
-    questions in one round this is, so that another draw is another one.
-    """
-
-    channels: tuple[str, ...]
-    round: int
-    have: Mapping[str, int]
-    draw: Mapping[str, int]
-    turn: int = 0
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer: what its body holds, the body, and by what it is known."""
-
-    parts: Parts
-    body: bytes
-    etag: str
 
 
 class Hall:
@@ -65,10 +36,9 @@ class Hall:
         self.id, text = federation, found[0]
         self.charter: Charter = read_charter(text)
         self.channels = self.charter.channels
-        self.traffic = Traffic(self.channels)
         self.moving = [n for n, c in self.channels.items() if isinstance(c, schema.Mean) and c.moving]
-        self.largest = Codec(self.charter.message("up")).size
-        self.codec = lru_cache(maxsize=128)(self._codec)
+        self.messages = Messages(self.charter)
+        self.answers = Answers(federation, self.charter.seed, self.messages)
         self.sight = self._restored(store, found[1])
 
     def _restored(self, store: Store, revision: int) -> Sight:
@@ -89,7 +59,7 @@ class Hall:
                 moving.load(state)
                 sight.waiting[name] = len(store.entries(self.id, name))
             else:
-                sight.standing[name] = running = RunningMean(channel, _LIKE)
+                sight.standing[name] = running = RunningMean(channel, LIKE)
                 if state is not None:
                     running.load(state)
         return sight
@@ -113,70 +83,14 @@ class Hall:
         for entry in entries:  # of a pool, `version` is how many entries there are
             sight.present[name][entry.number, : entry.version] = True
             if channel.by == "row":
-                tensors = self._stored(store.upload(entry.upload), name)
+                tensors = self.messages.stored(store.upload(entry.upload), name)
                 sight.weights[name][entry.number, : entry.version] = tensors[f"{name}.count"]
-
-    # -- messages ------------------------------------------------------------------------------------------------------
-
-    def _codec(self, direction: schema.Direction, parts: tuple[tuple[str, int | None, int | None], ...]) -> Codec:
-        """Of a body that holds these channels: name, entries of a pool, and whether it comes whole."""
-        fields: dict[str, schema.Field] = {}
-        for name, entries, entire in parts:
-            channel = self.channels[name]
-            if entire:
-                fields |= whole(channel)
-                continue
-            part = channel.message(direction)
-            if isinstance(channel, schema.Pool):
-                part = {k: replace(f, shape=(entries, *f.shape[1:])) for k, f in part.items()}  # type: ignore[arg-type]
-            fields |= part
-        return Codec(fields)
-
-    def _codec_of(self, direction: schema.Direction, parts: Parts) -> Codec:
-        return self.codec(direction, tuple((name, part.entries, part.whole) for name, part in parts.items()))
-
-    def _stored(self, upload: Upload | None, channel: str) -> dict[str, np.ndarray]:
-        """A channel's tensors of a body that was judged when it came."""
-        assert upload is not None, "an entry's upload is kept as long as the entry"
-        codec = self._codec_of("up", read(upload.put))
-        return codec.read(upload.body, only=[k for k in codec.message if k.split(".", 1)[0] == channel])
-
-    def size(self, put: str) -> int:
-        """How long the body is that such a header stands beside; refuses a header that cannot be."""
-        return self._codec_of("up", self._meant(put)).size
-
-    def _meant(self, put: str) -> dict[str, Part]:
-        """What a header says, in the charter's order, and as the charter allows it."""
-        parts = read(put)
-        for name, part in parts.items():
-            if name not in self.channels:
-                known = ", ".join(self.channels)
-                raise Refusal("unknown-channel", f"no channel {name!r} here; there are {known}", field=name)
-            self._check_part(self.channels[name], part)
-        return {name: parts[name] for name in self.channels if name in parts}
-
-    def _check_part(self, channel: schema.Channel, part: Part) -> None:
-        name, moving = channel.name, isinstance(channel, schema.Mean) and channel.moving
-        if isinstance(channel, schema.Pool):
-            if part.entries is None or not 1 <= part.entries <= channel.keep:
-                said = f"{name}: entries={part.entries}; 1 to {channel.keep} may be put"
-                raise Refusal("entries", said, field=name)
-        elif part.entries is not None:
-            raise Refusal("entries", f"{name} is no pool, and has no entries", field=name)
-        if moving != (part.version is not None) or part.whole is not None:
-            raise Refusal("malformed-put", f"{name}: a moving mean, and only that, comes with a version", field=name)
-        if bool(channel.rows) == (part.weight is not None):
-            how = "in the body, by row" if channel.rows else "beside the body, as weight=N"
-            raise Refusal("wrong-weight", f"{name}: what a contribution weighs travels {how}", field=name)
-        if part.weight is not None and part.weight > self.charter.rules.samples:
-            most = self.charter.rules.samples
-            raise Refusal("absurd-count", f"{name}: weight={part.weight:g}; at most {most} is taken", field=name)
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
     def take(self, store: Store, draft: Sight, member: Member, round_: int, put: str, body: bytes) -> str:
         """One upload into the store and the draft; its receipt, or a refusal that leaves both as they were."""
-        parts = self._meant(put)
+        parts = self.messages.meant(put)
         put = spell(parts)
         sha256 = digest(put, body)
         if round_ <= member.round:
@@ -220,7 +134,7 @@ class Hall:
         return kept[1]
 
     def _judged(self, parts: Parts, body: bytes) -> dict[str, np.ndarray]:
-        tensors = self._codec_of("up", parts).decode(body)
+        tensors = self.messages.of("up", parts).decode(body)
         most = self.charter.rules.samples
         for name, part in parts.items():
             if self.channels[name].rows:
@@ -267,7 +181,7 @@ class Hall:
         elif name in draft.standing:
             fresh = {k: t[None] for k, t in tensors.items()}
             weights = _weights(fresh, self.channels[name], part.weight)
-            stale, before = self._contribution(store, name, old)
+            stale, before = self.contribution(store, name, old)
             self._exchange(draft, name, fresh, weights, stale, before)
         else:
             draft.place(name, number, part.entries or 0, tensors.get("count"))
@@ -282,13 +196,13 @@ class Hall:
             went = np.abs(by_row(before, stale[k]) * stale[k]).max(initial=0.0)
             draft.doubtful |= bool(went > _LARGER * np.abs(total).max(initial=0.0))
 
-    def _contribution(self, store: Store, name: str, entry: Entry | None) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def contribution(self, store: Store, name: str, entry: Entry | None) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """What a member has in a standing mean, and its weight; nothing where it has nothing."""
         channel = self.channels[name]
         if entry is None:
             nothing = {k: np.zeros((1, *t.shape), dtype=np.float32) for k, t in channel.tensors.items()}
             return nothing, np.zeros((1, *channel.rows))
-        named = self._stored(store.upload(entry.upload), name)
+        named = self.messages.stored(store.upload(entry.upload), name)
         tensors = {k.split(".", 1)[1]: t[None] for k, t in named.items()}
         return tensors, _weights(tensors, channel, entry.weight)
 
@@ -302,7 +216,7 @@ class Hall:
             if entry is None:
                 continue
             if name in draft.standing:
-                stale, before = self._contribution(store, name, entry)
+                stale, before = self.contribution(store, name, entry)
                 nothing = {k: t * 0 for k, t in stale.items()}
                 self._exchange(draft, name, nothing, before * 0, stale, before)
             elif name in draft.moving:
@@ -347,7 +261,7 @@ class Hall:
         entries = store.entries(self.id, name)
         moving.expect([entry.number for entry in entries])
         for entry in entries:
-            named = self._stored(store.upload(entry.upload), name)
+            named = self.messages.stored(store.upload(entry.upload), name)
             tensors = {k.split(".", 1)[1]: t[None] for k, t in named.items()}
             moving.put([entry.number], tensors, np.array([entry.weight]), [entry.version])
         with np.errstate(over="ignore", invalid="ignore"):  # what would warn moves nothing
@@ -365,14 +279,14 @@ class Hall:
 
     def _moved(self, moving: MovingMean, before: Mapping[str, np.ndarray]) -> bytes | None:
         """The reply, and the common values moved by it; None where they would be beyond float32."""
-        name, codec = moving.channel.name, self.codec("down", ((moving.channel.name, None, None),))
+        name, codec = moving.channel.name, self.messages.reply(moving.channel.name)
         if not all(np.isfinite(t).all() for t in moving.reply.values()):
             return None
-        body, again = b"", codec.encode(_bounded(moving.channel, {f"{name}.{k}": t for k, t in moving.reply.items()}))
+        body, again = b"", codec.encode(bounded(moving.channel, {f"{name}.{k}": t for k, t in moving.reply.items()}))
         for _ in range(8):  # an answer writes it down once more, which must not change it by a bit
             body = again
             sent = codec.read(body)  # members add what they decode: so does the relay, to the bit
-            again = codec.encode(_bounded(moving.channel, sent))
+            again = codec.encode(bounded(moving.channel, sent))
             if again == body:
                 break
         moving.common = {k: v + sent[f"{name}.{k}"] for k, v in before.items()}
@@ -387,150 +301,6 @@ class Hall:
                 store.keep_state(self.id, name, running.state())
         if (draft.revision, draft.newest) != (self.sight.revision, self.sight.newest):
             store.revise(self.id, draft.revision, draft.newest)
-
-    def recount(self, store: Store) -> dict[str, dict[str, np.ndarray]]:
-        """By how much kept sums are wrong, of standing means that are off by more than `TOLERANCE`; of one moment."""
-        wrong: dict[str, dict[str, np.ndarray]] = {}
-        with store.reading():
-            for name, channel in self.channels.items():
-                state = store.state(self.id, name) if name in self.sight.standing else None
-                if state is None:
-                    continue
-                assert isinstance(channel, schema.Mean)
-                counted = RunningMean(channel, _LIKE)
-                scale = {k: np.zeros(t.shape) for k, t in channel.tensors.items()}
-                for entry in store.entries(self.id, name):
-                    fresh, weights = self._contribution(store, name, entry)
-                    nothing, none = self._contribution(store, name, None)
-                    counted.exchange(fresh, weights, nothing, none)
-                    for k, total in scale.items():
-                        total += np.abs(by_row(weights, fresh[k]) * fresh[k])[0]
-                right = counted.state()
-                off = {k: right[k] - state[k] for k in right}
-                far = [np.abs(off[f"sums.{k}"]) > TOLERANCE * (1 + scale[k]) for k in scale]
-                if any(f.any() for f in far) or np.any(off["count"] != 0) or np.any(off["holders"] != 0):
-                    wrong[name] = off
-        return wrong
-
-    def correct(self, draft: Sight, wrong: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Add what a recount has found missing."""
-        for name, off in wrong.items():
-            running = draft.running(name)
-            running.load({k: v + off[k] for k, v in running.state().items()})
-            draft.changes(name)
-
-    # -- answering -----------------------------------------------------------------------------------------------------
-
-    def asked(self, question: Question) -> Question:
-        """The question in the charter's order; refuses channels that are not there, and more than there is to draw."""
-        for name in [*question.channels, *question.have, *question.draw]:
-            if name not in self.channels:
-                known = ", ".join(self.channels)
-                raise Refusal("unknown-channel", f"no channel {name[:80]!r} here; there are {known}", field=name[:80])
-        for name, draw in question.draw.items():
-            channel = self.channels[name]
-            if not isinstance(channel, schema.Pool) or not 1 <= draw <= channel.draw:
-                most = channel.draw if isinstance(channel, schema.Pool) else 0
-                raise Refusal("entries", f"{name}: {draw} entries asked for; {most} at most are drawn", field=name)
-        return replace(question, channels=tuple(n for n in self.channels if n in question.channels))
-
-    def etag(self, sight: Sight, number: int, question: Question) -> str:
-        """By what an answer is known before it is made: the same question at the same revisions has the same answer."""
-        seen = [(n, sight.changed[n]) for n in question.channels if n not in sight.moving]
-        seen += [(n, sight.moving[n].version) for n in question.channels if n in sight.moving]
-        drawn = any(n in sight.present for n in question.channels)
-        who = (number, question.round, question.turn) if drawn else ()
-        said = self.id, seen, who, sorted(question.have.items()), sorted(question.draw.items())
-        return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
-
-    def answer(self, store: Store, number: int, question: Question) -> Reply:
-        """One body with an answer of every channel asked for, but for moving means that have not moved."""
-        sight = self.sight
-        parts: dict[str, Part] = {}
-        tensors: dict[str, np.ndarray] = {}
-        for name in question.channels:
-            channel = self.channels[name]
-            if name in sight.standing:
-                mean = sight.standing[name].answer()
-                tensors |= _bounded(channel, {f"{name}.{k}": t for k, t in mean.tensors.items()})
-                parts[name] = Part(weight=None if channel.rows else float(mean.count))
-                if channel.rows:
-                    tensors[f"{name}.count"] = np.minimum(mean.count, _LARGEST)
-            elif isinstance(channel, schema.Pool):
-                drawn, draw = (
-                    self._drawn(store, sight, channel, number, question),
-                    question.draw.get(name, channel.draw),
-                )
-                tensors |= drawn
-                parts[name] = Part(entries=draw)
-        self._common(store, sight, question, parts, tensors)
-        parts = {name: parts[name] for name in question.channels if name in parts}
-        body = self._codec_of("down", parts).encode(tensors)
-        return Reply(parts, body, self.etag(sight, number, question))
-
-    def _common(
-        self,
-        store: Store,
-        sight: Sight,
-        question: Question,
-        parts: dict[str, Part],
-        tensors: dict[str, np.ndarray],
-    ) -> None:
-        """Replies of moving means that have moved, or their common values where that is less or all there is."""
-        behind = {}
-        for name in question.channels:
-            if name in sight.moving and question.have.get(name) != sight.moving[name].version:
-                behind[name] = sight.moving[name].version - question.have.get(name, -1)
-        names = {*parts, *behind}
-        entire = self.traffic.whole(names, behind)
-        for name, missed in behind.items():
-            version = sight.moving[name].version
-            known = name in question.have and missed > 0
-            first = store.reply(self.id, name, version - missed + 1) if known and name not in entire else None
-            last = store.reply(self.id, name, version) if first is not None else None
-            if last is None:
-                parts[name] = Part(version=version, whole=1)
-                tensors |= {f"{name}.{k}": v for k, v in sight.moving[name].common.items()}
-            else:
-                parts[name] = Part(version=version)
-                tensors |= _bounded(self.channels[name], self.codec("down", ((name, None, None),)).read(last))
-
-    def _drawn(
-        self, store: Store, sight: Sight, channel: schema.Pool, number: int, question: Question
-    ) -> dict[str, np.ndarray]:
-        """Random entries of a pool for one reader."""
-        name = channel.name
-        draw = question.draw.get(name, channel.draw)
-        where = self.charter.seed, question.round, question.turn
-        picks = drawn(channel, sight.listed(channel), np.array([number]), where, draw)
-        owners = np.unique(picks[picks >= 0] // channel.keep)
-        values = {k: np.zeros((len(owners), channel.keep, *t.shape), np.float32) for k, t in channel.tensors.items()}
-        counts = np.zeros((len(owners), channel.keep, *channel.rows))
-        for i, owner in enumerate(owners.tolist()):
-            entry = store.entry(self.id, name, owner)
-            upload = store.upload(entry.upload) if entry else None
-            if entry is None or upload is None:
-                continue  # it left a moment ago
-            named = self._stored(upload, name)
-            for k, kept in values.items():
-                kept[i, : entry.version] = named[f"{name}.{k}"]
-            counts[i, : entry.version] = named[f"{name}.count"] if channel.rows else entry.weight
-        near = np.searchsorted(owners, picks // channel.keep) * channel.keep + picks % channel.keep
-        if not len(owners):
-            near, values = (
-                np.full_like(picks, -1),
-                {k: np.zeros((1, *v.shape[1:]), np.float32) for k, v in values.items()},
-            )
-            counts = np.zeros((1, *counts.shape[1:]))
-        answer = gathered(channel, np.where(picks >= 0, near, -1), values, counts)[0]
-        tensors = _bounded(channel, {f"{name}.{k}": t for k, t in answer.tensors.items()})
-        return tensors | ({f"{name}.count": answer.count} if channel.rows else {})
-
-
-def _bounded(channel: schema.Channel, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Within the channel's bounds: rounding on the way here, and zeros where there is nothing, may lie outside."""
-    bounds = {f"{channel.name}.{k}": (t.low, t.high) for k, t in channel.tensors.items()}
-    return {k: x if bounds[k] == (-math.inf, math.inf) else np.clip(x, *bounds[k]) for k, x in named.items()}
 
 
 def _weights(tensors: Mapping[str, np.ndarray], channel: schema.Channel, weight: float | None) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 
 from consilience.errors import ConsilienceError
 from consilience.relay.hall import Hall
+from consilience.relay.recount import correct, recount
 from consilience.relay.refusal import Refusal
 from consilience.relay.sight import Sight
 from consilience.relay.store import Store, alone, is_full
@@ -263,7 +264,7 @@ class Writer:
             for number, hall in list(self.halls.items()):
                 if self._stopping.is_set():
                     return
-                wrong = hall.recount(store)
+                wrong = recount(hall, store)
                 if wrong:
                     log.warning("%s: sums of %s were off, and are corrected", hall.charter.name, ", ".join(wrong))
                     self._corrections.append((number, wrong))
@@ -272,4 +273,4 @@ class Writer:
 
     def _correct(self, drafts: Drafts, so_many: int) -> None:
         for number, wrong in self._corrections[:so_many]:
-            self.halls[number].correct(self._draft(number, drafts), wrong)
+            correct(self._draft(number, drafts), wrong)
