@@ -18,8 +18,9 @@ COVERED = (
     "listen_only",
     "mixed_architectures",
     "new_exchange",
+    "two_hospitals",
 )
-LINES = 120
+LINES = 150
 
 
 def output(name: str, folder: Path) -> list[str]:
@@ -100,3 +101,21 @@ def test_who_only_listens_sends_nothing_and_who_only_gives_learns_alone(tmp_path
     assert (before, down) == (after, 0) and up > 0
     before, after, up, down = numbers(partners)
     assert up == down > 0 and before != after
+
+
+def test_two_hospitals_train_on_while_the_relay_is_down(tmp_path: Path) -> None:
+    killed, *between, _, north, south = output("two_hospitals", tmp_path)
+    assert killed.endswith("the relay is killed, and nobody stops for it")
+    assert between[0].endswith("the relay is started again")
+    back = {line.split(",")[0]: numbers(line)[-1] for line in between[1:] if "shares again" in line}
+    assert sorted(back) == ["north", "south"]
+    assert min(back.values()) >= 5  # rounds that each played without the relay
+    gains = []
+    for row, name in ((north, "north"), (south, "south")):
+        *_, alone, together, gain, up = numbers(row)
+        assert row.split()[0] == name and alone > 60 and together > 60  # chance is 10
+        assert gain == pytest.approx(together - alone, abs=0.11)
+        # Two channels of 10 x 64 features and 10 counts, 4 bytes each, and what a message adds; 20 rounds at least.
+        assert 20 * 5.28 < up < 60 * 6
+        gains.append(gain)
+    assert sum(gains) > 0
