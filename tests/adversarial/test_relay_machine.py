@@ -78,6 +78,7 @@ class Model:
     common: np.ndarray = field(default_factory=lambda: COMMON.copy())
     version: int = 0
     newest: int = -1
+    newest_by: int = -1
     since: float | None = None
     receipts: int = 0
 
@@ -97,8 +98,9 @@ class Model:
                 return "already-put"
         stale = ["moving"] if "moving" in said and self.version - version > STALE else []
         taken = [name for name in CHANNELS if name in said and name not in stale]
-        renewed = round_ > self.newest
-        self.newest += renewed  # by one, however far a member jumps
+        renewed = round_ > self.newest and number != self.newest_by
+        self.newest += renewed  # by one, however far a member jumps, and not by the same one twice
+        self.newest_by = number if renewed else self.newest_by
         for name in taken:
             if name == "moving":
                 self.waiting[number] = said[name][0], said[name][1], version

@@ -32,12 +32,15 @@ class RunningMean:
         for name, total in self.sums.items():
             came, went = double(fresh[name]), double(stale[name])
             sums[name] = added(total, by_row(weights, came) * came - by_row(old, went) * went)
-        count = self.count + xp.sum(weights - old, axis=0)
+        self.sums, self.count = sums, self.count + xp.sum(weights - old, axis=0)
         self.holders = self.holders + _holders(weights) - _holders(old)
-        # Nothing stays of rows that nobody has: what fractions leave when they are taken out again is not quite 0.
-        rows = self.holders == 0
-        self.count = xp.where(rows, xp.zeros_like(count), count)
-        self.sums = {k: xp.where(by_row(rows, total), xp.zeros_like(total), total) for k, total in sums.items()}
+        self.clear()
+
+    def clear(self) -> None:
+        """Let nothing stay of rows that nobody has: what fractions leave when they are taken out is not quite 0."""
+        xp, rows = array_namespace(self.count), self.holders == 0
+        self.count = xp.where(rows, xp.zeros_like(self.count), self.count)
+        self.sums = {k: xp.where(by_row(rows, total), xp.zeros_like(total), total) for k, total in self.sums.items()}
 
     def answer(self) -> Answer:
         """The mean over everybody; rows nobody has are zeros with count 0."""

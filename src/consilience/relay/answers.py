@@ -133,8 +133,9 @@ class Answers:
         values = {k: np.zeros((len(owners), channel.keep, *t.shape), np.float32) for k, t in channel.tensors.items()}
         counts = np.zeros((len(owners), channel.keep, *channel.rows))
         for i, owner in enumerate(owners.tolist()):
-            entry = store.entry(self.id, name, owner)
-            upload = store.upload(entry.upload) if entry else None
+            with store.reading():  # both of one moment
+                entry = store.entry(self.id, name, owner)
+                upload = store.upload(entry.upload) if entry else None
             if entry is None or upload is None:
                 continue  # it left a moment ago
             named = self.messages.stored(upload, name)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from consilience.charter import PROTOCOL
 from consilience.errors import WireError
@@ -31,6 +33,8 @@ from consilience.relay.writer import Putting, Writer
 _BODY = "application/octet-stream"
 _BEAT = 15.0  # seconds between signs of life on a stream of events
 _STREAMS = 4  # of events, for one member
+_LAST = {"Connection": "close"}  # of answers to nobody known: one each, so that none lie about unread
+_TOGETHER = 0.1  # seconds in which news are told as one: not every upload wakes everybody
 log = logging.getLogger("consilience.relay")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -53,7 +57,8 @@ class Relay:
         self.store: Store
         self.writer: Writer
         self._news: dict[int, asyncio.Event] = {}
-        self._streams: dict[int, int] = {}
+        self._streams: Counter[int] = Counter()
+        self._putting: set[int] = set()
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
 
@@ -128,20 +133,20 @@ class Relay:
         well = self.writer.alive and not self.writer.failing
         trouble = "disk full" if self.writer.full else "cannot write"
         said = "ok" if well else (trouble if self.writer.alive else "stopping")
-        return JSONResponse({"status": said, "protocol": PROTOCOL}, status_code=200 if well else 503)
+        status = 200 if well else 503
+        return JSONResponse({"status": said, "protocol": PROTOCOL}, status_code=status, headers=_LAST)
 
     async def openapi(self, request: Request) -> Response:
         """The protocol, for programs."""
-        return JSONResponse(description())
+        return JSONResponse(description(), headers=_LAST)
 
     async def federation(self, request: Request, member: Member, hall: Hall) -> Response:
         """What was agreed on, who asks, and how things stand."""
         kept = self.store.receipt(member.id, member.round)
-        sight = hall.sight
         return JSONResponse(
             {
                 "protocol": PROTOCOL,
-                "charter": hall.charter.to_toml(),
+                "charter": hall.text,
                 "member": {
                     "number": member.number,
                     "name": member.name,
@@ -149,8 +154,6 @@ class Relay:
                     "sha256": kept[0] if kept else None,
                 },
                 **_standing(hall),
-                "expected": sight.expected,
-                "waiting": sight.waiting,
             }
         )
 
@@ -161,9 +164,15 @@ class Relay:
         if put is None:
             raise Refusal("malformed-put", f"say what the body holds, in the header {PUT}", field=PUT)
         expected = hall.messages.size(put)
-        body = await _body(request, hall.messages.largest, expected)
-        receipt = self.writer.put(Putting(member.id, round_, put, body))
-        return Response(await asyncio.wrap_future(receipt), media_type="application/json")
+        if member.id in self._putting:  # or one member could hold all connections, and their bodies
+            raise Refusal("over-quota", "an upload of yours is under way; one at a time is taken", retry_after=1)
+        self._putting.add(member.id)
+        try:
+            body = await _body(request, hall.messages.largest, expected)
+            receipt = self.writer.put(Putting(member.id, round_, put, body))
+            return Response(await asyncio.wrap_future(receipt), media_type="application/json")
+        finally:
+            self._putting.discard(member.id)
 
     async def answers(self, request: Request, member: Member, hall: Hall) -> Response:
         """One body with the answers asked for; nothing where the asker has them already."""
@@ -187,28 +196,24 @@ class Relay:
 
     async def events(self, request: Request, member: Member, hall: Hall) -> Response:
         """A line each time something is new, and now and then a sign of life."""
-        if self._streams.get(member.id, 0) >= _STREAMS:
+        if self._streams[member.id] >= _STREAMS:
             raise Refusal("over-quota", f"{_STREAMS} streams of events at once are allowed", retry_after=10)
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        return StreamingResponse(
-            self._events(member, hall), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
+        self._streams[member.id] += 1
+        return _Stream(self._events(member, hall), lambda: self._streams.subtract([member.id]))
 
     async def _events(self, member: Member, hall: Hall) -> AsyncIterator[str]:
-        self._streams[member.id] = self._streams.get(member.id, 0) + 1
-        try:
-            while not self._stopping.is_set():
-                news = self._news.setdefault(hall.id, asyncio.Event())
-                yield f"event: news\ndata: {json.dumps(_standing(hall))}\n\n"
-                while not await _within(_BEAT, news):
-                    if self._over(member):
-                        return
-                    yield ": still here\n\n"
+        while not self._stopping.is_set():
+            news = self._news.setdefault(hall.id, asyncio.Event())
+            yield f"event: news\ndata: {json.dumps(_standing(hall))}\n\n"
+            while not await _within(_BEAT, news):
                 if self._over(member):
                     return
-        finally:
-            self._streams[member.id] -= 1
+                yield ": still here\n\n"
+            if self._over(member):
+                return
+            await asyncio.sleep(_TOGETHER)
 
     def _over(self, member: Member) -> bool:
         """Whether there is nothing more to tell a member: the relay stops, or its token was revoked."""
@@ -228,10 +233,25 @@ class Relay:
             news.set()
 
 
+class _Stream(StreamingResponse):
+    """Events; `ended` is called once, however it ends, and though it may never have begun."""
+
+    def __init__(self, events: AsyncIterator[str], ended: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
+
+
 def _standing(hall: Hall) -> dict[str, object]:
     sight = hall.sight
     versions = {name: moving.version for name, moving in sight.moving.items()}
-    return {"revision": sight.revision, "round": sight.newest, "versions": versions}
+    counts = {"expected": sight.expected, "waiting": sight.waiting}
+    return {"revision": sight.revision, "round": sight.newest, "versions": versions, **counts}
 
 
 def _one_header(request: Request, name: str) -> str | None:
@@ -311,8 +331,8 @@ def _refused(error: Refusal | WireError) -> Response:
     headers = {} if error.retry_after is None else {"Retry-After": str(int(error.retry_after))}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if error.status in (408, 413):
-        headers["Connection"] = "close"
+    if error.status in (401, 403, 408, 413):
+        headers |= _LAST
     return JSONResponse(error.content(), status_code=error.status, headers=headers)
 
 
@@ -321,7 +341,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-query")
     said = Refusal(code, {"not-found": "there is nothing here; see /openapi.json"}.get(code, str(error.detail)))
-    return JSONResponse(said.content(), status_code=error.status_code, headers=error.headers)
+    return JSONResponse(said.content(), status_code=error.status_code, headers={**(error.headers or {}), **_LAST})
 
 
 async def _stumbled(request: Request, error: Exception) -> Response:

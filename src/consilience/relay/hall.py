@@ -33,17 +33,17 @@ class Hall:
         found = store.federation(federation)
         if found is None:
             raise ConfigurationError(f"the store has no federation {federation}")
-        self.id, text = federation, found[0]
-        self.charter: Charter = read_charter(text)
+        self.id, self.text = federation, found[0]
+        self.charter: Charter = read_charter(self.text)
         self.channels = self.charter.channels
         self.moving = [n for n, c in self.channels.items() if isinstance(c, schema.Mean) and c.moving]
         self.messages = Messages(self.charter)
         self.answers = Answers(federation, self.charter.seed, self.messages)
-        self.sight = self._restored(store, found[1])
+        self.sight = self._restored(store, Sight(*found[1:]))
 
-    def _restored(self, store: Store, revision: int) -> Sight:
+    def _restored(self, store: Store, sight: Sight) -> Sight:
         """How the federation stood when it was last on disk."""
-        sight = Sight(revision)
+        revision = sight.revision
         self.meet(store, sight)
         for name, channel in self.channels.items():
             state = store.state(self.id, name)
@@ -66,7 +66,7 @@ class Hall:
 
     def meet(self, store: Store, sight: Sight) -> None:
         """See anew who the members are."""
-        sight.newest, sight.expected = store.attendance(self.id)
+        sight.expected = store.expected(self.id)
 
     def _fill(self, store: Store, sight: Sight, channel: schema.Pool) -> None:
         name = channel.name
@@ -98,23 +98,24 @@ class Hall:
         tensors = self._judged(parts, body)
         stale = self._stale(store, draft, member, parts)
         upload, gone = store.add_upload(member.id, put, body), set()
-        newest = max(draft.newest, min(round_, draft.newest + 1))  # nobody ages the others by a jump of its own
-        for name, part in parts.items():
-            if name in stale:
-                continue
+        taken = [name for name in parts if name not in stale]
+        renewed = bool(taken) and round_ > draft.newest and member.number != draft.newest_by
+        if renewed:
+            draft.newest, draft.newest_by = draft.newest + 1, member.number
+        for name in taken:
+            part = parts[name]
             old = store.entry(self.id, name, member.number)
             gone |= {old.upload} if old else set()
             mine = {k.split(".", 1)[1]: t for k, t in tensors.items() if k.split(".", 1)[0] == name}
             self._place(store, draft, name, part, mine, old, member.number)
             version, weight = part.entries or part.version or 0, part.weight or 0.0
-            store.set_entry(self.id, name, Entry(member.number, upload, version, weight, newest))
+            store.set_entry(self.id, name, Entry(member.number, upload, version, weight, draft.newest))
             draft.changes(name)
-        if member.away and any(name in self.moving for name in parts):
+        if member.away and any(name in self.moving for name in taken):
             store.set_away(self.id, [member.number], False)
             draft.expected += 1
         store.tidy(gone | {upload})
-        renewed, draft.newest = newest > draft.newest, newest
-        receipt = {"round": round_, "sha256": sha256, "taken": [n for n in parts if n not in stale], "refused": stale}
+        receipt = {"round": round_, "sha256": sha256, "taken": taken, "refused": stale}
         said = json.dumps(receipt)
         store.keep_receipt(member.id, round_, sha256, len(body), said)
         if renewed:
@@ -142,7 +143,7 @@ class Hall:
                 if count.sum(dtype=np.int64) > most * (part.entries or 1):
                     raise Refusal(
                         "absurd-count",
-                        f"{name}.count: {int(count.max())}; {most} is taken at most",
+                        f"{name}.count: {int(count.sum(dtype=np.int64))} samples; {most} are taken at most",
                         field=f"{name}.count",
                     )
         return tensors
@@ -253,6 +254,9 @@ class Hall:
         store.set_away(self.id, missing, True)
         draft.expected -= len(missing)
         self.shut(store, draft, name)
+        for other in self.moving:  # fewer are waited for now, there too
+            if draft.waiting[other]:
+                self.shut_if_ready(store, draft, other)
         return True
 
     def shut(self, store: Store, draft: Sight, name: str) -> None:
@@ -300,7 +304,7 @@ class Hall:
             if draft.changed[name] > self.sight.changed[name]:
                 store.keep_state(self.id, name, running.state())
         if (draft.revision, draft.newest) != (self.sight.revision, self.sight.newest):
-            store.revise(self.id, draft.revision, draft.newest)
+            store.revise(self.id, draft.revision, draft.newest, draft.newest_by)
 
 
 def _weights(tensors: Mapping[str, np.ndarray], channel: schema.Channel, weight: float | None) -> np.ndarray:

@@ -59,7 +59,10 @@ def invite(path: Path, member: str, federation: str | None = None) -> tokens.Tok
     with opened(path) as store, store.writing():
         number = _federation(store, federation)
         if any(known.name == member for known in store.members(number)):
-            raise ConfigurationError(f"member {member!r} was invited before; revoke it, or choose another name")
+            raise ConfigurationError(
+                f"member {member!r} was invited before, and a token is shown only once; where it is lost, revoke it "
+                f"and invite it under another name"
+            )
         token = tokens.new(store.add_member(number, member))
         store.set_token(token.member, token.hashed)
     return token

@@ -37,7 +37,8 @@ def recount(hall: Hall, store: Store) -> dict[str, dict[str, np.ndarray]]:
             right = counted.state()
             off = {k: right[k] - state[k] for k in right}
             far = [np.abs(off[f"sums.{k}"]) > TOLERANCE * (1 + scale[k]) for k in scale]
-            if any(f.any() for f in far) or np.any(off["count"] != 0) or np.any(off["holders"] != 0):
+            weighed = np.abs(off["count"]) > TOLERANCE * (1 + np.abs(right["count"]))
+            if any(f.any() for f in far) or weighed.any() or np.any(off["holders"] != 0):
                 wrong[name] = off
     return wrong
 
@@ -47,4 +48,5 @@ def correct(draft: Sight, wrong: Mapping[str, Mapping[str, np.ndarray]]) -> None
     for name, off in wrong.items():
         running = draft.running(name)
         running.load({k: v + off[k] for k, v in running.state().items()})
+        running.clear()
         draft.changes(name)

@@ -28,6 +28,8 @@ STATUS = {
     "head-too-large": 431,
     "disk-full": 507,
     "stopping": 503,
+    "busy": 503,
+    "cannot-write": 503,
 }
 """The relay's codes and the status of each; a body that breaks its schema comes with 400 and the wire's own code."""
 

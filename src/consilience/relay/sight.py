@@ -29,7 +29,9 @@ class Sight:
     revision: int = 0
     """Counts all changes."""
     newest: int = -1
-    """The round the federation has come to: the newest that was put, though no upload moves it by more than one."""
+    """The round the federation has come to: an upload of a newer round moves it by one."""
+    newest_by: int = -1
+    """Whose upload did; it cannot move it again before somebody else has, or one member could age all others away."""
     expected: int = 0
     """How many members are waited for: invited, not revoked, not away."""
     standing: dict[str, RunningMean] = field(default_factory=dict)

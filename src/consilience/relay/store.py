@@ -21,7 +21,7 @@ _FORM = 1
 _TABLES = """
 CREATE TABLE federations(
     id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, charter TEXT NOT NULL, revision INTEGER NOT NULL DEFAULT 0,
-    newest INTEGER NOT NULL DEFAULT -1);
+    newest INTEGER NOT NULL DEFAULT -1, newest_by INTEGER NOT NULL DEFAULT -1);
 CREATE TABLE members(
     id INTEGER PRIMARY KEY, federation INTEGER NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL,
     token BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0, away INTEGER NOT NULL DEFAULT 0,
@@ -88,19 +88,22 @@ class Store:
         try:
             if create:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                path.touch(mode=0o600)  # everybody's contributions: for nobody else's eyes
             self.sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
-            self._prepare()
+            self._prepare(create)
         except (sqlite3.DatabaseError, OSError) as error:
             raise StorageError(f"{path} cannot be opened as a relay's store: {error}") from error
 
-    def _prepare(self) -> None:
+    def _prepare(self, create: bool) -> None:
         self.sql.execute("PRAGMA busy_timeout = 10000")
-        self.sql.execute("PRAGMA journal_mode = WAL")
         self.sql.execute("PRAGMA synchronous = FULL")
         self.sql.execute("PRAGMA wal_autocheckpoint = 16000")  # pages: uploads wait while they are brought home
         self.sql.execute("PRAGMA cache_size = -16000")
         (form,) = self.sql.execute("PRAGMA user_version").fetchone()
         if form == 0:
+            (others,) = self.sql.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if others or not create:
+                raise ConfigurationError(f"{self.path} is no relay's store; name another with --store")
             with self.writing():
                 if self.sql.execute("PRAGMA user_version").fetchone() == (0,):
                     for statement in _TABLES.split(";\n"):
@@ -108,6 +111,7 @@ class Store:
                     self.sql.execute(f"PRAGMA user_version = {_FORM}")
         elif form != _FORM:
             raise ConfigurationError(f"{self.path} has form {form}; this relay reads {_FORM}")
+        self.sql.execute("PRAGMA journal_mode = WAL")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -124,6 +128,20 @@ class Store:
             if self.sql.in_transaction:
                 self.sql.execute("ROLLBACK")
             raise
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """A part of what is being written: of one that fails nothing stays, and the rest goes on."""
+        self.sql.execute("SAVEPOINT step")
+        try:
+            yield
+        except BaseException:
+            if self.sql.in_transaction:  # a full disk may have ended it all
+                self.sql.execute("ROLLBACK TO step")
+            raise
+        finally:
+            if self.sql.in_transaction:
+                self.sql.execute("RELEASE step")
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
@@ -146,21 +164,24 @@ class Store:
         """Number, name, charter and revision of each."""
         return self.sql.execute("SELECT id, name, charter, revision FROM federations ORDER BY id").fetchall()
 
-    def federation(self, number: int) -> tuple[str, int] | None:
-        """Charter and revision."""
-        row: tuple[str, int] | None = self.sql.execute(
-            "SELECT charter, revision FROM federations WHERE id = ?", (number,)
+    def federation(self, number: int) -> tuple[str, int, int, int] | None:
+        """Charter, revision, the round it has come to, and by whom."""
+        row: tuple[str, int, int, int] | None = self.sql.execute(
+            "SELECT charter, revision, newest, newest_by FROM federations WHERE id = ?", (number,)
         ).fetchone()
         return row
 
     def add_federation(self, name: str, charter: str) -> int:
-        """A new federation's number; None has that name yet."""
+        """A new federation's number; no other may have its name."""
         made = self.sql.execute("INSERT INTO federations(name, charter) VALUES (?, ?)", (name, charter))
         return int(made.lastrowid or 0)
 
-    def revise(self, federation: int, revision: int, newest: int) -> None:
-        """Keep how often anything has changed, and the round the federation has come to."""
-        self.sql.execute("UPDATE federations SET revision = ?, newest = ? WHERE id = ?", (revision, newest, federation))
+    def revise(self, federation: int, revision: int, newest: int, by: int) -> None:
+        """Keep how often anything has changed, the round the federation has come to, and by whom."""
+        self.sql.execute(
+            "UPDATE federations SET revision = ?, newest = ?, newest_by = ? WHERE id = ?",
+            (revision, newest, by, federation),
+        )
 
     def member(self, number: int) -> Member | None:
         """One member, by its number in the store."""
@@ -190,14 +211,12 @@ class Store:
         """From now on its token opens nothing."""
         self.sql.execute("UPDATE members SET revoked = 1 WHERE id = ?", (member,))
 
-    def attendance(self, federation: int) -> tuple[int, int]:
-        """The round the federation has come to, and how many members are waited for."""
-        row: tuple[int, int] = self.sql.execute(
-            "SELECT (SELECT newest FROM federations WHERE id = ?1), coalesce(sum(NOT revoked AND NOT away), 0) "
-            "FROM members WHERE federation = ?1",
-            (federation,),
+    def expected(self, federation: int) -> int:
+        """How many members are waited for."""
+        (count,) = self.sql.execute(
+            "SELECT count(*) FROM members WHERE federation = ? AND NOT revoked AND NOT away", (federation,)
         ).fetchone()
-        return row
+        return int(count)
 
     def revoked(self, federation: int) -> list[int]:
         """Numbers of revoked members of whom a channel still has something."""

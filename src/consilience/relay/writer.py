@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import shutil
@@ -25,6 +26,7 @@ from consilience.relay.store import Store, alone, is_full
 _TOGETHER = 128  # uploads in one commit
 _SPARE = 2**20  # bytes that a disk has left, at least, before it is believed to have room again
 _LOOK = 0.5  # seconds between looks at what others have written
+_SELDOM = 10  # times as long as a recount took, nothing is recounted again
 log = logging.getLogger("consilience.relay")
 
 
@@ -65,6 +67,7 @@ class Writer:
         self._touched = -1
         self._corrections: list[tuple[int, dict[str, dict[str, np.ndarray]]]] = []
         self._stopping, self._doubt = threading.Event(), threading.Event()
+        self._doubted: set[int] = set()  # federations whose sums may have lost digits
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._recounting = threading.Thread(target=self._recount, name="recount", daemon=True)
         for number, *_ in self.store.federations():
@@ -79,7 +82,8 @@ class Writer:
         """Bring what waits to disk, and end."""
         self._stopping.set()
         self._doubt.set()
-        self._waits.put(None)
+        with contextlib.suppress(queue.Full):  # then there is enough to wake it
+            self._waits.put_nowait(None)
         self._thread.join(timeout=8)
         self._recounting.join(timeout=2)
         self.store.close()
@@ -97,9 +101,7 @@ class Writer:
         try:
             self._waits.put_nowait(putting)
         except queue.Full:
-            raise Refusal(
-                "stopping", "more waits to be written than the relay takes; try again", retry_after=5
-            ) from None
+            raise Refusal("busy", "more waits to be written than the relay takes; try again", retry_after=5) from None
         return putting.receipt
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -160,6 +162,7 @@ class Writer:
             self.halls[number].sight = draft
             self._note_waiting(number, draft)
             if draft.doubtful:
+                self._doubted.add(number)
                 self._doubt.set()
             if changed:
                 self.on_news(number)
@@ -175,11 +178,14 @@ class Writer:
         self.failing, self.full = True, is_full(error)
         self._wanted = sum(len(putting.body) for putting in batch)
         log.error("nothing of %d uploads was kept: %s", len(batch), error)
-        said = "the relay's disk is full; nothing was kept. It takes uploads again when there is room"
-        if not self.full:
-            said = "the relay's store cannot be written now; nothing was kept"
+        code, said = "cannot-write", "the relay's store cannot be written now; nothing was kept"
+        if self.full:
+            code, said = (
+                "disk-full",
+                "the relay's disk is full; nothing was kept. It takes uploads again when there is room",
+            )
         for putting in batch:
-            putting.receipt.set_exception(Refusal("disk-full", said, retry_after=30))
+            putting.receipt.set_exception(Refusal(code, said, retry_after=30))
 
     def _has_room(self) -> bool:
         """Whether what was refused for want of room would fit now, by what the disk says."""
@@ -198,10 +204,14 @@ class Writer:
         if member.federation not in self.halls:
             self.halls[member.federation] = Hall(self.store, member.federation)
         hall, draft = self.halls[member.federation], self._draft(member.federation, drafts)
+        mine = draft.draft()
         try:
-            return hall.take(self.store, draft, member, putting.round, putting.put, putting.body)
+            with self.store.step():
+                receipt = hall.take(self.store, mine, member, putting.round, putting.put, putting.body)
         except ConsilienceError as error:
             return error
+        drafts[member.federation] = mine
+        return receipt
 
     def _look_around(self, drafts: Drafts) -> None:
         """Others have written: see who was invited, and take out what revoked members left."""
@@ -247,26 +257,30 @@ class Writer:
     # -- recounting ----------------------------------------------------------------------------------------------------
 
     def _recount(self) -> None:
-        """Count all sums again, beside the work: at the start, and when something very large has left them."""
+        """Count sums again, beside the work: all at the start, and those that something very large has left."""
+        self._doubted |= set(self.halls)
         while not self._stopping.is_set():
+            began = time.monotonic()
             try:
-                self._recount_once()
+                self._recount_doubted()
             except Exception:  # a disk that cannot be read now: another start, or another doubt, tries again
                 log.exception("sums were not recounted")
+            self._stopping.wait(_SELDOM * (time.monotonic() - began) + _LOOK)  # nobody keeps a core at it
             self._doubt.wait()
             self._doubt.clear()
-            self._stopping.wait(_LOOK)
 
-    def _recount_once(self) -> None:
-        """What is off is handed to the writer."""
+    def _recount_doubted(self) -> None:
+        """What is off is handed to the writer, and nothing is counted again before it is put right."""
+        while self._corrections and not self._stopping.wait(_LOOK):
+            pass
         store = Store(self.store.path)
         try:
-            for number, hall in list(self.halls.items()):
-                if self._stopping.is_set():
-                    return
-                wrong = recount(hall, store)
+            while self._doubted and not self._stopping.is_set():
+                number = self._doubted.pop()
+                wrong = recount(self.halls[number], store)
                 if wrong:
-                    log.warning("%s: sums of %s were off, and are corrected", hall.charter.name, ", ".join(wrong))
+                    name = self.halls[number].charter.name
+                    log.warning("%s: sums of %s were off, and are corrected", name, ", ".join(wrong))
                     self._corrections.append((number, wrong))
         finally:
             store.close()
