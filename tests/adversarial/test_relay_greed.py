@@ -1,0 +1,152 @@
+"""One member, or nobody known, that wants more than its share: the others do not notice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+
+from consilience.relay import office
+from consilience.relay.recount import correct, recount
+from consilience.relay.store import Store
+from tests.relay_tools import Federation, desk, founded, put_head, serving
+
+
+def door(url: str) -> socket.socket:
+    host, port = urlsplit(url).hostname, urlsplit(url).port
+    assert host is not None and port is not None
+    return socket.create_connection((host, port), timeout=5)
+
+
+def begun(federation: Federation, url: str, member: int) -> socket.socket:
+    """An upload of which only the head has come."""
+    upload = federation.upload(member, 1)
+    lines = [f"{name}: {value}" for name, value in put_head(federation, member, upload).items()]
+    head = ["PUT /v1/rounds/1 HTTP/1.1", "Host: relay", f"Content-Length: {len(upload.body)}", *lines, "", ""]
+    line = door(url)
+    line.sendall("\r\n".join(head).encode())
+    return line
+
+
+def test_a_member_has_one_upload_under_way_at_a_time(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 2)
+    upload = federation.upload(0, 1)
+    with serving(federation.store) as relay, contextlib.closing(begun(federation, relay.url, 0)) as slow:
+        for _ in range(50):
+            again = httpx.put(f"{relay.url}/v1/rounds/1", content=upload.body, headers=put_head(federation, 0, upload))
+            if again.status_code == 429:
+                break
+        assert (again.status_code, again.json()["code"]) == (429, "over-quota")
+        assert int(again.headers["retry-after"]) >= 1
+        other = federation.upload(1, 1)
+        taken = httpx.put(f"{relay.url}/v1/rounds/1", content=other.body, headers=put_head(federation, 1, other))
+        assert taken.status_code == 200
+        slow.sendall(upload.body)
+        assert slow.recv(4096).startswith(b"HTTP/1.1 200")
+        known = httpx.put(f"{relay.url}/v1/rounds/1", content=upload.body, headers=put_head(federation, 0, upload))
+        assert known.json()["sha256"] == upload.sha256
+
+
+def test_streams_are_counted_before_they_begin(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 1)
+
+    async def ask(url: str) -> list[int]:
+        async with httpx.AsyncClient(base_url=url, timeout=10) as client, contextlib.AsyncExitStack() as held:
+            calls = [client.stream("GET", "/v1/events", headers=federation.head(0)) for _ in range(30)]
+            answers = await asyncio.gather(*(held.enter_async_context(call) for call in calls))
+            return [answer.status_code for answer in answers]
+
+    with serving(federation.store) as relay:
+        first, again = asyncio.run(ask(relay.url)), asyncio.run(ask(relay.url))
+    assert (first.count(200), first.count(429)) == (4, 26)
+    assert again.count(200) > 0, "those that ended are given back"
+
+
+def test_answers_to_nobody_known_end_the_connection(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 1)
+    with serving(federation.store) as relay:
+        for path in ("/health", "/openapi.json", "/nowhere", "/v1/federation"):
+            with contextlib.closing(door(relay.url)) as line:
+                line.sendall(f"GET {path} HTTP/1.1\r\nHost: relay\r\n\r\n".encode() * 50)
+                said = b"".join(iter(lambda line=line: line.recv(65536), b""))  # type: ignore[misc]
+            assert said.count(b"HTTP/1.1 ") == 1, path
+
+
+def test_a_recount_made_twice_is_added_once(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 2)
+    with desk(federation) as at:
+        for member in range(2):
+            at.put(member, 1).result(0)
+        with at.writer.store.writing():
+            state = at.writer.store.state(1, "prototypes")
+            assert state is not None
+            wrong = {**state, "sums.mean": state["sums.mean"] + 5}
+            at.writer.store.keep_state(1, "prototypes", wrong)
+        at.hall.sight.standing["prototypes"].load(wrong)
+        at.writer._doubted.add(1)
+        at.writer._recount_doubted()
+        at.look()
+        at.writer._doubted.add(1)
+        at.writer._recount_doubted()
+        at.look()
+        assert np.allclose(at.hall.sight.standing["prototypes"].sums["mean"], state["sums.mean"])
+        assert recount(at.hall, at.writer.store) == {}
+
+
+def test_what_nobody_has_stays_nothing_when_sums_are_corrected(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 2)
+    with desk(federation) as at:
+        at.put(0, 1).result(0)
+        draft = at.hall.sight.draft()
+        state = draft.standing["prototypes"].state()
+        off = {k: np.ones_like(v) if k == "sums.mean" else v * 0 for k, v in state.items()}
+        correct(draft, {"prototypes": off})
+        empty = state["holders"] == 0
+        assert empty.any(), "the drawn counts leave a class out"
+        assert not draft.standing["prototypes"].sums["mean"][empty].any()
+
+
+def test_another_programs_database_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "mine.db"
+    with contextlib.closing(sqlite3.connect(file)) as mine:
+        mine.execute("CREATE TABLE mine(x)")
+        mine.commit()
+    before = file.read_bytes()
+    for command in (["status"], ["serve", "--port", "0"], ["invite", "me"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "consilience", "relay", *command, "--store", str(file)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode != 0
+        assert "is no relay's store" in done.stderr and "Traceback" not in done.stderr
+    assert file.read_bytes() == before
+
+
+def test_a_second_relay_on_one_store_is_told_so_in_a_line(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 1)
+    with serving(federation.store):
+        done = subprocess.run(
+            [sys.executable, "-m", "consilience", "relay", "serve", "--store", str(federation.store), "--port", "0"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "served by another relay" in done.stderr
+
+
+def test_a_store_is_for_nobody_elses_eyes(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 1)
+    assert federation.store.stat().st_mode & 0o077 == 0
+    with contextlib.closing(Store(federation.store)):
+        office.status(federation.store)
