@@ -98,7 +98,7 @@ class Model:
                 return "already-put"
         stale = ["moving"] if "moving" in said and self.version - version > STALE else []
         taken = [name for name in CHANNELS if name in said and name not in stale]
-        renewed = round_ > self.newest and number != self.newest_by
+        renewed = bool(taken) and round_ > self.newest and number != self.newest_by
         self.newest += renewed  # by one, however far a member jumps, and not by the same one twice
         self.newest_by = number if renewed else self.newest_by
         for name in taken:
@@ -106,7 +106,7 @@ class Model:
                 self.waiting[number] = said[name][0], said[name][1], version
             else:
                 self.kept[name][number] = said[name], self.newest
-        if "moving" in said:
+        if "moving" in taken:
             member.away = False
         member.round = round_
         self.receipts += 1
