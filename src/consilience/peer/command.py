@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from consilience.methods import build_method
 from consilience.peer.founding import charter_of, write_charter
 from consilience.peer.member import Member, Played
 from consilience.peer.peer import open_post
+from consilience.peer.post import Post
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.preparation import in_full, load_data, models_of, with_model
 
@@ -37,6 +39,16 @@ def join(
 ) -> None:
     """Train in a federation until the rounds are played or somebody stops it, and keep the model."""
     post = open_post(url, token, folder, authority=authority)
+    try:
+        stopped = _train(post, config, wait, as_json)
+    finally:
+        post.link.close()
+    if stopped:
+        raise SystemExit(130)
+
+
+def _train(post: Post, config: Config, wait: float, as_json: bool) -> bool:
+    """Play the rounds that are left; whether somebody stopped it."""
     assert post.folder is not None
     method = dict(post.charter.method)
     given = config.model_dump(exclude_none=True, exclude={"method", "learners", "seed"})
@@ -52,21 +64,42 @@ def join(
         f"{post.name} in {post.charter.name} ({config.method.name}), {len(data.targets)} samples; kept in {post.folder}"
     )
     if begun:
+        _forget_after(place, member.round)
         say(f"going on after round {member.round}")
     try:
-        with _asked_to_stop() as stopped:
+        with _asked_to_stop() as asked:
+            member.stopped = lambda: bool(asked)
             if not begun:
                 member.introduce()
-            while member.round < config.rounds and not stopped:
+            while member.round < config.rounds and not asked:
                 played = member.play()
                 _record(place, played, as_json, config.rounds)
                 member.keep(post.folder)
         member.save_model(post.folder / "model.safetensors")
     finally:
         member.close()
-    if stopped:
-        say("stopped; the same command goes on")
+    if asked:
+        _say(f"stopped after round {member.round}; the same command goes on")
     say(f"the model is {post.folder / 'model.safetensors'}")
+    return bool(asked)
+
+
+def _forget_after(place: RunFolder, round_: int) -> None:
+    """Leave out lines of rounds that are played again, as they were not kept."""
+    if not place.metrics.exists():
+        return
+    lines = [line.rstrip("\n") for line in place.lines()]
+    kept = [line for line in lines if _round_of(line) <= round_]
+    if kept != lines:
+        place.rewrite(kept)
+
+
+def _round_of(line: str) -> float:
+    """A line's round; one that was not written to its end comes after all."""
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 def _placed(folder: Path, config: Config) -> RunFolder:

@@ -15,12 +15,21 @@ from urllib.parse import urlsplit
 import httpx
 
 from consilience.errors import ConfigurationError, RelayError, Unreachable
+from consilience.peer.deadline import Deadline
 from consilience.protocol import ANSWER, PUT, Parts, read, spell
 
 _CHUNK = 2**16
+_IDLE = 10.0  # seconds of silence after which a try is given up, and the next may do better
+_SILENCE = 40.0  # the same for news: a relay gives a sign of life four times a minute
 _LONGEST_WAIT = 60.0
+_LONGEST = 300  # characters of what a relay says
+_LONGEST_ASKED = 600.0  # whoever asks to be left alone for longer is asked again after so many seconds
 _AGAIN = (408, 425, 429, 500, 502, 503, 504, 507)
 """What may be different next time."""
+_PERHAPS = (500, 502, 504)
+"""Of these, what somebody on the way may say when the relay has taken it."""
+CERTIFICATE = "certificate"
+"""The code of a relay whose certificate is not to be trusted: until somebody does something, trying is in vain."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +47,13 @@ class Backoff:
     def __init__(self, first: float = 0.5, longest: float = _LONGEST_WAIT) -> None:
         self.first, self.longest = first, longest
         self.failures, self.until = 0, 0.0
+        self._random = random.Random()  # of its own: the caller's numbers go on as if nobody had drawn
 
     def failed(self, at_least: float = 0.0) -> None:
         """It did not answer, or asked to be left alone for so long."""
-        wait = min(self.first * 2**self.failures, self.longest) * random.uniform(0.5, 1.5)
-        self.failures, self.until = min(self.failures + 1, 30), time.monotonic() + max(wait, at_least)
+        wait = min(self.first * 2**self.failures, self.longest) * self._random.uniform(0.5, 1.5)
+        asked = min(at_least, _LONGEST_ASKED)
+        self.failures, self.until = min(self.failures + 1, 30), time.monotonic() + max(wait, asked)
 
     def worked(self) -> None:
         """It did."""
@@ -68,6 +79,8 @@ class Link:
         self._client = httpx.Client(
             base_url=self.url, headers=headers, verify=_trusted(authority), trust_env=not _is_loopback(self.url)
         )
+        self._deadline = Deadline()
+        self._deadline.rule(self._client)
 
     def close(self) -> None:
         """Hang up."""
@@ -77,13 +90,15 @@ class Link:
 
     def federation(self, seconds: float) -> dict[str, Any]:
         """The charter, who this member is, and how things stand."""
-        found: dict[str, Any] = json.loads(self._ask("GET", "/v1/federation", seconds)[1])
+        found = self._object(self._ask("GET", "/v1/federation", seconds)[1])
+        if not (isinstance(found.get("charter"), str) and isinstance(found.get("member"), dict)):
+            raise self._strange()
         return found
 
     def put(self, round_: int, parts: Parts, body: bytes, seconds: float) -> dict[str, Any]:
         """Put up a body; the receipt says that it is on the relay's disk."""
         headers = {PUT: spell(parts), "Content-Type": "application/octet-stream"}
-        receipt: dict[str, Any] = json.loads(self._ask("PUT", f"/v1/rounds/{round_}", seconds, headers, body)[1])
+        receipt = self._object(self._ask("PUT", f"/v1/rounds/{round_}", seconds, headers, body)[1])
         self.sent += len(body)
         return receipt
 
@@ -117,22 +132,24 @@ class Link:
 
     def wait(self, revision: int, seconds: float) -> int:
         """Wait until something is newer than `revision`, at most so long; the newest revision."""
-        end = time.monotonic() + seconds
+        began = time.monotonic()
+        self._deadline.end = end = began + seconds
+        timeouts = httpx.Timeout(min(seconds, _IDLE), read=min(seconds, _SILENCE))
         try:
-            with self._client.stream("GET", "/v1/events", timeout=self._timeouts(seconds)) as response:
+            with self._client.stream("GET", "/v1/events", timeout=timeouts) as response:
                 if response.status_code != 200:
                     raise _refusal(response, response.read())
                 for line in response.iter_lines():
                     if line.startswith("data: "):
-                        newest = int(json.loads(line[6:])["revision"])
-                        if newest > revision:
+                        newest = self._object(line[6:].encode()).get("revision")
+                        if isinstance(newest, int) and newest != revision:  # lower where the relay went back
                             return newest
-                    if time.monotonic() >= end:
-                        break
-        except httpx.ReadTimeout:
-            pass
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
+        except httpx.RequestError as error:
+            if not (isinstance(error, httpx.ReadTimeout) and time.monotonic() >= end):
+                raise self._unreachable(error) from error
+        else:
+            if time.monotonic() - began < min(seconds, 1.0):
+                raise Unreachable(f"{self.url} ended its news")
         return revision
 
     # -- how ---------------------------------------------------------------------------------------------------------
@@ -146,7 +163,7 @@ class Link:
         body: bytes | None = None,
         query: Sequence[tuple[str, str]] = (),
     ) -> tuple[httpx.Response, bytes]:
-        end = time.monotonic() + seconds
+        self._deadline.end = end = time.monotonic() + seconds
         given = dict(headers or {})
         if body is not None:
             given["Content-Length"] = str(len(body))
@@ -156,7 +173,7 @@ class Link:
             headers=given,
             params=list(query) or None,
             content=None if body is None else _in_time(body, end),
-            timeout=self._timeouts(seconds),
+            timeout=httpx.Timeout(min(seconds, _IDLE)),
         )
         try:
             response = self._client.send(request, stream=True)
@@ -164,19 +181,37 @@ class Link:
                 found = b"".join(_until(response.iter_bytes(), end))
             finally:
                 response.close()
-        except (httpx.TransportError, TimeoutError) as error:
+        except (httpx.RequestError, TimeoutError) as error:
             raise self._unreachable(error) from error
         if response.status_code not in (200, 304):
             raise _refusal(response, found)
         return response, found
 
-    def _timeouts(self, seconds: float) -> httpx.Timeout:
-        return httpx.Timeout(max(seconds, 0.05))
-
     def _unreachable(self, error: Exception) -> Unreachable:
+        refused = _certificate(error)
+        if refused is not None:
+            found = Unreachable(
+                f"{self.url}: its certificate is not to be trusted ({refused}); where that is the relay, give the file "
+                f"of its authority (authority=, --authority), or ask whoever runs it"
+            )
+            found.code = CERTIFICATE
+            return found
         said = str(error) or type(error).__name__
-        never_left = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)
+        never_left = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError)
         return Unreachable(f"{self.url} cannot be reached: {said}", doubtful=not never_left)
+
+    def _object(self, body: bytes) -> dict[str, Any]:
+        """The JSON object that a relay's answer is; whoever says something else is none, but stands in its way."""
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise self._strange()
+        return found
+
+    def _strange(self) -> Unreachable:
+        return Unreachable(f"{self.url} answers, and not as a relay does", doubtful=True)
 
 
 def _in_time(body: bytes, end: float) -> Iterator[bytes]:
@@ -193,22 +228,37 @@ def _until(chunks: Iterator[bytes], end: float) -> Iterator[bytes]:
         yield chunk
 
 
+def _certificate(error: BaseException | None) -> str | None:
+    """What is wrong with a certificate, where that is behind an error."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return str(error.verify_message)
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def _refusal(response: httpx.Response, body: bytes) -> Exception:
-    """What a relay says no with; where another time it may say yes, out of reach until then."""
+    """What a relay says no with; out of reach where another time it may say yes, or where it was not the relay."""
     try:
         said = json.loads(body)
-        code, message = str(said["code"]), str(said["message"])
-    except (ValueError, KeyError, TypeError):
-        code, message = "unknown", f"status {response.status_code}"
+        code, message = str(said["code"]), str(said["message"])[:_LONGEST]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        code, message = "", f"status {response.status_code}, and not as a relay does"
+    if code and response.status_code not in _AGAIN:
+        return RelayError(f"the relay refuses ({code}): {message}", code=code)
     after = response.headers.get("retry-after", "")
-    if response.status_code in _AGAIN:
-        return Unreachable(f"the relay says: {message}", retry_after=float(after) if after.isdigit() else 0.0)
-    return RelayError(f"the relay refuses ({code}): {message}", code=code)
+    asked = float(after) if after.isascii() and after.isdigit() else 0.0
+    again, perhaps = response.status_code in _AGAIN, response.status_code in _PERHAPS
+    return Unreachable(f"{response.url.host} says: {message}", retry_after=asked, doubtful=perhaps or not again)
 
 
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts, _ = urlsplit(url), httpx.URL(url)
+        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except (ValueError, httpx.InvalidURL):
+        known = False
+    if not known or parts.username or parts.query or parts.fragment:
         raise ConfigurationError(f"{url!r} is no relay's address; it looks like https://relay.example:8443")
     if parts.scheme == "http" and not _is_loopback(url):
         raise ConfigurationError(

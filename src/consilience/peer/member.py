@@ -79,7 +79,9 @@ class Member:
         self._before = 0, 0
         self.due: tuple[str, ...] = ()
         self.losses: dict[str, float] = {}
-        self.acknowledged = False
+        self.acknowledged, self.put_as = False, 0
+        self.stopped: Callable[[], bool] = lambda: False
+        """Whether somebody wants to go, and not to wait for the others any longer."""
         self._check()
         self._begin()
 
@@ -135,7 +137,12 @@ class Member:
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def introduce(self) -> None:
-        """Put up the untrained model's representations, and hear the others', before the first round."""
+        """Put up the untrained model's representations, and hear the others', before the first round.
+
+        Where the others have begun long ago, go on from the common values as they are now.
+        """
+        moving = [name for name in self.hearing if name in self.post.channels and self._moves(name)]
+        self._take(self.post.fetch(moving, {}, self.post.patience))
         if self.post.round < 0 and self.share(train=False):
             self.hear()
 
@@ -153,29 +160,43 @@ class Member:
         if not train and not self.due:
             return False
         self._before = self.post.link.sent, self.post.link.received
-        settled = not (self.post.pending and self.post.pending.doubtful)
-        putting = tuple(name for name in self.due if settled and name not in self.post.waits)
+        putting = tuple(name for name in self.due if not self.post.unsettled and self._may_put(name))
         self._restore_errors()
         self.losses, offers = self._work(self.round, putting, train)
         travelling = {name: offer for name, offer in offers.items() if name in self.post.channels}
         self._own = {n: Answer(dict(o.tensors), o.weight) for n, o in offers.items() if n not in travelling}
-        self.post.queue(self.round, travelling)
-        self.acknowledged = self.post.flush(max(self.wait, self.post.patience))
+        self.put_as = max(self.round, self.post.round + train)  # in a new folder, on from where the relay is
+        self.acknowledged = self.post.queue(self.put_as, travelling) and self.post.flush(self.post.patience)
         return True
+
+    def _moves(self, name: str) -> bool:
+        channel = self.post.channels[name]
+        return isinstance(channel, schema.Mean) and channel.moving
+
+    def _may_put(self, name: str) -> bool:
+        """Whether a channel would take something now: a change is measured from common values that are held."""
+        if name not in self.post.channels:
+            return True
+        return name not in self.post.waits and (name in self.post.held or not self._moves(name))
 
     def hear(self) -> Played:
         """Hear what is due, wait for a moving mean to close where it has this round's contribution, and test."""
         names = [name for name in self.due if name in self.hearing and name in self.post.channels]
-        found = self._own | (self._answers(names, self.round) if self.acknowledged else {})
+        reached = self.acknowledged or not self.post.backoff.left
+        found = self._own | (self._answers(names, self.put_as) if reached else {})
+        self._take(found)
+        link, (sent, received) = self.post.link, self._before
+        up, down = link.sent - sent, link.received - received
+        return Played(self.round, self.test(), self.losses, self.acknowledged, tuple(found), up, down)
+
+    def _take(self, found: Mapping[str, Answer]) -> None:
+        """Hold answers from now on, and let them change the model where they do."""
         for name, answer in found.items():
             self._hold(name, answer)
         changing = [e.name for e in self.learner.exchanges if e.changes_model and e.name in self.learner.listening]
         news = {name: np.array([self._numbers[name] if name in found else -1]) for name in changing}
         if any((numbers >= 0).any() for numbers in news.values()):
             self.engine.hands.do(Receive(0, _ROW, news))
-        link, (sent, received) = self.post.link, self._before
-        up, down = link.sent - sent, link.received - received
-        return Played(self.round, self.test(), self.losses, self.acknowledged, tuple(found), up, down)
 
     def _follow_schedules(self) -> None:
         for key, values in self.plan.settings_at(self.round).items():
@@ -215,8 +236,8 @@ class Member:
     def _answers(self, names: Sequence[str], round_: int) -> dict[str, Answer]:
         draws = {n: c.draw for n, c in self.learner.channels.items() if isinstance(c, schema.Pool) and n in names}
         end = time.monotonic() + self.wait
-        while self.post.waits.keys() & set(names) and time.monotonic() < end:
-            if set(self.post.closed(names)) >= self.post.waits.keys() & set(names):
+        while self.post.waits.keys() & set(names) and self.post.may_come_back(end) and not self.stopped():
+            if self.post.closed(names, end):
                 break
             self.post.wait(min(end - time.monotonic(), 5.0))
         return self.post.fetch(names, draws, self.post.patience, round_)
@@ -251,6 +272,8 @@ class Member:
         arrays, numbers = kept
         self.engine.load({k: torch.from_numpy(v.copy()) for k, v in arrays.items()})
         self.round = int(numbers["round"])
+        if self.post.round > self.round:  # stopped between hearing and keeping: what was heard counts
+            self._take({name: answer for name, answer in self.post.held.items() if name in self.hearing})
         return True
 
     def save_model(self, file: Path) -> None:
@@ -265,6 +288,3 @@ class Member:
         self.engine.__exit__(None, None, None)
         self.post.save()
         self.post.link.close()
-
-
-OnPlayed = Callable[[Played], None]

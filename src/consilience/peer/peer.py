@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,20 +32,19 @@ from consilience.agreement import agreed, difference
 from consilience.body import as_sent, keeps_error
 from consilience.channels import Answer
 from consilience.charter import mark
-from consilience.errors import ConfigurationError
-from consilience.exchanges.base import Exchange, Received, View
+from consilience.errors import ConfigurationError, TrainingError
+from consilience.exchanges.base import Contribution, Exchange, Received, View
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import SplitModel, as_split
 from consilience.peer.link import Link
+from consilience.peer.one_pass import Loader, one_pass
 from consilience.peer.post import Offer, Post
-from consilience.randomness import uniform
+from consilience.randomness import seed_of, uniform
 from consilience.schedules import value_at
 from consilience.task import Task
 
-Loader = Iterable[Any]
-"""Batches of (inputs, targets), as a DataLoader gives them."""
-_SECRET = re.compile(r"cs1_([0-9a-f]+)_")
+_TOKEN = re.compile(r"cs1_([0-9a-f]{1,15})_[A-Za-z0-9_-]{43}")
 
 
 def join(
@@ -65,18 +64,27 @@ def join(
     certificates to trust, where the relay's is not signed by a public one.
     """
     post = open_post(url, token, folder, patience, authority)
-    return Peer(post, model)
+    try:
+        return Peer(post, model)
+    except BaseException:
+        post.link.close()
+        raise
 
 
 def open_post(
     url: str, token: str, folder: Path | str | None = None, patience: float = 5.0, authority: str | None = None
 ) -> Post:
     """A member's correspondence, kept in its folder."""
-    who = _SECRET.match(token)
+    who = _TOKEN.fullmatch(token.strip())
     if who is None:
         raise ConfigurationError("that is no token; it begins with cs1_ and comes from `consilience relay invite`")
+    link = Link(url, who[0], authority)
     place = f"{urlsplit(url).hostname}-{urlsplit(url).port or 443}-{int(who[1], 16)}"
-    return Post(Link(url, token, authority), Path("peers") / place if folder is None else Path(folder), patience)
+    try:
+        return Post(link, Path("peers") / place if folder is None else Path(folder), patience)
+    except BaseException:
+        link.close()
+        raise
 
 
 class Peer:
@@ -87,12 +95,16 @@ class Peer:
         self.charter = post.charter
         self.role = role_of(post)
         self.exchanges = [e for e in self.role.exchanges if e.name in post.channels]
-        self.modules: dict[str, nn.ModuleDict] = {}
         self._model: SplitModel | None = None
         self._given: nn.Module | None = None
-        self._step, self._round = 0, max(post.round, 0)
+        self._task = Task(self.charter.classes, _width(post))
+        self._place = torch.device("cpu")
+        self._step, self._round = 0, max(post.round, post.pending.round if post.pending else 0, 0)
         self._received: dict[str, Received] = {}
         self._state: dict[str, dict[str, Tensor]] = {}
+        with torch.random.fork_rng(devices=[]):  # the caller's numbers go on as if nothing had been drawn
+            torch.manual_seed(seed_of("modules", self.charter.seed, post.number))
+            self.modules = {e.name: nn.ModuleDict(e.modules(self._task)) for e in self.exchanges}
         if model is not None:
             self._take_on(model)
             self._begin()
@@ -127,15 +139,13 @@ class Peer:
 
         wait: so many seconds at most, until something new is there. Without it, no longer than your patience.
         """
-        end = time.monotonic() + max(wait, self.post.patience)
-        self.post.flush(self.post.patience)
+        began, patience = time.monotonic(), self.post.patience
+        end = began + max(wait, patience)
+        self.post.flush(patience)
         while True:
-            found = self.post.fetch(
-                self._hearing(), self._draws(), min(self.post.patience, max(end - time.monotonic(), 0))
-            )
-            if found or wait <= 0 or time.monotonic() >= end:
+            found = self.post.fetch(self._hearing(), self._draws(), min(patience, end - time.monotonic()))
+            if found or wait <= 0 or not self.post.wait(began + wait - time.monotonic()):
                 break
-            self.post.wait(end - time.monotonic())
         self._hear(found)
         return bool(found)
 
@@ -152,7 +162,7 @@ class Peer:
         """Know the common weights: they are the model's own, or the relay has them; and go on from them."""
         moving = [e for e in self.exchanges if _moves(self.post.channels[e.name])]
         for e in moving:
-            mine = {k: _numpy(t) for k, t in e.common(self._view(e)).items()}
+            mine = {k: _numpy(t).copy() for k, t in e.common(self._view(e)).items()}  # training changes the model's own
             unheard = e.name not in self.post.held
             if unheard and mark(self.post.channels[e.name], mine) == self.charter.terms[e.name].start:
                 self.post.held[e.name] = Answer(mine, np.ones(()), 0)
@@ -165,6 +175,8 @@ class Peer:
 
     @torch.no_grad()
     def _hear(self, found: Mapping[str, Answer]) -> None:
+        if self._model is not None:
+            self._move_to(_device(self._model))
         for e in self.exchanges:
             if e.name not in found:
                 continue
@@ -183,10 +195,9 @@ class Peer:
         if e.name not in self._received:
             channel = self.post.channels[e.name]
             held = self.post.held.get(e.name, _nothing(channel))
-            place = self._place()
-            tensors = {k: torch.from_numpy(np.array(t)).to(place) for k, t in held.tensors.items()}
-            count = torch.from_numpy(np.array(held.count, dtype=np.float64)).to(place)
-            self._received[e.name] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=place))
+            tensors = {k: torch.from_numpy(np.array(t)).to(self._place) for k, t in held.tensors.items()}
+            count = torch.from_numpy(np.array(held.count, dtype=np.float64)).to(self._place)
+            self._received[e.name] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=self._place))
         return self._received[e.name]
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -198,19 +209,21 @@ class Peer:
 
         features: (rows, width). logits: (rows, classes). targets: (rows,). classifier: yours, for others' features.
         """
-        self._check(features, logits)
-        total = logits.new_zeros(())
+        self._check(features, logits, targets)
+        self._move_to(features.device)
+        seen = {"features": features.float(), "logits": logits.float(), "targets": targets.long()}
+        total = seen["logits"].new_zeros(())
         round_, seed = self.round + 1, self.charter.seed
-        for e in self.exchanges:
-            weight = value_at(e.weight, round_)
-            if not weight or e.name not in self.role.listening or not self._known(e):
-                continue
-            more: dict[str, Tensor] = {}
-            if e.batch_draws:
-                where = seed, round_, self.post.number, self._step
-                more["draws"] = self._drawn(e, e.batch_draws, len(targets), *where)
-            view = self._view(e, features=features, logits=logits, targets=targets, classify=classifier, **more)
-            total = total + weight * e.penalty(self._states(e), view, self._answer(e))
+        with torch.autocast(features.device.type, enabled=False):  # as exact as what travels
+            for e in self.exchanges:
+                weight = value_at(e.weight, round_)
+                if not weight or e.name not in self.role.listening or not self._known(e):
+                    continue
+                more: dict[str, Any] = {"classify": _in_its_precision(classifier, features.dtype)}
+                if e.batch_draws:
+                    where = seed, round_, self.post.number, self._step
+                    more["draws"] = self._drawn(e, e.batch_draws, len(targets), *where)
+                total = total + weight * e.penalty(self._states(e), self._view(e, **seen, **more), self._answer(e))
         self._step += 1
         return total
 
@@ -218,12 +231,14 @@ class Peer:
         """Whether there is something to measure from: a change of weights is measured from the common ones."""
         return e.name in self.post.held or not _moves(self.post.channels[e.name])
 
-    def _check(self, features: Tensor, logits: Tensor) -> None:
-        classes = self.charter.classes
-        if features.ndim != 2 or logits.ndim != 2 or logits.shape[1] != classes or len(features) != len(logits):
+    def _check(self, features: Tensor, logits: Tensor, targets: Tensor) -> None:
+        classes, rows = self.charter.classes, len(features)
+        shaped = features.ndim == 2 and logits.shape == (rows, classes) and targets.shape == (rows,)
+        if not shaped or targets.is_floating_point():
             raise ConfigurationError(
-                f"penalty was given features {tuple(features.shape)} and logits {tuple(logits.shape)}; it takes "
-                f"(rows, width) and (rows, {classes})"
+                f"penalty was given features {tuple(features.shape)}, logits {tuple(logits.shape)} and targets "
+                f"{tuple(targets.shape)} of {targets.dtype}; it takes (rows, width), (rows, {classes}) and (rows,) of "
+                f"whole numbers"
             )
         for e in self.exchanges:
             mean = self.post.channels[e.name].tensors.get("mean")
@@ -243,9 +258,9 @@ class Peer:
         batches of (inputs, targets); one pass is made over it, in evaluation mode. wait: so many seconds at most, until
         it is acknowledged. What is not acknowledged waits, and goes with the next call.
         """
-        self._round += 1
-        giving = [e for e in self.exchanges if e.name in self.role.giving and self._round % e.every == 0]
-        return self._share(model, loader, self._round, giving, wait)
+        round_ = max(self._round, self.post.round) + 1
+        giving = [e for e in self.exchanges if e.name in self.role.giving and round_ % e.every == 0]
+        return self._share(model, loader, round_, giving, wait)
 
     def introduce(self, model: nn.Module, loader: Loader, wait: float = 0.0) -> bool:
         """Put up the untrained model's representations, as published, before the first round; later it does nothing."""
@@ -256,27 +271,29 @@ class Peer:
 
     def _share(self, model: nn.Module, loader: Loader, round_: int, giving: list[Exchange], wait: float) -> bool:
         self._take_on(model)
-        limit = max(wait, self.post.patience)
-        self.post.flush(limit if wait else self.post.patience)
+        end = time.monotonic() + max(wait, self.post.patience)
+        if self.post.unsettled:
+            self.post.flush(end - time.monotonic())
         due = [e for e in giving if e.name in self.post.open and self._known(e)]
-        if not due:
-            return not self.waiting
-        with torch.no_grad():
-            offers = self._offers(due, loader, round_)
-        self._step = 0
-        return self.post.queue(round_, offers) and self.post.flush(limit)
+        left = end - time.monotonic()  # the pass over the data is the caller's own work, and takes what it takes
+        offers: dict[str, Offer] = {}
+        if due and not self.post.unsettled:
+            with torch.no_grad():
+                offers = self._offers(due, loader, round_)
+        self._step, self._round = 0, round_
+        return self.post.queue(round_, offers) and self.post.flush(left)
 
     def _offers(self, due: list[Exchange], loader: Loader, round_: int) -> dict[str, Offer]:
-        seen, samples = self._pass(loader, any(e.looks for e in due))
+        seen, samples = one_pass(self._need_model(), loader, self.charter.classes, any(e.looks for e in due))
         offers = {}
         for e in due:
             channel, more = self.post.channels[e.name], {}
             if e.sample_draws:
                 where = self.charter.seed, round_, self.post.number, -1
                 more["draws"] = self._drawn(e, e.sample_draws, samples, *where)
-            count = torch.full((), float(samples), device=self._place())
+            count = torch.full((), float(samples), device=self._place)
             view = self._view(e, **seen, samples=count, **more)
-            put = e.contribute(self._states(e), view, self._answer(e))
+            put = _finite(e.name, e.contribute(self._states(e), view, self._answer(e)))
             errors = {k: self._error(channel, k) for k, t in channel.tensors.items() if keeps_error(channel, t)}
             sent, after = as_sent(channel, put, errors)
             held = self.post.held.get(e.name)
@@ -291,71 +308,50 @@ class Peer:
     def _error(self, channel: schema.Channel, key: str) -> Tensor:
         kept = self.post.errors.get(f"{channel.name}.{key}")
         if kept is None:
-            return torch.zeros(channel.tensors[key].shape, device=self._place())
-        return torch.from_numpy(np.array(kept)).to(self._place())
-
-    def _pass(self, loader: Loader, looks: bool) -> tuple[dict[str, Tensor], int]:
-        """One pass over the data, in evaluation mode: features, logits and targets of every sample."""
-        model, place = self._need_model(), self._place()
-        before = [(module, module.training) for module in model.modules()]
-        parts: list[tuple[Tensor, Tensor, Tensor]] = []
-        samples = 0
-        model.eval()
-        try:
-            for batch in loader:
-                inputs, targets = batch[0], batch[1]
-                samples += len(targets)
-                if looks:
-                    features = model.features(inputs.to(place))
-                    parts.append((features.float(), model.classifier(features).float(), targets.to(place)))
-        finally:
-            for module, training in before:
-                module.training = training
-        if not samples:
-            raise ConfigurationError("the loader has no batches: there is nothing to share")
-        if not parts:
-            return {}, samples
-        names = ("features", "logits", "targets")
-        return {name: torch.cat(t) for name, t in zip(names, zip(*parts, strict=True), strict=True)}, samples
+            return torch.zeros(channel.tensors[key].shape, device=self._place)
+        return torch.from_numpy(np.array(kept)).to(self._place)
 
     # -- what exchanges see --------------------------------------------------------------------------------------------
 
     def _take_on(self, model: nn.Module) -> None:
         """Look at the model once: whether its channels are the federation's."""
-        if self._model is not None and (model is self._model or model is self._given):
-            return
-        self._given, self._model = model, as_split(model)
-        task = self._task()
+        if self._model is None or (model is not self._model and model is not self._given):
+            mine = as_split(model)
+            task = _task_of(mine)
+            self._refuse_other(task)
+            self._given, self._model, self._task = model, mine, task
+        assert self._model is not None
+        self._move_to(_device(self._model))
+
+    def _refuse_other(self, task: Task) -> None:
+        """Refuse a model with other channels than the federation's."""
+        name = self.charter.name
         if task.classes != self.charter.classes:
             raise ConfigurationError(
-                f"your model tells {task.classes} classes apart, and federation {self.charter.name!r} has "
-                f"{self.charter.classes}"
+                f"your model tells {task.classes} classes apart, and federation {name!r} has {self.charter.classes}"
             )
         for e in self.exchanges:
             mine, theirs = e.channel(task), self.post.channels[e.name]
             if agreed(mine) != agreed(theirs):
                 raise ConfigurationError(
-                    f"your model cannot share {e.name!r} in federation {self.charter.name!r}: "
-                    f"{difference(mine, theirs)}"
+                    f"your model cannot share {e.name!r} in federation {name!r}: {difference(mine, theirs)}; take the "
+                    f"one the federation was founded with, or one with features as wide"
                 )
-            self.modules[e.name] = nn.ModuleDict(e.modules(task)).to(self._place())
+
+    def _move_to(self, place: torch.device) -> None:
+        """Be where the model is: it may have been moved since."""
+        if place == self._place:
+            return
+        self._place = place
+        self._received.clear()
+        self._state = {name: {k: t.to(place) for k, t in state.items()} for name, state in self._state.items()}
+        for module in self.modules.values():
+            module.to(place)
 
     def _need_model(self) -> SplitModel:
         if self._model is None:
             raise ConfigurationError("the model is not known yet: give it, consilience.join(url, token, model)")
         return self._model
-
-    def _task(self) -> Task:
-        model = self._model
-        if model is None:
-            return Task(self.charter.classes, 0)
-        parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
-        buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
-        return Task(model.classes, model.width, (), model.bound, parameters, buffers, type(model).__name__)
-
-    def _place(self) -> torch.device:
-        model = self._model
-        return next(model.parameters()).device if model is not None else torch.device("cpu")
 
     def _states(self, e: Exchange) -> dict[str, Tensor]:
         if e.name not in self._state:
@@ -364,21 +360,21 @@ class Peer:
 
     def _drawn(self, e: Exchange, wanted: int, rows: int, *where: int) -> Tensor:
         drawn = uniform(f"draws {e.name}", *where, np.arange(wanted)[:, None], np.arange(rows)[None, :])
-        return torch.from_numpy(drawn).to(self._place())
+        return torch.from_numpy(drawn).to(self._place)
 
     def _view(self, e: Exchange, **seen: Any) -> View:
         """What an exchange may see: of what is not given, nothing."""
-        empty = torch.empty(0, device=self._place())
+        empty = torch.empty(0, device=self._place)
         model = self._model
         given = {"inputs": empty, "features": empty, "logits": empty, "targets": empty.long(), **seen}
-        given.setdefault("samples", torch.zeros((), device=self._place()))
+        given.setdefault("samples", torch.zeros((), device=self._place))
         given.setdefault("classify", model.classifier if model is not None else _no_classifier)
         return View(
-            task=self._task(),
+            task=self._task,
             parameters=dict(model.named_parameters()) if model is not None else {},
             buffers={k: b for k, b in model.named_buffers() if b.is_floating_point()} if model is not None else {},
-            valid=torch.ones(len(given["targets"]), device=self._place()),
-            modules=self.modules.get(e.name, {}),  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
+            valid=torch.ones(len(given["targets"]), device=self._place),
+            modules=self.modules[e.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
             **given,
         )
 
@@ -405,6 +401,38 @@ def role_of(post: Post) -> Role:
 
 def _moves(channel: schema.Channel) -> bool:
     return isinstance(channel, schema.Mean) and channel.moving
+
+
+def _width(post: Post) -> int:
+    """How wide the features are that the federation shares; 0 where it shares none."""
+    means = [channel.tensors["mean"].shape[-1] for channel in post.channels.values() if "mean" in channel.tensors]
+    return max(means, default=0)
+
+
+def _task_of(model: SplitModel) -> Task:
+    parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
+    buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
+    return Task(model.classes, model.width, (), model.bound, parameters, buffers, type(model).__name__)
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _finite(name: str, put: Contribution) -> Contribution:
+    """What is put up, as it travels: float32, and nothing that is no number."""
+    tensors = {k: t.float() for k, t in put.tensors.items()}
+    if not all(bool(torch.isfinite(t).all()) for t in tensors.values()):
+        raise TrainingError(f"exchange {name!r} would put up what is no number; try a smaller learning rate or weight")
+    return Contribution(tensors, put.weight)
+
+
+def _in_its_precision(classifier: Callable[[Tensor], Tensor], otherwise: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """The classifier for others' features, which are float32, whatever it computes in itself."""
+    own = (
+        next((p.dtype for p in classifier.parameters()), otherwise) if isinstance(classifier, nn.Module) else otherwise
+    )
+    return lambda features: classifier(features.to(own)).float()
 
 
 def _nothing(channel: schema.Channel) -> Answer:

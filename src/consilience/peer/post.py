@@ -7,7 +7,6 @@ next.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Collection, Mapping
@@ -16,16 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from consilience import schema
 from consilience.channels import Answer
 from consilience.charter import Charter, read_charter, whole
-from consilience.errors import CheckpointError, RelayError, Unreachable
-from consilience.peer.link import Backoff, Link, News
+from consilience.errors import CheckpointError, ConfigurationError, RelayError, Unreachable, WireError
+from consilience.peer.keeping import keep, kept
+from consilience.peer.link import CERTIFICATE, Backoff, Link, News
 from consilience.protocol import Part, digest, spell
-from consilience.simulation.folder import replace_file, storing
 from consilience.wire import Codec
 
 _FILE = "peer.safetensors"
@@ -73,36 +70,54 @@ class Post:
         """What encodings have rounded away so far, by channel and tensor."""
         self.pending: Pending | None = None
         self.etag, self.revision = "", 0
-        self.number, self.name, text = 0, "", ""
-        kept = self._load()
+        self.number, self.name = 0, ""
+        self._unsaved = False
+        known = self._load()
         try:
             said = link.federation(patience)
-        except Unreachable:
-            if kept is None:
-                raise
-            log.warning("the relay cannot be reached; going on with what it said last")
-            self.number, self.name, text = kept["number"], kept["name"], kept["charter"]
-            self.backoff.failed()
+        except Unreachable as error:
+            if known is None:
+                raise RelayError(str(error), code=error.code) if error.code == CERTIFICATE else error from error
+            log.warning("%s; going on with what it said last", error)
+            self.number, self.name = known["number"], known["name"]
+            self.charter: Charter = known["charter"]
+            self.backoff.failed(error.retry_after)
         else:
-            text = said["charter"]
-            self._meet(said, kept)
-        self.charter: Charter = read_charter(text, "the relay's charter")
+            self.charter = read_charter(said["charter"], "the relay's charter")
+            self._meet(said, known)
         self.channels: dict[str, schema.Channel] = self.charter.channels
 
-    def _meet(self, said: Mapping[str, Any], kept: Mapping[str, Any] | None) -> None:
+    def _meet(self, said: Mapping[str, Any], known: Mapping[str, Any] | None) -> None:
         """See who this member is to the relay, and what came of what was on its way."""
-        member = said["member"]
-        if kept is not None and (kept["charter"] != said["charter"] or kept["number"] != member["number"]):
+        member, waiting = said["member"], self.pending
+        if known is not None and (known["charter"] != self.charter or known["number"] != member["number"]):
             raise CheckpointError(
-                f"{self._file} is of another federation or member ({kept['name']}); choose another folder"
+                f"{self._file} is of another federation or member ({known['name']}); choose another folder"
             )
         self.number, self.name = member["number"], member["name"]
-        waiting = self.pending
         if waiting and member["sha256"] == digest(spell(waiting.parts), waiting.body):
-            self._taken(waiting, {})  # it had arrived; what was refused of it is not known, and little
-        elif member["round"] > self.round:
+            if self._surely_taken(waiting, said["versions"]):
+                self._taken(waiting, ())
+            else:
+                waiting.doubtful = True  # it arrived, and its receipt, which comes again, says what was refused of it
+        elif waiting and member["round"] >= waiting.round:
             self.pending = None  # of a state that was lost: rounds only go on
+        if member["round"] < self.round:
+            self.waits.clear()  # the relay has gone back to an earlier state, and may not have them
+        self._forget_closed(said)
         self.round = max(self.round, member["round"])
+
+    def _surely_taken(self, waiting: Pending, versions: Mapping[str, int]) -> bool:
+        """Whether nothing of an upload that arrived can have been refused: versions only go up."""
+        moving = {n: p.version for n, p in waiting.parts.items() if p.version is not None}
+        channels = self.charter.channels
+        return all(versions[n] - v <= getattr(channels[n], "max_staleness", 0) for n, v in moving.items())
+
+    def _forget_closed(self, said: Mapping[str, Any]) -> None:
+        """A moving mean where nobody's contribution waits has closed, even where it did not move."""
+        for name, version in list(self.waits.items()):
+            if said["waiting"].get(name) == 0 and said["versions"].get(name, -1) <= version:
+                del self.waits[name]
 
     # -- up ------------------------------------------------------------------------------------------------------------
 
@@ -111,9 +126,14 @@ class Post:
         """Channels that would take a contribution now: a moving mean takes one until it closes."""
         return frozenset(name for name in self.channels if name not in self.waits)
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether something has left and may have arrived: until that is known, nothing else may leave."""
+        return self.pending is not None and self.pending.doubtful
+
     def queue(self, round_: int, offers: Mapping[str, Offer]) -> bool:
         """Let this be put up next; False where an earlier one must be settled first, and this one is lost."""
-        if self.pending is not None and self.pending.doubtful:
+        if self.unsettled:
             return False
         parts: dict[str, Part] = {}
         tensors, after, instead = Arrays(), Arrays(), Arrays()
@@ -127,28 +147,37 @@ class Post:
             instead |= {f"{name}.{k}": e + offer.tensors[k] for k, e in offer.after.items()}
         if not parts:
             return True
-        self.pending = Pending(round_, parts, self._codec("up", parts).encode(tensors), after, instead)
-        self.save()
+        try:
+            body = self._codec("up", parts).encode(tensors)
+        except WireError as error:
+            raise ConfigurationError(f"federation {self.charter.name!r} cannot take what you share: {error}") from error
+        self.pending, self._unsaved = Pending(round_, parts, body, after, instead), True
         return True
 
     def flush(self, seconds: float) -> bool:
-        """Put up what waits, if it can be in so many seconds; whether nothing waits any more."""
-        end = time.monotonic() + seconds
+        """Put up what waits, if it can be in so many seconds; whether all of it was acknowledged."""
+        end, refused = time.monotonic() + seconds, False
         while self.pending is not None and self._may_try(end):
-            waiting = self.pending
+            waiting, before = self.pending, self.pending.doubtful
+            if not before or self._unsaved:
+                waiting.doubtful = True  # whoever is stopped from now on cannot know whether it arrived
+                self.save()
             try:
-                left = max(min(end - time.monotonic(), self.patience), 0.05)
-                receipt = self.link.put(waiting.round, waiting.parts, waiting.body, left)
+                receipt = self.link.put(waiting.round, waiting.parts, waiting.body, _left(end))
             except Unreachable as error:
-                waiting.doubtful |= error.doubtful
+                waiting.doubtful = before or error.doubtful
                 self._failed(error)
             except RelayError as error:
-                self._refused(waiting, error)
+                refused = True
+                self._refused(waiting, error, end)
             else:
                 self.backoff.worked()
-                self._taken(waiting, receipt.get("refused", {}))
+                self._taken(waiting, receipt.get("refused", ()))
+            if self.pending is not waiting or not waiting.doubtful:
+                self.save()
+        if self._unsaved:
             self.save()
-        return self.pending is None
+        return self.pending is None and not refused
 
     def _taken(self, waiting: Pending, refused: Collection[str]) -> None:
         self.pending, self.round = None, max(self.round, waiting.round)
@@ -158,17 +187,24 @@ class Post:
             if part.version is not None and name not in refused:
                 self.waits[name] = part.version
 
-    def _refused(self, waiting: Pending, error: RelayError) -> None:
+    def _refused(self, waiting: Pending, error: RelayError, end: float) -> None:
         """The relay knows better where this member stands: go on from there; else it is for the caller to hear."""
         self.pending = None
+        moving = {name: part.version for name, part in waiting.parts.items() if part.version is not None}
         if error.code == "already-put":
-            self.waits |= {name: part.version for name, part in waiting.parts.items() if part.version is not None}
+            self.waits |= moving
         elif error.code == "version-ahead":  # the relay has gone back to an earlier state
-            for name in [n for n, p in waiting.parts.items() if p.version is not None]:
+            for name in moving:
                 self.held.pop(name, None)
+                self.waits.pop(name, None)
         elif error.code in ("older-round", "other-bytes"):
-            self.round = max(self.round, int(self.link.federation(self.patience)["member"]["round"]))
+            self.round = max(self.round, waiting.round)
+            try:
+                self.round = max(self.round, int(self.link.federation(_left(end))["member"]["round"]))
+            except Unreachable as out:
+                self._failed(out)
         else:
+            self.save()
             raise error
         log.warning("%s", error)
 
@@ -182,12 +218,17 @@ class Post:
         wanted = [name for name in self.channels if name in names]
         if not wanted or not self._may_try(end):
             return {}
-        have = {name: self.held[name].version for name in wanted if self._moves(name) and name in self.held}
         asked = max(self.round, 0) if round_ is None else round_
+        have = {name: self.held[name].version for name in wanted if self._moves(name) and name in self.held}
         try:
-            news = self.link.answers(asked, wanted, have, draws, self.etag, seconds, turn)
-            found = {} if news is None else self._read(news, have, end)
-        except Unreachable as error:
+            try:
+                news, found = self._asked(asked, wanted, have, draws, turn, end)
+            except RelayError as error:
+                if error.code != "no-such-reply":
+                    raise
+                news, found = self._asked(asked, wanted, {}, draws, turn, end)  # it is gone: then the whole
+        except (Unreachable, WireError) as error:
+            self.revision = 0  # whatever is there next time was not heard
             self._failed(error)
             return {}
         self.backoff.worked()
@@ -195,10 +236,34 @@ class Post:
             self.etag = news.etag
             self.held |= found
             for name, answer in found.items():
-                if answer.version > self.waits.get(name, answer.version):
+                if self.waits.get(name, answer.version) != answer.version:
                     del self.waits[name]
             self.save()
         return found
+
+    def _asked(
+        self,
+        round_: int,
+        wanted: list[str],
+        have: Mapping[str, int],
+        draws: Mapping[str, int],
+        turn: int,
+        end: float,
+    ) -> tuple[News | None, dict[str, Answer]]:
+        news = self.link.answers(round_, wanted, have, draws, self.etag, _left(end), turn)
+        if news is None:
+            return None, {}
+        for name, part in news.parts.items():
+            if name not in wanted or not self._fits(name, part, have, draws):
+                raise WireError(f"{self.link.url} answers what was not asked: {name}{part}", code="malformed-answer")
+        return news, self._read(news, have, end)
+
+    def _fits(self, name: str, part: Part, have: Mapping[str, int], draws: Mapping[str, int]) -> bool:
+        """Whether a part of an answer can be one to the question: as many entries, and no reply to what is not held."""
+        channel = self.channels[name]
+        if isinstance(channel, schema.Pool):
+            return part.entries == draws.get(name, channel.draw)
+        return not self._moves(name) or bool(part.whole) or name in have
 
     def _read(self, news: News, have: Mapping[str, int], end: float) -> dict[str, Answer]:
         """Answers out of a body; replies of a moving mean that were missed are fetched first, in order."""
@@ -224,7 +289,7 @@ class Post:
         codec = self._codec("down", {name: Part(version=version)})
         for missed in range(have + 1, version + 1):
             if missed < version:
-                body = self.link.reply(name, missed, max(end - time.monotonic(), 0.05))
+                body = self.link.reply(name, missed, _left(end))
                 reply = {k.split(".", 1)[1]: t for k, t in codec.decode(body).items()}
             else:
                 reply = last
@@ -236,20 +301,25 @@ class Post:
         end, before = time.monotonic() + seconds, self.revision
         while time.monotonic() < end and self.revision == before and self._may_try(end):
             try:
-                self.revision = self.link.wait(before, max(end - time.monotonic(), 0.05))
+                self.revision = self.link.wait(before, _left(end))
+                self.backoff.worked()
             except Unreachable as error:
                 self._failed(error)
-        return self.revision > before
+        return self.revision != before
 
-    def closed(self, names: Collection[str]) -> list[str]:
-        """Of some moving means, those that have moved since this member's contribution; none where that is unknown."""
+    def closed(self, names: Collection[str], end: float) -> bool:
+        """Whether some moving means have closed over this member's contribution; False where that is not known."""
+        if not self._may_try(end):
+            return False
         try:
-            said = self.link.federation(self.patience)
+            said = self.link.federation(min(_left(end), self.patience))
         except Unreachable as error:
             self._failed(error)
-            return []
+            return False
+        self.backoff.worked()
         self.revision = int(said["revision"])
-        return [n for n in names if n in self.waits and said["versions"].get(n, -1) > self.waits[n]]
+        self._forget_closed(said)
+        return all(said["versions"].get(n, -1) > self.waits[n] for n in names if n in self.waits)
 
     # -- trying --------------------------------------------------------------------------------------------------------
 
@@ -261,9 +331,14 @@ class Post:
         time.sleep(self.backoff.left)
         return True
 
-    def _failed(self, error: Unreachable) -> None:
-        self.backoff.failed(error.retry_after)
-        log.info("%s; next try in %.1f s at the earliest", error, self.backoff.left)
+    def may_come_back(self, end: float) -> bool:
+        """Whether the relay will be tried again before then."""
+        return time.monotonic() + self.backoff.left < end
+
+    def _failed(self, error: Unreachable | WireError) -> None:
+        level = logging.INFO if self.backoff.failures else logging.WARNING  # once is enough
+        self.backoff.failed(getattr(error, "retry_after", 0.0))
+        log.log(level, "%s; next try in %.1f s at the earliest", error, self.backoff.left)
 
     def _moves(self, name: str) -> bool:
         channel = self.channels[name]
@@ -288,6 +363,7 @@ class Post:
 
     def save(self) -> None:
         """Keep everything a restart needs."""
+        self._unsaved = False
         if self.folder is None:
             return
         arrays = {f"errors/{k}": v for k, v in self.errors.items()}
@@ -311,19 +387,15 @@ class Post:
                 "doubtful": waiting.doubtful,
                 "parts": {name: vars(part) for name, part in waiting.parts.items()},
             }
-        content = save({k: np.ascontiguousarray(v) for k, v in arrays.items()}, {"peer": json.dumps(numbers)})
-        with storing(self._file, "choose another folder"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            replace_file(self._file, content)
+        keep(self._file, numbers, arrays)
 
     def _load(self) -> dict[str, Any] | None:
         """Take up what `save` kept; None where there is nothing."""
         if self.folder is None or not self._file.exists():
             return None
         try:
-            with safe_open(self._file, framework="numpy") as file:
-                numbers: dict[str, Any] = json.loads((file.metadata() or {})["peer"])
-                arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  # it is no mapping
+            numbers, arrays = kept(self._file)
+            numbers["charter"] = read_charter(numbers["charter"], "its charter")
             self.round, self.waits = int(numbers["round"]), dict(numbers["waits"])
             self.errors = _under("errors/", arrays)
             for name, version in numbers["versions"].items():
@@ -334,9 +406,14 @@ class Post:
                 after, instead = _under("after/", arrays), _under("instead/", arrays)
                 body = arrays["body"].tobytes()
                 self.pending = Pending(waiting["round"], parts, body, after, instead, waiting["doubtful"])
-        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
             raise CheckpointError(f"{self._file} is damaged: {error}; delete it to begin anew") from error
         return numbers
+
+
+def _left(end: float) -> float:
+    """Seconds until then, and enough to ask at all."""
+    return max(end - time.monotonic(), 0.05)
 
 
 def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> Arrays:

@@ -1,0 +1,74 @@
+"""One pass over somebody's own data, as their loader gives it: what exchanges see of every sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.errors import ConfigurationError
+from consilience.models import SplitModel
+
+Loader = Iterable[Any]
+"""Batches of (inputs, targets), as a DataLoader gives them."""
+
+
+def one_pass(model: SplitModel, loader: Loader, classes: int, looks: bool) -> tuple[dict[str, Tensor], int]:
+    """Features, logits and targets of every sample, in evaluation mode, and how many samples there are.
+
+    looks: whether anybody looks at them; else they are only counted. The model is left in the mode it was in.
+    """
+    before = [(module, module.training) for module in model.modules()]
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    samples = 0
+    model.eval()
+    try:
+        for batch in loader:
+            if not isinstance(batch, list | tuple) or len(batch) < 2:
+                raise ConfigurationError(
+                    f"the loader gives {type(batch).__name__}; it must give batches of (inputs, targets)"
+                )
+            samples += len(batch[1])
+            if looks:
+                features = _features(model, batch[0])  # (rows, width)
+                targets = torch.as_tensor(batch[1]).to(features.device)
+                parts.append((features.float(), model.classifier(features).float(), targets))
+    finally:
+        for module, training in before:
+            module.training = training
+    if not samples:
+        raise ConfigurationError("the loader has no batches: there is nothing to share")
+    if not parts:
+        return {}, samples
+    features, logits, targets = (torch.cat(several) for several in zip(*parts, strict=True))
+    return {"features": features, "logits": logits, "targets": _classes(targets, classes)}, samples
+
+
+def _features(model: SplitModel, inputs: Any) -> Tensor:
+    """What the model makes of inputs; fractions come in whatever precision, and go in the model's."""
+    inputs = torch.as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
+    if isinstance(inputs, Tensor):
+        own = next(p for p in model.parameters() if p.is_floating_point())
+        inputs = inputs.to(own.device, own.dtype if inputs.is_floating_point() else inputs.dtype)
+    try:
+        features: Tensor = model.features(inputs)
+    except RuntimeError as error:
+        if isinstance(inputs, Tensor) and not inputs.is_floating_point():
+            raise ConfigurationError(
+                f"your model cannot take the loader's inputs of {inputs.dtype}: {error}; let it give what you train on"
+            ) from error
+        raise
+    return features
+
+
+def _classes(targets: Tensor, classes: int) -> Tensor:
+    """Targets as exchanges take them; what is no class is refused."""
+    if targets.ndim != 1 or targets.is_floating_point() or bool(((targets < 0) | (targets >= classes)).any()):
+        raise ConfigurationError(
+            f"the loader's targets are {targets.dtype} of the shape {tuple(targets.shape)}, from {targets.min()} to "
+            f"{targets.max()}; this federation takes whole numbers from 0 to {classes - 1}, one a sample"
+        )
+    return targets.long()
