@@ -20,7 +20,19 @@ ROOT = Path(consilience.__file__).parent
 
 LAYERS = (
     {"errors"},
-    {"checks", "config", "data", "encodings", "evaluation", "layout", "models", "optimisers", "randomness", "schedules"}
+    {
+        "checks",
+        "config",
+        "data",
+        "locks",
+        "encodings",
+        "evaluation",
+        "layout",
+        "models",
+        "optimisers",
+        "randomness",
+        "schedules",
+    }
     | {
         "agreement",
         "channels",

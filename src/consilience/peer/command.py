@@ -14,6 +14,7 @@ from typing import Any
 
 from consilience.config import Config, make_config
 from consilience.errors import CheckpointError
+from consilience.locks import alone
 from consilience.methods import build_method
 from consilience.peer.founding import charter_of, write_charter
 from consilience.peer.member import Member, Played
@@ -21,6 +22,8 @@ from consilience.peer.peer import open_post
 from consilience.peer.post import Post
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.preparation import in_full, load_data, models_of, with_model
+
+_LOCK = "lock"
 
 
 def federation(config: Config, name: str, out: Path) -> str:
@@ -39,8 +42,12 @@ def join(
 ) -> None:
     """Train in a federation until the rounds are played or somebody stops it, and keep the model."""
     post = open_post(url, token, folder, authority=authority)
+    assert post.folder is not None
     try:
-        stopped = _train(post, config, wait, as_json)
+        with alone(
+            post.folder / _LOCK, f"{post.folder} is used by another process; stop it, or choose another with --out"
+        ):
+            stopped = _train(post, config, wait, as_json)
     finally:
         post.link.close()
     if stopped:
@@ -126,7 +133,7 @@ def _record(place: RunFolder, played: Played, as_json: bool, rounds: int) -> Non
     if as_json:
         print(json.dumps(line), flush=True)
         return
-    how = "" if played.acknowledged else "  (the relay is out of reach; training goes on)"
+    how = "" if played.acknowledged else "  (not acknowledged by the relay; training goes on)"
     traffic = f"{played.bytes_up:,} B up, {played.bytes_down:,} B down"
     _say(f"round {played.round:>4}/{rounds}  accuracy {played.accuracy:5.1f} %  {traffic}{how}")
 

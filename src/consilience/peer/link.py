@@ -19,6 +19,7 @@ from consilience.peer.deadline import Deadline
 from consilience.protocol import ANSWER, PUT, Parts, read, spell
 
 _CHUNK = 2**16
+_JSON = 2**20  # bytes, at most, of an answer in words
 _IDLE = 10.0  # seconds of silence after which a try is given up, and the next may do better
 _SILENCE = 40.0  # the same for news: a relay gives a sign of life four times a minute
 _LONGEST_WAIT = 60.0
@@ -75,7 +76,9 @@ class Link:
         self.url = _checked(url)
         self.sent = self.received = 0
         """Bytes of bodies, up and down."""
-        headers = {"Authorization": f"Bearer {token}", "User-Agent": "consilience"}
+        self.largest = _JSON
+        """The most bytes an answer may have; whoever knows the channels says how much that is."""
+        headers = {"Authorization": f"Bearer {token}", "User-Agent": "consilience", "Accept-Encoding": "identity"}
         self._client = httpx.Client(
             base_url=self.url, headers=headers, verify=_trusted(authority), trust_env=not _is_loopback(self.url)
         )
@@ -138,12 +141,14 @@ class Link:
         try:
             with self._client.stream("GET", "/v1/events", timeout=timeouts) as response:
                 if response.status_code != 200:
-                    raise _refusal(response, response.read())
-                for line in response.iter_lines():
+                    raise _refusal(response, b"".join(_until(response.iter_raw(), end, _JSON)))
+                for line in _lines(response.iter_raw()):
                     if line.startswith("data: "):
                         newest = self._object(line[6:].encode()).get("revision")
                         if isinstance(newest, int) and newest != revision:  # lower where the relay went back
                             return newest
+        except OverflowError:
+            raise self._strange() from None
         except httpx.RequestError as error:
             if not (isinstance(error, httpx.ReadTimeout) and time.monotonic() >= end):
                 raise self._unreachable(error) from error
@@ -178,11 +183,13 @@ class Link:
         try:
             response = self._client.send(request, stream=True)
             try:
-                found = b"".join(_until(response.iter_bytes(), end))
+                found = b"".join(_until(response.iter_raw(), end, max(self.largest, _JSON)))
             finally:
                 response.close()
         except (httpx.RequestError, TimeoutError) as error:
             raise self._unreachable(error) from error
+        except OverflowError:
+            raise self._strange() from None
         if response.status_code not in (200, 304):
             raise _refusal(response, found)
         return response, found
@@ -221,11 +228,26 @@ def _in_time(body: bytes, end: float) -> Iterator[bytes]:
         yield body[i : i + _CHUNK]
 
 
-def _until(chunks: Iterator[bytes], end: float) -> Iterator[bytes]:
+def _until(chunks: Iterator[bytes], end: float, most: int) -> Iterator[bytes]:
+    """What comes until then, and no more than may come."""
+    size = 0
     for chunk in chunks:
+        size += len(chunk)
+        if size > most:
+            raise OverflowError
         if time.monotonic() > end:
             raise TimeoutError("the answer took too long")
         yield chunk
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
+    """Lines as they come, none of them without end."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _CHUNK:
+            raise OverflowError
+        yield from (line.decode(errors="replace") for line in lines)
 
 
 def _certificate(error: BaseException | None) -> str | None:

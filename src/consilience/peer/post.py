@@ -86,6 +86,10 @@ class Post:
             self.charter = read_charter(said["charter"], "the relay's charter")
             self._meet(said, known)
         self.channels: dict[str, schema.Channel] = self.charter.channels
+        entire = {
+            name: Part(entries=getattr(c, "draw", None), whole=self._moves(name)) for name, c in self.channels.items()
+        }
+        link.largest = self._codec("down", entire).size
 
     def _meet(self, said: Mapping[str, Any], known: Mapping[str, Any] | None) -> None:
         """See who this member is to the relay, and what came of what was on its way."""

@@ -100,13 +100,13 @@ def serve(
     from consilience.relay.app import Limits, Relay
     from consilience.relay.patience import Patience
     from consilience.relay.serving import serve as run
-    from consilience.relay.store import Store, alone
+    from consilience.relay.store import Store, only_relay
 
     if (tls_cert is None) != (tls_key is None):
         raise ConfigurationError("--tls-cert and --tls-key go together")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
     Store(store).close()  # refuses what is no store, before anything listens
-    alone(store).close()  # and one that is served already
+    only_relay(store).close()  # and one that is served already
     run(
         Relay(store, Limits(rate, burst)).app(),
         host=host,

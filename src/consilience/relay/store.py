@@ -16,6 +16,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from consilience.errors import ConfigurationError, StorageError
+from consilience.locks import alone
 
 _FORM = 1
 _RECEIPTS = 10_000  # rounds for which a member's receipts are kept
@@ -342,22 +343,9 @@ class Store:
         return {"uploads": uploads, "bytes": size}
 
 
-def alone(path: Path) -> IO[bytes]:
-    """The lock that one relay holds on a store while it serves it: two would overwrite each other's sums.
-
-    It is a file beside the store, and goes with the process however that ends.
-    """
-    lock = open(path.with_name(f"{path.name}-lock"), "ab")  # noqa: SIM115  # held until it is closed
-    try:
-        import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # not on Windows
-        pass
-    except OSError as error:
-        lock.close()
-        raise ConfigurationError(f"{path} is served by another relay; stop that one first") from error
-    return lock
+def only_relay(path: Path) -> IO[bytes]:
+    """The lock that one relay holds on a store while it serves it: two would overwrite each other's sums."""
+    return alone(path.with_name(f"{path.name}-lock"), f"{path} is served by another relay; stop that one first")
 
 
 def is_full(error: sqlite3.Error) -> bool:

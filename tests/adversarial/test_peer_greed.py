@@ -1,0 +1,78 @@
+"""Whoever stands where a relay should be cannot fill a peer's memory, and two processes cannot share a folder."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from consilience.errors import ConfigurationError, Unreachable
+from consilience.locks import alone
+from consilience.peer.link import Link
+
+TOKEN = f"cs1_1_{'a' * 43}"
+
+
+@contextmanager
+def impostor(head: bytes, chunk: bytes, times: int) -> Iterator[tuple[str, list[int]]]:
+    """Answers one request with so many chunks, as long as somebody takes them; how many bytes were taken."""
+    taken: list[int] = []
+
+    def answer() -> None:
+        line, _ = server.accept()
+        with line:
+            line.recv(65536)
+            try:
+                line.sendall(head)
+                for _ in range(times):
+                    line.sendall(chunk)
+                    taken.append(len(chunk))
+            except OSError:
+                pass
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}", taken
+        thread.join(timeout=10)
+
+
+def test_an_answer_without_end_is_given_up(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    with impostor(head, b" " * 2**20, times=200) as (url, taken):
+        link = Link(url, TOKEN)
+        with pytest.raises(Unreachable, match="not as a relay does"):
+            link.federation(5.0)
+        link.close()
+    assert sum(taken) < 20 * 2**20, "a limit, and what lies in buffers"
+
+
+def test_nothing_is_unpacked() -> None:
+    body = gzip.compress(b" " * 2**28)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with impostor(head, body, times=1) as (url, _):
+        link = Link(url, TOKEN)
+        with pytest.raises(Unreachable, match="not as a relay does"):
+            link.federation(5.0)
+        link.close()
+
+
+def test_a_line_of_news_without_end_is_given_up() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+    with impostor(head, b"x" * 2**16, times=2000) as (url, taken):
+        link = Link(url, TOKEN)
+        with pytest.raises(Unreachable, match="not as a relay does"):
+            link.wait(0, 5.0)
+        link.close()
+    assert sum(taken) < 20 * 2**20
+
+
+def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
+    with alone(tmp_path / "lock", "choose another"), pytest.raises(ConfigurationError, match="choose another"):
+        alone(tmp_path / "lock", "choose another")
+    alone(tmp_path / "lock", "choose another").close()
