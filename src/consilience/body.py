@@ -64,7 +64,7 @@ class Body:
             self.model: SplitModel = as_split(blueprint.build()).to(self.device, self.dtype)
         self.task = _task(self.model, blueprint)
         self.channels = {e.name: e.channel(self.task) for e in self.role.exchanges}
-        moving = {name for name, channel in self.channels.items() if getattr(channel, "moving", False)}
+        moving = {name for name, channel in self.channels.items() if channel.moves}
         self.hearing = self.listening | self.giving & moving
         """Names of the exchanges whose answers it is sent: a change is measured from the newest common values."""
         _refuse_overlap(self.channels)
@@ -238,7 +238,7 @@ def _holders(
 
 def keeps_error(channel: schema.Channel, tensor: schema.Tensor) -> bool:
     """Whether a learner remembers what the encoding rounded away: for coarse encodings of changes, not of means."""
-    return isinstance(channel, schema.Mean) and channel.moving and tensor.up.feedback
+    return channel.moves and tensor.up.feedback
 
 
 def as_sent(
@@ -264,7 +264,7 @@ def _refuse_overlap(channels: Mapping[str, schema.Channel]) -> None:
     """Two moving means cannot both move one tensor of the model."""
     moved: dict[str, str] = {}
     for name, channel in channels.items():
-        for tensor in channel.tensors if isinstance(channel, schema.Mean) and channel.moving else ():
+        for tensor in channel.tensors if channel.moves else ():
             if tensor in moved:
                 raise ConfigurationError(f"{moved[tensor]!r} and {name!r} both share {tensor!r}; give them other parts")
             moved[tensor] = name

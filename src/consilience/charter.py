@@ -11,6 +11,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from consilience import schema, wire
 from consilience.encodings import ENCODINGS, Bit, Encoding
 from consilience.errors import ConfigurationError, WireError
+from consilience.protocol import Parts
 from consilience.refusals import in_words
 
 PROTOCOL = 1
@@ -145,7 +147,7 @@ class Charter(_Part):
 
     def starts(self) -> dict[str, schema.Field]:
         """The body that holds every moving mean's common values."""
-        moving = [c for c in self.channels.values() if isinstance(c, schema.Mean) and c.moving]
+        moving = [c for c in self.channels.values() if c.moves]
         return {k: f for channel in moving for k, f in whole(channel).items()}
 
     def to_toml(self) -> str:
@@ -159,6 +161,18 @@ class Charter(_Part):
 def whole(channel: schema.Channel) -> dict[str, schema.Field]:
     """The message that carries common values themselves, and not by how much they moved."""
     return {f"{channel.name}.{key}": schema.Field(tensor.shape) for key, tensor in channel.tensors.items()}
+
+
+def message_of(channels: Mapping[str, schema.Channel], direction: schema.Direction, parts: Parts) -> schema.Message:
+    """The message that a header tells of: so many entries of a pool, common values where they come whole."""
+    fields: dict[str, schema.Field] = {}
+    for name, part in parts.items():
+        channel = channels[name]
+        message = whole(channel) if part.whole else channel.message(direction)
+        if isinstance(channel, schema.Pool) and part.entries is not None:
+            message = {k: replace(f, shape=(part.entries, *f.shape[1:])) for k, f in message.items()}
+        fields |= message
+    return fields
 
 
 def mark(channel: schema.Channel, values: Mapping[str, np.ndarray]) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 from consilience.encodings import FLOAT32, INT32, Encoding
 from consilience.errors import ConfigurationError
 
 Direction = Literal["up", "down"]
+Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,16 @@ class Channel:
         if self.rows and "count" in self.tensors:
             raise ConfigurationError(f"channel {self.name!r}: 'count' is what its rows weigh; rename the tensor")
 
+    @property
+    def moves(self) -> bool:
+        """Whether contributions are changes, each counted once, that move common values."""
+        return False
+
+    def own(self, named: Mapping[str, Thing]) -> dict[str, Thing]:
+        """Of what travels in a body, what belongs to this channel, by the names it has there."""
+        prefix = f"{self.name}."
+        return {key[len(prefix) :]: each for key, each in named.items() if key.startswith(prefix)}
+
     def encoding(self, name: str, direction: Direction) -> Encoding:
         """How one of the tensors is written down on its way."""
         return self.tensors[name].field(direction).encoding
@@ -94,6 +105,11 @@ class Mean(Channel):
     moving: bool = False
     max_staleness: int = 8
     quorum: int | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether contributions are changes, each counted once, that move common values."""
+        return self.moving
 
 
 @dataclass(frozen=True)

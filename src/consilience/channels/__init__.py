@@ -7,7 +7,7 @@ a put names several at once, so that one request and a whole simulated federatio
 from __future__ import annotations
 
 from consilience import schema
-from consilience.channels.answer import Answer, Tensors, span
+from consilience.channels.answer import Answer, Tensors, nothing, span
 from consilience.channels.moving import MovingMean
 from consilience.channels.pool import EntryPool, drawn, gathered, listed, picked
 from consilience.channels.standing import RunningMean, StandingMean
@@ -37,6 +37,7 @@ __all__ = [
     "gathered",
     "keep",
     "listed",
+    "nothing",
     "picked",
     "span",
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
+from consilience import schema
 from consilience.encodings import Array
 from consilience.errors import ChannelError
 
@@ -43,6 +44,13 @@ class Answer:
     def for_one(self) -> Answer:
         """The same as the answers to a single reader."""
         return Answer({k: t[None] for k, t in self.tensors.items()}, self.count[None], self.version)
+
+
+def nothing(channel: schema.Channel) -> Answer:
+    """What a channel answers before anybody has put anything: zeros with count 0."""
+    lead = (channel.draw,) if isinstance(channel, schema.Pool) else ()
+    tensors = {k: np.zeros((*lead, *t.shape), np.float32) for k, t in channel.tensors.items()}
+    return Answer(tensors, np.zeros((*lead, *channel.rows)))
 
 
 def by_row(weight: Array, values: Array) -> Array:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from consilience import schema
 from consilience.agreement import agreed, difference
-from consilience.channels import Answer
+from consilience.channels import Answer, nothing
 from consilience.charter import mark
 from consilience.config import Config
 from consilience.data import Dataset
@@ -119,10 +119,8 @@ class Member:
         """What is held before anything is heard: nothing with count 0, or the common values at the start."""
         if name in self.post.held:
             return self.post.held[name]
-        lead = (channel.draw,) if isinstance(channel, schema.Pool) else ()
         if not common:
-            tensors = {k: np.zeros((*lead, *t.shape), np.float32) for k, t in channel.tensors.items()}
-            return Answer(tensors, np.zeros((*lead, *channel.rows)))
+            return nothing(channel)
         values = {k: t.numpy(force=True).copy() for k, t in common.items()}
         if name in self.post.channels and mark(channel, values) != self.post.charter.terms[name].start:
             found = self.post.fetch([name], {}, self.post.patience)
@@ -141,7 +139,7 @@ class Member:
 
         Where the others have begun long ago, go on from the common values as they are now.
         """
-        moving = [name for name in self.hearing if name in self.post.channels and self._moves(name)]
+        moving = [name for name in self.hearing if name in self.post.channels and self.post.channels[name].moves]
         self._take(self.post.fetch(moving, {}, self.post.patience))
         if self.post.round < 0 and self.share(train=False):
             self.hear()
@@ -169,15 +167,11 @@ class Member:
         self.acknowledged = self.post.queue(self.put_as, travelling) and self.post.flush(self.post.patience)
         return True
 
-    def _moves(self, name: str) -> bool:
-        channel = self.post.channels[name]
-        return isinstance(channel, schema.Mean) and channel.moving
-
     def _may_put(self, name: str) -> bool:
         """Whether a channel would take something now: a change is measured from common values that are held."""
         if name not in self.post.channels:
             return True
-        return name not in self.post.waits and (name in self.post.held or not self._moves(name))
+        return name not in self.post.waits and (name in self.post.held or not self.post.channels[name].moves)
 
     def hear(self) -> Played:
         """Hear what is due, wait for a moving mean to close where it has this round's contribution, and test."""

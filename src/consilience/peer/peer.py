@@ -15,7 +15,6 @@ Out of reach of the relay, training goes on with the last answers, and what was 
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 from consilience import schema
 from consilience.agreement import agreed, difference
 from consilience.body import as_sent, keeps_error
-from consilience.channels import Answer
+from consilience.channels import Answer, nothing
 from consilience.charter import mark
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Contribution, Exchange, Received, View
@@ -41,10 +40,9 @@ from consilience.peer.link import Link
 from consilience.peer.one_pass import Loader, one_pass
 from consilience.peer.post import Offer, Post
 from consilience.randomness import seed_of, uniform
+from consilience.relay import tokens
 from consilience.schedules import value_at
 from consilience.task import Task
-
-_TOKEN = re.compile(r"cs1_([0-9a-f]{1,15})_[A-Za-z0-9_-]{43}")
 
 
 def join(
@@ -75,7 +73,7 @@ def open_post(
     url: str, token: str, folder: Path | str | None = None, patience: float = 5.0, authority: str | None = None
 ) -> Post:
     """A member's correspondence, kept in its folder."""
-    who = _TOKEN.fullmatch(token.strip())
+    who = tokens.FORM.fullmatch(token.strip())
     if who is None:
         raise ConfigurationError("that is no token; it begins with cs1_ and comes from `consilience relay invite`")
     link = Link(url, who[0], authority)
@@ -108,7 +106,7 @@ class Peer:
         if model is not None:
             self._take_on(model)
             self._begin()
-        elif any(_moves(channel) for channel in post.channels.values()):
+        elif any(channel.moves for channel in post.channels.values()):
             raise ConfigurationError(
                 f"federation {self.charter.name!r} shares weights: give your model, consilience.join(url, token, model)"
             )
@@ -150,7 +148,7 @@ class Peer:
         return bool(found)
 
     def _hearing(self) -> list[str]:
-        return [e.name for e in self.exchanges if e.name in self.role.listening or _moves(self.post.channels[e.name])]
+        return [e.name for e in self.exchanges if e.name in self.role.listening or self.post.channels[e.name].moves]
 
     def _draws(self) -> dict[str, int]:
         """How many entries of each pool are wanted: as many as the penalty looks at."""
@@ -160,7 +158,7 @@ class Peer:
     @torch.no_grad()
     def _begin(self) -> None:
         """Know the common weights: they are the model's own, or the relay has them; and go on from them."""
-        moving = [e for e in self.exchanges if _moves(self.post.channels[e.name])]
+        moving = [e for e in self.exchanges if self.post.channels[e.name].moves]
         for e in moving:
             mine = {k: _numpy(t).copy() for k, t in e.common(self._view(e)).items()}  # training changes the model's own
             unheard = e.name not in self.post.held
@@ -194,7 +192,7 @@ class Peer:
         """The newest answer of an exchange, where the model is; before the first one, nothing with count 0."""
         if e.name not in self._received:
             channel = self.post.channels[e.name]
-            held = self.post.held.get(e.name, _nothing(channel))
+            held = self.post.held.get(e.name, nothing(channel))
             tensors = {k: torch.from_numpy(np.array(t)).to(self._place) for k, t in held.tensors.items()}
             count = torch.from_numpy(np.array(held.count, dtype=np.float64)).to(self._place)
             self._received[e.name] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=self._place))
@@ -229,7 +227,7 @@ class Peer:
 
     def _known(self, e: Exchange) -> bool:
         """Whether there is something to measure from: a change of weights is measured from the common ones."""
-        return e.name in self.post.held or not _moves(self.post.channels[e.name])
+        return e.name in self.post.held or not self.post.channels[e.name].moves
 
     def _check(self, features: Tensor, logits: Tensor, targets: Tensor) -> None:
         classes, rows = self.charter.classes, len(features)
@@ -399,10 +397,6 @@ def role_of(post: Post) -> Role:
     return built.roles[built.role_of(post.number)]
 
 
-def _moves(channel: schema.Channel) -> bool:
-    return isinstance(channel, schema.Mean) and channel.moving
-
-
 def _width(post: Post) -> int:
     """How wide the features are that the federation shares; 0 where it shares none."""
     means = [channel.tensors["mean"].shape[-1] for channel in post.channels.values() if "mean" in channel.tensors]
@@ -433,13 +427,6 @@ def _in_its_precision(classifier: Callable[[Tensor], Tensor], otherwise: torch.d
         next((p.dtype for p in classifier.parameters()), otherwise) if isinstance(classifier, nn.Module) else otherwise
     )
     return lambda features: classifier(features.to(own)).float()
-
-
-def _nothing(channel: schema.Channel) -> Answer:
-    """Before anybody has put anything: zeros with count 0."""
-    lead = (channel.draw,) if isinstance(channel, schema.Pool) else ()
-    tensors = {k: np.zeros((*lead, *t.shape), np.float32) for k, t in channel.tensors.items()}
-    return Answer(tensors, np.zeros((*lead, *channel.rows)))
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

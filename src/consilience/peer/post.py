@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ import numpy as np
 
 from consilience import schema
 from consilience.channels import Answer
-from consilience.charter import Charter, read_charter, whole
+from consilience.charter import Charter, message_of, read_charter
 from consilience.errors import CheckpointError, ConfigurationError, RelayError, Unreachable, WireError
 from consilience.peer.keeping import keep, kept
 from consilience.peer.link import CERTIFICATE, Backoff, Link, News
-from consilience.protocol import Part, digest, spell
+from consilience.protocol import Part, Parts, digest, spell
 from consilience.wire import Codec
 
 _FILE = "peer.safetensors"
@@ -87,7 +87,8 @@ class Post:
             self._meet(said, known)
         self.channels: dict[str, schema.Channel] = self.charter.channels
         entire = {
-            name: Part(entries=getattr(c, "draw", None), whole=self._moves(name)) for name, c in self.channels.items()
+            name: Part(entries=getattr(c, "draw", None), whole=self.channels[name].moves)
+            for name, c in self.channels.items()
         }
         link.largest = self._codec("down", entire).size
 
@@ -187,7 +188,7 @@ class Post:
         self.pending, self.round = None, max(self.round, waiting.round)
         for name, part in waiting.parts.items():
             chosen = waiting.instead if name in refused else waiting.after
-            self.errors |= {k: e for k, e in chosen.items() if k.split(".", 1)[0] == name}
+            self.errors |= {k: e for k, e in chosen.items() if k.startswith(f"{name}.")}
             if part.version is not None and name not in refused:
                 self.waits[name] = part.version
 
@@ -223,7 +224,7 @@ class Post:
         if not wanted or not self._may_try(end):
             return {}
         asked = max(self.round, 0) if round_ is None else round_
-        have = {name: self.held[name].version for name in wanted if self._moves(name) and name in self.held}
+        have = {name: self.held[name].version for name in wanted if self.channels[name].moves and name in self.held}
         try:
             try:
                 news, found = self._asked(asked, wanted, have, draws, turn, end)
@@ -267,7 +268,7 @@ class Post:
         channel = self.channels[name]
         if isinstance(channel, schema.Pool):
             return part.entries == draws.get(name, channel.draw)
-        return not self._moves(name) or bool(part.whole) or name in have
+        return not self.channels[name].moves or bool(part.whole) or name in have
 
     def _read(self, news: News, have: Mapping[str, int], end: float) -> dict[str, Answer]:
         """Answers out of a body; replies of a moving mean that were missed are fetched first, in order."""
@@ -276,8 +277,8 @@ class Post:
         found = {}
         for name, part in parts.items():
             channel = self.channels[name]
-            mine = {k.split(".", 1)[1]: t for k, t in tensors.items() if k.split(".", 1)[0] == name}
-            if self._moves(name):
+            mine = channel.own(tensors)
+            if self.channels[name].moves:
                 version = part.version or 0
                 values = mine if part.whole else self._moved(name, have[name], version, mine, end)
                 found[name] = Answer(values, np.ones(()), version)
@@ -294,7 +295,7 @@ class Post:
         for missed in range(have + 1, version + 1):
             if missed < version:
                 body = self.link.reply(name, missed, _left(end))
-                reply = {k.split(".", 1)[1]: t for k, t in codec.decode(body).items()}
+                reply = self.channels[name].own(codec.decode(body))
             else:
                 reply = last
             values = {k: v + reply[k] for k, v in values.items()}
@@ -344,19 +345,8 @@ class Post:
         self.backoff.failed(getattr(error, "retry_after", 0.0))
         log.log(level, "%s; next try in %.1f s at the earliest", error, self.backoff.left)
 
-    def _moves(self, name: str) -> bool:
-        channel = self.channels[name]
-        return isinstance(channel, schema.Mean) and channel.moving
-
-    def _codec(self, direction: schema.Direction, parts: Mapping[str, Part]) -> Codec:
-        fields: dict[str, schema.Field] = {}
-        for name, part in parts.items():
-            channel = self.channels[name]
-            message = whole(channel) if part.whole else channel.message(direction)
-            if isinstance(channel, schema.Pool) and part.entries is not None:
-                message = {k: replace(f, shape=(part.entries, *f.shape[1:])) for k, f in message.items()}
-            fields |= message
-        return Codec(fields)
+    def _codec(self, direction: schema.Direction, parts: Parts) -> Codec:
+        return Codec(message_of(self.channels, direction, parts))
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -428,5 +418,5 @@ def _part(channel: schema.Channel, offer: Offer) -> Part:
     if isinstance(channel, schema.Pool):
         weight = None if channel.rows else float(offer.weight.max(initial=0.0))
         return Part(entries=int(offer.weight.shape[0]), weight=weight)
-    moving = isinstance(channel, schema.Mean) and channel.moving
+    moving = channel.moves
     return Part(version=offer.version if moving else None, weight=None if channel.rows else float(offer.weight))

@@ -36,7 +36,7 @@ class Hall:
         self.id, self.text = federation, found[0]
         self.charter: Charter = read_charter(self.text)
         self.channels = self.charter.channels
-        self.moving = [n for n, c in self.channels.items() if isinstance(c, schema.Mean) and c.moving]
+        self.moving = [n for n, c in self.channels.items() if c.moves]
         self.messages = Messages(self.charter)
         self.answers = Answers(federation, self.charter.seed, self.messages)
         self.sight = self._restored(store, Sight(*found[1:]))
@@ -106,7 +106,7 @@ class Hall:
             part = parts[name]
             old = store.entry(self.id, name, member.number)
             gone |= {old.upload} if old else set()
-            mine = {k.split(".", 1)[1]: t for k, t in tensors.items() if k.split(".", 1)[0] == name}
+            mine = self.channels[name].own(tensors)
             self._place(store, draft, name, part, mine, old, member.number)
             version, weight = part.entries or part.version or 0, part.weight or 0.0
             store.set_entry(self.id, name, Entry(member.number, upload, version, weight, draft.newest))
@@ -204,7 +204,7 @@ class Hall:
             nothing = {k: np.zeros((1, *t.shape), dtype=np.float32) for k, t in channel.tensors.items()}
             return nothing, np.zeros((1, *channel.rows))
         named = self.messages.stored(store.upload(entry.upload), name)
-        tensors = {k.split(".", 1)[1]: t[None] for k, t in named.items()}
+        tensors = {k: t[None] for k, t in channel.own(named).items()}
         return tensors, _weights(tensors, channel, entry.weight)
 
     # -- leaving -------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Hall:
         moving.expect([entry.number for entry in entries])
         for entry in entries:
             named = self.messages.stored(store.upload(entry.upload), name)
-            tensors = {k.split(".", 1)[1]: t[None] for k, t in named.items()}
+            tensors = {k: t[None] for k, t in self.channels[name].own(named).items()}
             moving.put([entry.number], tensors, np.array([entry.weight]), [entry.version])
         with np.errstate(over="ignore", invalid="ignore"):  # what would warn moves nothing
             body = self._moved(moving, theirs.common) if moving.close() else None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from consilience import schema
-from consilience.charter import Charter, whole
+from consilience.charter import Charter, message_of
 from consilience.protocol import Part, Parts, read
 from consilience.relay.refusal import Refusal
 from consilience.relay.store import Upload
@@ -26,29 +25,19 @@ class Messages:
         """The longest body that may come, in bytes."""
         self.codec = lru_cache(maxsize=128)(self._codec)
 
-    def _codec(self, direction: schema.Direction, parts: tuple[tuple[str, int | None, int | None], ...]) -> Codec:
-        """Of a body that holds these channels: name, entries of a pool, and whether it comes whole."""
-        fields: dict[str, schema.Field] = {}
-        for name, entries, entire in parts:
-            channel = self.channels[name]
-            if entire:
-                fields |= whole(channel)
-                continue
-            part = channel.message(direction)
-            if isinstance(channel, schema.Pool):
-                part = {k: replace(f, shape=(entries, *f.shape[1:])) for k, f in part.items()}  # type: ignore[arg-type]
-            fields |= part
-        return Codec(fields)
-
     def of(self, direction: schema.Direction, parts: Parts) -> Codec:
         """Of a body that holds what a header says."""
         return self.codec(direction, tuple((name, part.entries, part.whole) for name, part in parts.items()))
+
+    def _codec(self, direction: schema.Direction, said: tuple[tuple[str, int | None, int | None], ...]) -> Codec:
+        parts = {name: Part(entries=entries, whole=entire) for name, entries, entire in said}
+        return Codec(message_of(self.channels, direction, parts))
 
     def stored(self, upload: Upload | None, channel: str) -> dict[str, np.ndarray]:
         """A channel's tensors of a body that was judged when it came."""
         assert upload is not None, "an entry's upload is kept as long as the entry"
         codec = self.of("up", read(upload.put))
-        return codec.read(upload.body, only=[k for k in codec.message if k.split(".", 1)[0] == channel])
+        return codec.read(upload.body, only=[k for k in codec.message if k.startswith(f"{channel}.")])
 
     def size(self, put: str) -> int:
         """How long the body is that such a header stands beside; refuses a header that cannot be."""
@@ -65,7 +54,7 @@ class Messages:
         return {name: parts[name] for name in self.channels if name in parts}
 
     def _check_part(self, channel: schema.Channel, part: Part) -> None:
-        name, moving = channel.name, isinstance(channel, schema.Mean) and channel.moving
+        name, moving = channel.name, channel.moves
         if isinstance(channel, schema.Pool):
             if part.entries is None or not 1 <= part.entries <= channel.keep:
                 said = f"{name}: entries={part.entries}; 1 to {channel.keep} may be put"

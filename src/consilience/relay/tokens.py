@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from consilience.relay.refusal import Refusal
 
-_FORM = re.compile(r"cs1_([0-9a-f]{1,15})_([A-Za-z0-9_-]{43})")
+FORM = re.compile(r"cs1_([0-9a-f]{1,15})_([A-Za-z0-9_-]{43})")
 
 
 class Token(NamedTuple):
@@ -41,7 +41,7 @@ def read(authorization: str | None) -> Token:
     if not authorization:
         raise Refusal("no-token", "no token: send `Authorization: Bearer TOKEN`, with the one you were invited with")
     scheme, _, text = authorization.partition(" ")
-    found = _FORM.fullmatch(text.strip())
+    found = FORM.fullmatch(text.strip())
     if scheme.lower() != "bearer" or not found:
         raise Refusal("wrong-token", "what was sent is no token; it looks like cs1_..., 48 characters or more")
     return Token(int(found[1], 16), found[2])

@@ -287,7 +287,7 @@ class Rounds:
         """How many replies of each moving mean the rows have not heard yet; 0 where they hear nothing."""
         moved = {}
         for name, numbers in heard.items():
-            if getattr(self.learners[cohort].channels[name], "moving", False) and (numbers >= 0).any():
+            if self.learners[cohort].channels[name].moves and (numbers >= 0).any():
                 before = self.answers.versions(self.answers.held[cohort][name])
                 moved[name] = np.where(numbers >= 0, self.answers.versions(numbers) - before, 0)
         return moved
