@@ -145,6 +145,18 @@ def test_a_second_relay_on_one_store_is_told_so_in_a_line(tmp_path: Path) -> Non
     assert done.stderr.count("\n") == 1 and "served by another relay" in done.stderr
 
 
+def test_receipts_do_not_fill_the_disk(tmp_path: Path) -> None:
+    federation = founded(tmp_path, 1)
+    with contextlib.closing(Store(federation.store)) as store, store.writing():
+        for round_ in range(0, 3 * 12_000, 3):
+            store.keep_receipt(1, round_, "0" * 64, 10, "{}")
+        kept = [round_ for (round_,) in store.sql.execute("SELECT round FROM receipts ORDER BY round")]
+        member = store.member(1)
+    assert member is not None
+    assert (member.uploads, member.bytes, member.round) == (12_000, 120_000, 3 * 11_999)
+    assert kept == list(range(3 * 2_000, 3 * 12_000, 3))
+
+
 def test_a_store_is_for_nobody_elses_eyes(tmp_path: Path) -> None:
     federation = founded(tmp_path, 1)
     assert federation.store.stat().st_mode & 0o077 == 0

@@ -1,7 +1,7 @@
 """What a relay keeps on disk: federations, members, their newest uploads, sums and replies, in one SQLite file.
 
 Write-ahead log, synced at every commit; one connection writes, others read beside it. A member's upload stays as it
-came, as long as a channel still needs it; receipts stay for ten thousand rounds.
+came, as long as a channel still needs it; of receipts the newest ten thousand of each member stay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from consilience.errors import ConfigurationError, StorageError
 from consilience.locks import alone
 
 _FORM = 1
-_RECEIPTS = 10_000  # rounds for which a member's receipts are kept
+_RECEIPTS = 10_000  # of a member, its newest, and now and then a tenth more
 _TABLES = """
 CREATE TABLE federations(
     id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, charter TEXT NOT NULL, revision INTEGER NOT NULL DEFAULT 0,
@@ -250,11 +250,16 @@ class Store:
     def keep_receipt(self, member: int, round_: int, sha256: str, size: int, receipt: str) -> None:
         """Remember that a round was taken; the member has come so far."""
         self.sql.execute("INSERT INTO receipts VALUES (?, ?, ?, ?, ?)", (member, round_, sha256, size, receipt))
-        self.sql.execute("DELETE FROM receipts WHERE member = ? AND round <= ?", (member, round_ - _RECEIPTS))
-        self.sql.execute(
-            "UPDATE members SET round = ?, uploads = uploads + 1, bytes = bytes + ? WHERE id = ?",
+        (uploads,) = self.sql.execute(
+            "UPDATE members SET round = ?, uploads = uploads + 1, bytes = bytes + ? WHERE id = ? RETURNING uploads",
             (round_, size, member),
-        )
+        ).fetchone()
+        if uploads % (_RECEIPTS // 10) == 0:
+            self.sql.execute(
+                "DELETE FROM receipts WHERE member = ?1 AND round < "
+                "(SELECT round FROM receipts WHERE member = ?1 ORDER BY round DESC LIMIT 1 OFFSET ?2)",
+                (member, _RECEIPTS - 1),
+            )
 
     def add_upload(self, member: int, put: str, body: bytes) -> int:
         """Keep a body."""
