@@ -205,7 +205,9 @@ class Link:
             return found
         said = str(error) or type(error).__name__
         never_left = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError)
-        return Unreachable(f"{self.url} cannot be reached: {said}", doubtful=not never_left)
+        hint = "; is the relay served, and is that its address?" if isinstance(error, httpx.ConnectError) else ""
+        hint = "; does it speak http, and not https?" if "WRONG_VERSION_NUMBER" in said else hint
+        return Unreachable(f"{self.url} cannot be reached: {said}{hint}", doubtful=not never_left)
 
     def _object(self, body: bytes) -> dict[str, Any]:
         """The JSON object that a relay's answer is; whoever says something else is none, but stands in its way."""

@@ -83,7 +83,8 @@ def listen(
     if context is None and not insecure and not all(_is_loopback(address) for _, address in addresses):
         raise ConfigurationError(
             f"the relay would answer on {host or 'every address'!r} without TLS, where others read along, tokens too; "
-            "give it a certificate and its key, listen on 127.0.0.1, or say that it may be insecure"
+            "give it a certificate and its key (--tls-cert, --tls-key), listen on 127.0.0.1, or say --insecure where "
+            "something before it has TLS"
         )
     config = uvicorn.Config(
         app,
@@ -281,7 +282,7 @@ def _more_files(connections: int) -> None:
 def _discreet(record: logging.LogRecord) -> bool:
     """Of an application's failure keep where and which, never the message: it may quote what a client sent."""
     if not record.exc_info or not str(record.msg).startswith("Exception in ASGI application"):
-        return True
+        return "asyncio.exceptions.CancelledError" not in str(record.msg)  # stopped twice: nothing that need be told
     kind, _, where = record.exc_info
     if kind is None or issubclass(kind, ClientDisconnect | asyncio.CancelledError):
         return False  # a client that left, or a stream that was open at the end
