@@ -37,9 +37,8 @@ def create(path: Path, file: Path) -> Charter:
         values = start_file(file)
         starts = decode_starts(charter, values.read_bytes() if charter.starts() else b"", str(values))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(
-            f"{getattr(error, 'filename', None) or file}: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        place, why = getattr(error, "filename", None) or file, getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{place}: cannot be read: {why}") from error
     with opened(path, create=True) as store, store.writing():
         if any(name == charter.name for _, name, *_ in store.federations()):
             raise ConfigurationError(f"{path} has a federation {charter.name!r} already; give this one another name")
