@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -24,8 +25,11 @@ from consilience.charter import Charter, Rules, encode_starts, found, start_file
 from consilience.encodings import BIT, FLOAT16, FLOAT32
 from consilience.protocol import PUT, Part, digest, spell
 from consilience.relay import office
+from consilience.relay.app import Relay
 from consilience.relay.hall import Hall
+from consilience.relay.patience import Patience
 from consilience.relay.recount import recount
+from consilience.relay.serving import listen
 from consilience.relay.store import Store
 from consilience.relay.writer import Putting, Writer
 from consilience.wire import Codec
@@ -225,6 +229,30 @@ def serving(
     finally:
         if running.process.poll() is None:
             running.kill()
+
+
+@contextlib.contextmanager
+def in_a_thread(relay: Relay, patience: Patience | None = None) -> Iterator[str]:
+    """A relay served in this process, where a test may look into it; its address."""
+    ready = threading.Event()
+    server = listen(
+        relay.app(),
+        host="127.0.0.1",
+        port=0,
+        patience=patience or Patience(),
+        tls=None,
+        insecure=False,
+        on_ready=lambda url: ready.set(),
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield server.url
+    finally:
+        server.should_exit = True
+        thread.join(12)
+        assert not thread.is_alive()
 
 
 def put_head(federation: Federation, member: int, upload: Upload) -> dict[str, str]:

@@ -34,11 +34,10 @@ from consilience.protocol import ANSWER, PUT, Part, digest, read, spell
 from consilience.relay import app as app_module
 from consilience.relay import office
 from consilience.relay.app import Limits, Relay
-from consilience.relay.patience import Patience
 from consilience.relay.refusal import STATUS
-from consilience.relay.serving import listen
 from consilience.simulation.federation import Federation
 from consilience.traffic import Traffic
+from tests.relay_tools import in_a_thread
 
 Arrays = dict[str, np.ndarray]
 Channels = Mapping[str, schema.Channel]
@@ -518,25 +517,8 @@ def test_a_relay_that_begins_again_answers_the_same(tmp_path: Path) -> None:
 
 @contextmanager
 def served(founded: Founded) -> Iterator[str]:
-    ready = threading.Event()
-    server = listen(
-        Relay(founded.store, Limits(rate=0)).app(),
-        host="127.0.0.1",
-        port=0,
-        patience=Patience(),
-        tls=None,
-        insecure=False,
-        on_ready=lambda url: ready.set(),
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield server.url
-    finally:
-        server.should_exit = True
-        thread.join(12)
-        assert not thread.is_alive()
+    with in_a_thread(Relay(founded.store, Limits(rate=0))) as url:
+        yield url
 
 
 class Stream:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,7 @@ from consilience.charter import Rules
 from consilience.relay import office
 from consilience.relay.app import Limits, Relay
 from consilience.relay.openapi import description
-from consilience.relay.patience import Patience
-from consilience.relay.serving import listen
+from tests.relay_tools import in_a_thread
 
 CHANNELS: dict[str, schema.Channel] = {
     "mean": schema.Mean("mean", {"x": schema.Tensor((2,))}),
@@ -70,25 +68,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     file.write_text(charter.to_toml())
     charters.start_file(file).write_bytes(charters.encode_starts(charter, STARTS))
     office.create(store, file)
-    token, ready = str(office.invite(store, "mine")), threading.Event()
-    server = listen(
-        Relay(store, Limits(rate=0)).app(),
-        host="127.0.0.1",
-        port=0,
-        patience=Patience(),
-        tls=None,
-        insecure=False,
-        on_ready=lambda url: ready.set(),
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield Place(server.url, token, store)
-    finally:
-        server.should_exit = True
-        thread.join(12)
-        assert not thread.is_alive()
+    token = str(office.invite(store, "mine"))
+    with in_a_thread(Relay(store, Limits(rate=0))) as url:
+        yield Place(url, token, store)
 
 
 @API.parametrize()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from consilience.relay import office
 from consilience.relay.app import Limits, Relay
 from consilience.relay.patience import Patience
 from consilience.relay.quota import Quota
-from consilience.relay.serving import listen
+from tests.relay_tools import in_a_thread
 
 MEAN = schema.Mean("mean", {"value": schema.Tensor((3, 2), low=-1, high=1)}, rows=(3,))
 HALF = schema.Mean("half", {"value": schema.Tensor((2, 2), FLOAT16, FLOAT16)})
@@ -123,25 +122,9 @@ def founded(store: Path, name: str) -> None:
 
 @contextmanager
 def serving(store: Path, limits: Limits) -> Iterator[tuple[str, Relay]]:
-    relay, ready = Relay(store, limits), threading.Event()
-    server = listen(
-        relay.app(),
-        host="127.0.0.1",
-        port=0,
-        patience=Patience(head=3, idle=1, body=3),
-        tls=None,
-        insecure=False,
-        on_ready=lambda url: ready.set(),
-    )
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        assert ready.wait(10)
-        yield server.url, relay
-    finally:
-        server.should_exit = True
-        thread.join(12)
-        assert not thread.is_alive()
+    relay = Relay(store, limits)
+    with in_a_thread(relay, Patience(head=3, idle=1, body=3)) as url:
+        yield url, relay
 
 
 @pytest.fixture(scope="module")
