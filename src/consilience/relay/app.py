@@ -26,7 +26,7 @@ from consilience.relay.answers import Question
 from consilience.relay.hall import Hall
 from consilience.relay.openapi import description
 from consilience.relay.quota import Quota
-from consilience.relay.refusal import STATUS, Refusal
+from consilience.relay.refusal import Refusal
 from consilience.relay.store import Member, Store
 from consilience.relay.writer import Putting, Writer
 
@@ -348,6 +348,3 @@ async def _stumbled(request: Request, error: Exception) -> Response:
     """A fault of the relay's own: told without any of its insides."""
     log.error("a fault at %s %s: %s", request.method, request.url.path[:80], type(error).__name__)
     return JSONResponse({"code": "fault", "message": "the relay has made a mistake; nothing was kept"}, status_code=500)
-
-
-__all__ = ["STATUS", "Limits", "Relay"]
