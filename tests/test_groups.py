@@ -57,7 +57,7 @@ def play(rounds: Rounds, count: int = 2) -> list[dict[str, np.ndarray]]:
 
 
 def parameters(rounds: Rounds, learner: int) -> Tensor:
-    cohort, row = rounds.scene.cohort_of[0, learner], rounds.scene.row_of[0, learner]
+    cohort, row = rounds.scene.homes[0, learner], rounds.scene.rows[:, 0, learner].max()
     found: Tensor = rounds.engine.cohorts[cohort].state["parameters"][row].clone()
     return found
 
@@ -361,7 +361,7 @@ def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> No
     groups = {"eager": {"learners": [0], "epochs": 3, "batch_size": 5}, "large": {"learners": [1], "model": "lenet5"}}
     with stage(data, width=16, groups=groups) as rounds:
         play(rounds, 1)
-        steps = [int(rounds.engine.cohorts[rounds.scene.cohort_of[0, w]].state["step"][0]) for w in range(3)]
+        steps = [int(rounds.engine.cohorts[rounds.scene.homes[0, w]].state["step"][0]) for w in range(3)]
         assert steps == [18, 1, 1]
         assert [learner.task.model for learner in rounds.learners] == ["mlp", "lenet5", "mlp"]
         assert {learner.task.width for learner in rounds.learners} == {16}

@@ -74,7 +74,7 @@ def rounds_of(chosen: Method, data: Dataset, **settings: Any) -> Iterator[Rounds
 
 def place(rounds: Rounds, learner: int) -> tuple[int, int]:
     """Where a learner's state lies: its cohort and row."""
-    return int(rounds.scene.cohort_of[0, learner]), int(rounds.scene.row_of[0, learner])
+    return int(rounds.scene.homes[0, learner]), int(rounds.scene.rows[:, 0, learner].max())
 
 
 def row(rounds: Rounds, learner: int) -> dict[str, Tensor]:
@@ -217,13 +217,17 @@ def test_state_begins_once_and_moves_with_every_batch(digits: Dataset) -> None:
             assert (float(answer.tensors["steps"]), which.tolist()) == (6.0 * played, [0, 0])
 
 
-def test_step_sees_the_parameters_after_the_move(digits: Dataset) -> None:
+def test_step_sees_the_parameters_before_the_move(digits: Dataset) -> None:
+    """A momentum encoder follows the student, sees the batch, and only then is asked for a penalty."""
     with rounds_of(method(Counting()), digits, batch_size=24) as rounds:  # a single step a round
         rounds.begin()
-        before = parameters(rounds, 0)["classifier.bias"]
-        rounds.play(evaluate=False)
-        after = parameters(rounds, 0)["classifier.bias"]
-        torch.testing.assert_close(row(rounds, 0)["state.counting.momentum"], 0.9 * before + 0.1 * after)
+        slow = row(rounds, 0)["state.counting.momentum"].clone()
+        for _ in range(2):
+            seen = parameters(rounds, 0)["classifier.bias"]
+            rounds.play(evaluate=False)
+            slow = 0.9 * slow + 0.1 * seen
+        assert not torch.allclose(parameters(rounds, 0)["classifier.bias"], seen)
+        torch.testing.assert_close(row(rounds, 0)["state.counting.momentum"], slow)
 
 
 def kept(folder: Path) -> dict[str, np.ndarray]:
@@ -532,7 +536,7 @@ class Dimmed(Objective):
     def modules(self, task: Task) -> dict[str, nn.Module]:
         return {"head": nn.Linear(64, 1)}
 
-    def prepare(self, inputs: Tensor, draws: Tensor) -> Tensor:
+    def prepare(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
         return inputs * draws[0].view(-1, 1, 1, 1)
 
     def loss(self, view: View) -> Tensor:

@@ -44,6 +44,7 @@ LAYERS = (
         "task",
         "terms",
         "traffic",
+        "views",
         "wire",
     },
     {"exchanges", "objectives"},

@@ -332,13 +332,13 @@ def test_the_names_are_exact() -> None:
         *("model_names", "recipe", "register", "split"),
     }
     assert all(hasattr(consilience.models, name) for name in consilience.models.__all__)
-    assert model_names() == sorted(MODELS) == ["lenet5", "mlp", "resnet18", "resnet9"]
+    assert model_names() == sorted(MODELS) == ["encoder18", "encoder50", "lenet5", "mlp", "resnet18", "resnet9"]
 
 
 # --- any width of the features
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("name", [name for name, *_ in SIZES])
 def test_features_can_have_any_width(name: str) -> None:
     shape = (1, 16, 16)
     model = build(name, shape, 10, width=7).eval()

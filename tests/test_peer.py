@@ -111,7 +111,7 @@ def test_penalties_and_contributions_are_the_learner_s(tmp_path: Path, method: d
                         for e in peer.exchanges
                         if e.batch_draws
                     }
-                    loss, _, _ = learner.losses(Batch(inputs, targets, wanted), torch.tensor(24.0), answers)
+                    loss, _ = learner.losses(Batch(inputs, targets, wanted), torch.tensor(24.0), answers)
                     learner.gradient.zero_()
                     loss.backward()  # type: ignore[no-untyped-call]
                     features = model.features(inputs)

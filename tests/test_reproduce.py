@@ -196,7 +196,7 @@ SOME: dict[str, list[tuple[str, str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(REPRODUCTIONS))
+@pytest.mark.parametrize("name", list(SOME))
 def test_each_shows_what_it_found_and_draws_its_page(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -348,9 +348,9 @@ def test_one_learner_gets_all_as_it_is() -> None:
     dealt = deal(data, 1, partition="shares(1, 2)", shift="rotate(60)+prefer(1)+ambiguous", seed=0)
     assert dealt.inputs is data.inputs and dealt.targets is data.targets
     assert [part.tolist() for part in dealt.parts] == [list(range(10))] and dealt.case.figure == ""
-    for settings_ in ({"partition": "idd"}, {"shift": "swop(1)"}):
+    for dealt_by, shifted in (("idd", "none"), ("iid", "swop(1)")):
         with pytest.raises(UnknownName):
-            deal(data, 1, seed=0, **settings_)
+            deal(data, 1, seed=0, partition=dealt_by, shift=shifted)
 
 
 def test_tables_cannot_be_turned() -> None:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from consilience.config import Config
     from consilience.data import Dataset, load
     from consilience.errors import ConsilienceError
-    from consilience.exchanges import Exchange, Logits, Observations, Prototypes, Weights
+    from consilience.exchanges import Exchange, Logits, Observations, Prototypes, Similarity, Weights
     from consilience.method import Method, Role
     from consilience.methods import build_method
     from consilience.models import SplitModel, split
+    from consilience.objectives import SimCLR
     from consilience.peer.peer import Peer, join
     from consilience.schedules import Schedule
     from consilience.simulation.result import Result
@@ -40,6 +41,8 @@ _HOMES = {
     "Result": "simulation.result",
     "Role": "method",
     "Schedule": "schedules",
+    "SimCLR": "objectives",
+    "Similarity": "exchanges",
     "SplitModel": "models",
     "Weights": "exchanges",
     "build_method": "methods",
@@ -62,6 +65,8 @@ __all__ = [
     "Result",
     "Role",
     "Schedule",
+    "SimCLR",
+    "Similarity",
     "SplitModel",
     "Weights",
     "build_method",

@@ -20,6 +20,8 @@ def agreed(channel: schema.Channel) -> schema.Channel:
 def difference(one: schema.Channel, other: schema.Channel) -> str:
     """In a few words: in what two channels differ that should be one."""
     a, b = one.tensors, other.tensors
+    if one.about != other.about:
+        return f"their public sets differ (SHA-256 {one.about[:12]}... at one and {other.about[:12]}... at the other)"
     for key in [*a, *b]:
         if key not in a or key not in b:
             return f"only one of them has {key!r}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -24,7 +24,7 @@ from consilience.method import Role
 from consilience.models import SplitModel, as_split
 from consilience.objectives import Objective
 from consilience.optimisers import Optimiser
-from consilience.task import Task
+from consilience.task import Public, Task
 
 OPTIMISER = "optimiser"
 """Where settings are named by whose they are, the optimiser's."""
@@ -47,6 +47,8 @@ class Blueprint:
     half: bool = False  # run the model in bfloat16; weights, losses and what is shared stay as they are
     varied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Settings of which every learner has its own value: fields by exchange, or of the "optimiser"."""
+    scaling: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of the inputs before they were scaled
+    public: Public | None = None  # where its samples are the public set
 
 
 class Body:
@@ -62,7 +64,7 @@ class Body:
         self.dtype, self.device = blueprint.dtype, torch.device(blueprint.device)
         with torch.random.fork_rng(devices=[]):  # weights come later, with a row: leave the caller's generator alone
             self.model: SplitModel = as_split(blueprint.build()).to(self.device, self.dtype)
-        self.task = _task(self.model, blueprint)
+            self.task = _task(self.model, blueprint)
         self.channels = {e.name: e.channel(self.task) for e in self.role.exchanges}
         moving = {name for name, channel in self.channels.items() if channel.moves}
         self.hearing = self.listening | self.giving & moving
@@ -292,4 +294,10 @@ def _by_type(named: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 def _task(model: SplitModel, blueprint: Blueprint) -> Task:
     buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
     parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
-    return Task(model.classes, model.width, blueprint.shape, model.bound, parameters, buffers, blueprint.model)
+    known = Task(model.classes, model.width, blueprint.shape, model.bound, model=blueprint.model)
+    objective = blueprint.role.objective
+    beside = nn.ModuleDict(objective.modules(known))  # learned beside the model, and shared with it where all of it is
+    parameters |= {f"{objective.name}/{k}": tuple(p.shape) for k, p in beside.named_parameters()}
+    floating = {k: b for k, b in beside.named_buffers() if b.is_floating_point()}
+    buffers |= {f"{objective.name}/{k}": tuple(b.shape) for k, b in floating.items()}
+    return replace(known, parameters=parameters, buffers=buffers, scaling=blueprint.scaling, public=blueprint.public)

@@ -79,6 +79,8 @@ class ChannelTerms(_Part):
     draw: int = Field(default=1, ge=1, le=1000)
     by: Literal["member", "row"] = "member"
     include_self: bool = True
+    repeat: bool = True
+    about: str = Field(default="", max_length=64, description="SHA-256 of the public set that contributions are about")
     start: str | None = Field(default=None, description="SHA-256 of the common values at the start, of a moving mean")
     tensors: dict[str, TensorTerms] = Field(min_length=1)
 
@@ -95,7 +97,8 @@ class ChannelTerms(_Part):
             raise ValueError(f"channel {name!r} is drawn by row and has none; give it 'rows', or draw by member")
         if self.kind == "pool":
             more: dict[str, Any] = {"keep": self.keep, "draw": self.draw, "by": self.by}
-            return schema.Pool(name, tensors, self.rows, include_self=self.include_self, **more)
+            more |= {"include_self": self.include_self, "repeat": self.repeat, "about": self.about}
+            return schema.Pool(name, tensors, self.rows, **more)
         if self.kind == "moving" and self.rows:
             raise ValueError(f"a moving mean has one weight a member; channel {name!r} has rows {self.rows}")
         if self.kind == "moving" and self.start is None:
@@ -107,6 +110,7 @@ class ChannelTerms(_Part):
             moving=self.kind == "moving",
             max_staleness=self.max_staleness,
             quorum=self.quorum,
+            about=self.about,
         )
 
 
@@ -216,9 +220,9 @@ def _terms(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -> d
         key: {"shape": t.shape, "up": _spelled(t.up), "down": _spelled(t.down), "low": t.low, "high": t.high}
         for key, t in channel.tensors.items()
     }
-    common = {"rows": channel.rows, "tensors": tensors}
+    common = {"rows": channel.rows, "about": channel.about, "tensors": tensors}
     if isinstance(channel, schema.Pool):
-        pool = {"keep": channel.keep, "draw": channel.draw, "by": channel.by, "include_self": channel.include_self}
+        pool = {key: getattr(channel, key) for key in ("keep", "draw", "by", "include_self", "repeat")}
         return {"kind": "pool", **common, **pool}
     assert isinstance(channel, schema.Mean)
     if not channel.moving:

@@ -279,7 +279,7 @@ def reproduce(
             metavar="LABEL=VALUE", help="some cells only, such as task=MNIST; may be repeated, also for one label"
         ),
     ] = None,
-    precision: Annotated[str, typer.Option(help="of the models' arithmetic: float32, bf16 or float64")] = "float32",
+    precision: Annotated[str, typer.Option(help="of the models' arithmetic: auto, float32, bf16 or float64")] = "auto",
     kept: Annotated[bool, typer.Option("--kept", help="run nothing: show the cells that are there")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for cells and results (default: reproduced/NAME)")] = None,
     track: Track = None,

@@ -59,15 +59,24 @@ class Config(BaseModel):
         description="how learners' data differ beyond that: rotate(DEGREES), contrast(FACTOR), noise(SD), "
         "label-noise(P), swap(P), relabel(P), prefer(P), ambiguous, joined by +",
     )
+    public: int | None = Field(
+        None,
+        ge=1,
+        description="let learner 0 have so many samples, drawn from all, for a method that works on a public set; by "
+        "default it has what the partition deals it",
+    )
     model: str | None = Field(
         None,
-        description="lenet5, mlp, resnet9, resnet18, or FILE.py:FUNCTION; one for all or, separated by commas, one for "
-        "each learner; by default what suits the data",
+        description="lenet5, mlp, resnet9, resnet18, encoder18, encoder50, or FILE.py:FUNCTION; one for all or, "
+        "separated by commas, one for each learner; by default what suits the data",
     )
     width: int | None = Field(None, ge=1, description="feature width d'; by default the model's own")
     method: MethodConfig = Field(default_factory=MethodConfig, description="the method's name and its own settings")
     rounds: int = Field(50, ge=1, description="communication rounds")
     epochs: int = Field(1, ge=1, description="passes over the local data in a round")
+    total_epochs: int | None = Field(
+        None, ge=1, description="passes over the local data in all rounds; epochs is then this by the number of rounds"
+    )
     batch_size: int = Field(32, ge=1, description="samples in a mini-batch")
     optimiser: str = Field("adam", description="adam or sgd")
     optimiser_state: Literal["keep", "reset"] = Field(
@@ -86,8 +95,15 @@ class Config(BaseModel):
     )
     device: str = Field("cpu", description="cpu or cuda")
     workers: int | None = Field(None, ge=0, description="worker processes of the loop; by default one a core")
-    precision: Literal["float32", "bf16", "float64"] = Field(
-        "float32", description="of the model's arithmetic: float32, bf16 (weights stay float32) or float64"
+    precision: Literal["auto", "float32", "bf16", "float64"] = Field(
+        "auto",
+        description="of the model's arithmetic: float32, bf16 (weights stay float32) or float64; auto is float32, but "
+        "bf16 on a GPU where learners learn without labels",
+    )
+    probe: Literal["auto", "none", "linear", "knn", "both"] = Field(
+        "auto",
+        description="test representations by a classifier trained on them: linear, knn (the nearest training samples), "
+        "both or none; auto is both where learners learn without labels",
     )
     groups: dict[str, GroupConfig] = Field(
         default_factory=dict, description="learners with terms of their own, by a name you choose"
@@ -99,6 +115,22 @@ class Config(BaseModel):
         False,
         description="on a GPU, the same bits every time, somewhat slower; torch warns where it has no such operation",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _epochs_in_all(cls, given: Any) -> Any:
+        """Epochs of a round, where those of all rounds are given."""
+        total = given.get("total_epochs") if isinstance(given, dict) else None
+        rounds = given.get("rounds", cls.model_fields["rounds"].default) if total is not None else None
+        if not isinstance(total, int) or not isinstance(rounds, int) or total < 1 or rounds < 1:
+            return given  # nothing to share out, or refused as no such number
+        if total % rounds:
+            raise ConfigurationError(f"total_epochs is {total}, which {rounds} rounds cannot share; take a multiple")
+        if given.get("epochs", total // rounds) != total // rounds:
+            raise ConfigurationError(
+                f"total_epochs is {total} in {rounds} rounds, and epochs is {given['epochs']}; give one of the two"
+            )
+        return {**given, "epochs": total // rounds}
 
     @model_validator(mode="after")
     def _groups_fit(self) -> Config:

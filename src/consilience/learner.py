@@ -31,6 +31,7 @@ class Batch:
     inputs: Tensor
     targets: Tensor
     draws: Mapping[str, Tensor] = field(default_factory=dict)
+    positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # among the learner's samples
 
 
 class Learner(Body):
@@ -64,9 +65,24 @@ class Learner(Body):
             outputs={k: outputs[k] for k in owner.layers if k in outputs},
             modules=self.modules[owner.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
             samples=samples,
+            encode=self._encode,
             **{k: v for k, v in seen.items() if k != "outputs"},
             **more,
         )
+
+    @torch.no_grad()
+    def _encode(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Features of inputs, (rows, width), by these parameters; buffers are copies, and stay as they were."""
+        worn = [(holder, key, name, held) for holder, key, name in self._holders if (held := holder[key]) is not None]
+        for holder, key, name, held in worn:
+            holder[key] = parameters.get(name, held) if name in self._parameters else held.clone()
+        try:
+            with self._precision():
+                features: Tensor = self.model.features(inputs)
+            return features.to(self.dtype)
+        finally:
+            for holder, key, _, held in worn:
+                holder[key] = held
 
     def _bare_view(self, exchange: Exchange) -> View:
         """A view for hooks that look at the model and not at data."""
@@ -118,33 +134,40 @@ class Learner(Body):
         return losses / max(steps, 1)
 
     def _step(self, batch: Batch, samples: Tensor, received: Mapping[str, Received]) -> Tensor:
-        loss, terms, seen = self.losses(batch, samples, received)
+        loss, terms = self.losses(batch, samples, received)
         self.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         self._move()
-        self.keep_pace(batch, samples, seen)
         return terms
 
-    def losses(self, batch: Batch, samples: Tensor, received: Mapping[str, Received]) -> tuple[Tensor, Tensor, Seen]:
-        """The loss of a mini-batch, what it tells, and what was seen on the way.
+    def losses(self, batch: Batch, samples: Tensor, received: Mapping[str, Received]) -> tuple[Tensor, Tensor]:
+        """The loss of a mini-batch and what it tells; exchanges' own states move on the way.
 
         What it tells: loss terms, the objective's and then each exchange's, and last the share of samples told right.
         """
         objective = self.role.objective
-        inputs = objective.prepare(batch.inputs, batch.draws.get(objective.name, batch.inputs.new_empty(0, 0)))
-        seen = self.forward(inputs) | {"targets": batch.targets}
+        drawn = batch.draws.get(objective.name, batch.inputs.new_empty(0, 0))
+        inputs = objective.prepare(self.task, batch.inputs, drawn)
+        views = len(inputs) // len(batch.inputs)  # of each sample, one after the other
+        seen = self.forward(inputs) | {"targets": batch.targets.repeat(views)}
+        batch = _repeated(batch, views)
         view = self._view(objective, seen, samples, **_draws(batch, objective))
         loss, right = objective.loss(view), objective.right(view).detach()
         terms = [loss.detach()]
         for e in self.exchanges:
+            if e.name not in self.weighing and not e.steps:
+                terms.append(torch.zeros_like(terms[0]))
+                continue
+            known = {"positions": batch.positions, "source": batch.inputs}
+            view = self._view(e, seen, samples, **_draws(batch, e), **known)
+            self._keep_pace(e, view)
             if e.name not in self.weighing:
                 terms.append(torch.zeros_like(terms[0]))
                 continue
-            view = self._view(e, seen, samples, **_draws(batch, e))
             term = e.penalty(self._state(e), view, received[e.name])
             loss = loss + e.weight * term
             terms.append(term.detach())
-        return loss, torch.stack([*terms, right]).to(torch.float64), seen
+        return loss, torch.stack([*terms, right]).to(torch.float64)
 
     def forward(self, inputs: Tensor) -> Seen:
         """What the model makes of inputs, each of which is a sample."""
@@ -166,12 +189,24 @@ class Learner(Body):
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
-    def keep_pace(self, batch: Batch, samples: Tensor, seen: Seen) -> None:
-        """Let exchanges' own states move with the step just made."""
-        for e in self.exchanges:
-            if e.steps:
-                view = self._view(e, seen, samples, **_draws(batch, e))
-                self._keep_state(e, e.step(self._state(e), view))
+    @torch.no_grad()
+    def _keep_pace(self, exchange: Exchange, view: View) -> None:
+        """Let an exchange's own state move with the batch."""
+        if exchange.steps:
+            self._keep_state(exchange, exchange.step(self._state(exchange), view))
+
+    @property
+    def opens(self) -> bool:
+        """Whether any exchange begins local training with a look at all samples."""
+        return any(e.opens for e in self.exchanges)
+
+    @torch.no_grad()
+    def open(self, seen: Seen, samples: Tensor, draws: Mapping[str, Tensor], received: Mapping[str, Received]) -> None:
+        """Let exchanges' own states begin, after `represent`."""
+        for e in (e for e in self.exchanges if e.opens):
+            drawn = {"draws": draws[e.name]} if e.name in draws else {}
+            state = e.open(self._state(e), self._view(e, seen, samples, **drawn), received[e.name])
+            self._keep_state(e, state)
 
     def _move(self) -> None:
         row = self.row
@@ -249,6 +284,16 @@ class Learner(Body):
             self._keep_state(e, {k: torch.where(fresh, value, state[k]) for k, value in update.state.items()})
 
     @torch.no_grad()
+    def features(self, inputs: Tensor, rows: int = PASS_ROWS) -> Tensor:
+        """What the model makes of inputs, in evaluation mode, `rows` at a time, (samples, width)."""
+        self.mode(training=False)
+        parts = []
+        for part in torch.split(inputs, rows):
+            with self._precision():
+                parts.append(self.model.features(part).to(self.dtype))
+        return torch.cat(parts)
+
+    @torch.no_grad()
     def evaluate(self, inputs: Tensor, targets: Tensor, rows: int = EVALUATED_ROWS) -> Tensor:
         """How many test samples of each class are told right, (classes,); `rows` samples at a time."""
         self.mode(training=False)
@@ -263,6 +308,15 @@ def _joined(parts: Sequence[Seen]) -> Seen:
         key: _joined([part[key] for part in parts]) if isinstance(first, dict) else torch.cat([p[key] for p in parts])
         for key, first in parts[0].items()
     }
+
+
+def _repeated(batch: Batch, views: int) -> Batch:
+    """A batch with as many rows as there are views of its samples."""
+    if views == 1:
+        return batch
+    draws = {name: drawn.repeat(1, views) for name, drawn in batch.draws.items()}
+    inputs = batch.inputs.repeat(views, *(1,) * (batch.inputs.ndim - 1))
+    return Batch(inputs, batch.targets.repeat(views), draws, batch.positions.repeat(views))
 
 
 def _draws(batch: Batch, owner: Exchange | Objective) -> dict[str, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange
@@ -17,8 +17,9 @@ class Role:
 
     gives, listens: names of the exchanges to which it puts something up, and of those whose answers it takes; None
     means all. One that gives to a moving mean without listening hears the common values, for its change is measured
-    from them, but keeps its own. withheld: classes whose samples never enter what is put up. epochs, batch_size, lr:
-    of local training; None leaves it to the run's setting.
+    from them, but keeps its own. withheld: classes whose samples never enter what is put up. data: the samples it
+    trains on and puts something up of, its own or the public set. epochs, batch_size, lr: of local training; None
+    leaves it to the run's setting, and 0 epochs are none.
     """
 
     objective: Objective = field(default_factory=CrossEntropy)
@@ -26,6 +27,7 @@ class Role:
     gives: tuple[str, ...] | None = None
     listens: tuple[str, ...] | None = None
     withheld: tuple[int | str, ...] = ()
+    data: Literal["own", "public"] = "own"
     epochs: int | None = None
     batch_size: int | None = None
     lr: float | None = None
@@ -59,14 +61,20 @@ class Role:
 class Method:
     """A way to learn together.
 
-    roles: in the order they act in a round. members: the role of particular learners by number; the others have the
-    first role. pooled: all data in the hands of one learner, the yardstick and not a federation. settings: what
+    roles: in the order they act in a round. members: the roles of particular learners by number; the others have the
+    `usual` ones, which is the first role where nothing is said. A learner of several roles plays them one after the
+    other in a round and takes its model along. host: the learner whose samples are the public set, and who takes part
+    in every round. once: it communicates once, and all epochs of a run are
+    one round's. pooled: all data in the hands of one learner, the yardstick and not a federation. settings: what
     `build_method` made it with, kept with a run so that it can be made again.
     """
 
     name: str
     roles: Mapping[str, Role]
-    members: Mapping[int, str] = field(default_factory=dict)
+    members: Mapping[int, str | tuple[str, ...]] = field(default_factory=dict)
+    usual: tuple[str, ...] = ()
+    host: int | None = None
+    once: bool = False
     pooled: bool = False
     summary: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -74,13 +82,26 @@ class Method:
     def __post_init__(self) -> None:
         if not self.roles:
             raise ConfigurationError(f"method {self.name!r} has no role")
-        strangers = sorted(set(self.members.values()) - set(self.roles))
+        given = {*self.usual, *(role for who in self.members for role in self.roles_of(who))}
+        strangers = sorted(given - set(self.roles))
         if strangers:
             raise ConfigurationError(f"method {self.name!r} gives members the role {strangers[0]!r} it does not have")
+        public = [name for name, role in self.roles.items() if role.data == "public"]
+        if public and self.host is None:
+            raise ConfigurationError(
+                f"method {self.name!r}: role {public[0]!r} works on the public set; say whose samples it is, host=0"
+            )
+
+    def roles_of(self, learner: int) -> tuple[str, ...]:
+        """The roles of a learner by its number, in the order it plays them."""
+        usual = self.usual or tuple(self.roles)[:1]
+        roles = self.members.get(learner, usual)
+        named = {roles} if isinstance(roles, str) else set(roles)
+        return (*(role for role in self.roles if role in named), *sorted(named - set(self.roles)))
 
     def role_of(self, learner: int) -> str:
-        """The role of a learner by its number."""
-        return self.members.get(learner, next(iter(self.roles)))
+        """The first role of a learner by its number: where its model lies between rounds."""
+        return self.roles_of(learner)[0]
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:

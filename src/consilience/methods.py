@@ -4,39 +4,47 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from functools import wraps
+from typing import Any, Literal, get_args
 
-from consilience.checks import number
+from consilience.checks import number, one_of, whole
 from consilience.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.exchanges import Exchange, Logits, Observations, Prototypes, Weights
+from consilience.exchanges import Exchange, Logits, Observations, Prototypes, Similarity, Weights
 from consilience.exchanges.base import Scope, Start
 from consilience.exchanges.observations import Discriminator
+from consilience.exchanges.similarity import Form
 from consilience.exchanges.weights import Buffers
 from consilience.method import Method, Role
+from consilience.objectives import Augmented, build_objective
 from consilience.schedules import Schedule, scheduled
 
 Settings = Mapping[str, Any]
-METHODS: dict[str, Callable[..., tuple[Exchange, ...]]] = {}
+Made = tuple[Exchange, ...] | Role | Method
+"""What a method is made as: the exchanges of its only role, that role, or where it has several the method itself."""
+Make = Callable[..., Made]
+METHODS: dict[str, Make] = {}
 _POOLED = {"centralized"}
+Distil = Literal["distiller", "learner"]
 
 
-def method(make: Callable[..., tuple[Exchange, ...]]) -> Callable[..., tuple[Exchange, ...]]:
-    """Enter a function that gives a method's exchanges into the list of methods."""
+def method(make: Make) -> Make:
+    """Enter a function that makes a method of its settings into the list of methods."""
     METHODS[make.__name__.replace("_", "-")] = make
     return make
 
 
 @method
-def centralized() -> tuple[Exchange, ...]:
+def centralized(objective: str = "cross-entropy") -> Role:
     """One learner holds all data: the yardstick, not a federation."""
-    return ()
+    return Role(build_objective(objective))
 
 
 @method
-def independent() -> tuple[Exchange, ...]:
+def independent(objective: str = "cross-entropy") -> Role:
     """Everybody learns alone."""
-    return ()
+    return Role(build_objective(objective))
 
 
 @method
@@ -53,18 +61,26 @@ def federated_distillation(kd: float = 10.0, encoding: str = "float32") -> tuple
 
 @method
 def fedavg(
-    start: Start = "common", part: str = "*", every: int = 1, buffers: Buffers = "share", encoding: str = "float32"
-) -> tuple[Exchange, ...]:
+    start: Start = "common",
+    part: str = "*",
+    every: int = 1,
+    buffers: Buffers = "share",
+    encoding: str = "float32",
+    objective: str = "cross-entropy",
+) -> Role:
     """The mean of everybody's weights (McMahan et al. 2017)."""
     coded = _encoding(encoding)
-    return (Weights(part=part, every=every, buffers=buffers, start=start, up=coded, down=coded),)
+    shared = Weights(part=part, every=every, buffers=buffers, start=start, up=coded, down=coded)
+    return Role(build_objective(objective), (shared,))
 
 
 @method
-def fedprox(mu: float = 0.01, start: Start = "common", part: str = "*", every: int = 1) -> tuple[Exchange, ...]:
+def fedprox(
+    mu: float = 0.01, start: Start = "common", part: str = "*", every: int = 1, objective: str = "cross-entropy"
+) -> Role:
     """FedAvg with training held near the common weights (Li et al. 2020)."""
     number("mu", mu)
-    return (Weights(part=part, every=every, start=start, prox=mu),)
+    return Role(build_objective(objective), (Weights(part=part, every=every, start=start, prox=mu),))
 
 
 @method
@@ -88,9 +104,9 @@ def representation_sharing(
 
 
 @method
-def voted(every: int = 1, start: Start = "common") -> tuple[Exchange, ...]:
+def voted(every: int = 1, start: Start = "common", objective: str = "cross-entropy") -> Role:
     """FedAvg at one bit a weight, both ways, with error feedback."""
-    return (Weights(every=every, start=start, up=BIT, down=BIT),)
+    return Role(build_objective(objective), (Weights(every=every, start=start, up=BIT, down=BIT),))
 
 
 @method
@@ -105,6 +121,71 @@ def consilience(
     """The house blend: representation sharing in sixteen bits, and weights at one bit both ways."""
     shared = _representations(kd, contrast, n_avg, up, down, encoding=FLOAT16)
     return (*shared, Weights(every=every, up=BIT, down=BIT))
+
+
+@method
+def flesd(
+    objective: str = "simclr",
+    distil: Distil = "distiller",
+    distil_epochs: int = 200,
+    distil_batch: int = 128,
+    distil_lr: float = 1e-3,
+    temperature: float = 0.1,
+    student_temperature: float = 0.1,
+    momentum: float = 0.999,
+    queue: int = 2048,
+    form: Form = "auto",
+    down: int = 5,
+    width: int = 0,
+    keep: float = 1.0,
+    encoding: str = "float32",
+) -> Method:
+    """Learning without labels: similarities of public samples, distilled (Shi et al. 2021)."""
+    one_of("distil", distil, get_args(Distil))
+    whole("distil_epochs", distil_epochs)
+    whole("distil_batch", distil_batch)
+    similar = Similarity(
+        temperature=temperature,
+        student_temperature=student_temperature,
+        momentum=momentum,
+        queue=queue,
+        form=form,
+        down=down,
+        width=width,
+        keep=keep,
+        encoding=_encoding(encoding),
+    )
+    by_one = distil == "distiller"
+    weights = (Weights(part="features"),) if by_one else ()
+    pupil = (replace(similar, distils=True), *weights)
+    return Method(
+        "flesd",
+        {
+            "learner": Role(build_objective(objective), weights, gives=()),
+            "witness": Role(Augmented(), (similar,), listens=(), data="public", epochs=0),
+            "distiller": Role(
+                Augmented(),
+                pupil,
+                gives=tuple(e.name for e in weights),
+                data="public",
+                epochs=distil_epochs,
+                batch_size=distil_batch,
+                lr=distil_lr,
+            ),
+        },
+        members={0: "distiller"},
+        usual=("learner", "witness") if by_one else ("learner", "witness", "distiller"),
+        host=0,
+    )
+
+
+@method
+@wraps(flesd, assigned=())
+def flesd_cc(**settings: Any) -> Method:
+    """FLESD that communicates once, after all local epochs."""
+    made = flesd(**settings)
+    assert isinstance(made, Method)
+    return replace(made, once=True)
 
 
 def _representations(
@@ -153,7 +234,10 @@ def build_method(name: str, settings: Settings | None = None) -> Method:
             raise UnknownName("setting", key, defaults, of=f"method {name!r}")
         meant[key] = _checked(name, key, value, defaults[key])
     summary = (inspect.getdoc(make) or "").splitlines()[0]
-    role = Role(exchanges=make(**meant))
+    made = make(**meant)
+    if isinstance(made, Method):
+        return replace(made, name=name, summary=summary, settings=given)
+    role = made if isinstance(made, Role) else Role(exchanges=made)
     return Method(name, {"learner": role}, pooled=name in _POOLED, summary=summary, settings=given)
 
 
@@ -168,7 +252,7 @@ def with_settings(method: Method, settings: Settings) -> Method:
     return method if by_hand else build_method(method.name, {**method.settings, **settings})
 
 
-def _known(name: str) -> Callable[..., tuple[Exchange, ...]]:
+def _known(name: str) -> Make:
     if name not in METHODS:
         raise UnknownName("method", name, METHODS)
     return METHODS[name]

@@ -57,13 +57,15 @@ class Channel:
     """How the relay combines what is put up; see `Mean` and `Pool` in `channels`.
 
     rows: shape of the weight that travels with a contribution. () is one number, the sample count, and travels beside
-    the body; (C,) is a count for each class and travels inside it.
+    the body; (C,) is a count for each class and travels inside it. about: what contributions are about, as a mark that
+    all members must share: two who looked at different things have nothing to combine.
     """
 
     name: str
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     rows: tuple[int, ...] = ()
     scope: Literal["everybody", "oneself"] = "everybody"
+    about: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:
@@ -116,13 +118,15 @@ class Mean(Channel):
 class Pool(Channel):
     """Everybody's newest `keep` entries, of which an answer is `draw` random ones.
 
-    by: "member" draws whole entries (as published); "row" draws each class from members who have it.
+    by: "member" draws whole entries (as published); "row" draws each class from members who have it. repeat: whether
+    entries are given again where there are fewer than are drawn; else nothing fills their place.
     """
 
     keep: int = 1
     draw: int = 1
     by: Literal["member", "row"] = "member"
     include_self: bool = True
+    repeat: bool = True
 
     def encoding(self, name: str, direction: Direction) -> Encoding:
         """How one of the tensors is written down on its way, several entries at once."""

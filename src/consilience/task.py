@@ -8,6 +8,14 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
+class Public:
+    """The public set: how many samples, and the SHA-256 by which learners know that they mean the same ones."""
+
+    size: int
+    mark: str = ""
+
+
+@dataclass(frozen=True)
 class Task:
     """Classes C, feature width d', input shape; and the shapes of the model that works on it.
 
@@ -22,3 +30,6 @@ class Task:
     parameters: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     model: str = "model"
+    scaling: tuple[float, float] = (0.0, 1.0)
+    """Mean and standard deviation that inputs were scaled with: pixels are input x std + mean, in [0, 1]."""
+    public: Public | None = None

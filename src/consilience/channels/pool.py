@@ -54,6 +54,10 @@ class EntryPool:
         picks = picked(self.channel, self.present, known, who, where, draw or self.channel.draw)
         return gathered(self.channel, picks, self.values, weights)
 
+    def alike(self, draw: int) -> bool:
+        """Whether every reader gets the same entries: all there are."""
+        return not self.channel.repeat and self.channel.include_self and int(self.present.sum()) <= draw
+
     def state(self) -> dict[str, Array]:
         """Everything a restart needs."""
         named = {f"values.{k}": v for k, v in self.values.items()}
@@ -103,11 +107,11 @@ def _picks(
     draws = np.arange(draw)
     chance = uniform(f"pool {channel.name}", *where, *row, who[:, None], draws[None, :])  # (readers, draw)
     if channel.include_self:
-        return _at(entries, _distinct(chance, len(entries)))
+        return _at(entries, _distinct(chance, len(entries), channel.repeat))
     picks = []
     for i, reader in enumerate(who):  # its own are passed over
         first, last = _own(channel, entries, reader)
-        places = _distinct(chance[i : i + 1], len(entries) - (last - first))[0]
+        places = _distinct(chance[i : i + 1], len(entries) - (last - first), channel.repeat)[0]
         picks.append(_at(entries, np.where(places >= first, places + (last - first), places)))
     return np.stack(picks)
 
@@ -154,9 +158,14 @@ def _cycle(entries: np.ndarray, draw: int, chance: float = 0.0) -> np.ndarray:
     return entries[(int(chance * len(entries)) + np.arange(draw)) % len(entries)]
 
 
-def _distinct(chance: np.ndarray, n: int) -> np.ndarray:
-    """Floyd's sampling without repetition, for many readers at once: places 0 to n - 1, (readers, draw)."""
+def _distinct(chance: np.ndarray, n: int, repeat: bool) -> np.ndarray:
+    """Floyd's sampling without repetition, for many readers at once: places 0 to n - 1, (readers, draw).
+
+    Where there are no more than are drawn: all in turn, again and again, or with `repeat` false all once, and then -1.
+    """
     readers, draw = chance.shape
+    if n <= draw and not repeat:
+        return np.tile(np.where(np.arange(draw) < n, np.arange(draw), -1), (readers, 1))
     if n <= draw:
         turns = [_cycle(np.arange(n), draw, float(c[0])) for c in chance]
         return np.stack(turns) if readers else np.zeros((0, draw), dtype=np.int64)

@@ -14,6 +14,7 @@ from consilience.data.discrepancy import Case, case_of
 from consilience.data.partition import Indices, class_table, scheme_of
 from consilience.data.partition import partition as partitioned
 from consilience.data.shifts import ConceptShift, FeatureShift, shifts_of
+from consilience.errors import ConfigurationError
 from consilience.randomness import key, seed_of
 
 _OF_TESTS = 2**31  # a seed that no deal has by default
@@ -37,11 +38,20 @@ class Deal:
         return class_table(self.targets, self.parts, self.classes)
 
 
-def deal(data: Dataset, learners: int, *, partition: str = "iid", shift: str = "none", seed: int) -> Deal:
+def deal(
+    data: Dataset,
+    learners: int,
+    *,
+    partition: str = "iid",
+    shift: str = "none",
+    seed: int,
+    public: int | None = None,
+) -> Deal:
     """Deal the training samples by `partition`, then let `shift` change them.
 
     A single learner gets all samples as they are. The partition does not depend on the shift, but for an ambiguous one,
-    which changes labels before they are dealt by.
+    which changes labels before they are dealt by. public: learner 0 has so many samples, drawn from all, and only the
+    rest is dealt, to the others.
     """
     scheme_of(partition)  # a misspelt setting is refused, needed or not
     shifts = {word: each for word, each in shifts_of(shift).items() if not each.idle}
@@ -50,7 +60,7 @@ def deal(data: Dataset, learners: int, *, partition: str = "iid", shift: str = "
     concepts = {word: each for word, each in shifts.items() if isinstance(each, ConceptShift)}
     features = {word: each for word, each in shifts.items() if isinstance(each, FeatureShift)}
     targets = _confused(data.targets, data.classes, concepts, seed)
-    parts = partitioned(targets, learners, partition, np.random.default_rng(seed_of("partition", seed)))
+    parts = _dealt(targets, learners, partition, seed, public)
     strength = np.arange(learners) / max(1, learners - 1)  # (learners,)
     return Deal(
         inputs=_moved(data.inputs, parts, strength, features, seed),
@@ -61,6 +71,22 @@ def deal(data: Dataset, learners: int, *, partition: str = "iid", shift: str = "
         case=case_of(partition, shift, data.classes),
         classes=data.classes,
     )
+
+
+def _dealt(targets: Indices, learners: int, partition: str, seed: int, public: int | None) -> list[Indices]:
+    """Sorted positions of each learner's samples."""
+    generator = np.random.default_rng(seed_of("partition", seed))
+    if public is None or learners == 1:
+        return partitioned(targets, learners, partition, generator)
+    if not 1 <= public <= len(targets) - (learners - 1):
+        raise ConfigurationError(
+            f"public is {public}, and there are {len(targets)} training samples for it and {learners - 1} learners; "
+            f"take fewer"
+        )
+    order = np.random.default_rng(seed_of("public", seed)).permutation(len(targets))
+    rest = np.sort(order[public:])
+    others = partitioned(targets[rest], learners - 1, partition, generator)
+    return [np.sort(order[:public]), *(rest[part] for part in others)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from consilience.exchanges.base import Contribution, Exchange, Received, State, 
 from consilience.exchanges.logits import Logits
 from consilience.exchanges.observations import Observations
 from consilience.exchanges.prototypes import Prototypes
+from consilience.exchanges.similarity import Similarity
 from consilience.exchanges.weights import Weights
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Observations",
     "Prototypes",
     "Received",
+    "Similarity",
     "State",
     "Update",
     "View",

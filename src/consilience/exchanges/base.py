@@ -47,6 +47,12 @@ class View:
     modules: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)  # of the exchange's own
     gradients: Mapping[str, Tensor] = field(default_factory=dict)  # of the parts it owns, mean over the round's batches
     draws: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (draws asked for, rows) uniform in [0, 1)
+    positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """(rows,) where the rows of a mini-batch lie among the learner's samples."""
+    source: Tensor = field(default_factory=lambda: torch.empty(0))
+    """(rows, *input) a mini-batch as the data has it, before the objective made views of it."""
+    encode: Callable[[Mapping[str, Tensor], Tensor], Tensor] = lambda parameters, inputs: inputs
+    """Features of inputs, (rows, width), by other parameters than the learner's own; its statistics stay."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ class Exchange:
 
     @property
     def sample_draws(self) -> int:
-        """Uniform numbers `contribute` wants for each sample."""
+        """Uniform numbers `contribute` and `open` want for each sample."""
         return 0
 
     def channel(self, task: Task) -> Channel:
@@ -143,8 +149,12 @@ class Exchange:
         """What else a round's mean penalty tells, for several learners at once."""
         return {}
 
+    def open(self, state: State, view: View, received: Received) -> State:
+        """State before local training begins, seen in one pass over all samples."""
+        return state
+
     def step(self, state: State, view: View) -> State:
-        """State that moves with every mini-batch."""
+        """State that moves with every mini-batch, before its penalty is asked for."""
         return state
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
@@ -159,6 +169,11 @@ class Exchange:
     def contributes(self) -> bool:
         """Whether there is anything to put up: engines do not ask where there is not."""
         return type(self).contribute is not Exchange.contribute
+
+    @property
+    def opens(self) -> bool:
+        """Whether `open` does anything: else the pass before local training is left out."""
+        return type(self).open is not Exchange.open
 
     @property
     def steps(self) -> bool:

@@ -11,6 +11,7 @@ from torch import nn
 
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.models.builder import Builder, arguments
+from consilience.models.encoders import encoder18, encoder50
 from consilience.models.halves import SplitModel, in_short
 from consilience.models.lenet5 import lenet5
 from consilience.models.mlp import mlp
@@ -21,7 +22,14 @@ from consilience.models.tap import as_split
 
 Registered = TypeVar("Registered", bound=Builder)
 
-MODELS: dict[str, Builder] = {"lenet5": lenet5, "mlp": mlp, "resnet9": resnet9, "resnet18": resnet18}
+MODELS: dict[str, Builder] = {
+    "lenet5": lenet5,
+    "mlp": mlp,
+    "resnet9": resnet9,
+    "resnet18": resnet18,
+    "encoder18": encoder18,
+    "encoder50": encoder50,
+}
 """Every model that `build` knows by a plain name."""
 
 

@@ -1,6 +1,43 @@
 """Objectives: what a learner minimises on its own data."""
 
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from consilience.errors import ConfigurationError, UnknownName
 from consilience.objectives.base import Objective
 from consilience.objectives.cross_entropy import CrossEntropy
+from consilience.objectives.simclr import Augmented, SimCLR
+from consilience.views import Views
 
-__all__ = ["CrossEntropy", "Objective"]
+__all__ = ["OBJECTIVES", "Augmented", "CrossEntropy", "Objective", "SimCLR", "Views", "build_objective"]
+
+OBJECTIVES: dict[str, Callable[[], Objective]] = {
+    "cross-entropy": CrossEntropy,
+    "simclr": SimCLR,
+    "nt-xent": lambda: SimCLR(both=True),
+}
+"""Objectives by name; those that contrast may name their temperature, "simclr(0.4)"."""
+
+
+def build_objective(text: str) -> Objective:
+    """The objective of that name: "cross-entropy", "simclr" or "nt-xent", the latter two with a temperature or without.
+
+    >>> build_objective("simclr(0.2)").temperature
+    0.2
+    """
+    word, bracket, inside = text.strip().partition("(")
+    if word.strip() not in OBJECTIVES:
+        raise UnknownName("objective", word.strip(), OBJECTIVES)
+    objective = OBJECTIVES[word.strip()]()
+    if not bracket:
+        return objective
+    given = re.fullmatch(r"\s*([0-9.eE+-]+)\s*\)", inside)
+    try:
+        temperature = float(given[1]) if given else None
+    except ValueError:
+        temperature = None
+    if temperature is None or not isinstance(objective, SimCLR):
+        raise ConfigurationError(f"objective {text!r}: write cross-entropy, simclr, nt-xent, or simclr(0.4)")
+    return SimCLR(temperature, objective.both)

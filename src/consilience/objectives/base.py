@@ -16,6 +16,10 @@ class Objective:
 
     name: ClassVar[str] = "objective"
     """Of its loss term."""
+    labelled: ClassVar[bool] = True
+    """Whether it teaches the model's classifier: where not, representations are tested and not what it tells."""
+    apart: ClassVar[bool] = False
+    """Whether the samples of a batch are told apart: then none is in a batch twice, and one alone is not enough."""
     layers: tuple[str, ...] = ()
     """Modules of the model whose outputs the view should carry."""
 
@@ -28,8 +32,11 @@ class Objective:
         """Extra modules that the local optimiser trains beside the model, such as a projection head."""
         return {}
 
-    def prepare(self, inputs: Tensor, draws: Tensor) -> Tensor:
-        """What the model is shown of a batch, (rows, ...): the inputs themselves, or views drawn of them."""
+    def prepare(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
+        """What the model is shown of a batch: the inputs themselves, (rows, ...), or views drawn of them.
+
+        Several views of each are one after the other, (views x rows, ...), and each counts as a sample of its class.
+        """
         return inputs
 
     def loss(self, view: View) -> Tensor:

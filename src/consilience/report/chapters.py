@@ -22,6 +22,8 @@ _LINES = 12  # of a chart in which one can still be told from another
 _POINTS = 200  # of a line, and of a strip of learners
 _LEARNERS = 40  # rows of a class table
 _CLASSES = 100
+_PROBES = {"linear": "linear probe", "knn": "kNN"}
+_UNTOLD = {"mean": None, "std_seeds": None}
 
 
 def chapters(found: Found) -> list[Section]:
@@ -37,13 +39,15 @@ def chapters(found: Found) -> list[Section]:
 
 def _chapter(task: str, given: Sequence[Run], prefix: str, mapped: Sequence[Path]) -> Iterator[Section]:
     runs = _briefly(given)
+    outcomes = [_outcome(run, _probed(runs)) for run in runs]
     yield Section(task, text=_extent(given), name=f"{prefix}task", level=1)
-    yield Section("Summary", text=CAPTION, table=[_outcome(run) for run in runs], name=f"{prefix}summary")
+    yield Section("Summary", text=_caption(runs), table=outcomes, name=f"{prefix}summary")
     if kinds := _kinds(runs):
         yield Section("By kind of learner", table=kinds, name=f"{prefix}kinds")
     yield from _settings(runs, prefix)
     best, said = _best(runs)
     yield from _accuracy(best, said, prefix)
+    yield from _probes(best, said, prefix)
     yield from _dealt(runs, prefix)
     yield from _inner(best, said, prefix)
     yield from maps(runs, prefix, mapped)
@@ -80,7 +84,35 @@ def _briefly(runs: Sequence[Run]) -> list[Run]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _outcome(run: Run) -> dict[str, Any]:
+def _caption(runs: Sequence[Run]) -> str:
+    """What the numbers mean; of runs without labels, what their accuracy is."""
+    said = []
+    if probed := _probed(runs):
+        ways = {
+            "linear": "Linear probe: what a linear classifier tells that was trained on a model's features",
+            "knn": "kNN: what the training samples with the nearest features tell",
+        }
+        said.append(f"{'; '.join(ways[probe] for probe in probed)}.")
+    for probe, name in _PROBES.items():
+        if who := [run.label for run in runs if not run.labelled and next(iter(_told(run)), None) == probe]:
+            whose = "" if len(who) == len(runs) else f" of {', '.join(who)}"
+            said.append(f"Learned without labels: the accuracy{whose} is that of the {name}.")
+    if heard := sorted({float(run.summary.get("public_bytes") or 0) for run in runs} - {0.0}):
+        said.append(f"The total holds the public set, {' or '.join(map(size, heard))} before the first round.")
+    return "\n\n".join([CAPTION, *([" ".join(said)] if said else [])])
+
+
+def _probed(runs: Sequence[Run]) -> list[str]:
+    """The probes that any of the runs was tested by."""
+    return [probe for probe in _PROBES if any(probe in _told(run) for run in runs)]
+
+
+def _told(run: Run) -> Mapping[str, Any]:
+    """What probes told of a run when it was last tested."""
+    return run.summary.get("probes") or {}
+
+
+def _outcome(run: Run, probed: Sequence[str]) -> dict[str, Any]:
     s = run.summary
     total = s["seconds"].get("total")
     return {
@@ -88,6 +120,7 @@ def _outcome(run: Run) -> dict[str, Any]:
         "accuracy %": _reached(s["accuracy"]),
         "± of learners": _tenths(s["accuracy"]["std_learners"]),
         "own data": _tenths(s["accuracy_local"]["mean"]),
+        **{_PROBES[probe]: _reached(_told(run).get(probe, _UNTOLD)) for probe in probed},
         "up a round": size(s["bytes"]["up"]),
         "down a round": size(s["bytes"]["down"]),
         "total": size(s["bytes_total"]),
@@ -158,6 +191,19 @@ def _accuracy(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
     yield Section("Learners at the end", text=text, figure=chart, name=f"{prefix}learners")
 
 
+def _probes(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
+    """What probes told of learners' features, round by round."""
+    rows = [
+        {"method": run.label, "probe": name, "round": row["round"], "accuracy": row[f"accuracy_{probe}"]}
+        for run, (probe, name) in product(runs, _PROBES.items())
+        for row in _thinned(run.metrics.curve(f"accuracy_{probe}"))
+    ]
+    if rows:
+        text = f"What probes tell by learners' features, the mean over learners and seeds.{said}"
+        chart = figures.probes(rows, [run.label for run in runs])
+        yield Section("Probes over rounds", text=text, figure=chart, name=f"{prefix}probes")
+
+
 def _band(runs: Sequence[Run]) -> str:
     several = {len(run.metrics.seeds) > 1 for run in runs}
     seeds, learners = "one standard deviation over seeds", "one standard deviation over learners"
@@ -226,7 +272,7 @@ def _inner(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
     used = {(row["method"], row["term"]) for row in rows if row["value"]}
     rows = [row for row in rows if (row["method"], row["term"]) in used]  # a term that is always 0 says nothing
     if rows:
-        text = f"Before weighting, the mean over learners and seeds.{said}"
+        text = f"Before weighting, the mean over seeds and the learners that have the term.{said}"
         yield Section("Terms of the loss", text=text, figure=figures.losses(rows, names), name=f"{prefix}losses")
     if bound := _curves(runs, "mutual_information"):
         text = (

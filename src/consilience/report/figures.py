@@ -17,6 +17,7 @@ Names = Sequence[str] | None
 
 _DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3], [14, 4], [4, 2], [12, 3, 2, 3, 2, 3], [16, 3, 5, 3], [1, 3])
 _LABELLED = 600  # cells; more have no room for words
+_MARKED = 10  # points of a line that have a shape
 _SHORT = 0.18  # of the longest bar: a piece with no room for its name
 
 
@@ -139,6 +140,75 @@ def heatmap(rows: Sequence[Row], x: str, y: str, value: str, title: str | None =
         color=alt.condition(pale, alt.value("black"), alt.value("white")),
     )
     return alt.layer(cells, words)
+
+
+def probes(rows: Sequence[Row], names: Names = None) -> Chart:
+    """What each probe tells over rounds: a method has its colour and shape, a probe its dashes.
+
+    Rows: `{method, probe, round, accuracy}`.
+    """
+    alt = altair()
+    base, picked = _lines(rows, "round", "method")
+    shown = {
+        "y": alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False)),
+        "opacity": alt.condition(picked, alt.value(1), alt.value(0.1)),
+        "tooltip": [tip("method"), tip("probe"), tip("round", number=True), tip("accuracy", number=True)],
+    }
+    about = {"title": None, "legend": alt.Legend(values=names_of(rows, "method"), symbolSize=70, symbolOpacity=1)}
+    colour = alt.Color("method:N", scale=_known(rows, names), **about)
+    dashed = alt.Scale(domain=names_of(rows, "probe"), range=list(_DASHES))
+    lines = base.mark_line(strokeWidth=2).encode(
+        color=colour,
+        strokeDash=alt.StrokeDash("probe:N", title=None, scale=dashed, legend=alt.Legend(symbolType="stroke")),
+        **shown,
+    )
+    rounds = sorted(names_of(rows, "round"))
+    marked = rounds[:: -(-len(rounds) // _MARKED)]
+    points = base.transform_filter(alt.FieldOneOfPredicate("round", marked)).mark_point(filled=True, size=50)
+    shaped = alt.Shape("method:N", scale=_known(rows, names), **about)
+    return alt.layer(lines.add_params(picked), points.encode(color=colour, shape=shaped, detail="probe:N", **shown))
+
+
+def matrices(rows: Sequence[Row], classes: Sequence[str]) -> Chart:
+    """How alike samples look to several, a square for each and one scale of colours for all.
+
+    Rows: `{whose, row, similar}`, similar a value for each column; classes: of the samples, in order.
+    """
+    alt = altair()
+    values = [value for row in rows for value in row["similar"] if value is not None]
+    names = list(dict.fromkeys(classes))
+    middles = [classes.index(each) + (classes.count(each) - 1) // 2 for each in names]
+    called = json.dumps(list(classes))
+    axis = alt.Axis(
+        values=middles,
+        labelExpr=f"{called}[datum.value]",
+        labelAngle=0,
+        labelOverlap=True,
+        labelLimit=60,
+        ticks=False,
+        domain=False,
+    )
+    scale = alt.Scale(scheme="viridis", domain=[min(values, default=0.0), max(values, default=1.0)])
+    whole = alt.RelativeBandSize(1.15)  # of a cell: else paper shines through between them
+    cells = (
+        alt.Chart(data(rows), width=WIDTH // 3 - 20, height=WIDTH // 3)
+        .transform_flatten(["similar"])
+        .transform_window(column="row_number()", groupby=["whose", "row"])
+        .transform_calculate(column="datum.column - 1", a=f"{called}[datum.row]", b=f"{called}[datum.column]")
+        .mark_rect(aria=False, width=whole, height=whole)  # thousands: none is told in words
+        .encode(
+            x=alt.X("column:O", title=None, axis=axis),
+            y=alt.Y("row:O", title=None, axis=axis),
+            color=alt.Color("similar:Q", title="similarity", scale=scale, legend=alt.Legend(gradientLength=200)),
+            tooltip=[
+                alt.Tooltip("a:N", title="a sample of class"),
+                alt.Tooltip("b:N", title="and one of class"),
+                tip("similar", number=True),
+            ],
+        )
+    )
+    panels = cells.facet(facet=alt.Facet("whose:N", title=None, sort=names_of(rows, "whose")), columns=3)
+    return panels.resolve_axis(x="independent", y="independent")  # else there is one below where no panel is
 
 
 def phases(rows: Sequence[Row]) -> Chart:

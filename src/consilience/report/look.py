@@ -62,6 +62,7 @@ th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--faint); text-align
 th { font-weight: 600; }
 tbody th { overflow-wrap: anywhere; min-width: 9rem; }
 .number { text-align: right; white-space: nowrap; }
+thead .number { white-space: normal; }
 pre { padding: .8rem; overflow-x: auto; background: var(--soft); font-size: .85rem; line-height: 1.35; }
 code { font-family: ui-monospace, monospace; font-size: .9em; }
 details { margin: .4rem 0; }

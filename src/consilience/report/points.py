@@ -113,6 +113,25 @@ def levels(rows: Sequence[Row]) -> Chart:
     return sized.facet(facet=facet, columns=len(panels)).resolve_scale(x="independent")
 
 
+def members(rows: Sequence[Row], by: str = "method") -> Chart:
+    """What each learner reached, in panels, a line for each `by`: circles as large as its data, a stroke at the mean.
+
+    Rows: `{panel, by, learner, accuracy, samples}`.
+    """
+    alt = altair()
+    names, panels = names_of(rows, by), names_of(rows, "panel")
+    base = alt.Chart(data(rows)).encode(y=alt.Y(f"{field(by)}:N", title=None, sort=names))
+    across = {"title": "accuracy of a learner, %", "scale": alt.Scale(zero=False)}
+    circles = base.mark_point(filled=True, opacity=0.65, color=_OTHER).encode(
+        x=alt.X("accuracy:Q", **across),
+        size=alt.Size("samples:Q", title="samples", scale=alt.Scale(range=[12, 400])),
+        tooltip=[tip(by), tip("learner"), tip("samples", number=True), tip("accuracy", number=True)],
+    )
+    means = base.mark_tick(thickness=3, size=28, color=_BEST).encode(x=alt.X("mean(accuracy):Q", **across))
+    layers = alt.layer(circles, means).properties(width=WIDTH // 3 - 50, height=40 * len(names))
+    return layers.facet(facet=alt.Facet("panel:N", title=None, sort=panels), columns=len(panels))
+
+
 def _numbered(
     rows: Sequence[Row], x: str, y: str, name: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Any, Any]:

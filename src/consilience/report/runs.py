@@ -16,6 +16,7 @@ import numpy as np
 
 from consilience.config import Config
 from consilience.errors import CheckpointError, ConsilienceError
+from consilience.methods import build_method
 from consilience.report.metrics import Metrics
 from consilience.report.reproduction import GO_ON, cells_in, is_reproduction
 from consilience.report.tables import label
@@ -36,6 +37,8 @@ class Run:
     metrics: Metrics
     provenance: Mapping[str, Any] | None = None
     config: str = ""
+    labelled: bool = True
+    """Whether classifiers are taught; else its accuracy is the first probe's."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def _read(run: RunFolder, notes: list[str]) -> list[Run]:
     for i, (own, result) in enumerate(zip(configs, results, strict=True)):
         summary = result or _so_far(run, own, metrics[i]) | {"set": changes[i]}
         name = label(summary["method"], summary.get("set") or summary["settings"]).replace(" method.", " ")
-        found.append(Run(name, _task(own), run.path, summary, metrics[i], provenance, text))
+        found.append(Run(name, _task(own), run.path, summary, metrics[i], provenance, text, _labelled(own)))
     _tell_what_is_missing(run, configs[0], found, notes)
     return found
 
@@ -136,6 +139,15 @@ def _task(config: Config | None) -> str:
     words = [config.data, ", ".join(dict.fromkeys(config.models)), f"{config.learners} learners", config.partition]
     shift = [] if config.shift == "none" else [config.shift]
     return ", ".join([*words, *shift, *([f"{config.train} samples"] if config.train else [])])
+
+
+def _labelled(config: Config | None) -> bool:
+    """Whether every role of a run's method learns from labels; where it is not known, yes."""
+    try:
+        roles = build_method(config.method.name, config.method.settings).roles if config else {}
+    except ConsilienceError:
+        return True
+    return all(role.objective.labelled for role in roles.values())
 
 
 def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str]) -> list[Metrics]:
@@ -193,7 +205,8 @@ def _sound(summary: Any) -> bool:
         for kind in summary["kinds"].values():
             numbers += [kind["accuracy"]["mean"], kind["accuracy"]["std_seeds"], kind["accuracy_local"]["mean"]]
             numbers += [kind["bytes"]["up"], kind["bytes"]["down"]]
-        numbers.append(summary["rounds"])
+        numbers += [summary["rounds"], summary.get("public_bytes")]
+        numbers += [probe[key] for probe in summary.get("probes", {}).values() for key in ("mean", "std_seeds")]
         words = [summary["method"], *(kind["model"] for kind in summary["kinds"].values())]
         kept = [summary["settings"], summary.get("set", {})]
         told = all(isinstance(word, str) for word in words) and all(isinstance(each, dict) for each in kept)
@@ -208,33 +221,31 @@ def _sound(summary: Any) -> bool:
 
 def _so_far(run: RunFolder, config: Config | None, metrics: Metrics) -> dict[str, Any]:
     """What a run without a result has come to by its metrics; its time is not known."""
-    last = {name: (metrics.curve(name) or [{name: None, "low": None}])[-1] for name in ("accuracy", "accuracy_local")}
-    several = len(metrics.seeds) > 1
     by_seed = [[value for (at, _), value in metrics.final.items() if at == seed] for seed in metrics.seeds]
     spread = [float(np.std(values)) for values in by_seed if values]
-    off = (
-        last["accuracy"]["accuracy"] - last["accuracy"]["low"]
-        if several and last["accuracy"]["low"] is not None
-        else None
-    )
     rows = {way: metrics.curve(f"bytes.{way}") for way in ("up", "down")}
+    probes = {probe: _reached(metrics, f"accuracy_{probe}") for probe in ("linear", "knn")}
     return {
         "method": config.method.name if config else run.path.name,
         "settings": config.method.settings if config else {},
         "rounds": metrics.rounds,
         "seeds": len(metrics.seeds),
-        "accuracy": {
-            "mean": last["accuracy"]["accuracy"],
-            "std_seeds": off,
-            "std_learners": float(np.mean(spread)) if spread else None,
-        },
-        "accuracy_local": {"mean": last["accuracy_local"]["accuracy_local"]},
+        "accuracy": {**_reached(metrics, "accuracy"), "std_learners": float(np.mean(spread)) if spread else None},
+        "accuracy_local": _reached(metrics, "accuracy_local"),
+        "probes": {probe: found for probe, found in probes.items() if found["mean"] is not None},
         "bytes": {way: float(np.mean([r[f"bytes.{way}"] for r in rows[way]] or [0.0])) for way in rows},
         "bytes_total": metrics.sent().get(metrics.rounds, 0.0),
         "seconds": {},
         "kinds": {},
         "finished": config is not None and metrics.rounds == config.rounds,
     }
+
+
+def _reached(metrics: Metrics, name: str) -> dict[str, float | None]:
+    """A metric when it was last measured, and how far seeds move it."""
+    last = (metrics.curve(name) or [{name: None, "low": None}])[-1]
+    apart = len(metrics.seeds) > 1 and last["low"] is not None
+    return {"mean": last[name], "std_seeds": last[name] - last["low"] if apart else None}
 
 
 def _provenance(run: RunFolder, notes: list[str]) -> Mapping[str, Any] | None:

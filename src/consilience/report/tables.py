@@ -24,7 +24,9 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     )
     table = plain_table(title, CAPTION)
     table.add_column("method", min_width=12)
-    for heading in ("accuracy\n%", "± of\nlearners", "own\ndata", "up a\nround", "down a\nround", "total", "time"):
+    knn = ["kNN"] * any("knn" in s.get("probes", {}) for s in summaries)
+    reached, cost = ("accuracy\n%", "± of\nlearners", "own\ndata"), ("up a\nround", "down a\nround", "total", "time")
+    for heading in (*reached, *knn, *cost):
         table.add_column(heading, justify="right", no_wrap=True)
     best = max((s["accuracy"]["mean"] or 0.0 for s in summaries if s["method"] != "centralized"), default=0.0)
     for s in summaries:
@@ -34,6 +36,7 @@ def comparison(summaries: Sequence[Summary]) -> Table:
             _number(mean) + ("" if spread is None else f" ±{spread:4.1f}"),
             _number(s["accuracy"]["std_learners"]),
             _number(s["accuracy_local"]["mean"]),
+            *(_number(s.get("probes", {}).get("knn", {}).get("mean")) for _ in knn),
             size(s["bytes"]["up"]),
             size(s["bytes"]["down"]),
             size(s["bytes_total"]),

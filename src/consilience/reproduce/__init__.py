@@ -4,12 +4,29 @@ from consilience.reproduce.ablation import ABLATION
 from consilience.reproduce.cells import Cell, Outcome, Reproduction, Scale, Shown, play
 from consilience.reproduce.communication import COMMUNICATION
 from consilience.reproduce.curves import CURVES, MAPS
+from consilience.reproduce.flesd_local import ROBUSTNESS
+from consilience.reproduce.flesd_rounds import COMMUNICATION as COMMUNICATION_OF_FLESD
+from consilience.reproduce.flesd_rounds import CONVERGENCE
+from consilience.reproduce.flesd_table1 import TABLE1 as TABLE1_OF_FLESD
 from consilience.reproduce.grids import ASYNCHRONY, FRONTIER, HETEROGENEITY
 from consilience.reproduce.table1 import TABLE1_OF_THESIS
 
 REPRODUCTIONS: dict[str, Reproduction] = {
     each.name: each
-    for each in (TABLE1_OF_THESIS, ABLATION, CURVES, MAPS, COMMUNICATION, HETEROGENEITY, ASYNCHRONY, FRONTIER)
+    for each in (
+        TABLE1_OF_THESIS,
+        ABLATION,
+        CURVES,
+        MAPS,
+        COMMUNICATION,
+        HETEROGENEITY,
+        ASYNCHRONY,
+        FRONTIER,
+        *TABLE1_OF_FLESD,
+        *ROBUSTNESS,
+        *COMMUNICATION_OF_FLESD,
+        *CONVERGENCE,
+    )
 }
 """Every reproduction by name."""
 

@@ -29,7 +29,7 @@ class Scale:
     data_dir: str | None = None
     only: Sequence[tuple[str, str]] = ()
     """Which cells: those that have these labels, and of a label that is named twice either."""
-    precision: str = "float32"
+    precision: str = "auto"
 
     def settings(self, seeds: int) -> dict[str, Any]:
         """What every cell has in common; seeds: how many it has as published."""

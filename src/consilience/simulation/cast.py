@@ -29,8 +29,9 @@ _RATE = "lr"
 
 @dataclass(frozen=True)
 class Actor:
-    """What a learner is, apart from its data."""
+    """A learner in one of its roles, apart from its data."""
 
+    who: int
     part: str  # the name of its role: who acts together in a round
     role: Role  # under its own terms
     model: Model
@@ -44,7 +45,7 @@ class Actor:
         role = self.role
         trades = [(type(e).__name__, _fixed(e)) for e in role.exchanges]
         trained = type(self.optimiser).__name__, {k: v for k, v in vars(self.optimiser).items() if k != _RATE}
-        terms = role.objective, role.gives, role.listens
+        terms = role.objective, role.data, role.gives, role.listens
         return repr((self.part, self.model, self.batch_size, self.epochs, trained, terms, trades))
 
     def numbers(self) -> Iterator[tuple[str, str, float]]:
@@ -56,9 +57,12 @@ class Actor:
 
 
 def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Actor]:
-    """Every learner, as the configuration and its group have it; of a pooled method the only one."""
+    """Every learner in each of its roles, as the configuration and its group have it; of a pooled method the only one.
+
+    A learner's first role comes before its others.
+    """
     if method.pooled:
-        return [_actor(config, method, "learner", models[0], next(iter(method.roles.values())))]
+        return [_actor(config, method, 0, "learner", models[0], next(iter(method.roles.values())))]
     if len(models) not in (1, config.learners):
         raise ConfigurationError(
             f"{len(models)} models for {config.learners} learners: give one for all, or one for each"
@@ -67,19 +71,22 @@ def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Actor]
     changed = {name: with_settings(method, group.method) for name, group in config.groups.items()}
     actors = []
     for who in range(config.learners):
-        part, model = method.role_of(who), models[who % len(models)]
-        role = method.roles[part]
+        model, roles = models[who % len(models)], method.roles
         if who in members:
             name, group = members[who]
-            role, model = _on_own_terms(changed[name].roles[part], name, group), group.model or model
-        actors.append(_actor(config, method, part, model, role))
+            roles, model = changed[name].roles, group.model or model
+            _refuse_strangers([roles[part] for part in method.roles_of(who)], name, group)
+        for part in method.roles_of(who):
+            role = _on_own_terms(roles[part], members[who][1]) if who in members else roles[part]
+            actors.append(_actor(config, method, who, part, model, role))
     return actors
 
 
-def _actor(config: Config, method: Method, part: str, model: Model, role: Role) -> Actor:
+def _actor(config: Config, method: Method, who: int, part: str, model: Model, role: Role) -> Actor:
     rate = scheduled(config.lr) if role.lr is None else role.lr
     optimiser = build_optimiser(config.optimiser, rate, config.momentum, config.weight_decay)
-    actor = Actor(part, role, model, optimiser, role.batch_size or config.batch_size, role.epochs or config.epochs)
+    epochs = config.epochs if role.epochs is None else role.epochs
+    actor = Actor(who, part, role, model, optimiser, role.batch_size or config.batch_size, epochs)
     usual = settings_of(method.name).values() if method.name in METHODS else ()
     for owner, name, value in actor.numbers():
         if isinstance(value, Schedule) and value.over > config.rounds and value not in usual:
@@ -91,14 +98,19 @@ def _actor(config: Config, method: Method, part: str, model: Model, role: Role) 
     return actor
 
 
-def _on_own_terms(role: Role, name: str, group: GroupConfig) -> Role:
-    """The role as a group plays it."""
-    known = [e.name for e in role.exchanges]
+def _refuse_strangers(roles: Sequence[Role], name: str, group: GroupConfig) -> None:
+    """Refuse terms of a group that name an exchange none of its roles has."""
+    known = [e.name for role in roles for e in role.exchanges]
     for key in ("exchanges", "gives", "listens"):
         named = getattr(group, key)
         for exchange in named if isinstance(named, tuple) else ():
             if exchange not in known:
                 raise UnknownName("exchange", exchange, known, of=f"groups.{name}.{key}")
+
+
+def _on_own_terms(role: Role, group: GroupConfig) -> Role:
+    """The role as a group plays it; how the public set is gone through is not a group's to say."""
+    own = role.data == "own"
     kept = tuple(e for e in role.exchanges if group.exchanges is None or e.name in group.exchanges)
     return replace(
         role,
@@ -106,9 +118,9 @@ def _on_own_terms(role: Role, name: str, group: GroupConfig) -> Role:
         gives=_chosen(group.gives, kept, role.gives),
         listens=_chosen(group.listens, kept, role.listens),
         withheld=(*role.withheld, *group.never_share),
-        epochs=group.epochs or role.epochs,
-        batch_size=group.batch_size or role.batch_size,
-        lr=role.lr if group.lr is None else scheduled(group.lr),
+        epochs=(group.epochs if own else None) or role.epochs,
+        batch_size=(group.batch_size if own else None) or role.batch_size,
+        lr=scheduled(group.lr) if own and group.lr is not None else role.lr,
     )
 
 

@@ -20,7 +20,7 @@ def deal_out(config: Config, method: Method, data: Dataset, seed: int) -> Deal:
     """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
     alone = method.pooled and config.shift == "none"
     learners, how = (1, "iid") if alone else (config.learners, config.partition)
-    return deal(data, learners, partition=how, shift=config.shift, seed=seed)
+    return deal(data, learners, partition=how, shift=config.shift, seed=seed, public=None if alone else config.public)
 
 
 def joined(data: Dataset, deals: Sequence[Deal], learners: int) -> tuple[Dataset, list[list[np.ndarray]]]:
@@ -39,34 +39,47 @@ def joined(data: Dataset, deals: Sequence[Deal], learners: int) -> tuple[Dataset
 
 
 def members_of(
-    rows: list[tuple[int, int]],
+    federations: Sequence[int],
     cast: Sequence[Actor],
     seeds: tuple[int, ...],
     parts: list[list[np.ndarray]],
     data: Dataset,
+    host: int | None,
 ) -> Members:
-    """Rows of a cohort, federation and learner each, with their samples."""
-    samples = [np.sort(parts[f][who]) for f, who in rows]
+    """Rows of a cohort, each of a federation, with their samples: their own, or the host's, the public set."""
+    of = [host if actor.role.data == "public" and host is not None else actor.who for actor in cast]
+    samples = [np.sort(parts[f][who]) for f, who in zip(federations, of, strict=True)]
     stops = np.cumsum([len(s) for s in samples])
-    even = [len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
-    shared = [_shared(data, who, actor.role, mine) for (_, who), actor, mine in zip(rows, cast, samples, strict=True)]
+    # Who contrasts samples with each other, or has the same ones as everybody, keeps its last batch as it is.
+    alike = cast[0].role.data == "public" or cast[0].role.objective.apart
+    even = [alike or len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
+    shared = [_shared(data, actor.who, actor.role, mine, host) for actor, mine in zip(cast, samples, strict=True)]
     marks = np.concatenate(shared)
     return Members(
-        federation=np.array([f for f, _ in rows]),
-        learner=np.array([who for _, who in rows]),
-        seed=np.array([seeds[f] for f, _ in rows]),
+        federation=np.array(federations),
+        learner=np.array([actor.who for actor in cast]),
+        seed=np.array([seeds[f] for f in federations]),
         start=np.concatenate([[0], stops[:-1]]),
         stop=stops,
-        even=np.array([even[f] for f, _ in rows]),
+        even=np.array([even[f] for f in federations]),
         index=np.concatenate(samples),
         shared=None if marks.all() else marks,
     )
 
 
-def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray) -> np.ndarray:
+def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray, host: int | None) -> np.ndarray:
     """Which of a learner's samples may enter what it puts up; refused where something would carry them all the same."""
     marks = np.ones(len(samples), dtype=bool) if data.share is None else data.share[samples]
     withheld = [_class(data, name) for name in role.withheld]
+    if role.data == "public":
+        if who == host:
+            marks = marks & ~np.isin(data.targets[samples], withheld)
+        if not marks.all():
+            raise ConfigurationError(
+                f"{int((~marks).sum())} samples of the public set are marked never to be shared; let somebody else be "
+                f"the host, or set public samples aside that are not"
+            )
+        return marks
     marks = marks & ~np.isin(data.targets[samples], withheld)
     # What does not look at samples in the pass, moves a part by its gradients, or has a state that moves with the
     # batches is made of them all.

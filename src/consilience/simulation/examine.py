@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from consilience.evaluation import accuracy
+from consilience.learner import Learner
 from consilience.simulation.engine import Engine
-from consilience.simulation.jobs import Evaluate, Job
+from consilience.simulation.jobs import Evaluate, Job, Probe
 from consilience.simulation.record import Record
 from consilience.simulation.scene import Scene
 
@@ -18,20 +19,38 @@ _COMPARED = 2**24  # values at a time
 
 
 def examine(scene: Scene, engine: Engine, record: Record) -> None:
-    """Write every learner's accuracy into the record."""
+    """Write every learner's accuracy into the record: what its classifier tells, and what probes do.
+
+    Where no classifier is taught, the accuracy is the first probe's.
+    """
     started = time.perf_counter()
-    for i, cohort in enumerate(engine.cohorts):
-        different, like = _different_models(engine, i)
-        right = _right(engine, i, different)[like]  # (rows, classes)
-        at = cohort.plan.members.federation, cohort.plan.members.learner
-        record["accuracy"][at] = accuracy(right, scene.test_counts)
+    for i in np.unique(scene.homes).tolist():
+        members = engine.cohorts[i].plan.members
+        home = scene.homes[members.federation, members.learner] == i
+        different, like = _different_models(engine, i, np.flatnonzero(home), scene.labelled)
+        at = members.federation[home], members.learner[home]
+        told = _right(engine, i, different)[like] if scene.labelled else None  # (rows, classes)
+        if scene.probes:
+            probed = _probed(engine, i, different, scene.probes)[like]  # (rows, probes, classes)
+            told = probed[:, 0] if told is None else told
+            for k, probe in enumerate(scene.probes):
+                record[f"accuracy_{probe}"][at] = accuracy(probed[:, k], scene.test_counts)
+        if told is None:
+            continue  # nothing tells how good they are
+        record["accuracy"][at] = accuracy(told, scene.test_counts)
         counts = scene.test_counts
-        if scene.own_tests is not None:
-            right, counts = _right(engine, i, np.arange(len(like)), own=True), scene.own_tests.counts()[at[1]]
-        record["accuracy_local"][at] = accuracy(right, counts, scene.shares[at])
+        if scene.own_tests is not None and scene.labelled:
+            told, counts = _right(engine, i, np.flatnonzero(home), own=True), scene.own_tests.counts()[at[1]]
+        record["accuracy_local"][at] = accuracy(told, counts, scene.shares[at])
     elapsed = time.perf_counter() - started
     record["wall.evaluate"] += elapsed
     record["seconds.evaluate"] += elapsed / record["accuracy"].size
+
+
+def _probed(engine: Engine, cohort: int, rows: np.ndarray, probes: tuple[str, ...]) -> np.ndarray:
+    """(rows, probes, classes)."""
+    jobs: list[Job] = [Probe(cohort, some, probes) for some in engine.cut(Probe, cohort, rows)]
+    return np.concatenate([done.right for _, done in engine.run(jobs) if done.right is not None])
 
 
 def _right(engine: Engine, cohort: int, rows: np.ndarray, own: bool = False) -> np.ndarray:
@@ -40,27 +59,37 @@ def _right(engine: Engine, cohort: int, rows: np.ndarray, own: bool = False) -> 
     return np.concatenate(found)
 
 
-def _different_models(engine: Engine, cohort: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to test, and for each row which of them has its model: where weights are shared, one test does for all."""
-    state, members = engine.cohorts[cohort].state, engine.cohorts[cohort].plan.members
-    rows = np.arange(len(members))
-    if not any(e.changes_model for e in engine.learners[cohort].exchanges):
-        return rows, rows
-    _, firsts, of = np.unique(members.federation, return_index=True, return_inverse=True)
-    first = firsts[of]  # of the row's federation
+def _different_models(engine: Engine, cohort: int, rows: np.ndarray, told: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to test, and for each row which of them has its model: where weights are shared, one test does for all.
+
+    told: whether classifiers are tested, too; else models with the same features are the same.
+    """
+    state, learner = engine.cohorts[cohort].state, engine.learners[cohort]
+    if not any(e.changes_model for e in learner.exchanges):
+        return rows, np.arange(len(rows))
+    members = engine.cohorts[cohort].plan.members
+    _, firsts, of = np.unique(members.federation[rows], return_index=True, return_inverse=True)
+    first = rows[firsts[of]]  # of the row's federation
     same = np.ones(len(rows), dtype=bool)
-    for key in ("parameters", "buffers"):
-        same &= _equal_rows(state[key], first)
+    for flat in (state["parameters"] if told else _features(learner, state["parameters"]), state["buffers"]):
+        same &= _equal_rows(flat, rows, first)
     return np.unique(np.where(same, first, rows), return_inverse=True)
 
 
-def _equal_rows(stacked: Tensor, other: np.ndarray) -> np.ndarray:
-    """Whether each row is, bit for bit, the same as another one; a few rows at a time."""
+def _features(learner: Learner, parameters: Tensor) -> Tensor:
+    """Of stacked parameters those that make features, (rows, some): what comes before the classifier and heads."""
+    classifier = {f"classifier.{name}" for name, _ in learner.model.classifier.named_parameters()}
+    others = [
+        n for n in learner.parameters.shapes if n in classifier or n not in dict(learner.model.named_parameters())
+    ]
+    return parameters[:, ~learner.parameters.mask(set(others)).to(parameters.device)]
+
+
+def _equal_rows(stacked: Tensor, rows: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Whether each of these rows is, bit for bit, the same as another one; a few rows at a time."""
     if not stacked.shape[1]:
         return np.ones(len(other), dtype=bool)
     some = max(1, _COMPARED // stacked.shape[1])
-    parts = [
-        (stacked[i : i + some] == stacked[torch.from_numpy(other[i : i + some]).to(stacked.device)]).all(1)
-        for i in range(0, len(other), some)
-    ]
+    mine, theirs = (torch.from_numpy(numbers).to(stacked.device) for numbers in (rows, other))
+    parts = [(stacked[mine[i : i + some]] == stacked[theirs[i : i + some]]).all(1) for i in range(0, len(other), some)]
     return torch.cat(parts).numpy(force=True)

@@ -119,7 +119,7 @@ class RunFolder:
         with storing(self.path / name):
             fresh = self.path / f"{name}.new"
             try:
-                save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, fresh)
+                save_file({k: np.asarray(v, order="C") for k, v in arrays.items()}, fresh)
             except safetensors.SafetensorError as error:  # it hides the OSError of a full disk
                 fresh.unlink(missing_ok=True)
                 raise OSError(None, str(error)) from error

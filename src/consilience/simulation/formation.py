@@ -24,7 +24,7 @@ from consilience.simulation.cohort import Cohort, CohortPlan
 from consilience.simulation.graphs import Graphs
 from consilience.simulation.hands import Data
 from consilience.simulation.layers import Layers
-from consilience.simulation.plan import stacked_batches, widths
+from consilience.simulation.plan import AFTER, BEFORE, stacked_batches, widths
 
 Put = dict[str, tuple[dict[str, Tensor], Tensor]]
 """What learners put up, by exchange: tensors (rows, ...), and weights."""
@@ -49,7 +49,7 @@ class Formation:
         self.longest, work = int(cohort.plan.members.sizes.max()), cohort.plan.work
         self.most = len(widths(self.longest, work.batch_size, work.epochs, even=even, least=work.least))
         self.round, self.at = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
-        self.chosen = torch.zeros((self.most, rows, work.batch_size), dtype=torch.int64, device=device)
+        self.positions = torch.zeros((self.most, rows, work.batch_size), dtype=torch.int64, device=device)
         self.active = torch.zeros((self.most, rows), dtype=torch.bool, device=device)
         self.losses = torch.zeros((rows, learner.told), dtype=torch.float64, device=device)
         self.summed = None if learner.all_trained else torch.zeros_like(self.state["parameters"])
@@ -103,6 +103,9 @@ class Formation:
         if self.plan.work.reset:
             for key in ("step", *(f"optimiser.{s}" for s in self.learner.optimiser.slots)):
                 self.state[key].zero_()
+        if self.learner.opens:
+            self.graphs.run("represent", self._represent)
+            self.graphs.run(("open", self.kind), self._open)
         self.graphs.run("deal", self._deal)
         for width in self.widths:
             self.graphs.run(("step", width, self.ragged, self.kind), partial(self._step, width))
@@ -130,7 +133,7 @@ class Formation:
             work.batch_size,
             work.epochs,
         )
-        self.chosen.copy_(self.index[self.start[:, None] + positions])
+        self.positions.copy_(positions)
         self.active.copy_(torch.arange(self.most, device=self.device)[:, None] < steps)
         self.at.zero_()
         self.losses.zero_()
@@ -141,14 +144,16 @@ class Formation:
         """One step of every learner that has one left."""
         learner, state = self.learner, self.state
         learner.mode(training=True)
-        chosen = self.chosen.index_select(0, self.at)[0, :, :width]  # (rows, width)
+        positions = self.positions.index_select(0, self.at)[0, :, :width]  # (rows, width)
+        chosen = self.index[self.start[:, None] + positions]
         active = self.active.index_select(0, self.at)[0] if self.ragged else None  # (rows,)
         inputs, targets = self.data.inputs[chosen], self.data.targets[chosen]
         draws = {o.name: self._draws(o.name, o.batch_draws, width, self.at) for o in learner.owners if o.batch_draws}
         views, buffers = learner.tensors(state)
         leaves = {name: view.detach().requires_grad_(name not in learner.frozen) for name, view in views.items()}
         buffers = {name: view.clone() for name, view in buffers.items()}  # changed in place, each in one piece
-        loss, terms, seen = self._each(self._losses)(leaves, buffers, inputs, targets, draws)
+        before = self._states() if self.paced and active is not None else {}
+        loss, terms = self._each(self._losses)(leaves, buffers, inputs, targets, draws, positions)
         moving = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
         found = torch.autograd.grad(loss.sum(), list(moving.values()), allow_unused=True, materialize_grads=True)
         with torch.no_grad():
@@ -156,19 +161,36 @@ class Formation:
             gradients |= dict(zip(moving, found, strict=True))
             self._move(learner.parameters.flat(gradients), active)
             self._keep(learner.laid(buffers), active)
-            if self.paced:
-                self._keep_pace(inputs, targets, draws, seen, active)
+            if active is not None:
+                self._keep(before, ~active)
             self.losses += terms if active is None else torch.where(active[:, None], terms, torch.zeros_like(terms))
         self.at += 1
 
-    def _losses(
-        self, row: Row, held: Any, parameters: Row, buffers: Row, inputs: Tensor, targets: Tensor, draws: Row
-    ) -> tuple[Tensor, Tensor, Seen]:
-        """For one learner."""
+    def _losses(self, row: Row, held: Any, parameters: Row, buffers: Row, *batch: Any) -> tuple[Tensor, Tensor]:
+        """For one learner, of a batch's inputs, targets, draws and positions."""
         with self.learner.dressed(row, parameters, buffers):
             received = {name: received_of(parts) for name, parts in held.items()}
-            loss, terms, seen = self.learner.losses(Batch(inputs, targets, draws), row["samples"], received)
-        return loss, terms, seen if self.paced else {}
+            return self.learner.losses(Batch(*batch), row["samples"], received)
+
+    def _states(self) -> Row:
+        """A copy of the exchanges' own states."""
+        return {k: t.clone() for k, t in self.state.items() if k.startswith("state.")}
+
+    @torch.no_grad()
+    def _open(self) -> None:
+        """Exchanges' own states begin, after a look at all samples."""
+        self.learner.mode(training=False)
+        wanted = {e.name: e.sample_draws for e in self.learner.exchanges if e.opens and e.sample_draws}
+        before = torch.full_like(self.at, BEFORE)
+        draws = {name: self._draws(name, k, self.longest, before) for name, k in wanted.items()}
+
+        def one(row: Row, held: Any, seen: Seen, draws: Row) -> Tensor:
+            received = {name: received_of(parts) for name, parts in held.items()}
+            with self.learner.dressed(row, *self.learner.tensors(row)):
+                self.learner.open(seen, row["samples"], draws, received)
+            return row["samples"]  # something must come back
+
+        self._each(one)(self.seen, draws)
 
     def _move(self, gradient: Tensor, active: Tensor | None) -> None:
         """One optimiser for all rows, each with its own count of steps and, where it varies, its own settings."""
@@ -192,19 +214,6 @@ class Formation:
             old = self.state[key]
             stays = None if active is None else active.reshape(-1, *(1,) * (old.ndim - 1))
             old.copy_(value if stays is None else torch.where(stays, value, old))
-
-    def _keep_pace(self, inputs: Tensor, targets: Tensor, draws: Row, seen: Seen, active: Tensor | None) -> None:
-        """Let exchanges' own states move with the step just made."""
-        before = {k: t.clone() for k, t in self.state.items() if k.startswith("state.")}
-
-        def pace(row: Row, held: Any, inputs: Tensor, targets: Tensor, draws: Row, seen: Seen) -> Tensor:
-            with self.learner.dressed(row, *self.learner.tensors(row)):
-                self.learner.keep_pace(Batch(inputs, targets, draws), row["samples"], seen)
-            return row["samples"]  # something must come back
-
-        self._each(pace)(inputs, targets, draws, seen)
-        if active is not None:
-            self._keep(before, ~active)
 
     # -- after training ------------------------------------------------------------------------------------------------
 
@@ -247,7 +256,7 @@ class Formation:
     def _contribute(self, names: tuple[str, ...]) -> None:
         self.learner.mode(training=False)
         wanted = {e.name: e.sample_draws for e in self.learner.exchanges if e.name in names and e.sample_draws}
-        last = torch.full_like(self.at, -1)
+        last = torch.full_like(self.at, AFTER)
         draws = {name: self._draws(name, k, self.longest, last) for name, k in wanted.items()}
         looking = self.learner.looks(names)
         put = self._each(partial(self._put_up, names))(self.seen if looking else {}, draws)

@@ -16,13 +16,14 @@ from torch import Tensor
 from consilience.data import Dataset
 from consilience.data.deal import OwnTests
 from consilience.exchanges.base import Contribution, Exchange, Received
-from consilience.learner import Batch, Learner
+from consilience.learner import Batch, Learner, Seen
 from consilience.objectives import Objective
 from consilience.randomness import seed_of, uniform
 from consilience.simulation.clock import Clock
 from consilience.simulation.cohort import Cohort
-from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
-from consilience.simulation.plan import batches
+from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Probe, Receive, Work
+from consilience.simulation.plan import AFTER, BEFORE, batches
+from consilience.simulation.probing import probed
 
 
 @dataclass
@@ -70,6 +71,8 @@ class Hands:
                 return self._receive(job)
             case Evaluate():
                 return self._evaluate(job)
+            case Probe():
+                return self._probe(job)
             case Learn():
                 return self._learn(job)
 
@@ -106,6 +109,8 @@ class Hands:
             if cohort.plan.work.reset:
                 learner.forget_optimiser()
             size = int(cohort.plan.members.sizes[number])
+            if learner.opens:
+                self._open(job, number, held)
             with self._drawing(cohort, number, job.round):
                 losses = learner.train(self._batches(cohort, learner, number, job.round), size, held)
         clock.lap("train")
@@ -153,7 +158,8 @@ class Hands:
                 for o in learner.owners
                 if o.batch_draws
             }
-            yield Batch(self.data.inputs[chosen], self.data.targets[chosen], draws)
+            at = torch.from_numpy(positions).to(self.data.inputs.device)
+            yield Batch(self.data.inputs[chosen], self.data.targets[chosen], draws, at)
 
     def _draws(self, owner: Exchange | Objective, wanted: int, rows: int, *where: int) -> Tensor:
         drawn = uniform(f"draws {owner.name}", *where, np.arange(wanted)[:, None], np.arange(rows)[None, :])
@@ -163,21 +169,31 @@ class Hands:
         """Write what a row puts up into the job's slot; say so if it is no number."""
         cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
         members, number = cohort.plan.members, int(job.rows[i])
-        where = int(members.seed[number]), job.round, int(members.learner[number]), -1
-        positions = cohort.samples(number)
+        where = int(members.seed[number]), job.round, int(members.learner[number]), AFTER
+        size = int(members.sizes[number])
         active = [e for e in learner.exchanges if e.name in received]
-        draws = {e.name: self._draws(e, e.sample_draws, len(positions), *where) for e in active if e.sample_draws}
-        if learner.looks(received):
-            samples = torch.from_numpy(positions).to(self.data.inputs.device)
-            valid = cohort.shared(number)
-            marks = None if valid is None else torch.from_numpy(valid).to(samples.device, learner.dtype)
-            seen = learner.represent(self.data.inputs[samples], self.data.targets[samples], marks)
-        else:
-            seen = learner.nothing()
+        draws = {e.name: self._draws(e, e.sample_draws, size, *where) for e in active if e.sample_draws}
+        seen = self._seen(cohort, learner, number) if learner.looks(received) else learner.nothing()
         clock.lap("represent")
-        put = learner.contribute(seen, learner.count(len(positions)), draws, received)
+        put = learner.contribute(seen, learner.count(size), draws, received)
         bad = [name for name, contribution in put.items() if not self._write(job, i, name, contribution)]
         return f"exchange {bad[0]!r} would put up what is no number" if bad else ""
+
+    def _seen(self, cohort: Cohort, learner: Learner, number: int) -> Seen:
+        """One pass over a row's samples."""
+        samples = torch.from_numpy(cohort.samples(number)).to(self.data.inputs.device)
+        valid = cohort.shared(number)
+        marks = None if valid is None else torch.from_numpy(valid).to(samples.device, learner.dtype)
+        return learner.represent(self.data.inputs[samples], self.data.targets[samples], marks)
+
+    def _open(self, job: Work, number: int, held: Mapping[str, Received]) -> None:
+        """Exchanges look at all samples before the row trains."""
+        cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
+        members, size = cohort.plan.members, int(cohort.plan.members.sizes[number])
+        where = int(members.seed[number]), job.round, int(members.learner[number]), BEFORE
+        opening = [e for e in learner.exchanges if e.opens and e.sample_draws]
+        draws = {e.name: self._draws(e, e.sample_draws, size, *where) for e in opening}
+        learner.open(self._seen(cohort, learner, number), learner.count(size), draws, held)
 
     def _write(self, job: Work, i: int, name: str, put: Contribution) -> bool:
         """Into the slot; False where the sum of a tensor is not finite, which it is not if a value is not."""
@@ -194,6 +210,10 @@ class Hands:
             learner.receive({name: self.answers[int(a[i])] for name, a in job.news.items() if a[i] >= 0})
         return Done()
 
+    def _probe(self, job: Probe) -> Done:
+        cohort = self.cohorts[job.cohort]
+        return probe_rows(self.learners[job.cohort], cohort, cohort.state, self.data, job)
+
     def _evaluate(self, job: Evaluate) -> Done:
         learner, cohort, right, clock = (
             self.learners[job.cohort],
@@ -207,3 +227,14 @@ class Hands:
             right.append(learner.evaluate(*self.data.tests(who)).numpy(force=True))
         clock.lap("evaluate")
         return Done(right=np.stack(right), seconds=clock.each(len(job.rows)))
+
+
+def probe_rows(learner: Learner, cohort: Cohort, state: Mapping[str, Tensor], data: Data, job: Probe) -> Done:
+    """Probe one row after the other: training a classifier keeps a device busy."""
+    clock, right = Clock(data.inputs.device), []
+    for number in job.rows:
+        learner.wear({key: tensor[int(number)].to(data.inputs.device) for key, tensor in state.items()})
+        seed = int(cohort.plan.members.seed[number])
+        right.append(probed(learner, data.inputs, data.targets, data.test_inputs, data.test_targets, job.probes, seed))
+    clock.lap("evaluate")
+    return Done(right=np.stack(right), seconds=clock.each(len(job.rows)))

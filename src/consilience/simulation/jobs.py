@@ -51,6 +51,15 @@ class Evaluate:
 
 
 @dataclass(frozen=True, eq=False)
+class Probe:
+    """Test what some rows of a cohort make of samples, by classifiers trained on it."""
+
+    cohort: int
+    rows: np.ndarray
+    probes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Learn:
     """Hear new answers, by the number of the first reader's, and forget those nobody has any more."""
 
@@ -58,7 +67,7 @@ class Learn:
     forget: tuple[int, ...] = ()
 
 
-Job = Work | Receive | Evaluate | Learn
+Job = Work | Receive | Evaluate | Probe | Learn
 
 
 @dataclass
@@ -66,6 +75,6 @@ class Done:
     """What came of a job, one entry a row."""
 
     losses: np.ndarray | None = None  # (rows, terms and the share of samples told right)
-    right: np.ndarray | None = None  # (rows, classes) test samples told right
+    right: np.ndarray | None = None  # (rows, classes) test samples told right; (rows, probes, classes) by probes
     nonsense: Mapping[int, str] = field(default_factory=dict)  # which entry is no number where one should be, and how
     seconds: dict[str, np.ndarray] = field(default_factory=dict)

@@ -13,6 +13,8 @@ from torch import Tensor
 from consilience.randomness import uniform
 
 Indices = NDArray[np.int64]
+BEFORE, AFTER = -2, -1
+"""In the place of a step's number, where something is drawn before local training or after it."""
 
 
 def batches(
@@ -89,11 +91,20 @@ class Presence:
         return self.participates & self.online
 
 
-def presences(seeds: Sequence[int], round_: int, learners: int, participation: float, offline: float) -> Presence:
-    """Draw a round's presence in every federation: a fixed number of participants, and each offline by chance."""
+def presences(
+    seeds: Sequence[int], round_: int, learners: int, participation: float, offline: float, host: int | None = None
+) -> Presence:
+    """Draw a round's presence in every federation: a fixed number of participants, and each offline by chance.
+
+    host: one who takes part in every round, beside those who are drawn among the others.
+    """
     seed, who = np.array(seeds)[:, None], np.arange(learners)
+    chance = uniform("participation", seed, round_, who)
     chosen = max(1, round(participation * learners))
-    order = uniform("participation", seed, round_, who).argsort(axis=1, kind="stable")
+    if host is not None:
+        chance[:, host] = -1.0  # before everybody
+        chosen = 1 + max(1, round(participation * (learners - 1)))
+    order = chance.argsort(axis=1, kind="stable")
     participates = np.zeros((len(seeds), learners), dtype=bool)
     np.put_along_axis(participates, order[:, :chosen], True, axis=1)
     return Presence(participates, uniform("offline", seed, round_, who) >= offline)

@@ -79,8 +79,10 @@ class Result:
             "accuracy": _spread(self.accuracy),
             "accuracy_local": _spread(history.last("accuracy_local")),
             "accuracy_before": before if before["mean"] is not None else None,
+            "probes": {probe: _spread(values) for probe in ("linear", "knn") if (values := self._probe(probe)).size},
             "bytes": {way: float(total.mean() / rounds) for way, total in self._moved().items()},
             "message_bytes": self.message_bytes,
+            "public_bytes": float(history.records[0]["bytes.public"].sum() / len(history.seeds)),
             "bytes_total": float(sum(total.sum() for total in moved.values()) / len(history.seeds)),
             "seconds": {"total": sum(history.seconds.values()), **history.seconds},
             "peak_memory_mb": self.peak_memory_mb,
@@ -90,6 +92,11 @@ class Result:
             "finished": self.finished,
             "run": str(self.folder) if self.folder else None,
         }
+
+    def _probe(self, probe: str) -> np.ndarray:
+        """What a probe told after the last round tested, (seeds, learners); nothing where there was none."""
+        key = f"accuracy_{probe}"
+        return self.history.last(key) if key in self.history.records[0] else np.zeros(0)
 
     def _kinds(self) -> dict[str, Any]:
         """What learners of each kind came to, where they are not all alike."""
@@ -130,11 +137,12 @@ def best_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
 def _spread(values: np.ndarray) -> dict[str, Any]:
     """Mean over seeds and learners, and how far each moves it; values are (seeds, learners)."""
     if np.isnan(values).all():
-        return {"mean": None, "std_seeds": None, "std_learners": None, "by_seed": []}
+        return {"mean": None, "std_seeds": None, "std_learners": None, "worst": None, "by_seed": []}
     by_seed = np.nanmean(values, axis=1)
     return {
         "mean": float(by_seed.mean()),
         "std_seeds": float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None,
         "std_learners": float(np.nanstd(values, axis=1).mean()),
+        "worst": float(np.nanmin(values, axis=1).mean()),
         "by_seed": [float(x) for x in by_seed],
     }

@@ -24,6 +24,7 @@ _MOVES = 5  # vectors of a learner's parameters that are there while an optimise
 _COPIES = 4  # of what is exchanged: put up, on its way into the channel, held, and on its way to the learner
 _PASS = 0.15  # of what is free, for samples seen at once when nothing is trained
 _FULL = 2**29  # bytes that a pass works on at once, to keep a device busy
+_ALONE = 2**30  # bytes that a forward pass keeps, from which on a learner keeps a device busy by itself
 _UNKNOWN = 2**33  # bytes of main memory, where the system does not tell
 _VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
 
@@ -94,10 +95,16 @@ class Needs:
         self.step = int(_STEP * kept) + _MOVES * learner.gradient.nbytes + _exchanged(learner)
         seen = learner.task.width + math.prod(learner.task.inputs)  # of each sample, in the pass that exchanges share
         self.passed = int(plan.members.sizes.max()) * 2 * seen * learner.dtype.itemsize if learner.channels else 0
-        self.largest = largest
+        self.largest, self.busy = largest, kept >= _ALONE and learner.device.type == "cuda"
 
     def fit(self, budget: float, rows: int) -> int:
-        """How many rows fit into so many bytes, of `rows`; groups of nearly one size."""
+        """How many rows fit into so many bytes, of `rows`; groups of nearly one size.
+
+        Where one keeps the device busy they go one after the other: a convolution of one model is faster than one in
+        groups, and nobody waits for who has more samples.
+        """
+        if self.busy:
+            return 1
         most = max(1, min(int(budget // (self.state + self.step + self.passed)), _VALUES // max(self.largest, 1)))
         groups = -(-rows // most)
         return -(-rows // groups)
@@ -122,7 +129,7 @@ def _kept(learner: Learner, batch: int) -> tuple[int, int]:
     inputs = torch.zeros((batch, *learner.task.inputs), dtype=learner.dtype, device=learner.device)
     draws = torch.zeros((objective.batch_draws, batch), dtype=torch.float64, device=learner.device)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-        learner.forward(objective.prepare(inputs, draws))
+        learner.forward(objective.prepare(learner.task, inputs, draws))
     return sum(size for size, _ in seen.values()), max((n for _, n in seen.values()), default=1)
 
 

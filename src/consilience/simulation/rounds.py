@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from itertools import product
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from consilience.simulation.federation import Federation
 from consilience.simulation.jobs import Done, Job, Learn, Receive, Work
 from consilience.simulation.plan import Presence, presences
 from consilience.simulation.record import Record, blank, share_out, terms_of
-from consilience.simulation.scene import Scene
+from consilience.simulation.scene import Scene, cohorts_in
 from consilience.traffic import Traffic
 
 At = tuple[np.ndarray, np.ndarray]
@@ -47,18 +46,22 @@ class Rounds:
         self.diverged: dict[int, str] = {}
         """Federations of a sweep in which something is no number any more, and since when; the others go on."""
         self.took_part = np.ones((scene.federations, scene.learners), dtype=bool)  # in the last round
+        self.lies = scene.homes.copy()  # (federations, learners) the cohort where a learner's model is the newest
 
     # -- before the first round ----------------------------------------------------------------------------------------
 
     def begin(self) -> Record:
         """Give learners their first weights, open the channels, and let eager exchanges put up what is untrained."""
         commons = self._first_weights()
-        channels = merged([learner.channels for learner in self.learners])
         for f, seed in enumerate(self.scene.seeds):
+            channels = merged([self.learners[i].channels for i in cohorts_in(self.scene.rows, f)])
             self.federations.append(Federation(seed, channels, self.scene.learners, commons[f], self.engine.like))
         record, everybody = self._blank(), np.ones((self.scene.federations, self.scene.learners), dtype=bool)
+        record["bytes.public"] += self.scene.public_bytes
+        record["bytes.down"] += self.scene.public_bytes
         # Before anything was put: zeros with count 0, or the common values at the start.
-        news, fresh = self._answers(tuple(channels), everybody, self.trades)
+        names = tuple(dict.fromkeys(name for learner in self.learners for name in learner.channels))
+        news, fresh = self._answers(names, everybody, self.trades)
         self.answers.hold(fresh)
         self.engine.learn(Learn(news))
         for role in self.scene.roles:
@@ -102,10 +105,13 @@ class Rounds:
         self.round += 1
         self._follow_schedules()
         record, scene = self._blank(), self.scene
-        present = presences(scene.seeds, self.round, scene.learners, scene.participation, scene.offline)
+        host = scene.method.host
+        present = presences(scene.seeds, self.round, scene.learners, scene.participation, scene.offline, host)
         self._catch_up(present, record)
         for role in scene.roles:
             self._act(role, present, record, train=True, evaluate=evaluate)
+        for i in np.unique(scene.homes):  # between rounds every model lies at home
+            self._bring(int(i), scene.rows[i][scene.homes == i])
         if evaluate:
             examine(scene, self.engine, record)
         record["participated"][:] = self.took_part = present.participates
@@ -125,6 +131,8 @@ class Rounds:
         if not train and not names:
             return
         self._expect(present, putting, names)
+        for i in (i for i, cohort in enumerate(self.engine.cohorts) if cohort.plan.role == role):
+            self._bring(i, np.flatnonzero(present.participates[self._at(i)]))
         for job, done in self.engine.run(self._jobs(role, present, putting, train, evaluate)):
             assert isinstance(job, Work)
             self._note(job, done, record, spent)
@@ -153,8 +161,23 @@ class Rounds:
 
     def _cohorts_with(self, name: str, named: Sequence[Collection[str]]) -> np.ndarray:
         """(federations, learners): whose cohort is among those that name it."""
-        found: np.ndarray = np.array([name in names for names in named])[self.scene.cohort_of]
+        cohorts = [i for i, names in enumerate(named) if name in names]
+        found: np.ndarray = np.any(self.scene.rows[cohorts] >= 0, axis=0)
         return found
+
+    def _bring(self, cohort: int, rows: np.ndarray) -> None:
+        """Learners who play several roles take their model along: the newest is copied into these rows."""
+        federations, members = self._at(cohort)
+        lies = self.lies[federations[rows], members[rows]]
+        mine = _by_name(self.learners[cohort], self.engine.cohorts[cohort].state)
+        for other in np.unique(lies[lies != cohort]):
+            moved = rows[lies == other]
+            at = federations[moved], members[moved]
+            theirs = _by_name(self.learners[other], self.engine.cohorts[other].state)
+            into, out_of = torch.from_numpy(moved), torch.from_numpy(self.scene.rows[other][at])
+            for name in mine.keys() & theirs.keys():
+                mine[name][into] = theirs[name][out_of]
+            self.lies[at] = cohort
 
     def _jobs(
         self, role: str, present: Presence, putting: Sequence[tuple[str, ...]], train: bool, evaluate: bool
@@ -163,10 +186,11 @@ class Rounds:
         for i, cohort in enumerate(self.engine.cohorts):
             if cohort.plan.role != role or not (train or putting[i]):
                 continue
-            at, before_merge = self._at(i), evaluate and bool(self._changing(i))
+            at, before_merge = self._at(i), evaluate and self.scene.labelled and bool(self._changing(i))
+            works = train and cohort.plan.work.epochs > 0
             for rows in self.engine.cut(Work, i, np.flatnonzero(present.participates[at])):
                 up, held = present.online[at][rows], self.answers.of(i, rows)
-                jobs.append(Work(i, rows, self.round, held, putting[i], up, train, before_merge))
+                jobs.append(Work(i, rows, self.round, held, putting[i], up, works, before_merge))
         return jobs
 
     def _changing(self, cohort: int) -> list[str]:
@@ -266,16 +290,21 @@ class Rounds:
         news: dict[int, Answer] = {}
         fresh = self.answers.nothing_new()
         for name in names:
-            listens, draws = self._cohorts_with(name, hears) & readers, self._draws(name)
-            for f, draw in product(range(len(self.federations)), np.unique(draws)):
-                listening = np.flatnonzero(listens[f] & (draws[self.scene.cohort_of[f]] == draw))
-                if not listening.size:
-                    continue
-                batch, which = self.federations[f].answers(name, listening, self.round, catching_up, draw=int(draw))
-                numbers = self.answers.keep(batch) + which
-                news[int(numbers.min())] = batch
-                for i in np.unique(cohorts := self.scene.cohort_of[f, listening]):
-                    fresh[i][name][self.scene.row_of[f, listening[cohorts == i]]] = numbers[cohorts == i]
+            listeners = [i for i, heard in enumerate(hears) if name in heard]
+            draws = self._draws(name)
+            for draw in np.unique(draws[listeners]):
+                cohorts = [i for i in listeners if draws[i] == draw]
+                listens = (self.scene.rows[cohorts] >= 0).any(axis=0) & readers
+                for f, federation in enumerate(self.federations):
+                    listening = np.flatnonzero(listens[f])
+                    if not listening.size:
+                        continue
+                    batch, which = federation.answers(name, listening, self.round, catching_up, draw=int(draw))
+                    numbers = self.answers.keep(batch) + which
+                    news[int(numbers.min())] = batch
+                    for i in cohorts:
+                        rows = self.scene.rows[i][f, listening]
+                        fresh[i][name][rows[rows >= 0]] = numbers[rows >= 0]
         return news, fresh
 
     def _draws(self, name: str) -> np.ndarray:
@@ -316,6 +345,7 @@ class Rounds:
             if not news:
                 continue
             changed = np.flatnonzero(np.any([numbers >= 0 for numbers in news.values()], axis=0))
+            self._bring(i, changed)
             for rows in self.engine.cut(Receive, i, changed):
                 jobs.append(Receive(i, rows, {name: numbers[rows] for name, numbers in news.items()}))
         for _ in self.engine.run(jobs):
@@ -324,7 +354,7 @@ class Rounds:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def _blank(self) -> Record:
-        return blank(self.scene.federations, self.scene.learners, self.learners)
+        return blank(self.scene.federations, self.scene.learners, self.learners, self.scene.probes)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, object]]:
         """Everything the next round depends on: arrays, and a few numbers."""
@@ -363,6 +393,12 @@ class Rounds:
         assert isinstance(diverged, dict)
         self.diverged = {int(f): str(what) for f, what in diverged.items()}
         self.round, self.answers.next = int(str(numbers["round"])), int(str(numbers["next"]))
+
+
+def _by_name(learner: Learner, state: Row) -> dict[str, Tensor]:
+    """The model's tensors in a cohort's state, (rows, ...) each, as views."""
+    parameters, buffers = learner.tensors(state)
+    return {**parameters, **buffers}
 
 
 def _as_numpy(arrays: Mapping[str, object]) -> dict[str, np.ndarray]:

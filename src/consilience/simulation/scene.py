@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,9 +25,11 @@ from consilience.randomness import seed_of
 from consilience.simulation.cast import Actor, Model
 from consilience.simulation.cohort import CohortPlan, LocalWork, Members
 from consilience.simulation.dealing import deal_out, joined, members_of
+from consilience.simulation.probing import PROBES
 from consilience.simulation.variants import Variants, variants_of
+from consilience.task import Public
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bf16": torch.float32, "auto": torch.float32}
 
 
 @dataclass(frozen=True)
@@ -39,13 +43,16 @@ class Scene:
     participation: float
     offline: float
     plans: tuple[CohortPlan, ...]
-    cohort_of: np.ndarray  # (federations, learners) where a learner's state lies: its cohort
-    row_of: np.ndarray  # (federations, learners) and its row there
+    rows: np.ndarray  # (cohorts, federations, learners) a learner's row in each cohort, -1 where it has none
+    homes: (
+        np.ndarray
+    )  # (federations, learners) the cohort of a learner's first role, where its model lies between rounds
     counts: np.ndarray  # (federations, learners, classes) of a learner's samples
     test_counts: np.ndarray  # (classes,)
     data: Dataset  # as learners have it
     own_tests: OwnTests | None  # test samples as learners have theirs; None where they are like everybody's
     deals: tuple[Deal, ...]  # how it was dealt out, one a seed
+    probes: tuple[str, ...]  # by which representations are tested
 
     @property
     def federations(self) -> int:
@@ -56,6 +63,25 @@ class Scene:
     def roles(self) -> tuple[str, ...]:
         """Roles in the order they act."""
         return tuple(self.method.roles)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether what the learners' classifiers tell means anything."""
+        return _labelled(self.method)
+
+    @property
+    def public_bytes(self) -> np.ndarray:
+        """What each learner hears of the public set before the first round, (federations, learners): a byte a value.
+
+        Its samples are images, whose pixels are bytes, or a table, at four bytes a number.
+        """
+        heard = np.zeros((self.federations, self.learners))
+        host = self.method.host
+        if host is not None:
+            each = math.prod(self.data.shape) * (1 if len(self.data.shape) == 3 else 4)
+            heard += each * self.counts[:, host].sum(-1)[:, None]
+            heard[:, host] = 0
+        return heard
 
     @cached_property
     def shares(self) -> np.ndarray:
@@ -80,22 +106,26 @@ class Scene:
 def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Model]) -> Scene:
     """Deal out the data, give everybody a role and a model, and refuse what cannot work together."""
     variants = variants_of(config, method, models)
-    learners = len(variants.cast[0])
+    learners = variants.learners
     _check_roles(method, learners)
     once = range(config.seed, config.seed + config.seeds)
     deals = [deal_out(config, method, data, seed) for seed in once]
     dealt, parts = joined(data, deals, learners)
     seeds = tuple(once) * variants.count
     kinds: dict[str, list[int]] = {}
-    for who, actor in enumerate(variants.cast[0]):
-        kinds.setdefault(actor.kind, []).append(who)
-    made = [_plan(config, variants, dealt, who, seeds, parts * variants.count) for who in kinds.values()]
+    for place, actor in enumerate(variants.cast[0]):
+        kinds.setdefault(actor.kind, []).append(place)
+    stage = _Stage(config, method, variants, dealt, seeds, parts * variants.count)
+    made = [stage.plan(places, some) for places in kinds.values() for some in stage.alike(places)]
     plans = tuple(plan for plan, _ in made)
-    cohort_of, row_of = np.zeros((2, len(seeds), learners), dtype=np.int64)
+    rows, homes = np.full((len(plans), len(seeds), learners), -1), np.zeros((len(seeds), learners), dtype=np.int64)
+    first = np.array([method.role_of(who) for who in range(learners)])
     for i, plan in enumerate(plans):
         at = plan.members.federation, plan.members.learner
-        cohort_of[at], row_of[at] = i, np.arange(len(plan.members))
-    check_channels([learner for _, learner in made], [plan.members.learner[0] for plan in plans])
+        rows[i][at] = np.arange(len(plan.members))
+        homes[(rows[i] >= 0) & (method.pooled | (first == plan.role))] = i
+    for together in dict.fromkeys(cohorts_in(rows, f) for f in range(len(seeds))):
+        check_channels([made[i][1] for i in together], [plans[i].members.learner[0] for i in together])
     return Scene(
         method,
         variants,
@@ -104,14 +134,20 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         config.participation,
         config.offline,
         plans,
-        cohort_of,
-        row_of,
+        rows,
+        homes,
         np.stack([class_table(dealt.targets, p, data.classes) for p in parts] * variants.count),
         np.bincount(data.test_targets, minlength=data.classes),
         dealt,
         own_tests(data, learners, shift=config.shift),
         tuple(deals),
+        PROBES["none" if _labelled(method) else "both"] if config.probe == "auto" else PROBES[config.probe],
     )
+
+
+def _labelled(method: Method) -> bool:
+    """Whether every learner's model has a classifier that is taught: else what it tells means nothing."""
+    return all(role.objective.labelled for role in method.roles.values())
 
 
 def _check_roles(method: Method, learners: int) -> None:
@@ -121,52 +157,86 @@ def _check_roles(method: Method, learners: int) -> None:
         raise ConfigurationError(
             f"method {method.name!r} gives learner {strangers[0]} a role; there are learners 0 to {learners - 1}"
         )
-    idle = set(method.roles) - {method.role_of(who) for who in range(learners)}
+    if method.host is not None and not 0 <= method.host < learners:
+        raise ConfigurationError(
+            f"method {method.name!r} takes the samples of learner {method.host} for its public set; there are "
+            f"learners 0 to {learners - 1}"
+        )
+    idle = set(method.roles) - {role for who in range(learners) for role in method.roles_of(who)}
     if idle:
         raise ConfigurationError(f"method {method.name!r}: nobody of {learners} learners has the role {min(idle)!r}")
 
 
-def _plan(
-    config: Config,
-    variants: Variants,
-    data: Dataset,
-    learners: list[int],
-    seeds: tuple[int, ...],
-    parts: list[list[np.ndarray]],
-) -> tuple[CohortPlan, Learner]:
-    """Learners of one kind, in every federation."""
-    actor = variants.cast[0][learners[0]]
-    model = actor.model
-    name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
-    rows = [(f, who) for f in range(len(seeds)) for who in learners]
-    cast = [variants.cast[f * variants.count // len(seeds)][who] for f, who in rows]
-    settings = _own(cast)
-    blueprint = Blueprint(
-        build=recipe(model, data.shape, data.classes, config.width) if isinstance(model, str) else model,
-        role=actor.role,
-        optimiser=actor.optimiser,
-        shape=data.shape,
-        model=name,
-        dtype=DTYPES[config.precision],
-        device=config.device,
-        half=config.precision == "bf16",
-        varied=_by_owner(settings),
-    )
-    members, learner = members_of(rows, cast, seeds, parts, data), Learner(blueprint)
-    if config.width not in (None, learner.task.width):
-        raise ConfigurationError(
-            f"width is {config.width}, and model {name!r} has features of width {learner.task.width}; build it so, or "
-            f"leave width out"
+@dataclass(frozen=True)
+class _Stage:
+    """What cohorts are planned from: one a kind of learner, with its rows in every federation."""
+
+    config: Config
+    method: Method
+    variants: Variants
+    data: Dataset
+    seeds: tuple[int, ...]
+    parts: list[list[np.ndarray]]
+
+    def alike(self, places: list[int]) -> list[list[int]]:
+        """Federations in which learners of one kind have tensors of one shape: whose public sets are equally large."""
+        by_size: dict[int, list[int]] = {}
+        public = self.variants.cast[0][places[0]].role.data == "public"
+        for f in range(len(self.seeds)):
+            by_size.setdefault(len(self._public_samples(f)) if public else 0, []).append(f)
+        return list(by_size.values())
+
+    def plan(self, places: list[int], federations: list[int]) -> tuple[CohortPlan, Learner]:
+        """Learners of one kind, by their places in the cast, in these federations."""
+        config, data, count = self.config, self.data, len(self.seeds)
+        actor = self.variants.cast[0][places[0]]
+        model = actor.model
+        name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
+        rows = [(f, place) for f in federations for place in places]
+        cast = [self.variants.cast[f * self.variants.count // count][place] for f, place in rows]
+        settings = _own(cast)
+        blueprint = Blueprint(
+            build=recipe(model, data.shape, data.classes, config.width) if isinstance(model, str) else model,
+            role=actor.role,
+            optimiser=actor.optimiser,
+            shape=data.shape,
+            model=name,
+            dtype=DTYPES[config.precision],
+            device=config.device,
+            half=_half(config, self.method),
+            varied=_by_owner(settings),
+            scaling=(data.mean, data.std),
+            public=self._public(federations) if actor.role.data == "public" else None,
         )
-    least = _least_batch(learner, members, data.classes)
-    if actor.batch_size < least:
-        raise ConfigurationError(
-            f"batch_size is {actor.batch_size}, and BatchNorm in model {name!r} needs at least {least} samples in a "
-            f"batch; take larger batches or a model without BatchNorm"
-        )
-    work = LocalWork(actor.batch_size, actor.epochs, least, config.optimiser_state == "reset")
-    named = {f"setting.{owner}.{setting}": values for (owner, setting), values in settings.items()}
-    return CohortPlan(actor.part, blueprint, members, work, learner.parameters.size, named), learner
+        members = members_of([f for f, _ in rows], cast, self.seeds, self.parts, data, self.method.host)
+        learner = Learner(blueprint)
+        if config.width not in (None, learner.task.width):
+            raise ConfigurationError(
+                f"width is {config.width}, and model {name!r} has features of width {learner.task.width}; build it so, "
+                f"or leave width out"
+            )
+        least = _least_batch(learner, members, actor, data.classes)
+        fresh = config.optimiser_state == "reset" or actor.role.data == "public"
+        work = LocalWork(actor.batch_size, actor.epochs, least, fresh)
+        named = {f"setting.{owner}.{setting}": values for (owner, setting), values in settings.items()}
+        return CohortPlan(actor.part, blueprint, members, work, learner.parameters.size, named), learner
+
+    def _public(self, federations: list[int]) -> Public:
+        """The public sets of federations that have equally many samples in it."""
+        chosen, mark = [self._public_samples(f) for f in federations], hashlib.sha256()
+        for samples in chosen:
+            mark.update(self.data.inputs[samples].tobytes())
+        return Public(len(chosen[0]), mark.hexdigest())
+
+    def _public_samples(self, federation: int) -> np.ndarray:
+        assert self.method.host is not None
+        return np.sort(self.parts[federation][self.method.host])
+
+
+def _half(config: Config, method: Method) -> bool:
+    """Whether models run in bfloat16: as asked for, or on a GPU where learners learn without labels."""
+    gpu = torch.device(config.device).type == "cuda"
+    return config.precision == "bf16" or (config.precision == "auto" and gpu and not _labelled(method))
 
 
 def _own(cast: Sequence[Actor]) -> dict[tuple[str, str], tuple[float, ...]]:
@@ -189,20 +259,31 @@ def _by_owner(settings: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]
     return found
 
 
-def _least_batch(learner: Learner, members: Members, classes: int) -> int:
-    """Two where the model normalises over the batch, else one; refuses a learner who cannot fill such a batch."""
+def _least_batch(learner: Learner, members: Members, actor: Actor, classes: int) -> int:
+    """Two where the model normalises over the batch or its samples are contrasted, else one.
+
+    Refuses a learner who cannot fill such a batch.
+    """
+    name = learner.task.model
     if learner.task.classes != classes:
-        raise ConfigurationError(
-            f"model {learner.task.model!r} tells {learner.task.classes} classes apart, the data has {classes}"
-        )
+        raise ConfigurationError(f"model {name!r} tells {learner.task.classes} classes apart, the data has {classes}")
     _check_features(learner)
-    if not any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules()):
+    _check_views(learner, actor)
+    normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
+    if not actor.epochs or not (normalises or actor.role.objective.apart):
         return 1
+    why, way_out = f"BatchNorm in model {name!r}", "take a model without BatchNorm"
+    if actor.role.objective.apart:
+        why, way_out = f"objective {actor.role.objective.name!r}", "take another objective"
     single = np.flatnonzero(members.sizes < 2)
     if single.size:
         raise ConfigurationError(
-            f"learner {members.learner[single[0]]} has one sample, and BatchNorm in model {learner.task.model!r} needs "
-            f"two; give it more data or take a model without BatchNorm"
+            f"learner {members.learner[single[0]]} has one sample, and {why} needs two; give it more data or {way_out}"
+        )
+    if actor.batch_size < 2:
+        raise ConfigurationError(
+            f"batch_size is {actor.batch_size}, and {why} needs at least 2 samples in a batch; take larger batches or "
+            f"{way_out}"
         )
     return 2
 
@@ -230,6 +311,19 @@ def _check_features(learner: Learner) -> None:
         )
 
 
+def _check_views(learner: Learner, actor: Actor) -> None:
+    """Refuse inputs that the objective cannot make views of, where anything is trained."""
+    if actor.epochs:
+        objective = actor.role.objective
+        inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
+        objective.prepare(learner.task, inputs, inputs.new_zeros(objective.batch_draws, 2))
+
+
+def cohorts_in(rows: np.ndarray, federation: int) -> tuple[int, ...]:
+    """The cohorts with somebody in a federation; rows: (cohorts, federations, learners), as in a `Scene`."""
+    return tuple(np.flatnonzero((rows[:, federation] >= 0).any(-1)).tolist())
+
+
 def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
     """Refuse learners whose exchanges ask for different channels under one name."""
     first: dict[str, int] = {}
@@ -249,5 +343,13 @@ def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
 def _way_out(name: str) -> str:
     alone = "a group that should not take part in it leaves it out with exchanges = [...]"
     if name == "weights":
-        return f"Weights travel between equal architectures only; share prototypes or logits instead, or {alone}"
+        return (
+            f"Weights travel between equal architectures only; share prototypes, logits or similarities (flesd with "
+            f"distil = 'learner') instead, or {alone}"
+        )
+    if name == "similarity":
+        return (
+            f"Let the method fill representations up to the widest of all (width = ... in its settings), or share "
+            f"similarities themselves (form = 'mean'), or {alone}"
+        )
     return f"Give all models one feature width d' (width = ...), or share logits instead, or {alone}"

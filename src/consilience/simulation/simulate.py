@@ -78,6 +78,7 @@ def simulate(
         raise ConfigurationError("variants are made of a method's settings; give the method by its name")
     chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
     check_device(config.device)
+    config = _paced(config, chosen)
     if out is not None:
         refuse_taken(Path(out))
     watched = on_round is not None and sys.stderr.isatty()  # then a download shows how far it is
@@ -111,6 +112,15 @@ def rehearse(config: Config, data: Dataset | None = None) -> None:
     data = load_data(config) if data is None else data
     config = with_model(config, data)
     set_scene(config, method, data, models_of(None, config))
+
+
+def _paced(config: Config, method: Method) -> Config:
+    """The configuration in one round, with the epochs of all, where the method communicates once."""
+    if not method.once or config.rounds == 1:
+        return config
+    epochs = config.rounds * config.epochs
+    log.info("%s communicates once: 1 round of %d epochs", method.name, epochs)
+    return config.model_copy(update={"rounds": 1, "epochs": epochs})
 
 
 def _introduce(config: Config, data: Dataset, scene: Scene) -> None:

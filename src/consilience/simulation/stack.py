@@ -24,8 +24,8 @@ from consilience.simulation.bank import Bank, received_of, side_by_side
 from consilience.simulation.clock import Clock
 from consilience.simulation.cohort import Cohort, CohortPlan, stacked_shapes
 from consilience.simulation.formation import Formation, Put
-from consilience.simulation.hands import Data, data_arrays
-from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Receive, Work
+from consilience.simulation.hands import Data, data_arrays, probe_rows
+from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Probe, Receive, Work
 from consilience.simulation.layers import Layers
 from consilience.simulation.room import Room, tidy_up
 from consilience.simulation.stackable import in_words
@@ -90,6 +90,9 @@ class StackEngine:
                     return self._receive(job)
                 case Evaluate():
                     return self._evaluate(job)
+                case Probe():
+                    cohort = self.cohorts[job.cohort]
+                    return probe_rows(self.learners[job.cohort], cohort, cohort.state, self.data, job)
 
     def learn(self, job: Learn) -> None:
         """Hear new answers."""

@@ -94,11 +94,10 @@ def _try(learner: Learner) -> None:
 
     def step(row: Row, held: Any, parameters: Row, buffers: Row, inputs: Tensor, targets: Tensor) -> Tensor:
         received = {name: received_of(parts) for name, parts in held.items()}
-        batch = Batch(inputs, targets, {o.name: zeros(o.batch_draws) for o in learner.owners if o.batch_draws})
+        drawn = {o.name: zeros(o.batch_draws) for o in learner.owners if o.batch_draws}
+        batch = Batch(inputs, targets, drawn, torch.arange(_SAMPLES, device=learner.device))
         with learner.dressed(row, parameters, buffers):
-            loss, _, seen = learner.losses(batch, count, received)
-            with torch.no_grad():
-                learner.keep_pace(batch, count, seen)
+            loss, _ = learner.losses(batch, count, received)
         return loss
 
     def rest(row: Row, held: Any, inputs: Tensor, targets: Tensor) -> Tensor:

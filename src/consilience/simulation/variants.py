@@ -24,13 +24,18 @@ _FREE = {"lr", "method", "groups", "variants"}  # what decides shapes in them is
 class Variants:
     """How the federations differ: who the learners are in each."""
 
-    cast: tuple[tuple[Actor, ...], ...]  # (variants, learners)
+    cast: tuple[tuple[Actor, ...], ...]  # (variants, learners in each of their roles)
     names: tuple[str, ...] = ()  # in words; none where there is nothing to choose from
 
     @property
     def count(self) -> int:
         """How many there are."""
         return len(self.cast)
+
+    @property
+    def learners(self) -> int:
+        """How many learners there are."""
+        return len({actor.who for actor in self.cast[0]})
 
 
 def variants_of(config: Config, method: Method, models: Sequence[Model]) -> Variants:

@@ -1,0 +1,182 @@
+"""Similarity: how alike the images of a public set look to each learner, distilled (FLESD, Shi et al. 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from consilience import schema
+from consilience.checks import number, one_of, whole
+from consilience.encodings import FLOAT32, Encoding
+from consilience.errors import ConfigurationError
+from consilience.exchanges.base import Contribution, Exchange, Received, State, View
+from consilience.exchanges.geometry import block, divergence, ensemble, sharpened, target, thresholds, unit
+from consilience.task import Public, Task
+from consilience.views import VIEWS, Views
+
+Form = Literal["auto", "pool", "mean"]
+_MOMENTUM = "momentum/"  # before the names of the momentum encoder's parameters in the state
+
+
+@dataclass(frozen=True)
+class Similarity(Exchange):
+    """Put up how the samples of the public set lie to each other; learn it from what everybody put up.
+
+    It belongs to roles whose data is the public set. form: "pool" puts up the representations themselves, as rows of
+    length 1, of which an answer brings `down`; "mean" the similarities exp((R R' - 1) / temperature), and an answer is
+    their mean; "auto" whatever is smaller, both ways together. width: of the representations on the wire, where
+    learners' own differ: theirs are filled up with zeros, which changes no similarity; 0 is their own. keep: the share
+    of each sample's similarities, the largest, that count. distils: whether to learn from the answer, with a student
+    temperature, a momentum encoder and a queue of anchors (not more than the public set has samples).
+    """
+
+    name: str = field(default="similarity", kw_only=True)
+    distils: bool = False
+    weight: float = 1.0
+    temperature: float = 0.1
+    student_temperature: float = 0.1
+    momentum: float = 0.999
+    queue: int = 2048
+    form: Form = "auto"
+    down: int = 5
+    width: int = 0
+    keep: float = 1.0
+    encoding: Encoding = FLOAT32
+    views: Views = VIEWS
+
+    def __post_init__(self) -> None:
+        number("weight", self.weight)
+        for what in ("temperature", "student_temperature"):
+            number(what, getattr(self, what), low=1e-3)
+        for what, least in (("queue", 2), ("down", 1), ("width", 0)):
+            whole(what, getattr(self, what), low=least)
+        one_of("form", self.form, get_args(Form))
+        for what, value, most in (("momentum", self.momentum, 1.0), ("keep", self.keep, 1.0)):
+            number(what, value)
+            if value > most or (what == "keep" and not value):
+                raise ConfigurationError(f"{what} is {value!r}; it is a share, above 0 and at most 1")
+        if self.encoding.bits == 1:
+            raise ConfigurationError("representations of one bit have no similarities; take float32, float16 or int8")
+
+    # -- what travels --------------------------------------------------------------------------------------------------
+
+    def channel(self, task: Task) -> schema.Channel:
+        """A pool of representations, (samples, width) each, or the mean of the similarities of all pairs."""
+        public = _public(task)
+        width = self.width or task.width
+        if width < task.width:
+            raise ConfigurationError(
+                f"{self.name}: width is {width}, and {task.model} has representations of width {task.width}; take at "
+                f"least the widest"
+            )
+        if self._pooled(task):
+            rows = schema.Tensor((public.size, width), self.encoding, self.encoding, -1.0, 1.0)
+            floors = {"floor": schema.Tensor((public.size,), low=-2.0, high=1.01)} if self.keep < 1 else {}
+            entries = {"rows": rows} | floors
+            return schema.Pool(self.name, entries, about=public.mark, keep=1, draw=self.down, repeat=False)
+        pairs = schema.Tensor((_pairs(public),), self.encoding, self.encoding, -0.01, 1.01)
+        return schema.Mean(self.name, {"similar": pairs}, about=public.mark)
+
+    def _pooled(self, task: Task) -> bool:
+        """Whether representations travel, and not similarities."""
+        if self.form != "auto":
+            return self.form == "pool"
+        public = _public(task)
+        return public.size * (self.width or task.width) * (1 + self.down) <= 2 * _pairs(public)
+
+    def leaves(self) -> str:
+        """In a few words: what leaves the learner."""
+        return "how it represents the public set"
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        """Representations of the public set, of length 1, or the similarities of its pairs."""
+        rows = unit(view.features) * view.valid[:, None]  # (samples, width)
+        floors = thresholds(rows, self.keep) if self.keep < 1 else None
+        one = torch.ones((), dtype=rows.dtype, device=rows.device)
+        if not self._pooled(view.task):
+            return Contribution({"similar": sharpened(rows, self.temperature, floors)}, one)
+        wide = F.pad(rows, (0, (self.width or view.task.width) - rows.shape[1]))
+        tensors = {"rows": wide[None]} | ({} if floors is None else {"floor": floors[None]})
+        return Contribution(tensors, one[None])
+
+    # -- what the answer does ------------------------------------------------------------------------------------------
+
+    @property
+    def opens(self) -> bool:
+        """Whoever distils begins with a full queue."""
+        return self.distils
+
+    @property
+    def steps(self) -> bool:
+        """Whoever distils has a momentum encoder and a queue."""
+        return self.distils
+
+    @property
+    def batch_draws(self) -> int:
+        """For the view that the momentum encoder sees."""
+        return self.views.draws if self.distils else 0
+
+    @property
+    def sample_draws(self) -> int:
+        """By which the first anchors are chosen."""
+        return 1 if self.distils else 0
+
+    def init(self, view: View) -> State:
+        """Places for the momentum encoder, the anchors and where they lie in the public set."""
+        if not self.distils:
+            return {}
+        anchors, like = min(self.queue, _public(view.task).size), next(iter(view.parameters.values()))
+        return {f"{_MOMENTUM}{name}": parameter for name, parameter in view.parameters.items()} | {
+            "queue": torch.zeros((anchors, view.task.width), dtype=like.dtype, device=like.device),
+            "index": torch.zeros((anchors,), dtype=torch.int64, device=like.device),
+        }
+
+    def open(self, state: State, view: View, received: Received) -> State:
+        """The momentum encoder begins as the student, and the queue with random samples as the student sees them."""
+        last = torch.where(view.valid > 0, view.draws[0], torch.full_like(view.draws[0], 2.0)).argsort()
+        turns = torch.arange(len(state["index"]), device=last.device) % view.samples.long()  # where there are fewer
+        index = last[turns]
+        begun = {f"{_MOMENTUM}{name}": parameter for name, parameter in view.parameters.items()}
+        return begun | {"queue": unit(view.features)[index], "index": index}
+
+    def step(self, state: State, view: View) -> State:
+        """Equation 10; then the momentum encoder's view of the batch goes into the queue, and the oldest go out."""
+        slow = {k.removeprefix(_MOMENTUM): value for k, value in state.items() if k.startswith(_MOMENTUM)}
+        slow = {name: value.lerp(view.parameters[name], 1 - self.momentum) for name, value in slow.items()}
+        anchors = unit(view.encode(slow, self.views.of(view.task, view.source, view.draws)))
+        moved = {f"{_MOMENTUM}{name}": value for name, value in slow.items()}
+        many = len(state["index"])
+        queue = torch.cat([anchors, state["queue"]])[:many]
+        return moved | {"queue": queue, "index": torch.cat([view.positions, state["index"]])[:many]}
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        """Equations 7 to 9: how far the batch lies to the anchors from how the ensemble has it."""
+        queries, anchors = view.positions, state["index"]
+        if self._pooled(view.task):
+            present = (received.count > 0).to(view.features.dtype)
+            entries, floors = received.tensors["rows"], received.tensors.get("floor")
+            similar = ensemble(entries, present, queries, anchors, self.temperature, floors)
+        else:
+            similar = block(received.tensors["similar"], _public(view.task).size, queries, anchors)
+            # Where all have 0, a mean that old values were taken out of may be a hair less.
+            similar = similar.clamp(min=0) * (received.count > 0)
+        return divergence(target(similar), unit(view.features), state["queue"], self.student_temperature)
+
+
+def _public(task: Task) -> Public:
+    if task.public is None:
+        raise ConfigurationError("similarity is of a public set: it belongs to a role with data='public'")
+    if task.public.size < 2:
+        raise ConfigurationError(
+            f"the public set has {task.public.size} sample; two are the least that are similar: give its host more "
+            f"data, or set some aside with public = 100"
+        )
+    return task.public
+
+
+def _pairs(public: Public) -> int:
+    return public.size * (public.size - 1) // 2

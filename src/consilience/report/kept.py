@@ -1,0 +1,154 @@
+"""What a run keeps of its learners: their models, made again from its last checkpoint, and the samples they work on.
+
+They are those of a run's first seed, and of its first variant where it has several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from consilience.config import Config
+from consilience.data import Dataset
+from consilience.data.cache import cache_folder
+from consilience.data.download import CHECKSUMS, chosen_folder
+from consilience.errors import CheckpointError, ConsilienceError, DataError, TrainingError
+from consilience.layout import Layout
+from consilience.learner import Blueprint, Learner, Row
+from consilience.method import Method
+from consilience.methods import build_method
+from consilience.models import own, recipe
+from consilience.simulation.cast import Actor, cast
+from consilience.simulation.dealing import deal_out
+from consilience.simulation.folder import RunFolder
+from consilience.simulation.marks import marks
+from consilience.simulation.preparation import load_data, models_of
+from consilience.simulation.scene import DTYPES
+from consilience.task import Public
+
+_LARGEST = 2e9  # bytes of a checkpoint that is read for a map
+
+
+@dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
+class Kept:
+    """A run's settings and its last checkpoint; the rest is made again when it is asked for."""
+
+    config: Config
+    arrays: Mapping[str, np.ndarray]
+    numbers: Mapping[str, Any]
+
+    @property
+    def round(self) -> int:
+        """After which it was kept."""
+        return int(self.numbers["round"])
+
+    @property
+    def which(self) -> str:
+        """Which seed and variant it is, in words that follow others; nothing where there is one of each."""
+        first = [f"seed {self.config.seed}"] * (self.config.seeds > 1)
+        first += [" ".join(f"{k}={v}" for k, v in self.config.variants[0].items())] if self.config.variants else []
+        return "".join(f", {word}" for word in first)
+
+    @cached_property
+    def method(self) -> Method:
+        """In the first variant."""
+        first = self._first.method
+        return build_method(first.name, first.settings)
+
+    @cached_property
+    def actors(self) -> Sequence[Actor]:
+        """Learners in each of their roles, in the first variant: a learner's first role before its others."""
+        return cast(self._first, self.method, models_of(None, self._first))
+
+    @property
+    def learners(self) -> int:
+        """How many there are."""
+        return len({actor.who for actor in self.actors})
+
+    @property
+    def _first(self) -> Config:
+        return self.config.variant(0) if self.config.variants else self.config
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The data of a run, if it is here and the very same; nothing is downloaded for a map."""
+        config = self.config
+        if config.data in CHECKSUMS and chosen_folder(Path(config.data_dir) if config.data_dir else None) is None:
+            cache = cache_folder() / config.data
+            if not all((cache / file).is_file() for file in CHECKSUMS[config.data]):
+                raise DataError(f"the data set {config.data!r} is not in {cache}, and is not downloaded for a map")
+        data, made_of = load_data(config), self.numbers.get("made_of", {})
+        found = marks(data, build_method(config.method.name, config.method.settings), config)
+        for what in ("data", "model"):  # a method may be told in other words by now, and its weights are the same
+            if made_of.get(what) != found.get(what):
+                raise CheckpointError(f"the {what} that is here now is not the one of the run")
+        return data
+
+    @cached_property
+    def public(self) -> tuple[np.ndarray, np.ndarray]:
+        """The public set as it was dealt to its host: inputs (samples, *shape) and classes (samples,)."""
+        assert self.method.host is not None
+        dealt = deal_out(self.config, self.method, self.data, self.config.seed)
+        samples = np.sort(dealt.parts[self.method.host])
+        return dealt.inputs[samples], dealt.targets[samples]
+
+    def features(self, who: int, inputs: np.ndarray) -> np.ndarray:
+        """What a learner's own model makes of the inputs, (samples, width)."""
+        place = next(i for i, actor in enumerate(self.actors) if actor.who == who)  # of the role its model lies with
+        actor, dtype = self.actors[place], DTYPES[self.config.precision]
+        kinds = [actor.kind for actor in self.actors]
+        cohort, number = list(dict.fromkeys(kinds)).index(actor.kind), kinds[:place].count(actor.kind)
+        assert isinstance(actor.model, str)
+        build = recipe(actor.model, self.data.shape, self.data.classes, self.config.width)
+        public = Public(len(self.public[1])) if actor.role.data == "public" else None
+        try:
+            learner = Learner(
+                Blueprint(build, actor.role, actor.optimiser, self.data.shape, actor.model, dtype, public=public)
+            )
+            learner.wear(_row(learner, self.arrays, f"learners.{cohort}.", number, self.config.device))
+            with torch.random.fork_rng(devices=[]):
+                seen = learner.features(torch.from_numpy(np.ascontiguousarray(inputs)).to(dtype))
+        except ConsilienceError:
+            raise
+        except Exception as error:  # whatever somebody's own code may raise; a checkpoint of another model
+            raise CheckpointError(f"the model of learner {who} cannot be made again: {own.failure(error)}") from error
+        features: np.ndarray = seen.numpy().reshape(len(seen), -1)
+        if not np.isfinite(features).all():
+            raise TrainingError(f"features of learner {who} are no numbers")
+        return features
+
+
+def read_kept(folder: Path) -> Kept:
+    """What a run's folder keeps; where that is nothing, or too much, the error says so."""
+    run = RunFolder.open(folder)
+    config = run.config
+    size = sum(file.stat().st_size for file in run.path.glob("checkpoint-*.safetensors"))
+    if size > _LARGEST:
+        raise CheckpointError(f"the checkpoint is of {size / 1e9:.1f} GB, which is too much to be read for a map")
+    kept = run.load()
+    if kept is None:
+        raise CheckpointError("no checkpoint is kept in the run's folder")
+    return Kept(config, *kept)
+
+
+def _row(learner: Learner, arrays: Mapping[str, np.ndarray], prefix: str, number: int, device: str) -> Row:
+    """A learner's row out of a checkpoint, laid out as the learner here has it: on a GPU kernels lie otherwise."""
+    row = {
+        key.removeprefix(prefix): torch.from_numpy(np.array(stacked[number]))
+        for key, stacked in arrays.items()
+        if key.startswith(prefix)
+    }
+    for part, layout in (("parameters", learner.parameters), ("buffers", learner.buffers)):
+        lain = Layout(layout.shapes, channels_last=torch.device(device).type == "cpu")
+        if layout.size != row[part].numel():
+            raise CheckpointError(
+                f"the checkpoint has {row[part].numel()} {part} of a learner, its model {layout.size}"
+            )
+        row[part] = layout.flat(lain.views(row[part])).to(row[part].dtype)
+    return row

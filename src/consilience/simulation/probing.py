@@ -1,0 +1,34 @@
+"""Testing representations: a classifier is trained on what a model makes of the training set, and tested."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.evaluation.probes import knn_probe, linear_probe
+from consilience.exchanges.classwise import one_hot
+from consilience.learner import Learner
+
+PROBES = {"none": (), "linear": ("linear",), "knn": ("knn",), "both": ("linear", "knn")}
+"""What is asked of a representation, by the name of the setting."""
+
+
+def probed(
+    learner: Learner,
+    inputs: Tensor,
+    targets: Tensor,
+    test_inputs: Tensor,
+    test_targets: Tensor,
+    probes: tuple[str, ...],
+    seed: int,
+) -> np.ndarray:
+    """Test samples of each class told right by each probe of the row that is worn, (probes, classes)."""
+    classes = learner.task.classes
+    seen, tests = learner.features(inputs), learner.features(test_inputs)
+    told = {
+        "linear": lambda: linear_probe(seen, targets, tests, classes, seed=seed),
+        "knn": lambda: knn_probe(seen, targets, tests, classes),
+    }
+    right = [one_hot(test_targets, classes) & (told[p]() == test_targets)[:, None] for p in probes]
+    return torch.stack(right).sum(1).numpy(force=True)
