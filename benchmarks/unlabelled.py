@@ -2,8 +2,8 @@
 
     python benchmarks/unlabelled.py --device cuda --data-dir DATA
 
-Seconds a round of one epoch (two views of each of the samples), and of an epoch of distillation by one learner; the first
-rounds, in which the stack records its steps, are left out.
+Seconds a round of one epoch (two views of each of the samples), and of an epoch of distillation by one learner; the
+first rounds, in which the stack records its steps, are left out.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from consilience.peer.peer import open_post
 def main(url: str, token: str, folder: str, config_file: str, data_file: str) -> None:
     arrays = np.load(data_file)
     inputs, targets = arrays["inputs"], arrays["targets"]
-    data = Dataset("dealt", inputs, targets, arrays["test_inputs"], arrays["test_targets"], int(arrays["classes"]))
+    tests, scaling = (arrays["test_inputs"], arrays["test_targets"]), arrays["scaling"].tolist()
+    data = Dataset("dealt", inputs, targets, *tests, int(arrays["classes"]), *scaling)
     config = read_config(Path(config_file))
     method = build_method(config.method.name, config.method.settings)
     member = Member(open_post(url, token, folder), config, method, data, config.models[0], wait=20.0)

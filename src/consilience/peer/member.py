@@ -30,7 +30,7 @@ from consilience.peer.post import Offer, Post
 from consilience.randomness import seed_of
 from consilience.simulation.cast import Model
 from consilience.simulation.folder import RunFolder, replace_file, storing
-from consilience.simulation.jobs import Evaluate, Learn, Receive, Work
+from consilience.simulation.jobs import Evaluate, Learn, Probe, Receive, Work
 from consilience.simulation.loop import LoopEngine
 from consilience.simulation.record import terms_of
 from consilience.simulation.scene import set_scene
@@ -69,7 +69,7 @@ class Member:
             )
         self.plan = replace(plan, members=replace(plan.members, learner=np.array([post.number])))
         self.engine = LoopEngine([self.plan], scene.data, workers=0)
-        self.tested = scene.test_counts
+        self.tested, self.labelled = scene.test_counts, scene.labelled
         self.learner: Learner = self.engine.learners[0]
         self.giving, self.hearing = self.learner.giving, self.learner.hearing
         self.round = 0
@@ -246,10 +246,10 @@ class Member:
         self._numbers[name], self._next = self._next, self._next + 1
 
     def test(self) -> float:
-        """Accuracy on the test set, in %."""
-        done = self.engine.hands.do(Evaluate(0, _ROW))
+        """Accuracy on the test set, in %: the classifier's, or where it is not taught that of a linear probe."""
+        done = self.engine.hands.do(Evaluate(0, _ROW) if self.labelled else Probe(0, _ROW, ("linear",)))
         assert done.right is not None
-        return float(accuracy(done.right, self.tested)[0])
+        return float(accuracy(done.right if self.labelled else done.right[:, 0], self.tested)[0])
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
