@@ -112,5 +112,10 @@ class Method:
         """In a few words: what leaves a learner."""
         if self.pooled:
             return "all data"
-        parts = {e.name: e.leaves() for e in self.exchanges if getattr(e, "scope", "everybody") == "everybody"}
+        parts: dict[str, str] = {}
+        for name, role in self.roles.items():
+            whose = f"of the {name}: " if self.usual and name not in self.usual else ""
+            given = [e for e in role.exchanges if e.name in role.giving]
+            for e in (e for e in given if getattr(e, "scope", "everybody") == "everybody"):
+                parts.setdefault(e.name, f"{whose}{e.leaves()}")
         return "; ".join(parts.values()) or "nothing"

@@ -74,7 +74,7 @@ class Similarity(Exchange):
                 f"least the widest"
             )
         if self._pooled(task):
-            rows = schema.Tensor((public.size, width), self.encoding, self.encoding, -1.0, 1.0)
+            rows = schema.Tensor((public.size, width), self.encoding, self.encoding, -1.01, 1.01)  # rounding
             floors = {"floor": schema.Tensor((public.size,), low=-2.0, high=1.01)} if self.keep < 1 else {}
             entries = {"rows": rows} | floors
             return schema.Pool(self.name, entries, about=public.mark, keep=1, draw=self.down, repeat=False)

@@ -14,8 +14,10 @@ from consilience.methods import METHODS, build_method, settings_of
 from consilience.models import build
 from consilience.optimisers import Adam
 from consilience.report.tables import plain_table, size
+from consilience.task import Public
 from consilience.traffic import Traffic
 
+_PUBLIC = 1000  # samples of a public set, where a method has one
 SHAPES = {"digits": ((1, 8, 8), 10), "mnist": ((1, 28, 28), 10), "fashion-mnist": ((1, 28, 28), 10)}
 
 
@@ -28,11 +30,15 @@ def catalogue(data: str, model: str | None) -> list[dict[str, Any]]:
 
 
 def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], classes: int) -> dict[str, Any]:
-    built = build_method(method)
-    role = next(iter(built.roles.values()))
-    learner = Learner(Blueprint(partial(build, model, shape, classes), role, Adam(), shape, model))
-    traffic = Traffic(learner.channels)
-    names = list(learner.channels)
+    built, cost = build_method(method), {"up": 0, "down": 0}
+    for part in built.roles_of(1):  # 0 may be somebody special
+        role = built.roles[part]
+        public = Public(_PUBLIC) if role.data == "public" else None
+        blueprint = Blueprint(partial(build, model, shape, classes), role, Adam(), shape, model, public=public)
+        learner = Learner(blueprint)
+        traffic = Traffic(learner.channels)
+        cost["up"] += traffic.up(learner.giving)
+        cost["down"] += traffic.down(learner.hearing)
     return {
         "method": method,
         "summary": built.summary,
@@ -40,14 +46,14 @@ def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], clas
         "settings": settings_of(method),
         "data": data,
         "model": model,
-        "message_bytes": {"up": traffic.up(names), "down": traffic.down(names)},
+        "message_bytes": cost,
     }
 
 
 def catalogue_table(rows: list[dict[str, Any]]) -> Table:
     """The catalogue for a terminal."""
     task = f"{rows[0]['model']} on {rows[0]['data']}"
-    table = plain_table(f"Methods; bytes of a learner in a round for {task}")
+    table = plain_table(f"Methods; bytes of a learner in a round for {task}, public sets of {_PUBLIC:,} samples")
     table.padding = (0, 1, 1, 0)
     for heading in ("method", "what it does", "what leaves the learner"):
         table.add_column(heading, no_wrap=heading == "method")

@@ -169,6 +169,8 @@ class Rounds:
         """Learners who play several roles take their model along: the newest is copied into these rows."""
         federations, members = self._at(cohort)
         lies = self.lies[federations[rows], members[rows]]
+        if (lies == cohort).all():
+            return
         mine = _by_name(self.learners[cohort], self.engine.cohorts[cohort].state)
         for other in np.unique(lies[lies != cohort]):
             moved = rows[lies == other]

@@ -44,9 +44,7 @@ class Scene:
     offline: float
     plans: tuple[CohortPlan, ...]
     rows: np.ndarray  # (cohorts, federations, learners) a learner's row in each cohort, -1 where it has none
-    homes: (
-        np.ndarray
-    )  # (federations, learners) the cohort of a learner's first role, where its model lies between rounds
+    homes: np.ndarray  # (federations, learners) the cohort of its first role: its model lies there between rounds
     counts: np.ndarray  # (federations, learners, classes) of a learner's samples
     test_counts: np.ndarray  # (classes,)
     data: Dataset  # as learners have it
