@@ -100,7 +100,7 @@ def test_the_rows_of_the_table() -> None:
 def test_alone_with_labels_and_without() -> None:
     cells = REPRODUCTIONS["flesd-robustness"].cells(Scale())
     taught = {(c.labels["row"], c.config.epochs, c.config.batch_size, c.config.probe) for c in cells}
-    assert taught == {("supervised", 100, 128, "linear"), ("simclr", 200, 1024, "linear")} and len(cells) == 6
+    assert taught == {("supervised", 100, 128, "linear"), ("simclr", 200, 1024, "both")} and len(cells) == 6
 
 
 def test_schemes_of_communication() -> None:

@@ -39,8 +39,8 @@ def charter_of(
     chosen = build_method(settings.pop("name"), settings)
     if len(chosen.roles) > 1:
         raise ConfigurationError(
-            f"method {chosen.name!r} has the roles {', '.join(chosen.roles)} and a public set; members over a relay have "
-            f"one role so far: simulate it, or found a federation for a method of one role, such as fedavg"
+            f"method {chosen.name!r} has the roles {', '.join(chosen.roles)} and a public set; members over a relay "
+            f"have one role so far: simulate it, or found a federation for a method of one role, such as fedavg"
         )
     role = next(iter(chosen.roles.values()))
     learners = [_learner(role, model, shape, classes, width) for model in models]

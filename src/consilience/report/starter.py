@@ -24,6 +24,8 @@ _EXAMPLES = {
     "train": "1000",
     "test": "1000",
     "image_size": "32",
+    "public": "100",
+    "total_epochs": "50",
     "image_mode": '"grey"',
     "width": "64",
     "workers": "2",

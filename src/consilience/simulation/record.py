@@ -17,14 +17,15 @@ def terms_of(learner: Learner) -> list[str]:
     return [learner.role.objective.name, *(e.name for e in learner.exchanges)]
 
 
-def blank(federations: int, learners: int, machinery: Iterable[Learner], probes: Iterable[str] = ()) -> Record:
-    """A record of a round in which nothing has happened yet."""
+def blank(federations: int, learners: int, machinery: Iterable[Learner], more: Iterable[str] = ()) -> Record:
+    """A record of a round in which nothing has happened yet; more: what else a run tells of."""
     shape = (federations, learners)
     terms = dict.fromkeys(f"loss.{t}" for m in machinery for t in terms_of(m))
     extra = dict.fromkeys(k for m in machinery for e in m.exchanges for k in e.metrics(m.task, np.zeros(0)))
     missing = [*terms, "accuracy", "accuracy_local", "accuracy_before", "accuracy_train", *extra]
-    missing += [f"accuracy_{probe}" for probe in probes]
-    zero = ["bytes.up", "bytes.down", "bytes.public", *(f"seconds.{p}" for p in PHASES), "participated"]
+    missing += [key for key in more if not key.startswith("bytes.")]
+    zero = ["bytes.up", "bytes.down", *(f"seconds.{p}" for p in PHASES), "participated"]
+    zero += [key for key in more if key.startswith("bytes.")]
     record = {k: np.full(shape, np.nan) for k in missing} | {k: np.zeros(shape) for k in zero}
     return record | {f"wall.{p}": np.zeros(()) for p in PHASES}
 

@@ -82,7 +82,7 @@ class Result:
             "probes": {probe: _spread(values) for probe in ("linear", "knn") if (values := self._probe(probe)).size},
             "bytes": {way: float(total.mean() / rounds) for way, total in self._moved().items()},
             "message_bytes": self.message_bytes,
-            "public_bytes": float(history.records[0]["bytes.public"].sum() / len(history.seeds)),
+            "public_bytes": float(np.sum(history.records[0].get("bytes.public", 0.0)) / len(history.seeds)),
             "bytes_total": float(sum(total.sum() for total in moved.values()) / len(history.seeds)),
             "seconds": {"total": sum(history.seconds.values()), **history.seconds},
             "peak_memory_mb": self.peak_memory_mb,

@@ -57,8 +57,9 @@ class Rounds:
             channels = merged([self.learners[i].channels for i in cohorts_in(self.scene.rows, f)])
             self.federations.append(Federation(seed, channels, self.scene.learners, commons[f], self.engine.like))
         record, everybody = self._blank(), np.ones((self.scene.federations, self.scene.learners), dtype=bool)
-        record["bytes.public"] += self.scene.public_bytes
-        record["bytes.down"] += self.scene.public_bytes
+        if self.scene.method.host is not None:
+            record["bytes.public"] += self.scene.public_bytes
+            record["bytes.down"] += self.scene.public_bytes
         # Before anything was put: zeros with count 0, or the common values at the start.
         names = tuple(dict.fromkeys(name for learner in self.learners for name in learner.channels))
         news, fresh = self._answers(names, everybody, self.trades)
@@ -356,7 +357,9 @@ class Rounds:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def _blank(self) -> Record:
-        return blank(self.scene.federations, self.scene.learners, self.learners, self.scene.probes)
+        more = [f"accuracy_{probe}" for probe in self.scene.probes]
+        more += ["bytes.public"] if self.scene.method.host is not None else []
+        return blank(self.scene.federations, self.scene.learners, self.learners, more)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, object]]:
         """Everything the next round depends on: arrays, and a few numbers."""
