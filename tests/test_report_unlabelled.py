@@ -79,6 +79,9 @@ def cells(page: str) -> dict[str, str]:
     return dict(re.findall(r'<td data-label="([^"]*)"[^>]*>([^<]*)</td>', page))
 
 
+KEYS = {"linear probe": "accuracy_linear", "scaled linear probe": "accuracy_scaled", "kNN": "accuracy_knn"}
+
+
 # -- probes ------------------------------------------------------------------------------------------------------------
 
 
@@ -87,13 +90,14 @@ def test_probes_have_curves_and_columns(runs: Path, pages: dict[str, str], name:
     rows = probe_rows(pages[name])
     assert len(rows) == 4
     for row in rows:
-        key = {"linear probe": "accuracy_linear", "kNN": "accuracy_knn"}[row["probe"]]
+        key = KEYS[row["probe"]]
         assert row["accuracy"] == pytest.approx(mean(runs / name, row["round"], key), rel=1e-3)
     told = cells(pages[name])
-    assert float(told["linear probe"].split()[0]) == pytest.approx(mean(runs / name, 2, "accuracy_linear"), abs=0.051)
+    first = "linear probe" if name == "probed" else "scaled linear probe"
+    assert float(told[first].split()[0]) == pytest.approx(mean(runs / name, 2, KEYS[first]), abs=0.051)
     assert float(told["kNN"].split()[0]) == pytest.approx(mean(runs / name, 2, "accuracy_knn"), abs=0.051)
     assert ("±" in told["kNN"]) == (name == "fedavg")  # of seeds
-    assert ("the accuracy is that of the linear probe" in pages[name]) == (name != "probed")
+    assert ("the accuracy is that of the scaled linear probe" in pages[name]) == (name != "probed")
 
 
 def probe_rows(page: str) -> list[dict[str, Any]]:
@@ -116,8 +120,8 @@ def test_a_page_of_classifiers_has_nothing_of_it(pages: dict[str, str]) -> None:
 def test_with_others_it_is_said_whose_accuracy_is_a_probe_s(runs: Path, tmp_path: Path) -> None:
     out = run_report([runs / "supervised", runs / "fedavg"], tmp_path / "page.html", None)
     page = out.read_text(encoding="utf-8")
-    assert "the accuracy of fedavg objective=simclr is that of the linear probe" in page
-    first = re.findall(r'<td data-label="(?:linear probe|kNN)"[^>]*>([^<]*)</td>', page)[:2]
+    assert "the accuracy of fedavg objective=simclr is that of the scaled linear probe" in page
+    first = re.findall(r'<td data-label="(?:scaled linear probe|kNN)"[^>]*>([^<]*)</td>', page)[:2]
     assert first == ["–", "–"]  # the classifiers'
 
 
@@ -125,7 +129,7 @@ def test_probes_of_a_run_that_broke_off_are_taken_from_its_lines(runs: Path, tmp
     for file in ("config.toml", "data.json", "metrics.jsonl"):
         (tmp_path / file).write_bytes((runs / "fedavg" / file).read_bytes())
     (run,), (whole,) = read_runs([tmp_path]).runs, read_runs([runs / "fedavg"]).runs
-    assert not run.labelled and set(run.summary["probes"]) == {"linear", "knn"}
+    assert not run.labelled and set(run.summary["probes"]) == {"scaled", "knn"}
     for probe, told in run.summary["probes"].items():
         assert told == pytest.approx({key: whole.summary["probes"][probe][key] for key in told})
 

@@ -140,7 +140,7 @@ def test_equation_11_in_bytes() -> None:
     values, up = 10_000 * 512, roles["witness"]["up"]
     assert 4 * values < up < 4 * values + 200 and roles["witness"]["down"] == 0
     weights = volumes_of("fedavg", task)["learner"]["up"]
-    assert 2.1 < weights / up < 2.2
+    assert 2.2 < weights / up < 2.3  # with the projection head
     assert roles["learner"] == {"up": 0, "down": roles["distiller"]["up"]}, "everybody hears what was distilled"
     assert roles["distiller"]["down"] > 5 * 4 * values, "who distils hears the pool"
     small = volumes_of("flesd", task, 10_000, form="pool", encoding="int8")["witness"]["up"]
@@ -212,4 +212,4 @@ def test_what_a_run_had_come_to_after_every_round(tmp_path: Path) -> None:
     tables = shown_of("communication", tmp_path, [("scheme", "local epochs fixed")])
     assert [row["rounds"] for row in tables["local-epochs-fixed"]] == ["T = 1", "T = 2"]
     assert all({"flesd", "fedavg"} < set(row) for row in tables["local-epochs-fixed"])
-    assert len(tables["equation-11"]) == 8 and tables["equation-11"][2]["float32"] == "2.18"
+    assert len(tables["equation-11"]) == 8 and tables["equation-11"][2]["float32"] == "2.25"

@@ -392,7 +392,7 @@ def test_many_students_side_by_side_learn_what_each_learns() -> None:
         ({"temperature": 0.0}, "temperature is 0"),
         ({"student_temperature": -1.0}, "student_temperature is -1"),
         ({"queue": 1}, "queue is 1"),
-        ({"down": 0}, "down is 0"),
+        ({"down": -1}, "down is -1"),
         ({"width": -1}, "width is -1"),
         ({"form": "sum"}, "Known: auto, mean, pool"),
         ({"encoding": BIT}, "representations of one bit have no similarities"),

@@ -100,10 +100,11 @@ class Config(BaseModel):
         description="of the model's arithmetic: float32, bf16 (weights stay float32) or float64; auto is float32, but "
         "bf16 on a GPU where learners learn without labels",
     )
-    probe: Literal["auto", "none", "linear", "knn", "both"] = Field(
+    probe: Literal["auto", "none", "linear", "scaled", "knn", "both"] = Field(
         "auto",
-        description="test representations by a classifier trained on them: linear, knn (the nearest training samples), "
-        "both or none; auto is both where learners learn without labels",
+        description="test representations by a classifier trained on them: linear as published, scaled (linear, each "
+        "feature brought to deviation 1 first), knn (the nearest training samples), both (linear and knn) or none; "
+        "auto is scaled and knn where learners learn without labels",
     )
     groups: dict[str, GroupConfig] = Field(
         default_factory=dict, description="learners with terms of their own, by a name you choose"

@@ -64,9 +64,9 @@ class Method:
     roles: in the order they act in a round. members: the roles of particular learners by number; the others have the
     `usual` ones, which is the first role where nothing is said. A learner of several roles plays them one after the
     other in a round and takes its model along. host: the learner whose samples are the public set, and who takes part
-    in every round. once: it communicates once, and all epochs of a run are
-    one round's. pooled: all data in the hands of one learner, the yardstick and not a federation. settings: what
-    `build_method` made it with, kept with a run so that it can be made again.
+    in every round. once: it communicates once, and all epochs of a run are one round's. pooled: all data in the hands
+    of one learner, the yardstick and not a federation. settings: what `build_method` made it with, kept with a run so
+    that it can be made again.
     """
 
     name: str

@@ -135,7 +135,7 @@ def flesd(
     momentum: float = 0.999,
     queue: int = 2048,
     form: Form = "auto",
-    down: int = 5,
+    down: int = 0,
     width: int = 0,
     keep: float = 1.0,
     encoding: str = "float32",
@@ -143,6 +143,8 @@ def flesd(
     """Learning without labels: similarities of public samples, distilled (Shi et al. 2021)."""
     one_of("distil", distil, get_args(Distil))
     whole("distil_epochs", distil_epochs)
+    if not isinstance(distil_lr, Schedule):
+        number("distil_lr", distil_lr, low=1e-12)
     whole("distil_batch", distil_batch)
     similar = Similarity(
         temperature=temperature,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -124,6 +124,10 @@ class Exchange:
     def channel(self, task: Task) -> Channel:
         """The channel this exchange travels on, with shapes, bounds and encodings."""
         raise NotImplementedError
+
+    def among(self, learners: int) -> Self:
+        """The exchange in a federation of so many learners."""
+        return self
 
     def leaves(self) -> str:
         """In a few words: what leaves the learner."""

@@ -90,8 +90,8 @@ def block(values: Tensor, size: int, queries: Tensor, anchors: Tensor, diagonal:
     """Some rows and columns of that matrix, (queries, anchors), without making the whole."""
     low, high = torch.minimum(queries[:, None], anchors), torch.maximum(queries[:, None], anchors)
     above = low * (2 * size - low - 1) // 2 + high - low - 1  # where the triangle has the pair
-    last = values.new_full((1,), diagonal)
-    return torch.cat([values, last])[torch.where(low == high, len(values), above)]
+    found = values[above.clamp(0, len(values) - 1)] if size > 1 else values.new_empty(low.shape)
+    return found.masked_fill(low == high, diagonal)
 
 
 def target(similar: Tensor) -> Tensor:

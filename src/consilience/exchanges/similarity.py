@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -15,10 +15,13 @@ from consilience.encodings import FLOAT32, Encoding
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, State, View
 from consilience.exchanges.geometry import block, divergence, ensemble, sharpened, target, thresholds, unit
+from consilience.schedules import Schedule
 from consilience.task import Public, Task
 from consilience.views import VIEWS, Views
 
 Form = Literal["auto", "pool", "mean"]
+Share = float
+"""A share that decides what travels: learners who differ in it are of different kinds."""
 _MOMENTUM = "momentum/"  # before the names of the momentum encoder's parameters in the state
 
 
@@ -27,11 +30,12 @@ class Similarity(Exchange):
     """Put up how the samples of the public set lie to each other; learn it from what everybody put up.
 
     It belongs to roles whose data is the public set. form: "pool" puts up the representations themselves, as rows of
-    length 1, of which an answer brings `down`; "mean" the similarities exp((R R' - 1) / temperature), and an answer is
-    their mean; "auto" whatever is smaller, both ways together. width: of the representations on the wire, where
-    learners' own differ: theirs are filled up with zeros, which changes no similarity; 0 is their own. keep: the share
-    of each sample's similarities, the largest, that count. distils: whether to learn from the answer, with a student
-    temperature, a momentum encoder and a queue of anchors (not more than the public set has samples).
+    length 1, of which an answer brings `down`, or with 0 all others'; "mean" the similarities exp((R R' - 1) /
+    temperature), and an answer is their mean; "auto" whatever is smaller, both ways together. Who is away counts with
+    what it put up last. width: of the representations on the wire, where learners' own differ: theirs are filled up
+    with zeros, which changes no similarity; 0 is their own. keep: the share of each sample's similarities, the largest, that
+    count. distils: whether to learn from the answer, with a student temperature, a momentum encoder and a queue of
+    anchors (not more than the public set has samples).
     """
 
     name: str = field(default="similarity", kw_only=True)
@@ -42,9 +46,9 @@ class Similarity(Exchange):
     momentum: float = 0.999
     queue: int = 2048
     form: Form = "auto"
-    down: int = 5
+    down: int = 0
     width: int = 0
-    keep: float = 1.0
+    keep: Share = 1.0
     encoding: Encoding = FLOAT32
     views: Views = VIEWS
 
@@ -52,15 +56,23 @@ class Similarity(Exchange):
         number("weight", self.weight)
         for what in ("temperature", "student_temperature"):
             number(what, getattr(self, what), low=1e-3)
-        for what, least in (("queue", 2), ("down", 1), ("width", 0)):
+        for what, least in (("queue", 2), ("down", 0), ("width", 0)):
             whole(what, getattr(self, what), low=least)
         one_of("form", self.form, get_args(Form))
-        for what, value, most in (("momentum", self.momentum, 1.0), ("keep", self.keep, 1.0)):
-            number(what, value)
-            if value > most or (what == "keep" and not value):
-                raise ConfigurationError(f"{what} is {value!r}; it is a share, above 0 and at most 1")
+        number("momentum", self.momentum)
+        if self.momentum > 1:
+            raise ConfigurationError(f"momentum is {self.momentum!r}; it is a share, 0 to 1")
+        number("keep", self.keep)
+        if isinstance(self.keep, Schedule) or not 0 < self.keep <= 1:
+            raise ConfigurationError(
+                f"keep is {self.keep!s}; it is a share, above 0 and at most 1, and no schedule: it decides what travels"
+            )
         if self.encoding.bits == 1:
             raise ConfigurationError("representations of one bit have no similarities; take float32, float16 or int8")
+
+    def among(self, learners: int) -> Self:
+        """In a federation of so many: who is to hear all others hears as many."""
+        return self if self.down else replace(self, down=max(learners - 1, 1))
 
     # -- what travels --------------------------------------------------------------------------------------------------
 
@@ -77,7 +89,7 @@ class Similarity(Exchange):
             rows = schema.Tensor((public.size, width), self.encoding, self.encoding, -1.01, 1.01)  # rounding
             floors = {"floor": schema.Tensor((public.size,), low=-2.0, high=1.01)} if self.keep < 1 else {}
             entries = {"rows": rows} | floors
-            return schema.Pool(self.name, entries, about=public.mark, keep=1, draw=self.down, repeat=False)
+            return schema.Pool(self.name, entries, about=public.mark, keep=1, draw=max(self.down, 1), repeat=False)
         pairs = schema.Tensor((_pairs(public),), self.encoding, self.encoding, -0.01, 1.01)
         return schema.Mean(self.name, {"similar": pairs}, about=public.mark)
 

@@ -69,7 +69,7 @@ class Member:
             )
         self.plan = replace(plan, members=replace(plan.members, learner=np.array([post.number])))
         self.engine = LoopEngine([self.plan], scene.data, workers=0)
-        self.tested, self.labelled = scene.test_counts, scene.labelled
+        self.tested, self.labelled, self.seen = scene.test_counts, scene.labelled, scene.copies
         self.learner: Learner = self.engine.learners[0]
         self.giving, self.hearing = self.learner.giving, self.learner.hearing
         self.round = 0
@@ -247,7 +247,7 @@ class Member:
 
     def test(self) -> float:
         """Accuracy on the test set, in %: the classifier's, or where it is not taught that of a linear probe."""
-        done = self.engine.hands.do(Evaluate(0, _ROW) if self.labelled else Probe(0, _ROW, ("linear",)))
+        done = self.engine.hands.do(Evaluate(0, _ROW) if self.labelled else Probe(0, _ROW, ("scaled",), self.seen))
         assert done.right is not None
         return float(accuracy(done.right if self.labelled else done.right[:, 0], self.tested)[0])
 

@@ -22,7 +22,7 @@ _LINES = 12  # of a chart in which one can still be told from another
 _POINTS = 200  # of a line, and of a strip of learners
 _LEARNERS = 40  # rows of a class table
 _CLASSES = 100
-_PROBES = {"linear": "linear probe", "knn": "kNN"}
+_PROBES = {"linear": "linear probe", "scaled": "scaled linear probe", "knn": "kNN"}
 _UNTOLD = {"mean": None, "std_seeds": None}
 
 
@@ -90,6 +90,7 @@ def _caption(runs: Sequence[Run]) -> str:
     if probed := _probed(runs):
         ways = {
             "linear": "Linear probe: what a linear classifier tells that was trained on a model's features",
+            "scaled": "Scaled linear probe: the same where each feature was first brought to mean 0 and deviation 1",
             "knn": "kNN: what the training samples with the nearest features tell",
         }
         said.append(f"{'; '.join(ways[probe] for probe in probed)}.")

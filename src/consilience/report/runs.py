@@ -224,7 +224,7 @@ def _so_far(run: RunFolder, config: Config | None, metrics: Metrics) -> dict[str
     by_seed = [[value for (at, _), value in metrics.final.items() if at == seed] for seed in metrics.seeds]
     spread = [float(np.std(values)) for values in by_seed if values]
     rows = {way: metrics.curve(f"bytes.{way}") for way in ("up", "down")}
-    probes = {probe: _reached(metrics, f"accuracy_{probe}") for probe in ("linear", "knn")}
+    probes = {probe: _reached(metrics, f"accuracy_{probe}") for probe in ("linear", "scaled", "knn")}
     return {
         "method": config.method.name if config else run.path.name,
         "settings": config.method.settings if config else {},

@@ -22,7 +22,9 @@ def comparison(summaries: Sequence[Summary]) -> Table:
         f"{count(max(s['learners'] for s in summaries), 'learner')}, {count(first['rounds'], 'round')}, "
         f"{count(first['seeds'], 'seed')}"
     )
-    table = plain_table(title, CAPTION)
+    probed = [label(s["method"], s["settings"]) for s in summaries if s.get("told_by", "classifier") != "classifier"]
+    whose = "all" if len(probed) == len(summaries) else ", ".join(probed)
+    table = plain_table(title, f"{CAPTION} Without labels ({whose}): what a probe tells." if probed else CAPTION)
     table.add_column("method", min_width=12)
     knn = ["kNN"] * any("knn" in s.get("probes", {}) for s in summaries)
     reached, cost = ("accuracy\n%", "± of\nlearners", "own\ndata"), ("up a\nround", "down a\nround", "total", "time")

@@ -12,8 +12,10 @@ from consilience.learner import Blueprint, Learner
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import recipe
+from consilience.objectives import build_objective
 from consilience.optimisers import Adam
 from consilience.reproduce.cells import Shown
+from consilience.reproduce.flesd import LEARNERS, OBJECTIVE
 from consilience.task import Public, Task
 from consilience.traffic import Traffic
 
@@ -33,7 +35,8 @@ _ROUNDS = 2  # of FLESD as published: the public set's bytes are shared by so ma
 @cache
 def task_of(model: str, shape: tuple[int, ...] = _SHAPE, classes: int = _CLASSES) -> Task:
     """What a learner with this model works on."""
-    return Learner(Blueprint(recipe(model, shape, classes), Role(), Adam(), shape, model)).task
+    role = Role(build_objective(OBJECTIVE))  # with the projection head that FedAvg shares too
+    return Learner(Blueprint(recipe(model, shape, classes), role, Adam(), shape, model)).task
 
 
 def volumes_of(method: str, task: Task, public: int = 0, **settings: Any) -> dict[str, Volume]:
@@ -41,7 +44,7 @@ def volumes_of(method: str, task: Task, public: int = 0, **settings: Any) -> dic
     known = replace(task, public=Public(public)) if public else task
     found = {}
     for name, role in build_method(method, settings).roles.items():
-        channels = {e.name: e.channel(known) for e in role.exchanges}
+        channels = {e.name: e.among(LEARNERS).channel(known) for e in role.exchanges}
         moving = {each for each, channel in channels.items() if channel.moves}
         traffic = Traffic(channels)
         found[name] = {"up": traffic.up(role.giving), "down": traffic.down(role.listening | role.giving & moving)}

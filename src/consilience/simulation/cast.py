@@ -69,6 +69,12 @@ def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Actor]
         )
     members = config.members()
     changed = {name: with_settings(method, group.method) for name, group in config.groups.items()}
+    for name, other in changed.items():
+        if (other.usual, other.members, list(other.roles)) != (method.usual, method.members, list(method.roles)):
+            raise ConfigurationError(
+                f"groups.{name}.method changes who plays which role in {method.name!r}, which is everybody's affair; "
+                f"set it for the method itself"
+            )
     actors = []
     for who in range(config.learners):
         model, roles = models[who % len(models)], method.roles
@@ -86,6 +92,7 @@ def _actor(config: Config, method: Method, who: int, part: str, model: Model, ro
     rate = scheduled(config.lr) if role.lr is None else role.lr
     optimiser = build_optimiser(config.optimiser, rate, config.momentum, config.weight_decay)
     epochs = config.epochs if role.epochs is None else role.epochs
+    role = replace(role, exchanges=tuple(e.among(config.learners) for e in role.exchanges))
     actor = Actor(who, part, role, model, optimiser, role.batch_size or config.batch_size, epochs)
     usual = settings_of(method.name).values() if method.name in METHODS else ()
     for owner, name, value in actor.numbers():

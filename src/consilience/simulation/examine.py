@@ -31,7 +31,7 @@ def examine(scene: Scene, engine: Engine, record: Record) -> None:
         at = members.federation[home], members.learner[home]
         told = _right(engine, i, different)[like] if scene.labelled else None  # (rows, classes)
         if scene.probes:
-            probed = _probed(engine, i, different, scene.probes)[like]  # (rows, probes, classes)
+            probed = _probed(scene, engine, i, different)[like]  # (rows, probes, classes)
             told = probed[:, 0] if told is None else told
             for k, probe in enumerate(scene.probes):
                 record[f"accuracy_{probe}"][at] = accuracy(probed[:, k], scene.test_counts)
@@ -47,9 +47,10 @@ def examine(scene: Scene, engine: Engine, record: Record) -> None:
     record["seconds.evaluate"] += elapsed / record["accuracy"].size
 
 
-def _probed(engine: Engine, cohort: int, rows: np.ndarray, probes: tuple[str, ...]) -> np.ndarray:
-    """(rows, probes, classes)."""
-    jobs: list[Job] = [Probe(cohort, some, probes) for some in engine.cut(Probe, cohort, rows)]
+def _probed(scene: Scene, engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:
+    """What probes that learned from the federation's whole training set tell right, (rows, probes, classes)."""
+    seen = scene.copies[engine.cohorts[cohort].plan.members.federation]
+    jobs: list[Job] = [Probe(cohort, some, scene.probes, seen[some]) for some in engine.cut(Probe, cohort, rows)]
     return np.concatenate([done.right for _, done in engine.run(jobs) if done.right is not None])
 
 
@@ -79,10 +80,8 @@ def _different_models(engine: Engine, cohort: int, rows: np.ndarray, told: bool)
 def _features(learner: Learner, parameters: Tensor) -> Tensor:
     """Of stacked parameters those that make features, (rows, some): what comes before the classifier and heads."""
     classifier = {f"classifier.{name}" for name, _ in learner.model.classifier.named_parameters()}
-    others = [
-        n for n in learner.parameters.shapes if n in classifier or n not in dict(learner.model.named_parameters())
-    ]
-    return parameters[:, ~learner.parameters.mask(set(others)).to(parameters.device)]
+    making = {name for name, _ in learner.model.named_parameters()} - classifier
+    return parameters[:, learner.parameters.mask(making).to(parameters.device)]
 
 
 def _equal_rows(stacked: Tensor, rows: np.ndarray, other: np.ndarray) -> np.ndarray:

@@ -232,9 +232,10 @@ class Hands:
 def probe_rows(learner: Learner, cohort: Cohort, state: Mapping[str, Tensor], data: Data, job: Probe) -> Done:
     """Probe one row after the other: training a classifier keeps a device busy."""
     clock, right = Clock(data.inputs.device), []
-    for number in job.rows:
+    for number, (first, last) in zip(job.rows, job.seen.tolist(), strict=True):
         learner.wear({key: tensor[int(number)].to(data.inputs.device) for key, tensor in state.items()})
-        seed = int(cohort.plan.members.seed[number])
-        right.append(probed(learner, data.inputs, data.targets, data.test_inputs, data.test_targets, job.probes, seed))
+        seed, samples = int(cohort.plan.members.seed[number]), slice(first, last)
+        seen = data.inputs[samples], data.targets[samples]
+        right.append(probed(learner, *seen, data.test_inputs, data.test_targets, job.probes, seed))
     clock.lap("evaluate")
     return Done(right=np.stack(right), seconds=clock.each(len(job.rows)))

@@ -57,6 +57,7 @@ class Probe:
     cohort: int
     rows: np.ndarray
     probes: tuple[str, ...]
+    seen: np.ndarray  # (rows, 2) from where to where in the training set a row's probe is trained
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from consilience.models import own
 def marks(data: Dataset, method: Method, config: Config) -> dict[str, str]:
     """A short digest of the data, of the method and of files that make models; others are known by their shapes."""
     # Not where it lies in memory.
-    roles = re.sub(r" at 0x[0-9a-f]+", "", f"{dict(method.roles)} {dict(method.members)} {_cast(method)}")
+    roles = re.sub(r" at 0x[0-9a-f]+", "", f"{dict(method.roles)} {dict(method.members)}{_cast(method)}")
     found = {"data": digest(data)[:16], "method": hashlib.sha256(roles.encode()).hexdigest()[:16]}
     files = [own.digest(name) for name in dict.fromkeys(config.models) if own.is_path(name)]
     return found | ({"model": hashlib.sha256("".join(files).encode()).hexdigest()[:16]} if files else {})
@@ -23,4 +23,4 @@ def marks(data: Dataset, method: Method, config: Config) -> dict[str, str]:
 
 def _cast(method: Method) -> str:
     """Who plays what, where there is more to it than one role for all."""
-    return f"{method.usual} {method.host} {method.once}" if len(method.roles) > 1 else ""
+    return f" {method.usual} {method.host} {method.once}" if len(method.roles) > 1 else ""

@@ -10,7 +10,14 @@ from consilience.evaluation.probes import knn_probe, linear_probe
 from consilience.exchanges.classwise import one_hot
 from consilience.learner import Learner
 
-PROBES = {"none": (), "linear": ("linear",), "knn": ("knn",), "both": ("linear", "knn")}
+PROBES = {
+    "none": (),
+    "linear": ("linear",),
+    "scaled": ("scaled",),
+    "knn": ("knn",),
+    "both": ("linear", "knn"),
+    "auto": ("scaled", "knn"),
+}
 """What is asked of a representation, by the name of the setting."""
 
 
@@ -28,7 +35,15 @@ def probed(
     seen, tests = learner.features(inputs), learner.features(test_inputs)
     told = {
         "linear": lambda: linear_probe(seen, targets, tests, classes, seed=seed),
+        "scaled": lambda: linear_probe(*_scaled(seen, targets, tests), classes, seed=seed),
         "knn": lambda: knn_probe(seen, targets, tests, classes),
     }
     right = [one_hot(test_targets, classes) & (told[p]() == test_targets)[:, None] for p in probes]
     return torch.stack(right).sum(1).numpy(force=True)
+
+
+def _scaled(seen: Tensor, targets: Tensor, tests: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Features with mean 0 and deviation 1 over the training samples; one that is always the same stays at 0."""
+    mean, deviation = seen.mean(0), seen.std(0, correction=0)
+    wide = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+    return (seen - mean) / wide, targets, (tests - mean) / wide

@@ -28,6 +28,8 @@ class Result:
     asked_to_stop: bool = False  # perhaps in its last round, so that it is finished all the same
     folder: Path | None = None
     diverged: Mapping[int, str] = field(default_factory=dict)
+    told_by: str = "classifier"
+    """What tells classes in `accuracy`: the learners' own classifier, or the name of a probe."""
 
     def heed(self) -> None:
         """Stop what would follow, where somebody asked this run to stop and it had come to its end."""
@@ -77,9 +79,12 @@ class Result:
             "engine": self.engine,
             "device": config.device,
             "accuracy": _spread(self.accuracy),
+            "told_by": self.told_by,
             "accuracy_local": _spread(history.last("accuracy_local")),
             "accuracy_before": before if before["mean"] is not None else None,
-            "probes": {probe: _spread(values) for probe in ("linear", "knn") if (values := self._probe(probe)).size},
+            "probes": {
+                probe: _spread(values) for probe in ("linear", "scaled", "knn") if (values := self._probe(probe)).size
+            },
             "bytes": {way: float(total.mean() / rounds) for way, total in self._moved().items()},
             "message_bytes": self.message_bytes,
             "public_bytes": float(np.sum(history.records[0].get("bytes.public", 0.0)) / len(history.seeds)),

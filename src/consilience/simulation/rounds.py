@@ -67,6 +67,7 @@ class Rounds:
         self.engine.learn(Learn(news))
         for role in self.scene.roles:
             self._act(role, Presence(everybody, everybody), record, train=False)
+        self._go_home()
         return record
 
     def _first_weights(self) -> list[dict[str, dict[str, Tensor]]]:
@@ -111,8 +112,7 @@ class Rounds:
         self._catch_up(present, record)
         for role in scene.roles:
             self._act(role, present, record, train=True, evaluate=evaluate)
-        for i in np.unique(scene.homes):  # between rounds every model lies at home
-            self._bring(int(i), scene.rows[i][scene.homes == i])
+        self._go_home()
         if evaluate:
             examine(scene, self.engine, record)
         record["participated"][:] = self.took_part = present.participates
@@ -181,6 +181,11 @@ class Rounds:
             for name in mine.keys() & theirs.keys():
                 mine[name][into] = theirs[name][out_of]
             self.lies[at] = cohort
+
+    def _go_home(self) -> None:
+        """Between rounds every model lies in the cohort of its learner's first role."""
+        for i in np.unique(self.scene.homes).tolist():
+            self._bring(i, self.scene.rows[i][self.scene.homes == i])
 
     def _jobs(
         self, role: str, present: Presence, putting: Sequence[tuple[str, ...]], train: bool, evaluate: bool
@@ -393,7 +398,7 @@ class Rounds:
         }
         self.engine.learn(Learn({}, stale))
         self.engine.learn(Learn(self.answers.kept))
-        self.took_part = arrays["took_part"].astype(bool)
+        self.took_part, self.lies = arrays["took_part"].astype(bool), self.scene.homes.copy()
         diverged = numbers["diverged"]
         assert isinstance(diverged, dict)
         self.diverged = {int(f): str(what) for f, what in diverged.items()}

@@ -29,6 +29,7 @@ from consilience.simulation.probing import PROBES
 from consilience.simulation.variants import Variants, variants_of
 from consilience.task import Public
 
+_OFF = 0.01  # by which pixels may miss their range: scaling rounds
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bf16": torch.float32, "auto": torch.float32}
 
 
@@ -64,8 +65,16 @@ class Scene:
 
     @property
     def labelled(self) -> bool:
-        """Whether what the learners' classifiers tell means anything."""
-        return _labelled(self.method)
+        """Whether what the learners' classifiers tell means anything: whether all of them are taught."""
+        return _labelled(self.variants)
+
+    @property
+    def copies(self) -> np.ndarray:
+        """From where to where each federation's samples lie in the training set, (federations, 2): one copy a seed."""
+        size, seeds = len(self.deals[0].targets), len(self.deals)
+        copied = len(self.data.targets) > size
+        first = np.arange(self.federations) % seeds * size * copied
+        return np.stack([first, first + size], axis=1)
 
     @property
     def public_bytes(self) -> np.ndarray:
@@ -139,13 +148,13 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         dealt,
         own_tests(data, learners, shift=config.shift),
         tuple(deals),
-        PROBES["none" if _labelled(method) else "both"] if config.probe == "auto" else PROBES[config.probe],
+        () if config.probe == "auto" and _labelled(variants) else PROBES[config.probe],
     )
 
 
-def _labelled(method: Method) -> bool:
+def _labelled(variants: Variants) -> bool:
     """Whether every learner's model has a classifier that is taught: else what it tells means nothing."""
-    return all(role.objective.labelled for role in method.roles.values())
+    return all(actor.role.objective.labelled for cast in variants.cast for actor in cast)
 
 
 def _check_roles(method: Method, learners: int) -> None:
@@ -159,6 +168,10 @@ def _check_roles(method: Method, learners: int) -> None:
         raise ConfigurationError(
             f"method {method.name!r} takes the samples of learner {method.host} for its public set; there are "
             f"learners 0 to {learners - 1}"
+        )
+    if method.host is not None and learners < 2:
+        raise ConfigurationError(
+            f"method {method.name!r} needs two learners or more: the samples of one are the public set, others learn"
         )
     idle = set(method.roles) - {role for who in range(learners) for role in method.roles_of(who)}
     if idle:
@@ -201,7 +214,7 @@ class _Stage:
             model=name,
             dtype=DTYPES[config.precision],
             device=config.device,
-            half=_half(config, self.method),
+            half=_half(config, self.variants),
             varied=_by_owner(settings),
             scaling=(data.mean, data.std),
             public=self._public(federations) if actor.role.data == "public" else None,
@@ -213,7 +226,7 @@ class _Stage:
                 f"width is {config.width}, and model {name!r} has features of width {learner.task.width}; build it so, "
                 f"or leave width out"
             )
-        least = _least_batch(learner, members, actor, data.classes)
+        least = _least_batch(learner, members, actor, data)
         fresh = config.optimiser_state == "reset" or actor.role.data == "public"
         work = LocalWork(actor.batch_size, actor.epochs, least, fresh)
         named = {f"setting.{owner}.{setting}": values for (owner, setting), values in settings.items()}
@@ -231,10 +244,10 @@ class _Stage:
         return np.sort(self.parts[federation][self.method.host])
 
 
-def _half(config: Config, method: Method) -> bool:
+def _half(config: Config, variants: Variants) -> bool:
     """Whether models run in bfloat16: as asked for, or on a GPU where learners learn without labels."""
     gpu = torch.device(config.device).type == "cuda"
-    return config.precision == "bf16" or (config.precision == "auto" and gpu and not _labelled(method))
+    return config.precision == "bf16" or (config.precision == "auto" and gpu and not _labelled(variants))
 
 
 def _own(cast: Sequence[Actor]) -> dict[tuple[str, str], tuple[float, ...]]:
@@ -257,16 +270,18 @@ def _by_owner(settings: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]
     return found
 
 
-def _least_batch(learner: Learner, members: Members, actor: Actor, classes: int) -> int:
+def _least_batch(learner: Learner, members: Members, actor: Actor, data: Dataset) -> int:
     """Two where the model normalises over the batch or its samples are contrasted, else one.
 
     Refuses a learner who cannot fill such a batch.
     """
     name = learner.task.model
-    if learner.task.classes != classes:
-        raise ConfigurationError(f"model {name!r} tells {learner.task.classes} classes apart, the data has {classes}")
+    if learner.task.classes != data.classes:
+        raise ConfigurationError(
+            f"model {name!r} tells {learner.task.classes} classes apart, the data has {data.classes}"
+        )
     _check_features(learner)
-    _check_views(learner, actor)
+    _check_views(learner, actor, data)
     normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
     if not actor.epochs or not (normalises or actor.role.objective.apart):
         return 1
@@ -309,12 +324,18 @@ def _check_features(learner: Learner) -> None:
         )
 
 
-def _check_views(learner: Learner, actor: Actor) -> None:
+def _check_views(learner: Learner, actor: Actor, data: Dataset) -> None:
     """Refuse inputs that the objective cannot make views of, where anything is trained."""
     if actor.epochs:
         objective = actor.role.objective
         inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
         objective.prepare(learner.task, inputs, inputs.new_zeros(objective.batch_draws, 2))
+        low, high = (float(value * data.std + data.mean) for value in (data.inputs.min(), data.inputs.max()))
+        if not objective.labelled and not -_OFF <= low <= high <= 1 + _OFF:
+            raise ConfigurationError(
+                f"objective {objective.name!r} makes views of images, whose pixels lie in 0 to 1; those of data set "
+                f"{data.name!r} lie in {low:.3g} to {high:.3g}: store them as bytes, or as fractions from 0 to 1"
+            )
 
 
 def cohorts_in(rows: np.ndarray, federation: int) -> tuple[int, ...]:

@@ -216,7 +216,7 @@ class _Run:
         if other:
             raise CheckpointError(
                 f"the checkpoint in {self.folder.path} is of another run: its {other[0]} is not the one given; go on "
-                f"with the very same, your own if it was your own"
+                f"with the very same, your own if it was your own, and in the version that made it"
             )
         try:
             self.rounds.load(arrays, numbers)
@@ -303,4 +303,5 @@ class _Run:
             asked_to_stop=asked_to_stop,
             folder=self.folder.path if self.folder else None,
             diverged=self.rounds.diverged,
+            told_by="classifier" if self.scene.labelled else next(iter(self.scene.probes), "nothing"),
         )
