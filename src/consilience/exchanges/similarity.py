@@ -33,8 +33,8 @@ class Similarity(Exchange):
     length 1, of which an answer brings `down`, or with 0 all others'; "mean" the similarities exp((R R' - 1) /
     temperature), and an answer is their mean; "auto" whatever is smaller, both ways together. Who is away counts with
     what it put up last. width: of the representations on the wire, where learners' own differ: theirs are filled up
-    with zeros, which changes no similarity; 0 is their own. keep: the share of each sample's similarities, the largest, that
-    count. distils: whether to learn from the answer, with a student temperature, a momentum encoder and a queue of
+    with zeros, which changes no similarity; 0 is their own. keep: the share of each sample's similarities, the largest,
+    that count. distils: whether to learn from the answer, with a student temperature, a momentum encoder and a queue of
     anchors (not more than the public set has samples).
     """
 
