@@ -126,10 +126,16 @@ def circumstances(outcome: Outcome, batches: bool = True) -> str:
     """In a sentence: what was trained, on how much, and how; batches: whether theirs are all of one size."""
     config = RunFolder(outcome.folder).config
     published = " (published: all 50,000)" if config.data == "cifar10" else ""
+    quick = (
+        " This is the quick size: the published probe takes so few steps here that it may tell nothing; the nearest "
+        "neighbours tell more."
+        if (config.train or TRAIN) < TRAIN
+        else ""
+    )
     alike = f", weight decay {config.weight_decay:g}, batches of {config.batch_size}" if batches else ""
     return (
         f"{config.data}, {config.train:,} images{published} among {LEARNERS} learners, {config.model}; Adam, lr "
-        f"{config.lr}{alike}."
+        f"{config.lr}{alike}.{quick}"
     )
 
 
