@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from consilience.exchanges import Similarity
-from consilience.exchanges.geometry import ensemble, unit
+from consilience.exchanges.geometry import block, ensemble, unit
 from consilience.report.kept import Kept
 
 SAMPLES = 40
@@ -83,10 +83,8 @@ def _before(put: Mapping[str, np.ndarray], chosen: np.ndarray, trade: Similarity
 
 def _square(triangle: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Some rows and columns of the symmetric matrix with ones on its diagonal of which this is the part above it."""
-    size = (1 + math.isqrt(1 + 8 * len(triangle))) // 2
-    low, high = np.minimum(chosen[:, None], chosen), np.maximum(chosen[:, None], chosen)
-    above = np.where(low == high, 0, low * (2 * size - low - 1) // 2 + high - low - 1)
-    return np.where(low == high, 1.0, triangle[above])
+    size, places = (1 + math.isqrt(1 + 8 * len(triangle))) // 2, torch.from_numpy(chosen)
+    return block(torch.from_numpy(triangle), size, places, places).numpy()
 
 
 def _after(kept: Kept, inputs: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

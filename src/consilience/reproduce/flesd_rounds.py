@@ -117,12 +117,12 @@ def _tested(outcome: Outcome) -> list[dict[str, Any]]:
 
 def by_round(outcome: Outcome, metric: str) -> dict[int, float]:
     """The mean of a metric over learners and seeds, after every round that has it."""
-    folder, own = metric.split(".")[0], metric.split(".")[1:]
+    first, *rest = metric.split(".")
     values: dict[int, list[float]] = {}
     for text in RunFolder(outcome.folder).lines():
         line = json.loads(text)
-        value = line.get(folder)
-        for key in own:
+        value = line.get(first)
+        for key in rest:
             value = (value or {}).get(key)
         if line["round"] and value is not None:
             values.setdefault(line["round"], []).append(value)
