@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from consilience import simulate
+from consilience.data.deal import deal
+from consilience.evaluation import knn_probe
 from consilience.report.feature_map import feature_map
 from consilience.report.kept import Kept, read_kept
 from consilience.report.page import run_report
@@ -233,3 +235,19 @@ def test_a_learner_of_several_roles_has_the_model_of_its_first(runs: Path) -> No
         np.testing.assert_allclose(found.features[who], np.tanh(last), atol=1e-4)
     same = feature_map(runs / "distiller").features  # everybody has the common weights
     np.testing.assert_array_equal(same[0], same[1])
+
+
+def test_models_are_found_where_seeds_have_public_sets_of_unlike_sizes(tmp_path: Path) -> None:
+    """There is a cohort for each size then, and what a learner's model makes of samples is what it made in the run."""
+    more: dict[str, Any] = {"train": 160, "test": 60, "learners": 4, "rounds": 1, "workers": 0, "batch_size": 32}
+    more |= {"data": "digits", "model": "mlp", "partition": "dirichlet(1)", "seeds": 3, "probe": "knn"}
+    simulate(method="flesd:distil=learner:distil_epochs=1", out=tmp_path / "run", **more)
+    kept = read_kept(tmp_path / "run")
+    sizes = {len(deal(kept.data, 4, partition="dirichlet(1)", seed=seed).parts[0]) for seed in range(3)}
+    assert len(sizes) == 3
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    told = {line["learner"]: line["accuracy"] for line in lines if line["seed"] == 0 and line["round"] == 1}
+    for who in range(4):
+        seen, tests = (torch.from_numpy(kept.features(who, x)) for x in (kept.data.inputs, kept.data.test_inputs))
+        right = knn_probe(seen, torch.from_numpy(kept.data.targets), tests, 10).numpy() == kept.data.test_targets
+        assert 100 * right.mean() == pytest.approx(told[who])

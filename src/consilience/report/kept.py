@@ -102,8 +102,8 @@ class Kept:
         """What a learner's own model makes of the inputs, (samples, width)."""
         place = next(i for i, actor in enumerate(self.actors) if actor.who == who)  # of the role its model lies with
         actor, dtype = self.actors[place], DTYPES[self.config.precision]
-        kinds = [actor.kind for actor in self.actors]
-        cohort, number = list(dict.fromkeys(kinds)).index(actor.kind), kinds[:place].count(actor.kind)
+        kinds = [each.kind for each in self.actors]
+        cohort, number = self._cohort(actor.kind), kinds[:place].count(actor.kind)
         assert isinstance(actor.model, str)
         build = recipe(actor.model, self.data.shape, self.data.classes, self.config.width)
         public = Public(len(self.public[1])) if actor.role.data == "public" else None
@@ -122,6 +122,20 @@ class Kept:
         if not np.isfinite(features).all():
             raise TrainingError(f"features of learner {who} are no numbers")
         return features
+
+    def _cohort(self, kind: str) -> int:
+        """Where the first seed's learners of a kind lie: each kind is a cohort, or one for each size of public sets."""
+        before = {actor.kind: actor.role.data for actor in self.actors}
+        earlier = list(before)[: list(before).index(kind)]
+        sizes = self._public_sizes if "public" in before.values() else 1
+        return sum(sizes if before[each] == "public" else 1 for each in earlier)
+
+    @cached_property
+    def _public_sizes(self) -> int:
+        """How many different sizes the seeds' public sets have."""
+        seeds, host = range(self.config.seed, self.config.seed + self.config.seeds), self.method.host
+        assert host is not None
+        return len({len(deal_out(self.config, self.method, self.data, seed).parts[host]) for seed in seeds})
 
 
 def read_kept(folder: Path) -> Kept:

@@ -72,7 +72,7 @@ class Hands:
             case Evaluate():
                 return self._evaluate(job)
             case Probe():
-                return self._probe(job)
+                return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
             case Learn():
                 return self._learn(job)
 
@@ -210,10 +210,6 @@ class Hands:
             learner.receive({name: self.answers[int(a[i])] for name, a in job.news.items() if a[i] >= 0})
         return Done()
 
-    def _probe(self, job: Probe) -> Done:
-        cohort = self.cohorts[job.cohort]
-        return probe_rows(self.learners[job.cohort], cohort, cohort.state, self.data, job)
-
     def _evaluate(self, job: Evaluate) -> Done:
         learner, cohort, right, clock = (
             self.learners[job.cohort],
@@ -229,11 +225,11 @@ class Hands:
         return Done(right=np.stack(right), seconds=clock.each(len(job.rows)))
 
 
-def probe_rows(learner: Learner, cohort: Cohort, state: Mapping[str, Tensor], data: Data, job: Probe) -> Done:
+def probe_rows(learner: Learner, cohort: Cohort, data: Data, job: Probe) -> Done:
     """Probe one row after the other: training a classifier keeps a device busy."""
     clock, right = Clock(data.inputs.device), []
     for number, (first, last) in zip(job.rows, job.seen.tolist(), strict=True):
-        learner.wear({key: tensor[int(number)].to(data.inputs.device) for key, tensor in state.items()})
+        learner.wear({key: tensor.to(data.inputs.device) for key, tensor in cohort.row(int(number)).items()})
         seed, samples = int(cohort.plan.members.seed[number]), slice(first, last)
         seen = data.inputs[samples], data.targets[samples]
         right.append(probed(learner, *seen, data.test_inputs, data.test_targets, job.probes, seed))

@@ -91,8 +91,7 @@ class StackEngine:
                 case Evaluate():
                     return self._evaluate(job)
                 case Probe():
-                    cohort = self.cohorts[job.cohort]
-                    return probe_rows(self.learners[job.cohort], cohort, cohort.state, self.data, job)
+                    return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
 
     def learn(self, job: Learn) -> None:
         """Hear new answers."""
