@@ -19,8 +19,7 @@ from consilience import schema
 from consilience.encodings import BIT, FLOAT16, FLOAT32, INT8, Encoding
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges import Contribution, Exchange, Logits, Observations, Prototypes, Received, View, Weights
-from consilience.exchanges.weights import part_of
-from consilience.task import Task
+from consilience.task import Task, part_of
 
 DOUBLE = torch.float64
 PARAMETERS = {

@@ -32,7 +32,6 @@ from consilience.exchanges import (
     View,
     Weights,
 )
-from consilience.exchanges.weights import part_of
 from consilience.method import Method, Role
 from consilience.models import SplitModel, build
 from consilience.objectives import Objective
@@ -43,7 +42,7 @@ from consilience.simulation.loop import LoopEngine
 from consilience.simulation.plan import batches
 from consilience.simulation.rounds import Rounds
 from consilience.simulation.scene import set_scene
-from consilience.task import Task
+from consilience.task import Task, part_of
 
 SETTINGS: dict[str, Any] = {
     "learners": 2,

@@ -37,6 +37,7 @@ LAYERS = (
         "agreement",
         "channels",
         "charter",
+        "dependence",
         "protocol",
         "refusals",
         "schema",
@@ -49,7 +50,7 @@ LAYERS = (
     },
     {"exchanges", "objectives"},
     {"body", "learner", "method", "methods"},
-    {"peer", "relay", "report", "simulation"},
+    {"leakage", "peer", "relay", "report", "simulation"},
     {"reproduce"},
     {"__main__", "cli"},
 )

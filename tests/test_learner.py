@@ -634,7 +634,7 @@ def test_before_any_training_gradients_are_zero() -> None:
 @pytest.mark.parametrize(
     ("exchange", "message"),
     [
-        (Owning(owns="clasifier"), "'clasifier', covers nothing of normalised"),
+        (Owning(owns="clasifier"), "part 'clasifier' covers nothing of normalised"),
         (Watching(layers=("features.linaer",)), "'features.linaer'"),
     ],
     ids=["owns", "layers"],

@@ -18,6 +18,8 @@ from consilience.config import make_config, method_table
 from consilience.data.deal import deal
 from consilience.peer.founding import charter_of, write_charter
 from consilience.relay import office
+from consilience.relay.store import Store
+from consilience.simulation.folder import RunFolder
 from consilience.simulation.preparation import load_data
 from consilience.simulation.simulate import simulate
 from tests.relay_tools import SOURCE, serving
@@ -90,7 +92,7 @@ def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
 @pytest.mark.parametrize(
     "method",
     [
-        *("representation-sharing", "federated-distillation", "fedavg", "voted", "consilience"),
+        *("representation-sharing", "federated-distillation", "fedavg", "voted", "consilience", "two-stage"),
         "fedavg:objective=simclr",
     ],
 )
@@ -103,11 +105,12 @@ def test_real_processes_give_the_simulator_s_numbers(tmp_path: Path, method: str
         for _ in range(ROUNDS):
             assert all([child.do("share") for child in members])
             told.append([child.do("hear") for child in members])
-        result = simulate(config)
+        result = simulate(config, out=tmp_path / "run")
     rounds = told[before:]
     assert all(each["acknowledged"] for round_ in told for each in round_)
     # Without labels a member's probe learns from its own samples, and a simulation's from everybody's.
-    for key in ("loss.simclr",) if "simclr" in method else ("accuracy", "loss.cross_entropy"):
+    loss = "loss.two_stage" if method == "two-stage" else "loss.cross_entropy"
+    for key in ("loss.simclr",) if "simclr" in method else ("accuracy", loss):
         name = key.removeprefix("loss.")
         mine = [[each["losses"][name] if key != name else each[name] for each in round_] for round_ in rounds]
         np.testing.assert_array_equal(np.array(mine), result.history[key][:, 0])
@@ -115,3 +118,17 @@ def test_real_processes_give_the_simulator_s_numbers(tmp_path: Path, method: str
         measured = np.array([[each[key] for each in round_] for round_ in told])
         reckoned = np.stack([record[way][0] for record in result.history.records[1 - before :]])
         np.testing.assert_array_equal(measured, reckoned)
+    assert_common_values(tmp_path, moving={"two-stage": "gradients"}.get(method, "weights"))
+
+
+def assert_common_values(folder: Path, moving: str) -> None:
+    """What a moving mean has come to at the relay, where there is one, is bit for bit what it has in the simulation."""
+    checkpoint = RunFolder.open(folder / "run").load()
+    assert checkpoint is not None
+    prefix = f"channels.0.{moving}.common."
+    simulated = {k.removeprefix(prefix): v for k, v in checkpoint[0].items() if k.startswith(prefix)}
+    with contextlib.closing(Store(folder / "relay.db")) as store:
+        kept = store.state(1, moving) or {}
+    assert {k for k in kept if k.startswith("common.")} == {f"common.{k}" for k in simulated}
+    for name, value in simulated.items():
+        np.testing.assert_array_equal(kept[f"common.{name}"], value)

@@ -359,10 +359,41 @@ def test_no_spelling_breaks_anything(how: str) -> None:
     check_every_sample_once(targets, parts, 2)
 
 
+# --- owners
+
+
+def test_owners_by_hand() -> None:
+    targets, owners = np.zeros(7, dtype=np.int64), np.array([3, 0, 3, 5, 0, 3, 5])  # 1, 2 and 4 have nothing
+    parts = partition(targets, 3, "owners", rng(), owners=owners)
+    assert [part.tolist() for part in parts] == [[1, 4], [0, 2, 5], [3, 6]]
+    assert all(part.dtype == np.int64 for part in parts)
+
+
+def test_which_owners_come_in_is_drawn() -> None:
+    targets, owners = np.zeros(30, dtype=np.int64), np.repeat(np.arange(10), 3)
+    came = np.zeros(10)
+    for seed in range(200):
+        parts = partition(targets, 4, "owners", rng(seed), owners=owners)
+        whose = [owners[part].tolist() for part in parts]
+        assert all(len(part) == 3 and len(set(mine)) == 1 for part, mine in zip(parts, whose, strict=True))
+        assert whose == sorted(whose) and len({mine[0] for mine in whose}) == 4
+        came[[mine[0] for mine in whose]] += 1
+    assert came.min() > 50 and came.max() < 110  # 80 each, within four standard deviations
+
+
+def test_owners_that_are_too_few_or_unknown_are_refused() -> None:
+    targets = np.zeros(6, dtype=np.int64)
+    with pytest.raises(ConfigurationError, match="4 learners, and the samples have 3 owners"):
+        partition(targets, 4, "owners", rng(), owners=np.array([0, 0, 1, 1, 7, 7]))
+    with pytest.raises(ConfigurationError, match="these have none"):
+        partition(targets, 2, "owners", rng())
+
+
 @pytest.mark.parametrize(
     ("how", "nearest"),
     [
         ("idd", "iid"),
+        ("owner", "owners"),
         ("dirichlet", "dirichlet(ALPHA)"),
         ("shards", "shards(K)"),
         ("shares", "shares(A, ...)"),

@@ -15,7 +15,7 @@ from consilience.data import Dataset, load
 from consilience.learner import Learner
 from consilience.methods import build_method
 from consilience.simulation import room as room_module
-from consilience.simulation.hands import data_arrays
+from consilience.simulation.common_data import data_arrays
 from consilience.simulation.room import Room, free_bytes
 from consilience.simulation.scene import set_scene
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from consilience.config import Config
     from consilience.data import Dataset, load
     from consilience.errors import ConsilienceError
-    from consilience.exchanges import Exchange, Logits, Observations, Prototypes, Similarity, Weights
+    from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
     from consilience.method import Method, Role
     from consilience.methods import build_method
-    from consilience.models import SplitModel, split
-    from consilience.objectives import SimCLR
+    from consilience.models import SplitModel, cut, split
+    from consilience.objectives import SimCLR, TwoStage
     from consilience.peer.peer import Peer, join
     from consilience.schedules import Schedule
     from consilience.simulation.result import Result
@@ -33,6 +33,7 @@ _HOMES = {
     "ConsilienceError": "errors",
     "Dataset": "data",
     "Exchange": "exchanges",
+    "Gradients": "exchanges",
     "Logits": "exchanges",
     "Method": "method",
     "Observations": "exchanges",
@@ -44,8 +45,10 @@ _HOMES = {
     "SimCLR": "objectives",
     "Similarity": "exchanges",
     "SplitModel": "models",
+    "TwoStage": "objectives",
     "Weights": "exchanges",
     "build_method": "methods",
+    "cut": "models",
     "join": "peer.peer",
     "load": "data",
     "simulate": "simulation.simulate",
@@ -57,6 +60,7 @@ __all__ = [
     "ConsilienceError",
     "Dataset",
     "Exchange",
+    "Gradients",
     "Logits",
     "Method",
     "Observations",
@@ -68,8 +72,10 @@ __all__ = [
     "SimCLR",
     "Similarity",
     "SplitModel",
+    "TwoStage",
     "Weights",
     "build_method",
+    "cut",
     "join",
     "load",
     "simulate",

@@ -6,7 +6,7 @@ exchanges. A body wears one row after the other, so that a thousand learners of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -17,14 +17,15 @@ from torch import Tensor, nn
 
 from consilience import schema
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.exchanges.base import Contribution, Exchange
-from consilience.exchanges.weights import part_of
+from consilience.exchanges.base import CUT, Contribution, Exchange
+from consilience.exchanges.weights import covering
 from consilience.layout import Layout
 from consilience.method import Role
 from consilience.models import SplitModel, as_split
+from consilience.models.cut import cut_shape
 from consilience.objectives import Objective
 from consilience.optimisers import Optimiser
-from consilience.task import Public, Task
+from consilience.task import DEVICE, Public, Task
 
 OPTIMISER = "optimiser"
 """Where settings are named by whose they are, the optimiser's."""
@@ -49,6 +50,7 @@ class Blueprint:
     """Settings of which every learner has its own value: fields by exchange, or of the "optimiser"."""
     scaling: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of the inputs before they were scaled
     public: Public | None = None  # where its samples are the public set
+    symbols: int = 0  # how many characters there are, where inputs are codes of characters
 
 
 class Body:
@@ -77,7 +79,9 @@ class Body:
         for layer in {layer for owner in self.owners for layer in owner.layers}:
             self._listen(layer)
         self.frozen = {name for name, parameter in self._parameters.items() if not parameter.requires_grad}
-        self.trained = ~self.parameters.mask(self._owned() | self.frozen).to(self.device)
+        owned = self._owned()
+        _refuse_frozen(owned & self.frozen, self.task)
+        self.trained = ~self.parameters.mask(owned | self.frozen).to(self.device)
         self.all_trained = bool(self.trained.all())
 
     def _name_tensors(self) -> None:
@@ -104,23 +108,27 @@ class Body:
     def _owned(self) -> set[str]:
         owned: set[str] = set()
         for e in self.exchanges:
-            names = part_of(e.owns, self.task.parameters) if e.owns is not None else []
-            if e.owns is not None and not names:
-                raise ConfigurationError(
-                    f"{e.name}: the part it owns, {e.owns!r}, covers nothing of {self.task.model}; its parameters are "
-                    f"{', '.join(self.task.parameters)}"
-                )
-            owned |= set(names)
+            owned |= set(covering(e.name, e.owns, self.task)) if e.owns is not None else set()
         return owned
 
     def _listen(self, layer: str) -> None:
         def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
             self._outputs[layer] = output
 
-        modules = dict(self.model.named_modules())
-        if layer not in modules:
-            raise UnknownName(f"layer of {self.task.model}", layer, (name for name in modules if name))
-        modules[layer].register_forward_hook(keep)
+        self.layer(layer).register_forward_hook(keep)
+
+    def layer(self, name: str) -> nn.Module:
+        """A module of the model by its name, or the one where its first part ends, "cut"."""
+        modules, known = dict(self.model.named_modules()), self.model.cut if name == CUT else name
+        if known is None:
+            raise ConfigurationError(
+                f"{self.task.model} is in one part, and something here looks at what a model's first part hands to its "
+                f"second; cut it after a layer, cut(model, at=...)"
+            )
+        if not known or known not in modules:
+            raise UnknownName(f"layer of {self.task.model}", name, (each for each in modules if each))
+        module: nn.Module = modules[known]
+        return module
 
     def initial(self, seed: int) -> Row:
         """A new learner's row, with weights drawn from this seed; `states` completes it."""
@@ -272,6 +280,15 @@ def _refuse_overlap(channels: Mapping[str, schema.Channel]) -> None:
             moved[tensor] = name
 
 
+def _refuse_frozen(wrong: Collection[str], task: Task) -> None:
+    """What moves by gradients alone cannot be without: a weight that has none would be moved by chance."""
+    if wrong:
+        raise ConfigurationError(
+            f"{task.model}: {min(wrong)!r} is frozen (requires_grad=False), and an exchange moves it by gradients; let "
+            f"it have some, or leave it out of the exchange's part"
+        )
+
+
 def _named(model: nn.Module, modules: Mapping[str, nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Parameters and buffers by name: the model's, then those of the objective's and exchanges' own modules."""
     parameters: dict[str, Tensor] = dict(model.named_parameters())
@@ -294,10 +311,27 @@ def _by_type(named: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 def _task(model: SplitModel, blueprint: Blueprint) -> Task:
     buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
     parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
-    known = Task(model.classes, model.width, blueprint.shape, model.bound, model=blueprint.model)
+    known = Task(
+        model.classes,
+        model.width,
+        blueprint.shape,
+        model.bound,
+        model=blueprint.model,
+        symbols=blueprint.symbols,
+        cut=cut_shape(model, blueprint.shape, blueprint.model) if model.cut is not None else None,
+    )
     objective = blueprint.role.objective
     beside = nn.ModuleDict(objective.modules(known))  # learned beside the model, and shared with it where all of it is
     parameters |= {f"{objective.name}/{k}": tuple(p.shape) for k, p in beside.named_parameters()}
     floating = {k: b for k, b in beside.named_buffers() if b.is_floating_point()}
     buffers |= {f"{objective.name}/{k}": tuple(b.shape) for k, b in floating.items()}
-    return replace(known, parameters=parameters, buffers=buffers, scaling=blueprint.scaling, public=blueprint.public)
+    mine = {name for name in (*parameters, *buffers) if name.startswith(f"{objective.name}/")}
+    parts = {part: names | mine if part == DEVICE else names for part, names in model.parts.items()}
+    return replace(
+        known,
+        parameters=parameters,
+        buffers=buffers,
+        scaling=blueprint.scaling,
+        public=blueprint.public,
+        parts=parts,
+    )

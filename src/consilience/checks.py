@@ -26,3 +26,10 @@ def number(what: str, value: float, low: float = 0.0) -> None:
     least = value.lowest if isinstance(value, Schedule) else value
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or least < low:
         raise ConfigurationError(f"{what} is {value!r}; it must be a finite number, {low:g} or more")
+
+
+def steady(what: str, value: float, low: float = 0.0) -> None:
+    """Refuse what is no number, or one that changes with the rounds."""
+    if isinstance(value, Schedule):
+        raise ConfigurationError(f"{what} is {value}, and cannot change with the rounds; give one number")
+    number(what, value, low)

@@ -1,5 +1,5 @@
-"""The command: `consilience init | data | run | compare | sweep | reproduce | methods | show | report`, and over a
-network `federation | relay | join`.
+"""The command: `consilience init | data | run | compare | sweep | reproduce | methods | show | report | leakage`, and
+over a network `federation | relay | join`.
 
 Options mirror the keys of the configuration file; they are made from it, so that there is one list. What is asked for
 goes to standard output, everything else to standard error.
@@ -417,6 +417,40 @@ def report(
     from consilience.report.page import run_report
 
     print(f"the page is {run_report(folders, out, figures)}")
+
+
+@app.command()
+def leakage(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="folders of runs, comparisons or sweeps that keep models")
+    ],
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="a module of the models, features, or cut; may be repeated (default: the cut, else the features)",
+        ),
+    ] = None,
+    learners: Annotated[int, typer.Option(min=1, help="look at the first so many")] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="that an attacker trains")] = 30,
+    auxiliary: Annotated[
+        int | None, typer.Option(min=1, help="test samples an attacker has (default: half of them, 2000 at most)")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    json_: Json = False,
+    out: Annotated[Path | None, typer.Option(help="write a page about the runs, as `consilience report` does")] = None,
+) -> None:
+    """Measure what a run's models tell of the data they were trained on; kept in the run's folder, for `report`."""
+    from consilience.leakage.command import look
+    from consilience.leakage.settings import Settings
+    from consilience.report.terminal import Screen
+
+    screen, settings = Screen(json_), Settings(tuple(layer or ()), learners, epochs, auxiliary, device)
+    try:
+        look(screen, folders, settings, out)
+    except KeyboardInterrupt:
+        screen.say("stopped; what was found of runs before is kept")
+        raise typer.Exit(130) from None
 
 
 def _gather(

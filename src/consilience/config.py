@@ -18,7 +18,13 @@ from consilience.terms import GroupConfig, Rate
 
 __all__ = ["MODEL_OF", "Config", "GroupConfig", "MethodConfig", "make_config", "read_config"]
 
-MODEL_OF = {"digits": "mlp", "mnist": "lenet5", "fashion-mnist": "resnet9", "cifar10": "resnet18"}
+MODEL_OF = {
+    "digits": "mlp",
+    "mnist": "lenet5",
+    "fashion-mnist": "resnet9",
+    "cifar10": "resnet18",
+    "shakespeare": "lstm",
+}
 """The model a data set is published with, where none is asked for."""
 
 
@@ -40,11 +46,16 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: str = Field(
-        "digits", description="digits, mnist, fashion-mnist, cifar10; a .npz file; or a folder of images, one a class"
+        "digits",
+        description="digits, mnist, fashion-mnist, cifar10, shakespeare; an .npz file; a folder of images, one a class",
     )
     data_dir: str | None = Field(None, description="folder with the files of a data set that goes by a name")
-    train: int | None = Field(None, ge=1, description="take the first so many training samples")
-    test: int | None = Field(None, ge=1, description="take the first so many test samples")
+    train: int | None = Field(
+        None, ge=1, description="take the first so many training samples; of all owners, where samples have some"
+    )
+    test: int | None = Field(
+        None, ge=1, description="take the first so many test samples; of all owners, where samples have some"
+    )
     test_share: float = Field(
         0.2, gt=0, lt=1, description="share of the samples kept for tests, where data comes without"
     )
@@ -52,7 +63,8 @@ class Config(BaseModel):
     image_mode: Literal["grey", "colour"] | None = Field(None, description="make the images of a folder grey or colour")
     learners: int = Field(5, ge=1, description="number of data owners")
     partition: str = Field(
-        "iid", description="who gets what: iid, dirichlet(ALPHA), shards(K), quantity(ALPHA) or shares(A, B, ...)"
+        "iid",
+        description="who gets what: iid, dirichlet(ALPHA), shards(K), quantity(ALPHA), shares(A, B, ...) or owners",
     )
     shift: str = Field(
         "none",
@@ -67,8 +79,9 @@ class Config(BaseModel):
     )
     model: str | None = Field(
         None,
-        description="lenet5, mlp, resnet9, resnet18, encoder18, encoder50, or FILE.py:FUNCTION; one for all or, "
-        "separated by commas, one for each learner; by default what suits the data",
+        description="lenet5, mlp, resnet9, resnet18, encoder18, encoder50, cnn, cnn5, device-cnn, lstm, device-lstm, "
+        "or FILE.py:FUNCTION; one for all or, separated by commas, one for each learner; by default what suits the "
+        "data",
     )
     width: int | None = Field(None, ge=1, description="feature width d'; by default the model's own")
     method: MethodConfig = Field(default_factory=MethodConfig, description="the method's name and its own settings")
@@ -106,6 +119,16 @@ class Config(BaseModel):
         "feature brought to deviation 1 first), knn (the nearest training samples), both (linear and knn) or none; "
         "auto is scaled and knn where learners learn without labels",
     )
+    ensemble: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="test the mean of all learners' logits, too, as a device that is new would ask them all: on, off, "
+        "or auto, which is on where a part of the model is private and the rest is common",
+    )
+    watch: str | None = Field(
+        None,
+        description="a layer whose distance correlation with the inputs is measured wherever models are tested: a "
+        "module's name such as features.conv1, features, or cut",
+    )
     groups: dict[str, GroupConfig] = Field(
         default_factory=dict, description="learners with terms of their own, by a name you choose"
     )
@@ -135,7 +158,21 @@ class Config(BaseModel):
 
     @model_validator(mode="after")
     def _groups_fit(self) -> Config:
-        self.members()
+        members = self.members()
+        for name, group in self.groups.items():
+            if group.joins > self.rounds:
+                raise ConfigurationError(
+                    f"groups.{name}.joins is {group.joins}, and the run has {self.rounds} rounds; they would never be "
+                    f"there"
+                )
+        first = min(group.joins for _, group in members.values()) if len(members) == self.learners else 1
+        if first > 1:
+            raise ConfigurationError(f"nobody is there before round {first}; let somebody join in round 1")
+        if self.public is not None and 0 in members and members[0][1].samples is not None:
+            raise ConfigurationError(
+                f"public is {self.public}, and groups.{members[0][0]}.samples is {members[0][1].samples}: both say how "
+                f"many samples learner 0 has; give one of the two"
+            )
         return self
 
     def members(self) -> dict[int, tuple[str, GroupConfig]]:

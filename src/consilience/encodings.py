@@ -128,7 +128,7 @@ class Bit(Encoding):
         """What the far side will see of `x`."""
         xp = array_namespace(x)
         scale = self.scale(x)
-        return xp.where(x >= 0, scale, -scale)
+        return xp.where(x >= 0, scale, xp.where(x < 0, -scale, x))  # what is no number stays so, and is noticed
 
 
 FLOAT32 = Exact()
@@ -137,5 +137,11 @@ INT8 = Byte()
 BIT = Bit()
 INT32 = Exact(name="int32")
 """Counts: whole numbers, exact."""
+
+
+def votes(encoding: Encoding) -> bool:
+    """Whether an encoding leaves of a value only whether it is up or down."""
+    return isinstance(encoding, Bit) and encoding.unit is not None
+
 
 ENCODINGS: dict[str, Encoding] = {e.name: e for e in (FLOAT32, FLOAT16, INT8, BIT, INT32)}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from consilience.body import Blueprint, Body, Row, as_sent
+from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, View
 from consilience.exchanges.classwise import one_hot
-from consilience.exchanges.weights import part_of
 from consilience.objectives import Objective
 
 __all__ = ["PASS_ROWS", "Batch", "Blueprint", "Learner", "Row"]
@@ -255,7 +256,7 @@ class Learner(Body):
         gradients = {} if self.all_trained else self.parameters.views(self.summed if summed is None else summed)
         put: dict[str, Contribution] = {}
         for e in (e for e in self.exchanges if e.name in received):
-            own = {n: gradients[n] for n in part_of(e.owns, self.task.parameters)} if e.owns else {}
+            own = {n: gradients[n] for n in self.task.covered(e.owns, self.task.parameters)} if e.owns else {}
             drawn = {"draws": draws[e.name]} if e.name in draws else {}
             view = self._view(e, seen, samples, gradients=own, **drawn)
             put[e.name] = self._encoded(e, e.contribute(self._state(e), view, received[e.name]))
@@ -294,12 +295,51 @@ class Learner(Body):
         return torch.cat(parts)
 
     @torch.no_grad()
+    def logits(self, inputs: Tensor, rows: int = PASS_ROWS) -> Tensor:
+        """What the model tells of inputs, in evaluation mode, `rows` at a time, (samples, classes)."""
+        self.mode(training=False)
+        return torch.cat([self.forward(part)["logits"] for part in torch.split(inputs, rows)])
+
+    @torch.no_grad()
+    def outputs(self, inputs: Tensor, layers: Sequence[str], rows: int = EVALUATED_ROWS) -> dict[str, Tensor]:
+        """What layers of the model make of inputs, in evaluation mode, `rows` at a time, (samples, ...) each."""
+        self.mode(training=False)
+        heard: dict[str, Any] = {}
+        parts: dict[str, list[Tensor]] = {layer: [] for layer in layers}
+        with ExitStack() as hooks:
+            for layer in layers:
+                keep = partial(_keep, heard, layer)
+                hooks.callback(self.layer(layer).register_forward_hook(keep).remove)
+            for part in torch.split(inputs, rows):
+                heard.clear()
+                self.forward(part)
+                for layer in layers:
+                    what = f"layer {layer!r} of {self.task.model}"
+                    parts[layer].append(_one_each(heard.get(layer), len(part), what).to(self.dtype))
+        return {layer: torch.cat(seen) for layer, seen in parts.items()}
+
+    @torch.no_grad()
     def evaluate(self, inputs: Tensor, targets: Tensor, rows: int = EVALUATED_ROWS) -> Tensor:
         """How many test samples of each class are told right, (classes,); `rows` samples at a time."""
         self.mode(training=False)
         told = torch.cat([self.forward(part)["logits"].argmax(1) for part in torch.split(inputs, rows)])
         right = one_hot(targets, self.task.classes) & (told == targets)[:, None]  # (samples, classes)
         return right.sum(0)
+
+
+def _keep(heard: dict[str, Any], layer: str, module: nn.Module, given: object, output: Any) -> None:
+    heard[layer] = output
+
+
+def _one_each(output: Any, samples: int, what: str) -> Tensor:
+    """A layer's output for each of the samples; of one that gives several things the first, as a recurrent one does."""
+    first = output[0] if isinstance(output, tuple) and output else output
+    if first is None:
+        raise ConfigurationError(f"{what} is not reached when the model is run; name another")
+    if not isinstance(first, Tensor) or first.shape[:1] != (samples,):
+        given = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
+        raise ConfigurationError(f"{what} gives {given} for {samples} samples, and not a value for each; name another")
+    return first
 
 
 def _joined(parts: Sequence[Seen]) -> Seen:

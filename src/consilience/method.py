@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.exchanges.base import Exchange
+from consilience.exchanges.base import Exchange, Start
 from consilience.objectives import CrossEntropy, Objective
 
 
@@ -18,8 +18,9 @@ class Role:
     gives, listens: names of the exchanges to which it puts something up, and of those whose answers it takes; None
     means all. One that gives to a moving mean without listening hears the common values, for its change is measured
     from them, but keeps its own. withheld: classes whose samples never enter what is put up. data: the samples it
-    trains on and puts something up of, its own or the public set. epochs, batch_size, lr: of local training; None
-    leaves it to the run's setting, and 0 epochs are none.
+    trains on and puts something up of, its own or the public set. start: whether learners begin with the same weights,
+    made from the federation's seed, or each with its own, but for what an exchange makes common. epochs, batch_size,
+    lr: of local training; None leaves it to the run's setting, and 0 epochs are none.
     """
 
     objective: Objective = field(default_factory=CrossEntropy)
@@ -28,6 +29,7 @@ class Role:
     listens: tuple[str, ...] | None = None
     withheld: tuple[int | str, ...] = ()
     data: Literal["own", "public"] = "own"
+    start: Start = "different"
     epochs: int | None = None
     batch_size: int | None = None
     lr: float | None = None

@@ -11,14 +11,15 @@ from typing import Any, Literal, get_args
 from consilience.checks import number, one_of, whole
 from consilience.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.exchanges import Exchange, Logits, Observations, Prototypes, Similarity, Weights
+from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
 from consilience.exchanges.base import Scope, Start
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.similarity import Form
 from consilience.exchanges.weights import Buffers
 from consilience.method import Method, Role
-from consilience.objectives import Augmented, build_objective
+from consilience.objectives import Augmented, TwoStage, build_objective
 from consilience.schedules import Schedule, scheduled
+from consilience.task import DEVICE, SERVER
 
 Settings = Mapping[str, Any]
 Made = tuple[Exchange, ...] | Role | Method
@@ -27,6 +28,8 @@ Make = Callable[..., Made]
 METHODS: dict[str, Make] = {}
 _POOLED = {"centralized"}
 Distil = Literal["distiller", "learner"]
+Device = Literal["private", "voted"]
+"""What becomes of the part of a model that is a device's own: it stays there, or moves by one bit a weight."""
 
 
 def method(make: Make) -> Make:
@@ -121,6 +124,22 @@ def consilience(
     """The house blend: representation sharing in sixteen bits, and weights at one bit both ways."""
     shared = _representations(kd, contrast, n_avg, up, down, encoding=FLOAT16)
     return (*shared, Weights(every=every, up=BIT, down=BIT))
+
+
+@method
+def two_stage(
+    alpha_1: float = 0.1,
+    alpha_2: float = 1.0,
+    lam: float = 1.0,
+    delta: float = 1e-3,
+    device: Device = "private",
+    start: Start = "common",
+) -> Role:
+    """A private part that tells little of its inputs, under a common one moved by vote (Ma et al. 2020)."""
+    one_of("device", device, get_args(Device))
+    one_of("start", start, get_args(Start))
+    shared = (Weights(part=DEVICE, start=start, up=BIT, down=BIT),) if device == "voted" else ()
+    return Role(TwoStage(alpha_1, alpha_2, lam), (Gradients(part=SERVER, delta=delta), *shared), start=start)
 
 
 @method

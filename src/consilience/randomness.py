@@ -8,11 +8,12 @@ splitmix64's finaliser over 64-bit integers; both libraries wrap around on overf
 from __future__ import annotations
 
 import hashlib
+import math
 from functools import cache
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 Array = Any
 
@@ -68,6 +69,14 @@ def uniform(purpose: str, *where: Array) -> Array:
     drawn = _shift(bits(purpose, *where), 11)
     xp = array_namespace(drawn)
     return xp.astype(drawn, xp.float64) * 2.0**-53
+
+
+def coin(purpose: str, turn: Array, like: Array) -> Array:
+    """+1 or -1 for each place of an array of this kind and shape, the same for everybody at that turn."""
+    xp = array_namespace(like)
+    places = xp.arange(math.prod(like.shape), device=device(like))
+    heads = xp.reshape(bits(purpose, turn, places) & 1, like.shape) == 1
+    return xp.where(heads, xp.ones_like(like), -xp.ones_like(like))
 
 
 def seed_of(purpose: str, *where: int) -> int:

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+PARTS = DEVICE, SERVER = "device", "server"
+"""Of a model in two parts: what is private and ends in the cut layer, and what reads that layer's output."""
+
+
+def part_of(part: str, names: Iterable[str]) -> list[str]:
+    """The names a part covers: a module's name, a glob, or "*" for all."""
+    return [n for n in names if n == part or n.startswith(f"{part}.") or fnmatchcase(n, part)]
 
 
 @dataclass(frozen=True)
@@ -33,3 +42,14 @@ class Task:
     scaling: tuple[float, float] = (0.0, 1.0)
     """Mean and standard deviation that inputs were scaled with: pixels are input x std + mean, in [0, 1]."""
     public: Public | None = None
+    symbols: int = 0
+    """How many characters there are, where inputs are codes of characters."""
+    cut: tuple[int, ...] | None = None
+    """Of a model in two parts: the shape of what the one hands to the other, for a sample."""
+    parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Of a model in two parts: the names of the parameters and buffers of each."""
+
+    def covered(self, part: str, names: Iterable[str]) -> list[str]:
+        """Those of the names that a part covers: one of a cut model's two, a module's name, a glob, or "*" for all."""
+        own = self.parts.get(part)
+        return part_of(part, names) if own is None else [n for n in names if n in own]

@@ -55,6 +55,16 @@ class GroupConfig(BaseModel):
     epochs: int | None = Field(None, ge=1, description="passes over their data in a round")
     batch_size: int | None = Field(None, ge=1, description="samples in a mini-batch")
     lr: Rate | None = Field(None, description="learning rate")
+    joins: StrictInt = Field(1, ge=1, description="the round from which they are there")
+    participation: float | None = Field(
+        None, gt=0, le=1, description="share of them that takes part in a round, drawn among themselves"
+    )
+    shift: str | None = Field(
+        None, min_length=1, description="the shift of their data, at full strength, instead of the run's"
+    )
+    samples: StrictInt | None = Field(
+        None, ge=1, description="training samples each of them has, drawn from all; the rest is dealt to the others"
+    )
 
     def numbers(self, name: str, learners: int) -> list[int]:
         """Which of so many learners they are, in order."""

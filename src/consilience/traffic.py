@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
 from consilience import schema, wire
 from consilience.schema import Direction, Field
+
+Weigh = Callable[[Direction, frozenset[str], frozenset[str]], int]
+"""What a body of these channels comes to; of some of them whole common values."""
 
 
 class Traffic:
@@ -14,7 +17,7 @@ class Traffic:
 
     def __init__(self, channels: Mapping[str, schema.Channel]) -> None:
         self.channels = dict(channels)
-        self._size = cache(self._measure)
+        self._size, self._values = cache(self._measure), cache(self._count)
 
     def message(
         self, direction: Direction, names: Iterable[str] | None = None, whole: Iterable[str] = ()
@@ -27,6 +30,9 @@ class Traffic:
                 part = channel.message(direction)
                 fields |= {k: Field(f.shape) for k, f in part.items()} if name in values else part
         return fields
+
+    def _count(self, direction: Direction, names: frozenset[str], whole: frozenset[str]) -> int:
+        return sum(each.size for each in self.message(direction, names, whole).values())
 
     def _measure(self, direction: Direction, names: frozenset[str], whole: frozenset[str]) -> int:
         return wire.size(self.message(direction, names, whole))
@@ -41,10 +47,20 @@ class Traffic:
         Where replies of a moving mean were missed, they come one by one, or the whole common values do where that is
         less.
         """
-        wanted, missing = frozenset(names), {k: n for k, n in (missed or {}).items() if n > 1}
+        return self._answered(self._size, names, missed or {})
+
+    def values(self, direction: Direction, names: Iterable[str], missed: Mapping[str, int] | None = None) -> int:
+        """How many numbers are in such a body, of however many bits each."""
+        if direction == "up":
+            return self._values("up", frozenset(names), frozenset())
+        return self._answered(self._values, names, missed or {})
+
+    def _answered(self, weigh: Weigh, names: Iterable[str], missed: Mapping[str, int]) -> int:
+        wanted, missing = frozenset(names), {k: n for k, n in missed.items() if n > 1}
         whole = self.whole(wanted, missing)
-        one_by_one = [(n - 1) * self._reply(k) for k, n in missing.items() if k in wanted - whole]
-        return self._size("down", wanted, whole) + sum(one_by_one)
+        one_by_one = {k: n - 1 for k, n in missing.items() if k in wanted - whole}
+        more = sum(n * weigh("down", frozenset([k]), frozenset()) for k, n in one_by_one.items())
+        return weigh("down", wanted, whole) + more
 
     def whole(self, names: Iterable[str], missed: Mapping[str, int]) -> frozenset[str]:
         """The moving means whose common values are less than the replies that were missed."""

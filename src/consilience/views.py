@@ -67,7 +67,7 @@ class Views:
         if pixels.ndim != 4:
             raise ConfigurationError(
                 f"inputs have the shape {tuple(pixels.shape)}; views are for images, (rows, channels, height, width). "
-                "Take an objective without views for a table"
+                "Take an objective without views for a table or for text"
             )
         place, change, (flip, jitter, order, fade) = draws[:4], draws[4:8], draws[8:].unbind()
         left, top, width, height = self._box(place, *pixels.shape[-2:])

@@ -21,7 +21,6 @@ from consilience.data import Dataset, load
 from consilience.encodings import BIT
 from consilience.errors import ConsilienceError, TrainingError
 from consilience.exchanges import Contribution, Exchange, Prototypes, Received, State, Update, View, Weights
-from consilience.exchanges.weights import part_of
 from consilience.learner import EVALUATED_ROWS
 from consilience.method import Method, Role
 from consilience.methods import METHODS, build_method
@@ -42,7 +41,7 @@ from consilience.simulation.rounds import Rounds
 from consilience.simulation.scene import Scene, set_scene
 from consilience.simulation.simulate import simulate
 from consilience.simulation.stack import StackEngine
-from consilience.task import Task
+from consilience.task import Task, part_of
 
 Arrays = dict[str, np.ndarray]
 Played = tuple[Arrays, list[Record]]
@@ -201,7 +200,7 @@ def test_even_and_uneven_federations_side_by_side(device: str, data: Dataset, mo
     """Batches of unlike widths cannot be one step: rows are trained apart, and what they put up comes together."""
     cuts = iter([[30, 60, 90], [10, 50, 70]] * 2)
 
-    def deal(targets: np.ndarray, *others: Any) -> list[np.ndarray]:
+    def deal(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), next(cuts))
 
     monkeypatch.setattr("consilience.data.deal.partitioned", deal)
@@ -777,7 +776,7 @@ class Dividing(Exchange):
 def forty_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third of four learners has forty samples, the others twenty or thirty."""
 
-    def deal(targets: np.ndarray, *others: Any) -> list[np.ndarray]:
+    def deal(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), [20, 50, 90])
 
     monkeypatch.setattr("consilience.data.deal.partitioned", deal)

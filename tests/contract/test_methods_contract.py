@@ -328,7 +328,7 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
 ) -> None:
     lacking = 3
 
-    def deal(targets: np.ndarray, learners: int, *others: Any) -> list[np.ndarray]:
+    def deal(targets: np.ndarray, learners: int, *others: Any, **more: Any) -> list[np.ndarray]:
         """Learner 0 has nothing of one class; the others share it, learner 2 with a single sample of it."""
         mine = np.arange(len(targets)) % learners
         where = np.flatnonzero(targets == lacking)
@@ -609,7 +609,7 @@ def assert_bytes(rounds: Rounds, record: Record, notes: Notes) -> None:
         down: dict[str, Tensor] = {}
         for name in names:
             answer = notes.answers[name][who]
-            tensors = notes.replies if name == "weights" else answer.tensors
+            tensors = notes.replies if channels[name].moves else answer.tensors
             down |= body_of(name, tensors, answer.count, channels[name])
         size, read = encoded(traffic.message("down", names), down)
         assert size == record["bytes.down"][0, who]

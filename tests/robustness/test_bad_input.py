@@ -76,6 +76,37 @@ REFUSED = {
     "a method's setting of another kind": (["run", "--set", "method.kd=much"], "kd is 'much'"),
     "a method's setting out of range": (["run", "--set", "method.n_avg=0"], "n_avg is 0"),
     "a part of nothing": (["run", "--method", "fedavg", "--set", "method.part=tail"], "part 'tail' covers nothing"),
+    "two parts of a model in one": (
+        ["run", "--method", "two-stage", "--model", "encoder18", *SMALL],
+        "part 'server' is of a model in two parts, and encoder18 is in one",
+    ),
+    "one sample without a distance": (["run", "--method", "two-stage", "--batch-size", "1", *SMALL], "batch_size is 1"),
+    "a vote of no length": (["run", "--method", "two-stage", "--set", "method.delta=0"], "delta is 0"),
+    "a length that changes": (
+        ["run", "--method", "two-stage", "--set", "method.delta=ramp(1, 0.1, 5)"],
+        "delta is ramp(1, 0.1, 5), and cannot change with the rounds",
+    ),
+    "two heads without weight": (
+        ["run", "--method", "two-stage", "--set", "method.alpha_2=0", "--set", "method.lam=0"],
+        "alpha_2 and lam are both 0",
+    ),
+    "a part that a cut model has not": (
+        ["run", "--method", "fedavg", "--set", "method.part=sever", *SMALL],
+        "part 'sever' covers nothing of mlp; its parts are device, server",
+    ),
+    "a device that is neither": (
+        ["run", "--method", "two-stage", "--set", "method.device=voting", *SMALL],
+        "unknown device 'voting'. Did you mean 'voted'?",
+    ),
+    "a layer to watch that is not there": (
+        ["run", "--set", "watch=featrues.hidden", *SMALL],
+        "unknown layer of mlp 'featrues.hidden'. Did you mean 'features.hidden'?",
+    ),
+    "a cut to watch in a model in one part": (
+        ["run", "--method", "fedavg", "--model", "encoder18", "--set", "watch=cut", *SMALL],
+        "encoder18 is in one part",
+    ),
+    "an ensemble perhaps": (["run", "--set", "ensemble=maybe"], "it must be 'auto', 'on' or 'off'"),
     "settings of a method not compared": (
         ["compare", "--methods", "fedavg", "--set", "method.kd=3"],
         "method.kd is set for method 'consilience', which is not compared",
@@ -284,7 +315,7 @@ def normed() -> SplitModel:
 
 def dealt(sizes: list[int]) -> Callable[..., list[np.ndarray]]:
     """A partition into pieces of these sizes."""
-    return lambda targets, *others: np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
+    return lambda targets, *others, **more: np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
 
 
 def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ def test_the_right_learner_and_seed_are_named(data: Dataset, workers: int, monke
     inputs = data.inputs.copy()
     inputs[30:] = 3e38
 
-    def deal(targets: np.ndarray, *others: Any) -> list[np.ndarray]:
+    def deal(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return [np.arange(0, 15), np.arange(15, 30), np.arange(30, 40)]
 
     monkeypatch.setattr("consilience.data.deal.partitioned", deal)

@@ -10,8 +10,9 @@ from array_api_compat import array_namespace, device
 
 from consilience import schema
 from consilience.channels.answer import Answer, Numbers, Tensors, added, checked, double
-from consilience.encodings import Array
+from consilience.encodings import Array, votes
 from consilience.errors import ChannelError
+from consilience.randomness import coin
 
 
 class MovingMean:
@@ -34,6 +35,8 @@ class MovingMean:
         self.errors = {k: v * 0 for k, v in self.common.items() if channel.tensors[k].down.feedback}
         self.reply: dict[str, Array] = {}  # by how much the common values moved last
         self.version, self.weight = 0, 0.0
+        self.votes = all(votes(tensor.up) for tensor in channel.tensors.values())
+        """Whether what is put up is counted and not weighed: each of one weight, or none."""
         self._waiting: dict[int, tuple[Array, float]] = {}
         self._expected: list[int] = []
         self._counted: set[int] = set()
@@ -61,10 +64,14 @@ class MovingMean:
             raise ChannelError(f"{self.channel.name}: member {member} has put since the last close already")
         if not 0 <= weight < math.inf:
             raise ChannelError(f"{self.channel.name}: member {member} weighs {weight}; it must be finite, 0 or more")
+        if self.votes and weight not in (0.0, 1.0):
+            raise ChannelError(f"{self.channel.name}: member {member} weighs {weight}; a vote weighs 1, or 0")
         staleness = self.version - version
         if staleness < 0:
             raise ChannelError(f"{self.channel.name}: version {version} is ahead of the channel's {self.version}")
-        return weight / (1.0 + staleness) ** 0.5 if staleness <= self.channel.max_staleness else None
+        if staleness > self.channel.max_staleness:
+            return None
+        return weight if self.votes else weight / (1.0 + staleness) ** 0.5
 
     def _fold_in_order(self) -> None:
         following = list(takewhile(self._waiting.__contains__, self._expected))
@@ -113,17 +120,23 @@ class MovingMean:
     def _encoded(self, name: str, change: Array) -> Array:
         encoding = self.channel.tensors[name].down
         if name not in self.errors:
-            return encoding.quantise(change)
+            return encoding.quantise(self._decided(name, change) if votes(encoding) else change)
         wanted = change + self.errors[name]
         sent = encoding.quantise(wanted)
         self.errors[name] = wanted - sent
         return sent
 
+    def _decided(self, name: str, change: Array) -> Array:
+        """A tie is broken by a coin, which falls anew each time."""
+        tie = coin(f"{self.channel.name}.{name}", self.version, change)
+        return array_namespace(change).where(change == 0, tie, change)
+
     def answer(self) -> Answer:
-        """The common values as they are now."""
+        """The common values as they are now, and how often they have moved."""
         some = next(iter(self.common.values()))
         xp = array_namespace(some)
-        return Answer(dict(self.common), xp.ones((), dtype=xp.float64, device=device(some)), self.version)
+        turn = xp.full((), float(self.version), dtype=xp.float64, device=device(some))
+        return Answer(dict(self.common), turn, self.version)
 
     def state(self) -> dict[str, Array]:
         """Everything a restart needs; taken between rounds, when nothing waits."""

@@ -26,15 +26,21 @@ def about(data: Dataset) -> dict[str, Any]:
         "mean": data.mean,
         "std": data.std,
         "never_shared": 0 if data.share is None else int(np.sum(~data.share)),
+        "owners": list(data.owner_names),
+        "alphabet": data.alphabet,
         "sha256": digest(data),
     }
 
 
 def digest(data: Dataset) -> str:
-    """SHA-256 of all that a run learns from and is tested on: labels, marks and inputs."""
+    """SHA-256 of all that a run learns from and is tested on: labels, marks and inputs; owners and alphabet, if any."""
     share = np.ones(len(data.targets), dtype=np.bool_) if data.share is None else data.share
     arrays: tuple[NDArray[Any], ...] = (data.targets, data.test_targets, share, data.inputs, data.test_inputs)
     found = hashlib.sha256(f"{data.inputs.shape} {data.test_inputs.shape}".encode())
     for values in arrays:
         found.update(np.ascontiguousarray(values).data)
+    if data.owners is not None:
+        found.update(np.ascontiguousarray(data.owners).data)
+    if data.alphabet:
+        found.update(data.alphabet.encode("utf-8", "surrogatepass"))
     return found.hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from consilience.data.arrays import TEST_SHARE, arrange
 from consilience.data.raw import Raw, measure, scaled
 from consilience.data.samples import Samples, gather
+from consilience.data.text import LENGTH, STEP, check_alphabet, windows
 from consilience.errors import DataError
 
 
@@ -19,8 +20,9 @@ from consilience.errors import DataError
 class Dataset:
     """Inputs ready to train on: (value - mean) / std, the same mean and std for training and test.
 
-    Images are (channels, height, width) with pixels in [0, 1] before scaling; tables are (features,). Contradictory
-    arrays are refused with a DataError when the data set is made.
+    Images are (channels, height, width) with pixels in [0, 1] before scaling; tables are (features,); texts are codes
+    of characters, (length,), and not scaled. Contradictory arrays are refused with a DataError when the data set is
+    made.
     """
 
     name: str
@@ -37,6 +39,12 @@ class Dataset:
     """(n,) False where a training sample is marked never to be shared; None where none is."""
     source: str = ""
     """Where it came from, in words."""
+    owners: NDArray[np.int64] | None = None
+    """(n,) whose each training sample is, 0..k-1; None where they are nobody's."""
+    owner_names: tuple[str, ...] = ()
+    """What owners are called, one name for each; some may have no samples left."""
+    alphabet: str = ""
+    """Where inputs are codes of characters: all characters, by their codes."""
 
     @classmethod
     def from_arrays(
@@ -115,9 +123,41 @@ class Dataset:
         return cls.from_raw(called, raw)
 
     @classmethod
+    def from_text(
+        cls,
+        name: str,
+        texts: Mapping[str, str],
+        *,
+        length: int = LENGTH,
+        step: int = STEP,
+        test_share: float = TEST_SHARE,
+        alphabet: str | None = None,
+    ) -> Dataset:
+        """A data set of texts, each of an owner: `length` characters, and which one comes next.
+
+        The last `test_share` of each text is kept for tests. Samples begin every `step` characters, and none reaches
+        from the training part into the test part. Inputs are codes, places in the alphabet: `alphabet`, or all
+        characters of the texts in sorted order. Partition "owners" gives each learner one owner's samples.
+
+            >>> data = Dataset.from_text("songs", {"ann": "la " * 40, "bob": "do re " * 20}, length=8)
+            >>> data.alphabet, data.inputs.shape, data.owner_names
+            (' adelor', (18, 8), ('ann', 'bob'))
+        """
+        raw = windows(
+            f"data set {name!r}",
+            texts,
+            length=length,
+            step=step,
+            test_share=test_share,
+            alphabet=alphabet,
+            source="text",
+        )
+        return cls.from_raw(name, raw)
+
+    @classmethod
     def from_raw(cls, name: str, raw: Raw) -> Dataset:
-        """The data set that `raw` becomes when it is scaled by its own training part."""
-        mean, std = measure(f"data set {name!r}", raw)
+        """The data set that `raw` becomes when it is scaled by its own training part; codes of characters stay."""
+        mean, std = (0.0, 1.0) if raw.alphabet else measure(f"data set {name!r}", raw)
         return cls(
             name,
             scaled(raw.inputs, raw.brightest, mean, std),
@@ -130,6 +170,9 @@ class Dataset:
             raw.labels,
             raw.share,
             raw.source,
+            raw.owners,
+            raw.owner_names,
+            raw.alphabet,
         )
 
     def __post_init__(self) -> None:
@@ -151,11 +194,20 @@ class Dataset:
                 f"{what}: share must be bool of the shape ({len(self.targets)},), one for each training sample, "
                 f"got {self.share.dtype} of the shape {self.share.shape}"
             )
+        _check_owners(what, self.owners, self.owner_names, len(self.targets))
+        if self.alphabet:
+            check_alphabet(what, self.alphabet)
+            _check_codes(f"{what}, training", self.inputs, self.alphabet)
+            _check_codes(f"{what}, test", self.test_inputs, self.alphabet)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input: (channels, height, width) of an image, (features,) of a table."""
+        """The shape of one input: (channels, height, width) of an image, (features,) of a table, (length,) of text."""
         return self.inputs.shape[1:]
+
+    def text(self, codes: ArrayLike) -> str:
+        """The characters that codes stand for, where inputs are text."""
+        return "".join(self.alphabet[int(code)] for code in np.asarray(codes).reshape(-1))
 
 
 def _class_names(samples: Samples) -> tuple[str, ...]:
@@ -168,6 +220,34 @@ def _check_names(what: str, labels: tuple[str, ...], classes: int) -> None:
     if labels and (not all(isinstance(n, str) for n in labels) or not len(set(labels)) == len(labels) == classes):
         raise DataError(
             f"{what}: labels must be {classes} different words, one for each class, or none at all, got {labels}"
+        )
+
+
+def _check_owners(what: str, owners: NDArray[np.int64] | None, names: tuple[str, ...], samples: int) -> None:
+    """Refuse owners that are not one of the named ones for each training sample."""
+    if owners is None:
+        if names:
+            raise DataError(f"{what}: {len(names)} owners are named, and no sample is anybody's; give owners as well")
+        return
+    if owners.shape != (samples,) or owners.dtype != np.int64:
+        raise DataError(
+            f"{what}: owners must be int64 of the shape ({samples},), one for each training sample, "
+            f"got {owners.dtype} of the shape {owners.shape}"
+        )
+    if len(set(names)) != len(names) or not 0 <= owners.min() <= owners.max() < len(names):
+        raise DataError(
+            f"{what}: owners must lie in 0..{len(names) - 1} for {len(names)} different names, "
+            f"got {owners.min()}..{owners.max()}; name each owner once"
+        )
+
+
+def _check_codes(what: str, inputs: NDArray[np.float32], alphabet: str) -> None:
+    """Refuse inputs that are no places in the alphabet."""
+    if inputs.ndim != 2 or inputs.min() < 0 or inputs.max() >= len(alphabet) or (inputs != np.floor(inputs)).any():
+        raise DataError(
+            f"{what} inputs have characters outside the alphabet: codes must be whole numbers in "
+            f"0..{len(alphabet) - 1} of the shape (n, length), got {inputs.min():g}..{inputs.max():g} of the shape "
+            f"{inputs.shape}"
         )
 
 

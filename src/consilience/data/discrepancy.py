@@ -83,9 +83,11 @@ def case_of(partition: str, shift: str, classes: int | None = None) -> Case:
 
     With fewer than three classes some of it comes to nothing: tell how many there are where it may matter.
     """
-    skew = scheme_of(partition).word in SKEWED and classes != 1
+    word = scheme_of(partition).word
+    skew, owned = word in SKEWED and classes != 1, word == "owners"
     shifts = {word: each for word, each in shifts_of(shift).items() if not each.idle}
-    moved = any(isinstance(each, FeatureShift) for each in shifts.values())
+    # Different owners have different things to show and to say, under the same name too.
+    moved = owned or any(isinstance(each, FeatureShift) for each in shifts.values())
     words = set() if classes == 1 else set(shifts)
     # Once the labels of a pair are drawn by chance, they say nothing of the input, and no renaming can change that.
     tossed = bool(words & {"ambiguous", "prefer"})
@@ -148,29 +150,31 @@ class Distances(NamedTuple):
     """The same for the same samples in hands of the same sizes, dealt blindly."""
 
 
-def measure(deal: Dealt, *, draws: int | None = None, seed: int = 0) -> Distances:
+def measure(deal: Dealt, *, draws: int | None = None, seed: int = 0, kinds: Indices | None = None) -> Distances:
     """The mean over learners of the total variation between their distributions and the pooled ones.
 
-    A sample's original class and the strength of its feature shift stand for x. Learners are finite samples, so no
-    distance is quite 0: `noise` says what to compare with, a mean over so many blind draws; fewer where learners are
-    many, for each then counts for less.
+    A sample's original class, or its kind where `kinds`, (n,), are given, and the strength of its feature shift stand
+    for x. Samples that nobody has do not count. Learners are finite samples, so no distance is quite 0: `noise` says
+    what to compare with, a mean over so many blind draws; fewer where learners are many, for each then counts for less.
     """
     draws = draws or max(1, min(8, 8000 // len(deal.parts)))
-    moved = np.empty_like(deal.truth)  # (n,) which strength a sample's inputs have
+    sizes = [len(part) for part in deal.parts]
+    held = np.concatenate(deal.parts)  # (m,) samples that somebody has, learner by learner
+    truth, targets = deal.truth[held], deal.targets[held]  # (m,), (m,)
     levels = np.unique(deal.strength, return_inverse=True)[1]  # (learners,)
-    for part, level in zip(deal.parts, levels, strict=True):
-        moved[part] = level
-    x = deal.truth * len(deal.parts) + moved  # (n,)
+    x = (truth if kinds is None else kinds[held]) * len(sizes) + np.repeat(levels, sizes)  # (m,)
     nothing = np.zeros_like(x)
     tables = (  # in the order of Gaps
         _table(nothing, x),
-        _table(deal.truth, deal.targets),
-        _table(nothing, deal.targets),
-        _table(deal.targets, x),
+        _table(truth, targets),
+        _table(nothing, targets),
+        _table(targets, x),
     )
+    order, cuts = np.arange(len(held)), np.cumsum(sizes)[:-1]
     generator = np.random.default_rng(seed_of("discrepancy", seed))
-    blind = [[_gap(table, parts) for table in tables] for parts in _blind(deal.parts, draws, generator)]
-    found = Gaps(*(_gap(table, deal.parts) for table in tables))
+    hands = [np.split(generator.permutation(order), cuts) for _ in range(draws)]
+    blind = [[_gap(table, parts) for table in tables] for parts in hands]
+    found = Gaps(*(_gap(table, np.split(order, cuts)) for table in tables))
     return Distances(*found, noise=Gaps(*np.mean(blind, axis=0).tolist()))
 
 
@@ -203,8 +207,3 @@ def _gap(table: _Table, parts: Sequence[Indices]) -> float:
         expected = np.bincount(groups)[of] * table.in_cell[cells] / table.in_group[of]  # (cells it has,)
         gaps.append(np.maximum(counts - expected, 0).sum() / len(part))
     return float(np.mean(gaps))
-
-
-def _blind(parts: Sequence[Indices], draws: int, generator: np.random.Generator) -> list[list[Indices]]:
-    cuts = np.cumsum([len(part) for part in parts])[:-1]
-    return [np.split(generator.permutation(np.concatenate(parts)), cuts) for _ in range(draws)]

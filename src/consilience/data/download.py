@@ -35,6 +35,10 @@ CHECKSUMS = {
         "t10k-images-idx3-ubyte.gz": "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
         "t10k-labels-idx1-ubyte.gz": "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     },
+    # Nobody is known to offer it: it has no mirror, and is never downloaded.
+    "shakespeare": {
+        "speeches.jsonl.gz": "sha256:7b462ecf08f7d7c1549eaf8ab4b814ae54fdb4688edb8c2664803c0d76735178",
+    },
 }
 
 
@@ -60,12 +64,19 @@ def find(name: str, file: str, folder: Path) -> Path:
             return place
     raise DataError(
         f"data set {name!r} needs the file {file}, which is at none of {', '.join(map(str, places))}. "
-        f"Point --data-dir or {FOLDER_VARIABLE} to a folder that has it, or leave both out to download it"
+        f"Point --data-dir or {FOLDER_VARIABLE} to a folder that has it"
+        + (", or leave both out to download it" if name in MIRRORS else "")
     )
 
 
 def download(name: str, file: str, progress: bool) -> Path:
     """The file in the user's cache, fetched from the first mirror whose copy has the right checksum."""
+    if name not in MIRRORS:
+        raise DataError(
+            f"data set {name!r} needs the file {file} ({CHECKSUMS[name][file]}), which no public place is known to "
+            f"offer, so it is not downloaded. Put it into a folder as {name}/{file}, and point --data-dir or "
+            f"{FOLDER_VARIABLE} to that folder"
+        )
     import pooch  # imported late: only a download needs it
 
     cache = cache_folder() / name

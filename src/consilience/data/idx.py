@@ -5,16 +5,14 @@ A file is a big-endian header (a magic number, then the size of each axis) and u
 
 from __future__ import annotations
 
-import gzip
 import math
 import struct
-import zlib
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.data.unpack import unpacked
 from consilience.errors import DataError
 
 IMAGES = 2051  # magic: unsigned bytes, three axes
@@ -49,27 +47,15 @@ def read_labels(path: Path, classes: int) -> NDArray[np.int64]:
 
 
 def _read(path: Path, magic: int, axes: int) -> NDArray[np.uint8]:
-    try:
-        with _open(path) as file:
-            sizes = _sizes(path, file.read(4 + 4 * axes), magic, axes)
-            length = math.prod(sizes)
-            # One byte more than there should be: it shows a file that is too long, without unpacking all of it.
-            body = file.read(length + 1)
-    except EOFError as error:
-        raise DataError(f"{path}: the compressed file ends too early; fetch it again") from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: not a sound gzip file ({error}); fetch it again") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error}); check that it is a file you may read") from error
+    with unpacked(path) as file:
+        sizes = _sizes(path, file.read(4 + 4 * axes), magic, axes)
+        length = math.prod(sizes)
+        # One byte more than there should be: it shows a file that is too long, without unpacking all of it.
+        body = file.read(length + 1)
     if len(body) != length:
         received = "more" if len(body) > length else str(len(body))
         raise DataError(f"{path}: {length} bytes expected after the header, {received} received; fetch it again")
     return np.frombuffer(body, dtype=np.uint8).reshape(sizes)
-
-
-def _open(path: Path) -> BinaryIO:
-    """Compression is told by the name alone: a file that is not what its name says is damaged."""
-    return cast(BinaryIO, gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
 def _sizes(path: Path, header: bytes, magic: int, axes: int) -> tuple[int, ...]:

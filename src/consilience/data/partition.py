@@ -1,4 +1,4 @@
-"""Dealing the samples of a data set to learners: evenly, or so that their classes or their sizes differ."""
+"""Dealing the samples of a data set to learners: evenly, so that classes or sizes differ, or to whom they belong."""
 
 from __future__ import annotations
 
@@ -24,31 +24,42 @@ FORMS = {
     "shards": Form((Number("K", lambda k: k >= 1 and k.is_integer(), "a whole number, 1 or more", "try shards(2)"),)),
     "quantity": _alpha("try quantity(0.5) for very different sizes, quantity(100) for nearly equal ones"),
     "shares": Form((Number("A", lambda share: share >= 0, "a finite number, 0 or more"),), more=True),
+    "owners": Form(),
 }
 """How each partition is written."""
 
 SCHEMES = tuple(form.spelled(word) for word, form in FORMS.items())
 
-SKEWED = frozenset({"dirichlet", "shards"})
+SKEWED = frozenset({"dirichlet", "shards", "owners"})
 """Partitions after which learners have different shares of the classes; the others make only sizes differ."""
 
 
 def partition(
-    targets: NDArray[np.int64], learners: int, how: str, generator: np.random.Generator, *, minimum: int = 2
+    targets: NDArray[np.int64],
+    learners: int,
+    how: str,
+    generator: np.random.Generator,
+    *,
+    minimum: int = 2,
+    owners: Indices | None = None,
 ) -> list[Indices]:
-    """The sorted indices of each learner's samples; every sample goes to exactly one learner.
+    """The sorted indices of each learner's samples; every sample goes to exactly one learner, but for "owners".
 
     how: "iid" deals every class evenly, so the learners' sizes, and their counts of any class, differ by at most one.
     "dirichlet(ALPHA)" (or "dirichlet:ALPHA") draws for every class the learners' shares of it: the smaller ALPHA, the
     fewer classes a learner has. "shards(K)" sorts by class, cuts into learners x K runs of equal length and deals K of
     them to everybody. "quantity(ALPHA)" draws the learners' sizes, "shares(A, B, ...)" names them, one share for each
-    learner; both leave everybody the same classes in the same shares, but for rounding.
+    learner; both leave everybody the same classes in the same shares, but for rounding. "owners" lets everybody be one
+    of those that `owners`, (n,), names by number, in their order; where they are more than the learners, who comes in
+    is drawn, and nobody has the samples of the others.
 
     Learners left with fewer than `minimum` samples then take some from the largest; where there are too few samples for
-    that, everybody gets at least an equal share, rounded down. Shards stay as they are cut.
+    that, everybody gets at least an equal share, rounded down. Shards and owners stay as they are.
     """
     spelled = scheme_of(how)
     _check(targets, learners, minimum)
+    if spelled.word == "owners":
+        return _owned(owners, learners, generator)
     return [np.sort(part) for part in _dealt(targets, learners, how, spelled, generator, minimum)]
 
 
@@ -176,6 +187,22 @@ def _shards(
     shards = np.array_split(order, learners * each)  # lengths differ by at most one
     hands = generator.permutation(learners * each).reshape(learners, each)  # (learners, K) of shards
     return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
+
+
+def _owned(owners: Indices | None, learners: int, generator: np.random.Generator) -> list[Indices]:
+    if owners is None:
+        raise ConfigurationError(
+            "partition 'owners' is for data whose samples have owners, such as data set 'shakespeare' or "
+            "Dataset.from_text, and these have none; take another partition"
+        )
+    there = np.unique(owners)  # cut data may have nothing left of some
+    if learners > len(there):
+        raise ConfigurationError(
+            f"partition 'owners': {learners} learners, and the samples have {len(there)} owners; take {len(there)} "
+            f"learners or fewer, or more samples where some owners have none left"
+        )
+    some = there if learners == len(there) else np.sort(generator.choice(there, learners, replace=False))
+    return [np.flatnonzero(owners == owner) for owner in some]
 
 
 def _stated(how: str, numbers: Sequence[float], learners: int) -> NDArray[np.float64]:

@@ -24,18 +24,37 @@ class Raw(NamedTuple):
     labels: tuple[str, ...] = ()  # what classes are called
     share: NDArray[np.bool_] | None = None  # (n,) False where a sample is never to be shared
     source: str = ""
+    owners: NDArray[np.int64] | None = None  # (n,) whose each training sample is, 0..k-1; None where nobody's
+    owner_names: tuple[str, ...] = ()  # what owners are called
+    alphabet: str = ""  # where inputs are codes of characters: all of them, by their codes
 
     def first(self, what: str, train: int | None, test: int | None) -> Raw:
-        """The first `train` training and `test` test samples; None means all."""
-        kept = _count(what, "training", train, len(self.inputs))
-        tested = _count(what, "test", test, len(self.test_inputs))
+        """The first `train` training and `test` test samples, None meaning all; so many of all, where they have owners.
+
+        Samples with owners lie owner by owner, so the first ones would be those of the first owners alone: every so
+        many is taken instead.
+        """
+        kept = some(_count(what, "training", train, len(self.inputs)), len(self.inputs), self.owners is not None)
+        tested = some(_count(what, "test", test, len(self.test_inputs)), len(self.test_inputs), self.owners is not None)
         return self._replace(
-            inputs=self.inputs[:kept],
-            targets=self.targets[:kept],
-            test_inputs=self.test_inputs[:tested],
-            test_targets=self.test_targets[:tested],
-            share=None if self.share is None else self.share[:kept],
+            inputs=self.inputs[kept],
+            targets=self.targets[kept],
+            test_inputs=self.test_inputs[tested],
+            test_targets=self.test_targets[tested],
+            share=None if self.share is None else self.share[kept],
+            owners=None if self.owners is None else self.owners[kept],
         )
+
+
+def some(asked: int | None, available: int, spread: bool) -> slice | NDArray[np.int64]:
+    """Which samples are kept where so many are asked for: the first ones, or spread evenly over all; None means all.
+
+    >>> some(3, 10, spread=True)
+    array([0, 3, 6])
+    """
+    if asked is None or asked >= available or not spread:
+        return slice(asked)
+    return np.arange(asked, dtype=np.int64) * available // asked  # (asked,)
 
 
 def _count(what: str, half: str, asked: int | None, available: int) -> int:

@@ -20,6 +20,7 @@ from consilience.data.download import locate
 from consilience.data.folder import MODES, read_folder
 from consilience.data.idx import read_pair
 from consilience.data.raw import Raw
+from consilience.data.shakespeare import read_shakespeare
 from consilience.errors import ConfigurationError, DataError, UnknownName
 
 Reader = Callable[[Path | None, bool], Raw]
@@ -42,8 +43,10 @@ def load(
     """The data set `name`: its first `train` training samples and first `test` test samples, or all of them.
 
     `name` is a known name, or a path: an .npz file, or a folder with a folder of images for each class. Everything is
-    scaled by the mean and standard deviation of those training samples, over all pixels. The files of a known name are
-    looked for in `directory`, else in the folder that CONSILIENCE_DATA names, else they are downloaded once.
+    scaled by the mean and standard deviation of those training samples, over all pixels; text is not. The files of a
+    known name are looked for in `directory`, else in the folder that CONSILIENCE_DATA names, else they are downloaded
+    once, but for "shakespeare", which is never. Where samples have owners, so many are taken evenly from all of them
+    instead of the first, so that all owners are left as long as there are enough.
 
     A path without a test half gives `test_share` of each class to the tests. Images of a folder are brought to
     `image_size` x `image_size` pixels, and to `image_mode` "grey" or "colour", where that is asked for.
@@ -113,5 +116,6 @@ DATASETS: dict[str, Reader] = {
     "digits": _read_digits,
     "fashion-mnist": partial(_read_idx, "fashion-mnist", CLOTHES),
     "mnist": partial(_read_idx, "mnist", ()),
+    "shakespeare": read_shakespeare,
 }
 """Every data set that `load` knows, by name."""

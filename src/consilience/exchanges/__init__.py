@@ -1,6 +1,7 @@
 """Exchanges: what learners trade. One file each; `base` says what an exchange is."""
 
 from consilience.exchanges.base import Contribution, Exchange, Received, State, Update, View
+from consilience.exchanges.gradients import Gradients
 from consilience.exchanges.logits import Logits
 from consilience.exchanges.observations import Observations
 from consilience.exchanges.prototypes import Prototypes
@@ -10,6 +11,7 @@ from consilience.exchanges.weights import Weights
 __all__ = [
     "Contribution",
     "Exchange",
+    "Gradients",
     "Logits",
     "Observations",
     "Prototypes",

@@ -21,6 +21,8 @@ from consilience.task import Task
 State = dict[str, Tensor]
 """An exchange's own memory at one learner: named tensors, in and out again."""
 
+CUT = "cut"
+"""Among named layers, the one where the first part of a model in two ends, whatever it is called there."""
 Start = Literal["common", "different"]
 Scope = Literal["everybody", "oneself"]
 
@@ -59,8 +61,8 @@ class View:
 class Received:
     """The newest answer a learner has.
 
-    Standing mean: the mean, with counts by row. Moving mean: the common values. Pool: the entries drawn, (draw, ...).
-    Before the first answer: zeros with count 0, or the common values at the start.
+    Standing mean: the mean, with counts by row. Moving mean: the common values, and how often they have moved. Pool:
+    the entries drawn, (draw, ...). Before the first answer: zeros with count 0, or the common values at the start.
     """
 
     tensors: Mapping[str, Tensor]
@@ -99,12 +101,15 @@ class Exchange:
     """Whether `contribute` looks at samples: where no exchange does, the pass over them is left out."""
     layers: tuple[str, ...] = ()
     """Modules of the model whose outputs the view should carry."""
-    owns: str | None = None
-    """The part of the model that moves by this exchange alone and not by the local optimiser."""
     start: Start = "different"
     """Whether learners begin with the federation's common weights or each with its own."""
     every: int = 1
     """Take part in every `every`-th round."""
+
+    @property
+    def owns(self) -> str | None:
+        """The part of the model that moves by this exchange alone and not by the local optimiser."""
+        return None
 
     @property
     def weight(self) -> float:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -15,14 +14,9 @@ from consilience.checks import number, one_of, whole
 from consilience.encodings import FLOAT16, FLOAT32, Encoding
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
-from consilience.task import Task
+from consilience.task import PARTS, Task
 
 Buffers = Literal["share", "local"]
-
-
-def part_of(part: str, names: Iterable[str]) -> list[str]:
-    """The names a part covers: a module's name, a glob, or "*" for all."""
-    return [n for n in names if n == part or n.startswith(f"{part}.") or fnmatchcase(n, part)]
 
 
 @dataclass(frozen=True)
@@ -60,48 +54,61 @@ class Weights(Exchange):
 
     def channel(self, task: Task) -> schema.Mean:
         """A moving mean with one tensor for each parameter and floating buffer of the part."""
-        names = part_of(self.part, task.parameters)
-        if not names:
-            raise ConfigurationError(
-                f"weights: part {self.part!r} covers nothing of {task.model}; its parameters are "
-                f"{', '.join(task.parameters)}"
-            )
+        names = covering(self.name, self.part, task)
         tensors = {n: schema.Tensor(task.parameters[n], self.up, self.down) for n in names}
-        for name in self._buffers(task.buffers):
+        for name in self._buffers(task, task.buffers):
             tensors[name] = schema.Tensor(task.buffers[name], _gentle(self.up), _gentle(self.down))
         return schema.Mean(self.name, tensors, moving=True, max_staleness=self.max_staleness)
 
-    def _buffers(self, names: Iterable[str]) -> list[str]:
-        return part_of(self.part, names) if self.buffers == "share" else []
+    def _buffers(self, task: Task, names: Iterable[str]) -> list[str]:
+        return task.covered(self.part, names) if self.buffers == "share" else []
 
     def leaves(self) -> str:
         """In a few words: what leaves the learner."""
         what = "every weight" if self.part == "*" else f"every weight of {self.part}"
         return f"the change of {what}" + (", one bit each" if self.up.bits == 1 else "")
 
-    def _shared(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        held = {n: parameters[n] for n in part_of(self.part, parameters)}
-        return held | {n: buffers[n] for n in self._buffers(buffers)}
+    def _shared(self, view: View) -> dict[str, Tensor]:
+        held = {n: view.parameters[n] for n in view.task.covered(self.part, view.parameters)}
+        return held | {n: view.buffers[n] for n in self._buffers(view.task, view.buffers)}
 
     def common(self, view: View) -> dict[str, Tensor]:
         """The common model's own weights."""
-        return self._shared(view.parameters, view.buffers)
+        return self._shared(view)
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Half the squared distance to the common weights."""
-        names = part_of(self.part, view.parameters)
+        names = view.task.covered(self.part, view.parameters)
         distances = [(view.parameters[n] - received.tensors[n]).square().sum() for n in names]
         return torch.stack(distances).sum() / 2
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """The change since the common weights, weighted by the number of samples."""
-        mine = self._shared(view.parameters, view.buffers)
+        mine = self._shared(view)
         return Contribution({n: x - received.tensors[n] for n, x in mine.items()}, view.samples)
 
     def receive(self, state: State, view: View, received: Received) -> Update:
         """Go on from the common weights."""
-        parameters = {n: received.tensors[n] for n in part_of(self.part, view.parameters)}
-        return Update(parameters, {n: received.tensors[n] for n in self._buffers(view.buffers)}, state)
+        parameters = {n: received.tensors[n] for n in view.task.covered(self.part, view.parameters)}
+        buffers = {n: received.tensors[n] for n in self._buffers(view.task, view.buffers)}
+        return Update(parameters, buffers, state)
+
+
+def covering(exchange: str, part: str, task: Task) -> list[str]:
+    """The model's parameters that a part covers; refuses one that covers nothing."""
+    names = task.covered(part, task.parameters)
+    if not names and part in PARTS and not task.parts:
+        raise ConfigurationError(
+            f"{exchange}: part {part!r} is of a model in two parts, and {task.model} is in one; take one that is cut "
+            f"after a layer, cut(model, at=...), or name another part"
+        )
+    if not names:
+        parts = f"its parts are {', '.join(task.parts)} and " if task.parts else ""
+        raise ConfigurationError(
+            f"{exchange}: part {part!r} covers nothing of {task.model}; {parts}its parameters are "
+            f"{', '.join(task.parameters)}"
+        )
+    return names
 
 
 def _gentle(encoding: Encoding) -> Encoding:

@@ -3,6 +3,7 @@
 By name, `build("lenet5", (1, 28, 28), 10)`; from a file, `build("net.py:Net@fc", ...)`; or any network, `split(net)`.
 """
 
+from consilience.models.cut import cut
 from consilience.models.halves import SplitModel
 from consilience.models.own import absolute, digest, is_path, load_builder
 from consilience.models.registry import MODELS, build, describe, model_names, recipe, register
@@ -14,6 +15,7 @@ __all__ = [
     "absolute",
     "as_split",
     "build",
+    "cut",
     "describe",
     "digest",
     "is_path",

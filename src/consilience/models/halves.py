@@ -26,6 +26,10 @@ class SplitModel(nn.Module):
 
     features: nn.Module
     classifier: nn.Linear
+    cut: str | None
+    """Of a model in two parts, the layer where the first one ends; see `cut`."""
+    parts: dict[str, frozenset[str]]
+    """Of a model in two parts, the names of the parameters and buffers of each."""
 
     def __init__(self, features: nn.Module, classifier: nn.Linear, bound: float = math.inf) -> None:
         super().__init__()
@@ -38,6 +42,7 @@ class SplitModel(nn.Module):
             raise ConfigurationError(f"the bound of the features must be above 0, got {bound}")
         self.features, self.classifier, self.bound = features, classifier, float(bound)
         self.width, self.classes = classifier.in_features, classifier.out_features
+        self.cut, self.parts = None, {}
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits, (n, classes), of inputs (n, *input)."""

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from consilience.models.blocks import everywhere, image
+from consilience.models.cut import cut
 from consilience.models.halves import SplitModel, head
 
 WIDTH = 84
@@ -34,4 +35,4 @@ class LeNet5Features(nn.Module):
 def lenet5(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """LeNet5 for images of this shape; 30,986 parameters for MNIST."""
     channels, _, _ = image("lenet5", shape, SMALLEST)
-    return head(LeNet5Features(channels, width), width, classes)
+    return cut(head(LeNet5Features(channels, width), width, classes), at="conv2")

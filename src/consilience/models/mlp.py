@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from consilience.models.cut import cut
 from consilience.models.halves import SplitModel, head
 
 HIDDEN = 64
@@ -30,4 +31,4 @@ class MLPFeatures(nn.Module):
 
 def mlp(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """The perceptron for inputs of any shape; 6,570 parameters for the digits."""
-    return head(MLPFeatures(math.prod(shape), width), width, classes)
+    return cut(head(MLPFeatures(math.prod(shape), width), width, classes), at="hidden")

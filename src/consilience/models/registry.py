@@ -11,9 +11,11 @@ from torch import nn
 
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.models.builder import Builder, arguments
+from consilience.models.cnn import cnn, cnn5, device_cnn
 from consilience.models.encoders import encoder18, encoder50
 from consilience.models.halves import SplitModel, in_short
 from consilience.models.lenet5 import lenet5
+from consilience.models.lstm import device_lstm, lstm
 from consilience.models.mlp import mlp
 from consilience.models.own import is_path, load_builder
 from consilience.models.resnet9 import resnet9
@@ -29,6 +31,11 @@ MODELS: dict[str, Builder] = {
     "resnet18": resnet18,
     "encoder18": encoder18,
     "encoder50": encoder50,
+    "cnn": cnn,
+    "cnn5": cnn5,
+    "device-cnn": device_cnn,
+    "lstm": lstm,
+    "device-lstm": device_lstm,
 }
 """Every model that `build` knows by a plain name."""
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.models.blocks import ConvBlock, Residual, everywhere, image
+from consilience.models.cut import cut
 from consilience.models.halves import SplitModel, head
 
 WIDTH = 256
@@ -38,4 +39,4 @@ def _pair(channels: int, out: int, stride: int) -> nn.Sequential:
 def resnet18(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """ResNet18 for images of this shape, however small; 11,302,730 parameters for CIFAR-10."""
     channels, _, _ = image("resnet18", shape)
-    return head(ResNet18Features(channels, width), width, classes)
+    return cut(head(ResNet18Features(channels, width), width, classes), at="pair3")

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from consilience.models.blocks import ConvBlock, Residual, image
+from consilience.models.cut import cut
 from consilience.models.halves import SplitModel, head
 
 WIDTH = 128
@@ -39,4 +40,4 @@ class ResNet9Features(nn.Module):
 
 def resnet9(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """ResNet9 for images of this shape; 2,470,730 parameters for Fashion-MNIST."""
-    return head(ResNet9Features(image("resnet9", shape, SMALLEST), width), width, classes)
+    return cut(head(ResNet9Features(image("resnet9", shape, SMALLEST), width), width, classes), at="block4")

@@ -9,9 +9,10 @@ from consilience.errors import ConfigurationError, UnknownName
 from consilience.objectives.base import Objective
 from consilience.objectives.cross_entropy import CrossEntropy
 from consilience.objectives.simclr import Augmented, SimCLR
+from consilience.objectives.two_stage import TwoStage
 from consilience.views import Views
 
-__all__ = ["OBJECTIVES", "Augmented", "CrossEntropy", "Objective", "SimCLR", "Views", "build_objective"]
+__all__ = ["OBJECTIVES", "Augmented", "CrossEntropy", "Objective", "SimCLR", "TwoStage", "Views", "build_objective"]
 
 OBJECTIVES: dict[str, Callable[[], Objective]] = {
     "cross-entropy": CrossEntropy,

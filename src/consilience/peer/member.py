@@ -104,7 +104,8 @@ class Member:
         learner.wear(learner.initial(seed_of("common weights", seed)))
         common = {e.name: c for e in learner.exchanges if (c := learner.common(e))}
         row = cohort.row(0)
-        mine = learner.weights(seed_of("weights", seed, self.post.number))
+        alike = learner.role.start == "common"
+        mine = learner.weights(seed_of("common weights", seed) if alike else seed_of("weights", seed, self.post.number))
         mine |= {key: row[key] for key in row if key.startswith("setting.")}
         learner.wear(mine)
         for e in learner.exchanges:
@@ -129,7 +130,7 @@ class Member:
                     f"the common values of {name!r} cannot be made here, and the relay is out of reach"
                 )
             return found[name]
-        self.post.held[name] = Answer(values, np.ones(()), 0)
+        self.post.held[name] = Answer(values, np.zeros(()), 0)
         return self.post.held[name]
 
     # -- a round -------------------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ class Peer:
         self.charter = post.charter
         self.role = role_of(post)
         self.exchanges = [e for e in self.role.exchanges if e.name in post.channels]
+        self._refuse_gradients()
         self._model: SplitModel | None = None
         self._given: nn.Module | None = None
         self._task = Task(self.charter.classes, _width(post))
@@ -110,6 +111,16 @@ class Peer:
             raise ConfigurationError(
                 f"federation {self.charter.name!r} shares weights: give your model, consilience.join(url, token, model)"
             )
+
+    def _refuse_gradients(self) -> None:
+        """Refuse exchanges that move a part of the model by its gradients: those of somebody's loop are not seen."""
+        for e in self.exchanges:
+            if e.owns is not None:
+                raise ConfigurationError(
+                    f"federation {self.charter.name!r} moves the part {e.owns!r} of the model by everybody's gradients "
+                    f"({e.name!r}), which your own loop cannot give; take part with the command `consilience join`, "
+                    f"which trains for you"
+                )
 
     @property
     def name(self) -> str:
@@ -163,7 +174,7 @@ class Peer:
             mine = {k: _numpy(t).copy() for k, t in e.common(self._view(e)).items()}  # training changes the model's own
             unheard = e.name not in self.post.held
             if unheard and mark(self.post.channels[e.name], mine) == self.charter.terms[e.name].start:
-                self.post.held[e.name] = Answer(mine, np.ones(()), 0)
+                self.post.held[e.name] = Answer(mine, np.zeros(()), 0)
         missing = [e.name for e in moving if e.name not in self.post.held]
         if missing:
             self.post.fetch(missing, {}, self.post.patience)

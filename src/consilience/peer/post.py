@@ -281,7 +281,7 @@ class Post:
             if self.channels[name].moves:
                 version = part.version or 0
                 values = mine if part.whole else self._moved(name, have[name], version, mine, end)
-                found[name] = Answer(values, np.ones(()), version)
+                found[name] = Answer(values, np.array(float(version)), version)
                 continue
             lead = (part.entries or 0,) if isinstance(channel, schema.Pool) else ()
             count = mine.pop("count") if channel.rows else np.full(lead, part.weight or 0.0)

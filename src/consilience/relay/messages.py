@@ -10,6 +10,7 @@ import numpy as np
 
 from consilience import schema
 from consilience.charter import Charter, message_of
+from consilience.encodings import votes
 from consilience.protocol import Part, Parts, read
 from consilience.relay.refusal import Refusal
 from consilience.relay.store import Upload
@@ -66,6 +67,8 @@ class Messages:
         if bool(channel.rows) == (part.weight is not None):
             how = "in the body, by row" if channel.rows else "beside the body, as weight=N"
             raise Refusal("wrong-weight", f"{name}: what a contribution weighs travels {how}", field=name)
+        if moving and part.weight not in (0.0, 1.0) and all(votes(t.up) for t in channel.tensors.values()):
+            raise Refusal("wrong-weight", f"{name}: weight={part.weight:g}; a vote weighs 1, or 0", field=name)
         if part.weight is not None and part.weight > self.samples:
             most = self.samples
             raise Refusal("absurd-count", f"{name}: weight={part.weight:g}; at most {most} is taken", field=name)

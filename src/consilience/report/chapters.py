@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from consilience.report import figures
+from consilience.report.leaks import leaks
 from consilience.report.maps import maps, with_models
 from consilience.report.metrics import Rows
 from consilience.report.runs import Found, Run
@@ -44,12 +45,14 @@ def _chapter(task: str, given: Sequence[Run], prefix: str, mapped: Sequence[Path
     yield Section("Summary", text=_caption(runs), table=outcomes, name=f"{prefix}summary")
     if kinds := _kinds(runs):
         yield Section("By kind of learner", table=kinds, name=f"{prefix}kinds")
+    yield from _kinds_over_rounds(runs, prefix)
     yield from _settings(runs, prefix)
     best, said = _best(runs)
     yield from _accuracy(best, said, prefix)
     yield from _probes(best, said, prefix)
     yield from _dealt(runs, prefix)
     yield from _inner(best, said, prefix)
+    yield from leaks(runs, prefix)
     yield from maps(runs, prefix, mapped)
     yield from _time(runs, prefix)
     yield _again(runs, prefix)
@@ -190,6 +193,22 @@ def _accuracy(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
     text = f"Each stroke is a learner when last tested, the mean over its seeds; the box holds the middle half.{said}"
     chart = figures.spread(_learners(runs), names)
     yield Section("Learners at the end", text=text, figure=chart, name=f"{prefix}learners")
+
+
+def _kinds_over_rounds(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
+    """What learners of each kind told right of samples like their own, from the round on in which they joined."""
+    lines = {
+        kind if len(runs) == 1 else f"{run.label}, {kind}": metrics
+        for run in runs
+        for kind, metrics in (run.metrics.kinds.items() if len(run.metrics.kinds) > 1 else ())
+    }
+    names = list(lines)[:_LINES]
+    rows = [{"method": name, **row} for name in names for row in _thinned(lines[name].curve("accuracy_local"))]
+    if rows:
+        cut = f" Of {len(lines)} lines the first {_LINES} are shown." if len(lines) > _LINES else ""
+        text = f"On test samples as the learners' own are; who joins later begins later. {_band(runs)}{cut}"
+        chart = figures.curves(rows, y="accuracy_local", title="accuracy on own data, %", names=names)
+        yield Section("Kinds of learners over rounds", text=text, figure=chart, name=f"{prefix}kinds-over-rounds")
 
 
 def _probes(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:

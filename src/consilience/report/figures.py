@@ -73,6 +73,24 @@ def over_bytes(rows: Sequence[Row], names: Names = None) -> Chart:
     return alt.layer(*[levels] * bool(silent), *[lines] * bool(sent)).properties(width=WIDTH, height=HEIGHT)
 
 
+def sent_by_round(rows: Sequence[Row], names: Names = None) -> Chart:
+    """All that was sent until each round, on a logarithmic scale. Rows: `{method, round, bytes}`, bytes above 0."""
+    alt = altair()
+    base, picked = _lines(rows, "round", "method")
+    lines = base.mark_line(strokeWidth=2, point=_few(rows, "round")).encode(
+        y=alt.Y(
+            "bytes:Q",
+            title="bytes sent so far, both ways",
+            scale=alt.Scale(type="log"),
+            axis=sizes([row["bytes"] for row in rows]),
+        ),
+        opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
+        tooltip=[tip("method"), tip("round", number=True), tip("bytes", number=True)],
+        **_line_look(rows, names),
+    )
+    return lines.add_params(picked)
+
+
 def spread(rows: Sequence[Row], names: Names = None) -> Chart:
     """How far learners are from each other: a stroke for each, and a box over them, by method.
 

@@ -5,7 +5,8 @@ They are those of a run's first seed, and of its first variant where it has seve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,26 +14,36 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from consilience.config import Config
 from consilience.data import Dataset
 from consilience.data.cache import cache_folder
+from consilience.data.deal import Deal, OwnTests, own_tests
 from consilience.data.download import CHECKSUMS, chosen_folder
-from consilience.errors import CheckpointError, ConsilienceError, DataError, TrainingError
+from consilience.errors import (
+    CheckpointError,
+    ConfigurationError,
+    ConsilienceError,
+    DataError,
+    TrainingError,
+    UnknownName,
+)
 from consilience.layout import Layout
-from consilience.learner import Blueprint, Learner, Row
+from consilience.learner import EVALUATED_ROWS, Blueprint, Learner, Row
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.models import own, recipe
 from consilience.simulation.cast import Actor, cast
-from consilience.simulation.dealing import deal_out
+from consilience.simulation.dealing import deal_out, terms_of
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.marks import marks
 from consilience.simulation.preparation import load_data, models_of
 from consilience.simulation.scene import DTYPES
 from consilience.task import Public
 
-_LARGEST = 2e9  # bytes of a checkpoint that is read for a map
+_LARGEST = 2e9  # bytes of a checkpoint that is read for a look at it
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -77,12 +88,14 @@ class Kept:
 
     @cached_property
     def data(self) -> Dataset:
-        """The data of a run, if it is here and the very same; nothing is downloaded for a map."""
+        """The data of a run, if it is here and the very same; nothing is downloaded for a look at it."""
         config = self.config
         if config.data in CHECKSUMS and chosen_folder(Path(config.data_dir) if config.data_dir else None) is None:
             cache = cache_folder() / config.data
             if not all((cache / file).is_file() for file in CHECKSUMS[config.data]):
-                raise DataError(f"the data set {config.data!r} is not in {cache}, and is not downloaded for a map")
+                raise DataError(
+                    f"the data set {config.data!r} is not in {cache}, and is not downloaded for a look at a run"
+                )
         data, made_of = load_data(config), self.numbers.get("made_of", {})
         found = marks(data, build_method(config.method.name, config.method.settings), config)
         for what in ("data", "model"):  # a method may be told in other words by now, and its weights are the same
@@ -91,37 +104,85 @@ class Kept:
         return data
 
     @cached_property
+    def deal(self) -> Deal:
+        """Who has which training samples, and as what."""
+        return deal_out(self.config, self.method, self.data, self.config.seed)
+
+    @cached_property
     def public(self) -> tuple[np.ndarray, np.ndarray]:
         """The public set as it was dealt to its host: inputs (samples, *shape) and classes (samples,)."""
         assert self.method.host is not None
-        dealt = deal_out(self.config, self.method, self.data, self.config.seed)
-        samples = np.sort(dealt.parts[self.method.host])
-        return dealt.inputs[samples], dealt.targets[samples]
+        return self.samples(self.method.host)
 
-    def features(self, who: int, inputs: np.ndarray) -> np.ndarray:
-        """What a learner's own model makes of the inputs, (samples, width)."""
-        place = next(i for i, actor in enumerate(self.actors) if actor.who == who)  # of the role its model lies with
+    def samples(self, who: int) -> tuple[np.ndarray, np.ndarray]:
+        """A learner's own training samples as it has them: inputs (samples, *shape) and classes (samples,)."""
+        deal = self.deal
+        chosen = np.sort(deal.parts[who] if self.learners > 1 else np.concatenate(deal.parts))
+        return deal.inputs[chosen], deal.targets[chosen]
+
+    def tests(self, who: int) -> tuple[np.ndarray, np.ndarray]:
+        """Test samples as a learner would have them: inputs (samples, *shape) and classes (samples,)."""
+        own = self._own_tests
+        if own is None:
+            return self.data.test_inputs, self.data.test_targets
+        return own.inputs[min(who, len(own.inputs) - 1)], own.targets[who]
+
+    @cached_property
+    def _own_tests(self) -> OwnTests | None:
+        terms = {} if self.method.pooled else terms_of(self.config)
+        return own_tests(self.data, self.learners, shift=self.config.shift, terms=terms)
+
+    def learner(self, who: int, device: str = "cpu") -> Learner:
+        """A learner in the role its model lies with, wearing what it had become, on the device named."""
+        place = next(i for i, actor in enumerate(self.actors) if actor.who == who)
         actor, dtype = self.actors[place], DTYPES[self.config.precision]
         kinds = [each.kind for each in self.actors]
         cohort, number = self._cohort(actor.kind), kinds[:place].count(actor.kind)
         assert isinstance(actor.model, str)
         build = recipe(actor.model, self.data.shape, self.data.classes, self.config.width)
         public = Public(len(self.public[1])) if actor.role.data == "public" else None
-        try:
-            learner = Learner(
-                Blueprint(build, actor.role, actor.optimiser, self.data.shape, actor.model, dtype, public=public)
+        with _made_again(who):
+            blueprint = Blueprint(
+                build,
+                actor.role,
+                actor.optimiser,
+                self.data.shape,
+                actor.model,
+                dtype,
+                device,
+                public=public,
+                symbols=len(self.data.alphabet),
             )
-            learner.wear(_row(learner, self.arrays, f"learners.{cohort}.", number, self.config.device))
-            with torch.random.fork_rng(devices=[]):
-                seen = learner.features(torch.from_numpy(np.ascontiguousarray(inputs)).to(dtype))
-        except ConsilienceError:
-            raise
-        except Exception as error:  # whatever somebody's own code may raise; a checkpoint of another model
-            raise CheckpointError(f"the model of learner {who} cannot be made again: {own.failure(error)}") from error
+            learner = Learner(blueprint)
+            row = _row(learner, self.arrays, f"learners.{cohort}.", number, self.config.device)
+            learner.wear({key: value.to(device) for key, value in row.items()})
+        return learner
+
+    def features(self, who: int, inputs: np.ndarray) -> np.ndarray:
+        """What a learner's own model makes of the inputs, (samples, width)."""
+        learner = self.learner(who)
+        with _made_again(who), torch.random.fork_rng(devices=[]):
+            seen = learner.features(_tensor(inputs, learner))
         features: np.ndarray = seen.numpy().reshape(len(seen), -1)
-        if not np.isfinite(features).all():
-            raise TrainingError(f"features of learner {who} are no numbers")
-        return features
+        return _finite(features, f"features of learner {who}")
+
+    def outputs(
+        self, who: int, inputs: np.ndarray, layers: Sequence[str], device: str = "cpu"
+    ) -> dict[str, np.ndarray]:
+        """What layers of a learner's own model, by their names as modules, make of the inputs, (samples, ...) each."""
+        learner = self.learner(who, device)
+        parts: dict[str, list[Tensor]] = {layer: [] for layer in layers}
+        with _made_again(who), torch.random.fork_rng(devices=[]), torch.no_grad(), _heard(learner, layers) as heard:
+            learner.mode(training=False)
+            for part in torch.split(_tensor(inputs, learner), EVALUATED_ROWS):
+                heard.clear()
+                learner.forward(part)
+                for layer in layers:
+                    parts[layer].append(
+                        _one_each(heard.get(layer), len(part), f"layer {layer!r} of {learner.task.model}")
+                    )
+        found = {layer: torch.cat(seen).float().numpy(force=True) for layer, seen in parts.items()}
+        return {layer: _finite(seen, f"outputs of layer {layer!r} of learner {who}") for layer, seen in found.items()}
 
     def _cohort(self, kind: str) -> int:
         """Where the first seed's learners of a kind lie: each kind is a cohort, or one for each size of public sets."""
@@ -138,13 +199,69 @@ class Kept:
         return len({len(deal_out(self.config, self.method, self.data, seed).parts[host]) for seed in seeds})
 
 
+@contextmanager
+def _made_again(who: int) -> Iterator[None]:
+    """Whatever somebody's own code may raise, and a checkpoint of another model, in words."""
+    try:
+        yield
+    except ConsilienceError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"the model of learner {who} cannot be made again: {own.failure(error)}") from error
+
+
+@contextmanager
+def _heard(learner: Learner, layers: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What layers gave when they were last called; a name that no module has is refused."""
+    heard: dict[str, Any] = {}
+    modules = {name: module for name, module in learner.model.named_modules(remove_duplicate=False) if name}
+
+    def listen(layer: str) -> RemovableHandle:
+        def hear(module: nn.Module, given: Any, output: Any) -> None:
+            heard[layer] = output
+
+        handle: RemovableHandle = modules[layer].register_forward_hook(hear)
+        return handle
+
+    for layer in layers:
+        if layer not in modules:
+            raise UnknownName(f"layer of {learner.task.model}", layer, modules)
+    handles = [listen(layer) for layer in layers]
+    try:
+        yield heard
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _one_each(output: Any, samples: int, what: str) -> Tensor:
+    """A layer's output for each of the samples; of one that gives several things the first, as a recurrent one does."""
+    first = output[0] if isinstance(output, tuple) and output else output
+    if first is None:
+        raise ConfigurationError(f"{what} is not reached when the model is run; name another")
+    if not isinstance(first, Tensor) or first.shape[:1] != (samples,):
+        given = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
+        raise ConfigurationError(f"{what} gives {given} for {samples} samples, and not a value for each; name another")
+    return first
+
+
+def _tensor(inputs: np.ndarray, learner: Learner) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(inputs)).to(learner.device, learner.dtype)
+
+
+def _finite(values: np.ndarray, what: str) -> np.ndarray:
+    if not np.isfinite(values).all():
+        raise TrainingError(f"{what} are no numbers")
+    return values
+
+
 def read_kept(folder: Path) -> Kept:
     """What a run's folder keeps; where that is nothing, or too much, the error says so."""
     run = RunFolder.open(folder)
     config = run.config
     size = sum(file.stat().st_size for file in run.path.glob("checkpoint-*.safetensors"))
     if size > _LARGEST:
-        raise CheckpointError(f"the checkpoint is of {size / 1e9:.1f} GB, which is too much to be read for a map")
+        raise CheckpointError(f"the checkpoint is of {size / 1e9:.1f} GB, which is too much to be read")
     kept = run.load()
     if kept is None:
         raise CheckpointError("no checkpoint is kept in the run's folder")

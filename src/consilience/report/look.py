@@ -54,6 +54,7 @@ a { color: var(--link); }
 .quiet, footer, figcaption { color: var(--quiet); font-size: .9rem; }
 .note { margin: .5rem 0; padding: .5rem .8rem; border-left: 4px solid var(--edge); background: var(--note); }
 figure { margin: 1rem 0; overflow-x: auto; }
+img { max-width: 100%; height: auto; }
 .chart { width: 100%; min-height: 6rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem; }

@@ -22,6 +22,10 @@ class Metrics:
     final: dict[tuple[int, int], float] = field(default_factory=dict)
     """Accuracy of a seed's learner when it was last tested."""
     seen: set[tuple[int, int, int]] = field(default_factory=set)
+    kind_of: Mapping[int, str] = field(default_factory=dict)
+    """Of each learner, where they are not all alike."""
+    kinds: dict[str, Metrics] = field(default_factory=dict)
+    """The lines of each kind, added up over its learners."""
 
     def add(self, round_: int, seed: int, learner: int, values: Mapping[str, float]) -> None:
         """Add a line; one that came before counts."""
@@ -36,6 +40,8 @@ class Metrics:
             known[2] += value * value
         if "accuracy" in values:
             self.final[seed, learner] = values["accuracy"]
+        if learner in self.kind_of:
+            self.kinds.setdefault(self.kind_of[learner], Metrics()).add(round_, seed, learner, values)
 
     @property
     def rounds(self) -> int:

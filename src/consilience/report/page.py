@@ -57,8 +57,7 @@ def run_report(folders: Sequence[Path], out: Path, figures: Path | None = None) 
 
     if not folders:
         raise ConfigurationError("no run to report on; name at least one folder")
-    _refuse_folder(out)
-    altair(), _convert()  # before the work
+    ready(out)
     sections = chapters(read_runs(folders))
     options = ["--out", str(out), *(["--figures", str(figures)] if figures else [])]
     command = shlex.join(["consilience", "report", *map(str, folders), *options])
@@ -66,6 +65,12 @@ def run_report(folders: Sequence[Path], out: Path, figures: Path | None = None) 
         write_figures(figures, sections)
     write_page(out, f"Report on {', '.join(folder.name or str(folder) for folder in folders)}", sections, command)
     return out
+
+
+def ready(out: Path) -> None:
+    """Refuse what no page can be written to, or without what draws it; to be asked before the work."""
+    _refuse_folder(out)
+    altair(), _convert()
 
 
 def _refuse_folder(path: Path) -> None:

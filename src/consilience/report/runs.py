@@ -22,6 +22,7 @@ from consilience.report.reproduction import GO_ON, cells_in, is_reproduction
 from consilience.report.tables import label
 from consilience.simulation import compare, sweep
 from consilience.simulation.folder import PROVENANCE, RunFolder, kind_of, not_a
+from consilience.simulation.provenance import shifts_in_words
 
 _UNKNOWN = "unknown settings"
 
@@ -137,7 +138,7 @@ def _task(config: Config | None) -> str:
     if config is None:
         return _UNKNOWN
     words = [config.data, ", ".join(dict.fromkeys(config.models)), f"{config.learners} learners", config.partition]
-    shift = [] if config.shift == "none" else [config.shift]
+    shift = [] if (told := shifts_in_words(config)) == "none" else [told]
     return ", ".join([*words, *shift, *([f"{config.train} samples"] if config.train else [])])
 
 
@@ -152,7 +153,7 @@ def _labelled(config: Config | None) -> bool:
 
 def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str]) -> list[Metrics]:
     """The lines of each variant."""
-    found = [Metrics() for _ in configs]
+    found = [Metrics(kind_of=_kind_of(config)) for config in configs]
     most = configs[0].rounds if configs[0] else math.inf
     torn = 0
     try:
@@ -170,6 +171,11 @@ def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str])
     if torn:
         notes.append(f"{run.metrics}: damaged lines, left out: {torn}.")
     return found
+
+
+def _kind_of(config: Config | None) -> dict[int, str]:
+    """What sets each learner apart, where they are not all alike."""
+    return {who: name for name, members in (config.kinds() if config else {}).items() for who in members}
 
 
 def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -1,7 +1,8 @@
-"""A section of a page: a heading with words, a table, a chart, or all of them, and the HTML that it becomes."""
+"""A section of a page: a heading with words, a table, a chart, pictures, or all of it, and the HTML that it becomes."""
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
@@ -13,6 +14,14 @@ from typing import Any
 from consilience.report.chart import Chart
 
 _NARROW = 60  # pixels of a legend's shortest entry
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG, and what it shows in words."""
+
+    content: bytes
+    words: str
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,7 @@ class Section:
     level: int = 2
     notes: Sequence[str] = ()
     details: Sequence[tuple[str, str]] = ()
+    pictures: Sequence[Picture] = ()
 
     @property
     def slug(self) -> str:
@@ -70,6 +80,7 @@ def html_of(section: Section, slug: str) -> str:
         parts.append(_table(section.table))
     if section.figure is not None:
         parts.append(_figure(section))
+    parts += [_picture(picture) for picture in section.pictures]
     parts += [
         f"<details><summary>{escape(line)}</summary><pre>{escape(text)}</pre></details>"
         for line, text in section.details
@@ -87,6 +98,12 @@ def _figure(section: Section) -> str:
     script = f'<script type="application/json">{as_data(spec)}</script>'
     name = escape(section.slug)
     return f'<figure data-chart="{name}" data-entry="{entry_width(spec)}"><div class="chart"></div>{script}</figure>'
+
+
+def _picture(picture: Picture) -> str:
+    """A picture that stands in the page itself."""
+    source, words = base64.b64encode(picture.content).decode(), escape(picture.words)
+    return f'<figure><img src="data:image/png;base64,{source}" alt="{words}"><figcaption>{words}</figcaption></figure>'
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

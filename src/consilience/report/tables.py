@@ -24,11 +24,15 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     )
     probed = [label(s["method"], s["settings"]) for s in summaries if s.get("told_by", "classifier") != "classifier"]
     whose = "all" if len(probed) == len(summaries) else ", ".join(probed)
-    table = plain_table(title, f"{CAPTION} Without labels ({whose}): what a probe tells." if probed else CAPTION)
+    caption = f"{CAPTION} Without labels ({whose}): what a probe tells." if probed else CAPTION
+    if any(_together(s) is not None for s in summaries):
+        caption += " All asked: by the mean of all learners' logits."
+    table = plain_table(title, caption)
     table.add_column("method", min_width=12)
     knn = ["kNN"] * any("knn" in s.get("probes", {}) for s in summaries)
+    asked = ["all\nasked"] * any(_together(s) is not None for s in summaries)
     reached, cost = ("accuracy\n%", "± of\nlearners", "own\ndata"), ("up a\nround", "down a\nround", "total", "time")
-    for heading in (*reached, *knn, *cost):
+    for heading in (*reached, *asked, *knn, *cost):
         table.add_column(heading, justify="right", no_wrap=True)
     best = max((s["accuracy"]["mean"] or 0.0 for s in summaries if s["method"] != "centralized"), default=0.0)
     for s in summaries:
@@ -38,6 +42,7 @@ def comparison(summaries: Sequence[Summary]) -> Table:
             _number(mean) + ("" if spread is None else f" ±{spread:4.1f}"),
             _number(s["accuracy"]["std_learners"]),
             _number(s["accuracy_local"]["mean"]),
+            *(_number(_together(s)) for _ in asked),
             *(_number(s.get("probes", {}).get("knn", {}).get("mean")) for _ in knn),
             size(s["bytes"]["up"]),
             size(s["bytes"]["down"]),
@@ -46,6 +51,12 @@ def comparison(summaries: Sequence[Summary]) -> Table:
             style="bold" if mean is not None and mean == best else "",
         )
     return table
+
+
+def _together(summary: Summary) -> float | None:
+    """What the mean of all learners' logits tells, where it was asked for."""
+    mean: float | None = (summary.get("ensemble") or {}).get("mean")
+    return mean
 
 
 def kinds_table(summaries: Sequence[Summary]) -> Table:

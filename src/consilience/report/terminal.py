@@ -26,6 +26,7 @@ from consilience.report.showcase import (
     has_pictures,
     headline,
     learners_grid,
+    sample_of,
 )
 from consilience.report.tables import comparison, kinds_table, label, plain_table, sweep_table, table_of
 from consilience.simulation.folder import storing
@@ -141,7 +142,8 @@ class Screen:
         else:
             self._describe(record, data, hands if dealt else None)
         if not has_pictures(data):
-            self.say(f"samples of the shape {data.shape} make no pictures")
+            if not data.alphabet:
+                self.say(f"samples of the shape {data.shape} make no pictures")
             if out is not None:
                 raise ConfigurationError(f"there are no pictures to write to {out}; leave --out away")
             return
@@ -159,9 +161,12 @@ class Screen:
         found = record if hands is None else record["data"]
         self.out.print(headline(found), soft_wrap=True)
         self.out.print(classes_table(found))
+        if data.alphabet:
+            self.out.print(f"The first sample: {sample_of(data)}", soft_wrap=True)
         if hands is not None:
-            self.out.print("Samples of each class, by learner")
-            self.out.print(dealt_table(hands, data.labels))
+            owners = next(iter(record["owners"].values()))
+            self.out.print("Samples of each owner" if owners else "Samples of each class, by learner")
+            self.out.print(dealt_table(hands, data.labels, owners))
             self.out.print(
                 "How far a learner's distributions are from the federation's (total variation, mean of learners)"
             )

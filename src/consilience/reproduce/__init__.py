@@ -10,6 +10,10 @@ from consilience.reproduce.flesd_rounds import CONVERGENCE
 from consilience.reproduce.flesd_table1 import TABLE1 as TABLE1_OF_FLESD
 from consilience.reproduce.grids import ASYNCHRONY, FRONTIER, HETEROGENEITY
 from consilience.reproduce.table1 import TABLE1_OF_THESIS
+from consilience.reproduce.two_stage_curves import CURVES as CURVES_OF_TWO_STAGE
+from consilience.reproduce.two_stage_leakage import LEAKAGE
+from consilience.reproduce.two_stage_table2 import TABLE2 as TABLE2_OF_TWO_STAGE
+from consilience.reproduce.two_stage_universality import UNIVERSALITY
 
 REPRODUCTIONS: dict[str, Reproduction] = {
     each.name: each
@@ -26,6 +30,10 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         *ROBUSTNESS,
         *COMMUNICATION_OF_FLESD,
         *CONVERGENCE,
+        *TABLE2_OF_TWO_STAGE,
+        *CURVES_OF_TWO_STAGE,
+        *UNIVERSALITY,
+        *LEAKAGE,
     )
 }
 """Every reproduction by name."""

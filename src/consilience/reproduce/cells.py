@@ -13,6 +13,7 @@ from typing import Any
 from consilience.config import Config, make_config
 from consilience.errors import CheckpointError, UnknownName
 from consilience.methods import settings_of
+from consilience.report.section import Picture
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.simulate import OnRound, begin_or_go_on
 
@@ -91,13 +92,14 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Shown:
-    """A section of what a reproduction shows: a table, a figure, and words."""
+    """A section of what a reproduction shows: a table, a figure, pictures, and words."""
 
     heading: str
     text: str = ""
     table: list[dict[str, Any]] = field(default_factory=list)
     figure: Callable[[], Any] | None = None
     name: str = ""
+    pictures: Sequence[Picture] = ()
 
 
 def chosen(wanted: Reproduction, scale: Scale) -> list[Cell]:

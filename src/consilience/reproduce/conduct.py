@@ -14,7 +14,7 @@ from consilience.reproduce.cells import Labels, Outcome, Reproduction, Scale, Sh
 from consilience.simulation.folder import replace_file, storing
 from consilience.simulation.simulate import OnRound
 
-RESULTS, PAGE = "results.json", "index.html"
+RESULTS, PAGE, FIGURES = "results.json", "index.html", "figures"
 _NAMED = 12  # of the cells that are missing
 
 
@@ -59,16 +59,32 @@ def _missing(missing: Sequence[Labels], cells: int) -> Shown:
 
 
 def draw(wanted: Reproduction, shown: Sequence[Shown], folder: Path, command: str) -> Path:
-    """Write the page, and every figure as SVG and PNG beside it; where the page is."""
+    """Write the page, and every figure as SVG and PNG beside it, and pictures as they are; where the page is."""
     from consilience.report.page import Section, write_figures, write_page
 
     sections = [
-        Section(each.heading, each.text, each.table, each.figure() if each.figure else None, each.name)
+        Section(
+            each.heading,
+            each.text,
+            each.table,
+            each.figure() if each.figure else None,
+            each.name,
+            pictures=each.pictures,
+        )
         for each in shown
     ]
-    write_figures(folder / "figures", sections)
+    write_figures(folder / FIGURES, sections)
+    _keep_pictures(folder / FIGURES, shown)
     write_page(folder / PAGE, f"{wanted.name}: {wanted.summary}", sections, command)
     return folder / PAGE
+
+
+def _keep_pictures(folder: Path, shown: Sequence[Shown]) -> None:
+    """Write the pictures of sections, by their names."""
+    with storing(folder, "choose another place with --out"):
+        for each in shown:
+            for number, picture in enumerate(each.pictures, 1):
+                replace_file(folder / f"{each.name}-picture-{number}.png", picture.content)
 
 
 def keep(

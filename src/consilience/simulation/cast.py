@@ -45,7 +45,7 @@ class Actor:
         role = self.role
         trades = [(type(e).__name__, _fixed(e)) for e in role.exchanges]
         trained = type(self.optimiser).__name__, {k: v for k, v in vars(self.optimiser).items() if k != _RATE}
-        terms = role.objective, role.data, role.gives, role.listens
+        terms = role.objective, role.data, role.start, role.gives, role.listens
         return repr((self.part, self.model, self.batch_size, self.epochs, trained, terms, trades))
 
     def numbers(self) -> Iterator[tuple[str, str, float]]:

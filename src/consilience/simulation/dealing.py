@@ -10,6 +10,8 @@ import numpy as np
 from consilience.config import Config
 from consilience.data import Dataset
 from consilience.data.deal import Deal, deal
+from consilience.data.hands import Terms
+from consilience.data.partition import scheme_of
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.method import Method, Role
 from consilience.simulation.cast import Actor
@@ -18,9 +20,27 @@ from consilience.simulation.cohort import Members
 
 def deal_out(config: Config, method: Method, data: Dataset, seed: int) -> Deal:
     """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
-    alone = method.pooled and config.shift == "none"
+    # Where everybody is one owner, samples of those who are not there are nobody's, pooled or not.
+    owned = scheme_of(config.partition).word == "owners"
+    alone = method.pooled and config.shift == "none" and not owned and not _own_terms(config)
     learners, how = (1, "iid") if alone else (config.learners, config.partition)
-    return deal(data, learners, partition=how, shift=config.shift, seed=seed, public=None if alone else config.public)
+    return deal(data, learners, partition=how, shift=config.shift, seed=seed, terms={} if alone else terms_of(config))
+
+
+def terms_of(config: Config) -> dict[int, Terms]:
+    """Learners with samples or a shift of their own; the one with the public samples is one of them."""
+    found = _own_terms(config)
+    if config.public is not None and config.learners > 1:
+        found[0] = replace(found.get(0, Terms()), samples=config.public, named="public")
+    return found
+
+
+def _own_terms(config: Config) -> dict[int, Terms]:
+    return {
+        who: Terms(group.samples, group.shift, f"groups.{name}.samples")
+        for who, (name, group) in config.members().items()
+        if group.samples is not None or group.shift is not None
+    }
 
 
 def joined(data: Dataset, deals: Sequence[Deal], learners: int) -> tuple[Dataset, list[list[np.ndarray]]]:
@@ -34,6 +54,7 @@ def joined(data: Dataset, deals: Sequence[Deal], learners: int) -> tuple[Dataset
         inputs=np.concatenate([d.inputs for d in deals]) if len(deals) > 1 else deals[0].inputs,
         targets=np.concatenate([d.targets for d in deals]),
         share=None if data.share is None else np.tile(data.share, len(deals)),
+        owners=None if data.owners is None else np.tile(data.owners, len(deals)),
     )
     return copies, [[part + k * n for part in mine] for k, mine in enumerate(parts)]
 

@@ -11,22 +11,25 @@ from torch import Tensor
 from consilience.evaluation import accuracy
 from consilience.learner import Learner
 from consilience.simulation.engine import Engine
-from consilience.simulation.jobs import Evaluate, Job, Probe
+from consilience.simulation.jobs import Evaluate, Job, Look, Probe
 from consilience.simulation.record import Record
 from consilience.simulation.scene import Scene
 
 _COMPARED = 2**24  # values at a time
 
 
-def examine(scene: Scene, engine: Engine, record: Record) -> None:
+def examine(scene: Scene, engine: Engine, record: Record, there: np.ndarray) -> None:
     """Write every learner's accuracy into the record: what its classifier tells, and what probes do.
 
-    Where no classifier is taught, the accuracy is the first probe's.
+    Where no classifier is taught, the accuracy is the first probe's. there: (learners,), who has joined; others are not
+    tested.
     """
     started = time.perf_counter()
     for i in np.unique(scene.homes).tolist():
         members = engine.cohorts[i].plan.members
-        home = scene.homes[members.federation, members.learner] == i
+        home = (scene.homes[members.federation, members.learner] == i) & there[members.learner]
+        if not home.any():
+            continue
         different, like = _different_models(engine, i, np.flatnonzero(home), scene.labelled)
         at = members.federation[home], members.learner[home]
         told = _right(engine, i, different)[like] if scene.labelled else None  # (rows, classes)
@@ -42,9 +45,41 @@ def examine(scene: Scene, engine: Engine, record: Record) -> None:
         if scene.own_tests is not None and scene.labelled:
             told, counts = _right(engine, i, np.flatnonzero(home), own=True), scene.own_tests.counts()[at[1]]
         record["accuracy_local"][at] = accuracy(told, counts, scene.shares[at])
+    if scene.ensemble:
+        _ask_all(scene, engine, record, there)
+    if scene.watched is not None:
+        _watch(scene, engine, record, scene.watched, there)
     elapsed = time.perf_counter() - started
     record["wall.evaluate"] += elapsed
-    record["seconds.evaluate"] += elapsed / record["accuracy"].size
+    record["seconds.evaluate"][:, there] += elapsed / record["accuracy"][:, there].size
+
+
+def _ask_all(scene: Scene, engine: Engine, record: Record, there: np.ndarray) -> None:
+    """What the mean of everybody's logits tells, as one who is new would ask all of them."""
+    targets = scene.data.test_targets
+    for f in range(scene.federations):
+        jobs: list[Job] = []
+        for i in np.unique(scene.homes[f]).tolist():
+            rows = scene.rows[i][f, (scene.homes[f] == i) & there]
+            jobs += [Look(i, some, logits=True) for some in engine.cut(Look, i, rows)]
+        logits = np.zeros((len(targets), len(scene.test_counts)))
+        for _, done in engine.run(jobs):  # one after the other, in the order of the jobs
+            logits += 0.0 if done.logits is None else done.logits
+        right = np.bincount(targets[logits.argmax(1) == targets], minlength=len(scene.test_counts))
+        record["accuracy_ensemble"][f, there] = accuracy(right[None], scene.test_counts)
+
+
+def _watch(scene: Scene, engine: Engine, record: Record, layer: str, there: np.ndarray) -> None:
+    """How much of the inputs a layer of each model gives away."""
+    for i in np.unique(scene.homes).tolist():
+        members = engine.cohorts[i].plan.members
+        home = (scene.homes[members.federation, members.learner] == i) & there[members.learner]
+        if not home.any():
+            continue
+        different, like = _different_models(engine, i, np.flatnonzero(home), told=True)
+        jobs: list[Job] = [Look(i, some, False, layer) for some in engine.cut(Look, i, different)]
+        found = np.concatenate([done.dependence for _, done in engine.run(jobs) if done.dependence is not None])
+        record["dependence"][members.federation[home], members.learner[home]] = found[like]
 
 
 def _probed(scene: Scene, engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:

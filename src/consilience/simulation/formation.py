@@ -21,8 +21,8 @@ from consilience.learner import Batch, Learner, Row, Seen
 from consilience.randomness import uniform
 from consilience.simulation.bank import Stacked, received_of, side_by_side
 from consilience.simulation.cohort import Cohort, CohortPlan
+from consilience.simulation.common_data import Data
 from consilience.simulation.graphs import Graphs
-from consilience.simulation.hands import Data
 from consilience.simulation.layers import Layers
 from consilience.simulation.plan import AFTER, BEFORE, stacked_batches, widths
 

@@ -5,52 +5,22 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from consilience.data import Dataset
-from consilience.data.deal import OwnTests
 from consilience.exchanges.base import Contribution, Exchange, Received
 from consilience.learner import Batch, Learner, Seen
 from consilience.objectives import Objective
 from consilience.randomness import seed_of, uniform
 from consilience.simulation.clock import Clock
 from consilience.simulation.cohort import Cohort
-from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Probe, Receive, Work
+from consilience.simulation.common_data import Data
+from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Look, Probe, Receive, Work
+from consilience.simulation.looking import look_rows
 from consilience.simulation.plan import AFTER, BEFORE, batches
 from consilience.simulation.probing import probed
-
-
-@dataclass
-class Data:
-    """The data everybody sees."""
-
-    inputs: Tensor
-    targets: Tensor
-    test_inputs: Tensor
-    test_targets: Tensor
-    own_inputs: Tensor  # (learners, samples, ...) test samples as each learner has them, or nothing
-    own_targets: Tensor
-
-    def tests(self, learner: Tensor | int | None = None) -> tuple[Tensor, Tensor]:
-        """Everybody's test samples and classes, or those of a learner, or of some side by side."""
-        if learner is None:
-            return self.test_inputs, self.test_targets
-        several = len(self.own_inputs) > 1
-        return self.own_inputs[learner if several else 0 * learner], self.own_targets[learner]
-
-
-def data_arrays(data: Dataset, own: OwnTests | None) -> dict[str, NDArray[Any]]:
-    """The data everybody sees, before it is where they see it: by the names of `Data`."""
-    nothing = np.zeros((0, 0), dtype=np.float32), np.zeros((0, 0), dtype=np.int64)
-    inputs, targets = nothing if own is None else (own.inputs, own.targets)
-    shared = {key: getattr(data, key) for key in ("inputs", "targets", "test_inputs", "test_targets")}
-    return shared | {"own_inputs": inputs, "own_targets": targets}
 
 
 class Hands:
@@ -73,6 +43,8 @@ class Hands:
                 return self._evaluate(job)
             case Probe():
                 return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
+            case Look():
+                return look_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data.test_inputs, job)
             case Learn():
                 return self._learn(job)
 

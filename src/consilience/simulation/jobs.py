@@ -61,6 +61,16 @@ class Probe:
 
 
 @dataclass(frozen=True, eq=False)
+class Look:
+    """Ask some rows of a cohort what they tell of the test samples, all together, and what a layer gives away."""
+
+    cohort: int
+    rows: np.ndarray
+    logits: bool
+    layer: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Learn:
     """Hear new answers, by the number of the first reader's, and forget those nobody has any more."""
 
@@ -68,7 +78,7 @@ class Learn:
     forget: tuple[int, ...] = ()
 
 
-Job = Work | Receive | Evaluate | Probe | Learn
+Job = Work | Receive | Evaluate | Probe | Look | Learn
 
 
 @dataclass
@@ -79,3 +89,5 @@ class Done:
     right: np.ndarray | None = None  # (rows, classes) test samples told right; (rows, probes, classes) by probes
     nonsense: Mapping[int, str] = field(default_factory=dict)  # which entry is no number where one should be, and how
     seconds: dict[str, np.ndarray] = field(default_factory=dict)
+    logits: np.ndarray | None = None  # (samples, classes) of the test samples, the sum over all rows
+    dependence: np.ndarray | None = None  # (rows,) distance correlation of the inputs and a layer's outputs

@@ -22,8 +22,9 @@ from consilience.data.deal import OwnTests
 from consilience.learner import Learner
 from consilience.simulation.arena import Arena, Shapes, plain
 from consilience.simulation.cohort import CohortPlan, stacked_shapes
-from consilience.simulation.hands import Hands, data_arrays
-from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Probe, Receive, Work
+from consilience.simulation.common_data import data_arrays
+from consilience.simulation.hands import Hands
+from consilience.simulation.jobs import Done, Job, Learn, Receive, Work
 from consilience.simulation.team import Team, forget, portable, team_of
 from consilience.simulation.worker import assemble
 
@@ -99,7 +100,7 @@ class LoopEngine:
         if not rows.size:
             return []
         hands = max(self.workers, 1)
-        size = {Work: self.job_rows[cohort], Evaluate: 1, Probe: 1, Receive: min(_ROWS, -(-len(rows) // hands))}[kind]
+        size = {Work: self.job_rows[cohort], Receive: min(_ROWS, -(-len(rows) // hands))}.get(kind, 1)
         return [rows[i : i + size] for i in range(0, len(rows), size)]
 
     def learn(self, job: Learn) -> None:

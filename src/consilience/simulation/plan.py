@@ -91,20 +91,42 @@ class Presence:
         return self.participates & self.online
 
 
+@dataclass(frozen=True)
+class Crowd:
+    """Learners among whom those who take part in a round are drawn, and how large a share of them does."""
+
+    learners: Indices
+    share: float
+
+    def chosen(self, there: int, host: bool) -> int:
+        """How many of those who are there; one who takes part in any case comes on top."""
+        return int(host) + max(1, round(self.share * (there - host)))
+
+
 def presences(
-    seeds: Sequence[int], round_: int, learners: int, participation: float, offline: float, host: int | None = None
+    seeds: Sequence[int],
+    round_: int,
+    learners: int,
+    participation: float,
+    offline: float,
+    host: int | None = None,
+    crowds: Sequence[Crowd] = (),
+    joins: Indices | None = None,
 ) -> Presence:
     """Draw a round's presence in every federation: a fixed number of participants, and each offline by chance.
 
-    host: one who takes part in every round, beside those who are drawn among the others.
+    host: one who takes part in every round, beside those who are drawn among the others. crowds: learners with a share
+    of their own, drawn among themselves; all others are one crowd more. joins: the round from which each is there.
     """
     seed, who = np.array(seeds)[:, None], np.arange(learners)
     chance = uniform("participation", seed, round_, who)
-    chosen = max(1, round(participation * learners))
     if host is not None:
         chance[:, host] = -1.0  # before everybody
-        chosen = 1 + max(1, round(participation * (learners - 1)))
-    order = chance.argsort(axis=1, kind="stable")
+    there = np.ones(learners, dtype=bool) if joins is None else joins <= round_
+    others = np.setdiff1d(who, np.concatenate([crowd.learners for crowd in crowds])) if crowds else who
     participates = np.zeros((len(seeds), learners), dtype=bool)
-    np.put_along_axis(participates, order[:, :chosen], True, axis=1)
+    for crowd in (Crowd(others, participation), *crowds):
+        present = crowd.learners[there[crowd.learners]]
+        first = chance[:, present].argsort(axis=1, kind="stable")[:, : crowd.chosen(len(present), host in present)]
+        np.put_along_axis(participates, present[first], True, axis=1)
     return Presence(participates, uniform("offline", seed, round_, who) >= offline)

@@ -13,6 +13,7 @@ from torch import nn
 from consilience.config import MODEL_OF, Config
 from consilience.data import DATASETS, Dataset, is_path, load
 from consilience.data.download import FOLDER_VARIABLE
+from consilience.data.raw import some
 from consilience.errors import ConfigurationError
 from consilience.models import own
 from consilience.simulation.cast import Model
@@ -55,18 +56,20 @@ def load_data(config: Config, progress: bool = False) -> Dataset:
 
 
 def cut_data(data: Dataset, config: Config) -> Dataset:
-    """The first samples of somebody's own data, where so many are asked for."""
+    """The first samples of somebody's own data, where so many are asked for; spread evenly, where they have owners."""
     for key in ("image_size", "image_mode"):
         if getattr(config, key) is not None:
             raise ConfigurationError(f"{key} is for folders of images; your data set is what it is already")
-    kept = {}
+    kept: dict[str, Any] = {}
     for key, half in (("train", ""), ("test", "test_")):
         asked, there = getattr(config, key), len(getattr(data, f"{half}targets"))
         if asked is not None and asked > there:
             raise ConfigurationError(f"{key} is {asked}, and data set {data.name!r} has {there} such samples")
-        for name in (f"{half}inputs", f"{half}targets"):
-            kept[name] = getattr(data, name)[:asked]
-    return replace(data, **kept, share=None if data.share is None else data.share[: config.train])
+        chosen = some(asked, there, spread=data.owners is not None)
+        for name in (f"{half}inputs", f"{half}targets", *(("share", "owners") if key == "train" else ())):
+            whole = getattr(data, name)
+            kept[name] = None if whole is None else whole[chosen]
+    return replace(data, **kept)
 
 
 def with_model(config: Config, data: Dataset) -> Config:

@@ -12,6 +12,7 @@ from consilience.config import Config
 from consilience.data import Dataset, about
 from consilience.data.deal import Deal
 from consilience.data.discrepancy import measure
+from consilience.data.partition import scheme_of
 
 _LINES, _COLUMNS = 12, 20  # of a table that a screen has room for
 
@@ -21,16 +22,25 @@ def provenance(config: Config, data: Dataset, deals: Sequence[Deal]) -> dict[str
     return {
         "data": about(data),
         "partition": config.partition,
-        "shift": config.shift,
+        "shift": shifts_in_words(config),
         "case": {"figure": deals[0].case.figure, "in_words": deals[0].case.in_words()},
         "distances": distances(deals[0]),
         "class_table": {str(config.seed + i): deal.table().tolist() for i, deal in enumerate(deals)},
+        "owners": {str(config.seed + i): owners_of(config, data, deal) for i, deal in enumerate(deals)},
     }
+
+
+def owners_of(config: Config, data: Dataset, deal: Deal) -> list[str]:
+    """Who each learner is, where everybody is one owner; "" of one who has samples of several, as a group may."""
+    if data.owners is None or scheme_of(config.partition).word != "owners":
+        return []
+    whose = [np.unique(data.owners[part]) for part in deal.parts]
+    return [data.owner_names[mine[0]] if len(mine) == 1 else "" for mine in whose]
 
 
 def distances(deal: Deal) -> dict[str, dict[str, float | bool]]:
     """Whether each of a learner's distributions is to differ from the federation's, how far it does, and by chance."""
-    found = measure(deal)
+    found = measure(deal, kinds=deal.kinds)
     return {
         field.name: {
             "differs": getattr(deal.case, field.name),
@@ -44,10 +54,16 @@ def distances(deal: Deal) -> dict[str, dict[str, float | bool]]:
 def in_words(config: Config, data: Dataset, deal: Deal) -> str:
     """How the first seed's data was dealt, as lines for a terminal."""
     table = deal.table()  # (learners, classes)
-    shift = "" if config.shift == "none" else f", {config.shift}"
-    said = f"{data.name}: {len(data.targets):,} samples for {len(table)} learners, {config.partition}{shift}"
+    shift = "" if (told := shifts_in_words(config)) == "none" else f", {told}"
+    said = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.partition}{shift}"
     told = f"\n{case_in_words(deal)}" if deal.case.figure else ""
     return f"{said}{told}\n{_table(table, data.labels)}"
+
+
+def shifts_in_words(config: Config) -> str:
+    """The shift of a run, and those that groups have of their own."""
+    own = [f"{group.shift} at {name}" for name, group in config.groups.items() if group.shift is not None]
+    return ", ".join([*([config.shift] if config.shift != "none" else []), *own]) or "none"
 
 
 def case_in_words(deal: Deal) -> str:

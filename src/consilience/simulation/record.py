@@ -24,7 +24,7 @@ def blank(federations: int, learners: int, machinery: Iterable[Learner], more: I
     extra = dict.fromkeys(k for m in machinery for e in m.exchanges for k in e.metrics(m.task, np.zeros(0)))
     missing = [*terms, "accuracy", "accuracy_local", "accuracy_before", "accuracy_train", *extra]
     missing += [key for key in more if not key.startswith("bytes.")]
-    zero = ["bytes.up", "bytes.down", *(f"seconds.{p}" for p in PHASES), "participated"]
+    zero = ["bytes.up", "bytes.down", "values.up", "values.down", *(f"seconds.{p}" for p in PHASES), "participated"]
     zero += [key for key in more if key.startswith("bytes.")]
     record = {k: np.full(shape, np.nan) for k in missing} | {k: np.zeros(shape) for k in zero}
     return record | {f"wall.{p}": np.zeros(()) for p in PHASES}

@@ -83,12 +83,19 @@ class Result:
             "accuracy_local": _spread(history.last("accuracy_local")),
             "accuracy_before": before if before["mean"] is not None else None,
             "probes": {
-                probe: _spread(values) for probe in ("linear", "scaled", "knn") if (values := self._probe(probe)).size
+                probe: _spread(told)
+                for probe in ("linear", "scaled", "knn")
+                if (told := self._also(f"accuracy_{probe}")).size
             },
+            "ensemble": _spread(self._also("accuracy_ensemble")),
+            "dependence": _spread(self._also("dependence")),
             "bytes": {way: float(total.mean() / rounds) for way, total in self._moved().items()},
             "message_bytes": self.message_bytes,
-            "public_bytes": float(np.sum(history.records[0].get("bytes.public", 0.0)) / len(history.seeds)),
+            "public_bytes": float(sum(np.sum(r.get("bytes.public", 0)) for r in history.records) / len(history.seeds)),
             "bytes_total": float(sum(total.sum() for total in moved.values()) / len(history.seeds)),
+            "values_total": float(
+                sum(history.total(f"values.{way}").sum() for way in ("up", "down")) / len(history.seeds)
+            ),
             "seconds": {"total": sum(history.seconds.values()), **history.seconds},
             "peak_memory_mb": self.peak_memory_mb,
             "peak_device_mb": self.peak_device_mb,
@@ -98,10 +105,9 @@ class Result:
             "run": str(self.folder) if self.folder else None,
         }
 
-    def _probe(self, probe: str) -> np.ndarray:
-        """What a probe told after the last round tested, (seeds, learners); nothing where there was none."""
-        key = f"accuracy_{probe}"
-        return self.history.last(key) if key in self.history.records[0] else np.zeros(0)
+    def _also(self, key: str) -> np.ndarray:
+        """What some runs tell, after the last round tested, (seeds, learners); nothing where this one does not."""
+        return self.history.last(key) if key in self.history.records[0] else np.zeros((0, 0))
 
     def _kinds(self) -> dict[str, Any]:
         """What learners of each kind came to, where they are not all alike."""

@@ -57,18 +57,23 @@ class Rounds:
             channels = merged([self.learners[i].channels for i in cohorts_in(self.scene.rows, f)])
             self.federations.append(Federation(seed, channels, self.scene.learners, commons[f], self.engine.like))
         record, everybody = self._blank(), np.ones((self.scene.federations, self.scene.learners), dtype=bool)
-        if self.scene.method.host is not None:
-            record["bytes.public"] += self.scene.public_bytes
-            record["bytes.down"] += self.scene.public_bytes
+        self._hand_out_public(record, first=1)
         # Before anything was put: zeros with count 0, or the common values at the start.
         names = tuple(dict.fromkeys(name for learner in self.learners for name in learner.channels))
         news, fresh = self._answers(names, everybody, self.trades)
         self.answers.hold(fresh)
         self.engine.learn(Learn(news))
         for role in self.scene.roles:
-            self._act(role, Presence(everybody, everybody), record, train=False)
+            self._act(role, Presence(everybody & self.scene.there(0), everybody), record, train=False)
         self._go_home()
         return record
+
+    def _hand_out_public(self, record: Record, first: int) -> None:
+        """The public set goes to those whose first round this is."""
+        if self.scene.method.host is not None:
+            heard = self.scene.public_bytes * (self.scene.joins == first)
+            record["bytes.public"] += heard
+            record["bytes.down"] += heard
 
     def _first_weights(self) -> list[dict[str, dict[str, Tensor]]]:
         """Fill the learners' rows; return the common values of each federation's moving means."""
@@ -83,7 +88,9 @@ class Rounds:
                 row = cohort.row(number)
                 like = first.setdefault((self.scene.seeds[f], int(who)), number)
                 if like == number:
-                    self._first_row(learner, row, commons[f], self.scene.learner_seed(f, who))
+                    alike = learner.role.start == "common"
+                    seed = self.scene.common_seed(f) if alike else self.scene.learner_seed(f, who)
+                    self._first_row(learner, row, commons[f], seed)
                 for key, tensor in row.items():
                     if key in settings:
                         tensor.copy_(torch.tensor(settings[key][number]))  # what is too large becomes infinite
@@ -107,14 +114,18 @@ class Rounds:
         self.round += 1
         self._follow_schedules()
         record, scene = self._blank(), self.scene
-        host = scene.method.host
-        present = presences(scene.seeds, self.round, scene.learners, scene.participation, scene.offline, host)
+        share, host = scene.participation, scene.method.host
+        present = presences(
+            scene.seeds, self.round, scene.learners, share, scene.offline, host, scene.crowds, scene.joins
+        )
+        if self.round > 1:
+            self._hand_out_public(record, first=self.round)
         self._catch_up(present, record)
         for role in scene.roles:
             self._act(role, present, record, train=True, evaluate=evaluate)
         self._go_home()
         if evaluate:
-            examine(scene, self.engine, record)
+            examine(scene, self.engine, record, scene.there(self.round))
         record["participated"][:] = self.took_part = present.participates
         return record
 
@@ -231,7 +242,9 @@ class Rounds:
         for phase, seconds in done.seconds.items():
             record[f"seconds.{phase}"][at] += seconds
             spent[phase] += float(seconds.sum())
-        record["bytes.up"][at] += self.traffic[job.cohort].up(job.put) * job.up
+        traffic = self.traffic[job.cohort]
+        record["bytes.up"][at] += traffic.up(job.put) * job.up
+        record["values.up"][at] += traffic.values("up", job.put) * job.up
 
     def _refuse_nonsense(self, at: At, losses: Mapping[str, np.ndarray], bad: Mapping[int, str]) -> None:
         wrong = dict(bad)
@@ -287,10 +300,21 @@ class Rounds:
             moved = self._moved(i, heard)
             for name, replies in moved.items():  # one that has not moved sends nothing, and must not undo local work
                 heard[name][replies <= 0] = -1
-            record["bytes.down"][self._at(i)] += self._bytes_down(i, heard, moved)
+            size, values = self._heard(i, heard, moved)
+            record["bytes.down"][self._at(i)] += size
+            record["values.down"][self._at(i)] += values
         self.answers.hold(fresh)
         self.engine.learn(Learn(news, self.answers.forget()))
+        if catching_up:
+            self._keep_first_weights(fresh)
         self._receive(fresh)
+
+    def _keep_first_weights(self, fresh: Fresh) -> None:
+        """Who joins now begins with weights of its own, as everybody did, but where all begin with the common ones."""
+        for i, learner in enumerate(self.learners):
+            joining = self.scene.joins[self._at(i)[1]] == self.round
+            for exchange in (e for e in learner.exchanges if e.start != "common"):
+                fresh[i][exchange.name][joining] = -1
 
     def _answers(
         self, names: tuple[str, ...], readers: np.ndarray, hears: Sequence[Collection[str]], catching_up: int = 0
@@ -329,22 +353,19 @@ class Rounds:
                 moved[name] = np.where(numbers >= 0, self.answers.versions(numbers) - before, 0)
         return moved
 
-    def _bytes_down(self, cohort: int, heard: Mapping[str, np.ndarray], moved: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Bytes each row hears: one sum for all rows that hear the same."""
+    def _heard(self, cohort: int, heard: Mapping[str, np.ndarray], moved: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Bytes and numbers each row hears, (2, rows): one sum for all rows that hear the same."""
         names = list(heard)
         columns = [numbers >= 0 for numbers in heard.values()] + list(moved.values())
         if not columns:
-            return np.zeros(len(self.engine.cohorts[cohort].plan.members))
+            return np.zeros((2, len(self.engine.cohorts[cohort].plan.members)))
         kinds, of = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        weigh = self.traffic[cohort].down
-        sizes = [
-            weigh(
-                [n for n, there in zip(names, kind, strict=False) if there],
-                dict(zip(moved, kind[len(names) :], strict=True)),
-            )
-            for kind in kinds.tolist()
-        ]
-        return np.array(sizes)[of.reshape(-1)]
+        traffic, sizes = self.traffic[cohort], []
+        for kind in kinds.tolist():
+            some = [n for n, there in zip(names, kind, strict=False) if there]
+            missed = dict(zip(moved, kind[len(names) :], strict=True))
+            sizes.append((traffic.down(some, missed), traffic.values("down", some, missed)))
+        return np.array(sizes)[of.reshape(-1)].T
 
     def _receive(self, fresh: Fresh) -> None:
         jobs: list[Job] = []
@@ -363,6 +384,8 @@ class Rounds:
 
     def _blank(self) -> Record:
         more = [f"accuracy_{probe}" for probe in self.scene.probes]
+        more += ["accuracy_ensemble"] if self.scene.ensemble else []
+        more += ["dependence"] if self.scene.watched is not None else []
         more += ["bytes.public"] if self.scene.method.host is not None else []
         return blank(self.scene.federations, self.scene.learners, self.learners, more)
 

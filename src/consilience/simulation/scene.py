@@ -21,10 +21,12 @@ from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.learner import Blueprint, Learner
 from consilience.method import Method
 from consilience.models import own, recipe
+from consilience.models.lstm import Characters
 from consilience.randomness import seed_of
 from consilience.simulation.cast import Actor, Model
 from consilience.simulation.cohort import CohortPlan, LocalWork, Members
-from consilience.simulation.dealing import deal_out, joined, members_of
+from consilience.simulation.dealing import deal_out, joined, members_of, terms_of
+from consilience.simulation.plan import Crowd
 from consilience.simulation.probing import PROBES
 from consilience.simulation.variants import Variants, variants_of
 from consilience.task import Public
@@ -52,6 +54,10 @@ class Scene:
     own_tests: OwnTests | None  # test samples as learners have theirs; None where they are like everybody's
     deals: tuple[Deal, ...]  # how it was dealt out, one a seed
     probes: tuple[str, ...]  # by which representations are tested
+    ensemble: bool  # whether all learners' logits are tested together
+    watched: str | None  # a layer whose dependence on the inputs is measured
+    joins: np.ndarray  # (learners,) the round from which each is there
+    crowds: tuple[Crowd, ...]  # groups of whom a share of their own takes part in a round
 
     @property
     def federations(self) -> int:
@@ -89,6 +95,11 @@ class Scene:
             heard += each * self.counts[:, host].sum(-1)[:, None]
             heard[:, host] = 0
         return heard
+
+    def there(self, round_: int) -> np.ndarray:
+        """Who has joined by a round, (learners,); before the first those who are there from then on."""
+        joined: np.ndarray = self.joins <= max(round_, 1)
+        return joined
 
     @cached_property
     def shares(self) -> np.ndarray:
@@ -146,10 +157,42 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         np.stack([class_table(dealt.targets, p, data.classes) for p in parts] * variants.count),
         np.bincount(data.test_targets, minlength=data.classes),
         dealt,
-        own_tests(data, learners, shift=config.shift),
+        own_tests(data, learners, shift=config.shift, terms={} if method.pooled else terms_of(config)),
         tuple(deals),
         () if config.probe == "auto" and _labelled(variants) else PROBES[config.probe],
+        config.ensemble == "on" or (config.ensemble == "auto" and _in_parts(variants)),
+        config.watch,
+        _joins(config, method),
+        () if method.pooled else _crowds(config),
     )
+
+
+def _joins(config: Config, method: Method) -> np.ndarray:
+    """The round from which each learner is there, (learners,); a pooled one is from the first."""
+    found = np.ones(1 if method.pooled else config.learners, dtype=np.int64)
+    for who, (name, group) in config.members().items() if not method.pooled else ():
+        found[who] = group.joins
+        if who == method.host and group.joins > 1:
+            raise ConfigurationError(
+                f"groups.{name}.joins is {group.joins}, and learner {who} has the public set of method "
+                f"{method.name!r}, which all work on from the first round; let it be there from then on"
+            )
+    return found
+
+
+def _crowds(config: Config) -> tuple[Crowd, ...]:
+    """The groups of whom a share of their own takes part in a round."""
+    return tuple(
+        Crowd(np.array(group.numbers(name, config.learners)), group.participation)
+        for name, group in config.groups.items()
+        if group.participation is not None
+    )
+
+
+def _in_parts(variants: Variants) -> bool:
+    """Whether learners have a part of the model each for itself and another in common, which an exchange owns."""
+    roles = [actor.role for cast in variants.cast for actor in cast]
+    return any(e.owns is not None for role in roles for e in role.exchanges)
 
 
 def _labelled(variants: Variants) -> bool:
@@ -217,6 +260,7 @@ class _Stage:
             half=_half(config, self.variants),
             varied=_by_owner(settings),
             scaling=(data.mean, data.std),
+            symbols=len(data.alphabet),
             public=self._public(federations) if actor.role.data == "public" else None,
         )
         members = members_of([f for f, _ in rows], cast, self.seeds, self.parts, data, self.method.host)
@@ -227,6 +271,8 @@ class _Stage:
                 f"or leave width out"
             )
         least = _least_batch(learner, members, actor, data)
+        if config.watch is not None:
+            _check_watched(learner, config.watch)
         fresh = config.optimiser_state == "reset" or actor.role.data == "public"
         work = LocalWork(actor.batch_size, actor.epochs, least, fresh)
         named = {f"setting.{owner}.{setting}": values for (owner, setting), values in settings.items()}
@@ -280,6 +326,7 @@ def _least_batch(learner: Learner, members: Members, actor: Actor, data: Dataset
         raise ConfigurationError(
             f"model {name!r} tells {learner.task.classes} classes apart, the data has {data.classes}"
         )
+    _check_text(learner, data)
     _check_features(learner)
     _check_views(learner, actor, data)
     normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
@@ -299,6 +346,22 @@ def _least_batch(learner: Learner, members: Members, actor: Actor, data: Dataset
             f"{way_out}"
         )
     return 2
+
+
+def _check_text(learner: Learner, data: Dataset) -> None:
+    """Refuse a model that looks characters up where inputs are no codes of them, or of more than it knows."""
+    name = learner.task.model
+    for layer in learner.model.modules():
+        if isinstance(layer, Characters) and not data.alphabet:
+            raise ConfigurationError(
+                f"model {name!r} reads text, and data set {data.name!r} is none; take model 'mlp', or data such as "
+                f"'shakespeare' or Dataset.from_text"
+            )
+        if isinstance(layer, Characters) and len(data.alphabet) > layer.num_embeddings:
+            raise ConfigurationError(
+                f"model {name!r} knows {layer.num_embeddings} characters, as many as there are classes, and data set "
+                f"{data.name!r} has {len(data.alphabet)}; it is for telling the next character"
+            )
 
 
 @torch.no_grad()
@@ -322,6 +385,12 @@ def _check_features(learner: Learner) -> None:
             f"model {task.model!r}: its features have the shape {tuple(features.shape[1:])} for an input, and its "
             f"classifier reads ({task.width},); end the features with a layer that gives just that"
         )
+
+
+def _check_watched(learner: Learner, layer: str) -> None:
+    """Refuse a layer to watch that is not there, is not reached, or gives no value for each sample."""
+    inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
+    learner.outputs(inputs, [layer])
 
 
 def _check_views(learner: Learner, actor: Actor, data: Dataset) -> None:

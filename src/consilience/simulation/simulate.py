@@ -126,7 +126,8 @@ def _paced(config: Config, method: Method) -> Config:
 def _introduce(config: Config, data: Dataset, scene: Scene) -> None:
     """Tell how the data was dealt, and of classes that are tested and never seen in training."""
     log.info("%s", in_words(config, data, scene.deals[0]))
-    seen, tested = np.unique(data.targets), np.unique(data.test_targets)
+    dealt = np.concatenate(scene.deals[0].parts)  # of several owners not all need be there
+    seen, tested = np.unique(data.targets[dealt]), np.unique(data.test_targets)
     if len(unseen := np.setdiff1d(tested, seen)):
         said = f"class {unseen[0]}" if len(unseen) == 1 else f"{len(unseen)} classes, the first {unseen[0]},"
         log.warning("%s of the tests nobody has in training: take more samples, or mix them first", said)

@@ -23,10 +23,12 @@ from consilience.simulation.arena import plain
 from consilience.simulation.bank import Bank, received_of, side_by_side
 from consilience.simulation.clock import Clock
 from consilience.simulation.cohort import Cohort, CohortPlan, stacked_shapes
+from consilience.simulation.common_data import Data, data_arrays
 from consilience.simulation.formation import Formation, Put
-from consilience.simulation.hands import Data, data_arrays, probe_rows
-from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Probe, Receive, Work
+from consilience.simulation.hands import probe_rows
+from consilience.simulation.jobs import Done, Evaluate, Job, Learn, Look, Probe, Receive, Work
 from consilience.simulation.layers import Layers
+from consilience.simulation.looking import look_rows
 from consilience.simulation.room import Room, tidy_up
 from consilience.simulation.stackable import in_words
 
@@ -92,6 +94,8 @@ class StackEngine:
                     return self._evaluate(job)
                 case Probe():
                     return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
+                case Look():
+                    return look_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data.test_inputs, job)
 
     def learn(self, job: Learn) -> None:
         """Hear new answers."""

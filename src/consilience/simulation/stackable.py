@@ -34,6 +34,13 @@ def refuse_unstackable(learner: Learner) -> None:
             f"model {model!r} draws random numbers as it trains (dropout in {dropout[0]!r}), which learners in a stack "
             f"cannot do each for itself{_WAY_OUT}"
         )
+    recurrent = [(name, m) for name, m in learner.model.named_modules() if isinstance(m, nn.RNNBase)]
+    if recurrent:
+        name, layer = recurrent[0]
+        raise ConfigurationError(
+            f"model {model!r} reads sequences place by place ({type(layer).__name__} in {name!r}), which torch cannot "
+            f"do for many learners at once{_WAY_OUT}"
+        )
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
         with in_words(learner):

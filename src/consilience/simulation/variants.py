@@ -59,7 +59,10 @@ def shape_of(config: Config, method: Method, models: Sequence[Model] | None = No
     """All that decides shapes and the course of a run: what must be the same for settings to run side by side."""
     settings = config.model_dump(exclude=_FREE)
     actors = cast(config, method, models or config.model_name.split(","))
-    return repr((settings, method.name, [(actor.kind, actor.role.withheld) for actor in actors]))
+    terms = {who: (group.joins, group.shift, group.samples) for who, (_, group) in config.members().items()}
+    crowds = [(group.numbers(name, config.learners), group.participation) for name, group in config.groups.items()]
+    present = [crowd for crowd in crowds if crowd[1] is not None]
+    return repr((settings, method.name, [(actor.kind, actor.role.withheld) for actor in actors], terms, present))
 
 
 def _in_words(changes: Mapping[str, Any]) -> str:

@@ -18,7 +18,8 @@ import torch
 
 from consilience.simulation.arena import Arena
 from consilience.simulation.cohort import Cohort, CohortPlan
-from consilience.simulation.hands import Data, Hands
+from consilience.simulation.common_data import Data
+from consilience.simulation.hands import Hands
 
 
 def assemble(plans: list[CohortPlan], tensors: dict[str, torch.Tensor]) -> Hands:

@@ -1,0 +1,216 @@
+"""Decoders: from codes, which a model makes of images, back to the images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from consilience.checks import number, whole
+from consilience.errors import ConfigurationError, TrainingError
+from consilience.randomness import seed_of, uniform
+
+_CHANNELS, _WIDTH = (32, 16), 256  # inside decoders of images, and of other values
+_FAR = 10.0  # deviations from the mean at which a code is cut off
+_AT_ONCE = 1024  # codes that are decoded
+_ROUNDING = 1e-3  # by which pixels may be out of their range
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """A trained decoder: codes (n, ...) to images (n, channels, height, width) in [0, 1], or to values (n, k)."""
+
+    network: nn.Module
+    mean: Tensor  # (width,) of the codes it was trained on
+    deviation: Tensor  # (width,), infinite where a code is always the same
+    guess: Tensor  # the mean of the images it was trained on
+    peak: float  # 1 for images, the range of other values
+
+    @torch.no_grad()
+    def __call__(self, codes: Tensor) -> Tensor:
+        """What codes are decoded to."""
+        codes = _flat(codes).to(self.mean.device)
+        if codes.shape[1] != len(self.mean):
+            raise ConfigurationError(
+                f"codes have {codes.shape[1]} values each, and the decoder was trained on {len(self.mean)}; "
+                f"give codes of the same layer"
+            )
+        with _repeatable(codes):
+            parts = torch.split(_standardised(codes, self.mean, self.deviation), _AT_ONCE)
+            return torch.cat([self.network(part) for part in parts])
+
+
+def train_decoder(
+    codes: Tensor,
+    images: Tensor,
+    *,
+    epochs: int = 30,
+    batch_size: int = 128,
+    lr: float = 1e-3,
+    seed: int = 0,
+) -> Decoder:
+    """A decoder from codes (m, ...) to images (m, channels, height, width) in [0, 1], or to values (m, k).
+
+    Codes are standardised; one that is always the same counts as 0, and those to decode are cut off at ten deviations.
+    It is trained with Adam on the squared error, on the codes' device. seed: of its first weights and the samples'
+    order; the same seed gives the same decoder, and torch's own generators stay as they are.
+    """
+    whole("epochs", epochs)
+    whole("batch_size", batch_size)
+    number("lr", lr)
+    codes, images = _flat(codes), as_images(images).to(codes.device)
+    same_samples(codes, images)
+    network = _network(codes.shape[1], images, seed)
+    mean, deviation = _moments(codes)
+    with _repeatable(codes), torch.enable_grad():
+        _train(network, _standardised(codes, mean, deviation), images, epochs, batch_size, lr, seed)
+    return Decoder(network.requires_grad_(False), mean, deviation, images.mean(0), _peak(images))
+
+
+def _train(
+    network: nn.Module, codes: Tensor, images: Tensor, epochs: int, batch_size: int, lr: float, seed: int
+) -> None:
+    optimiser = torch.optim.Adam(network.parameters(), lr=lr)
+    index = torch.arange(len(codes), device=codes.device)
+    for epoch in range(epochs):
+        order = uniform("inversion", seed, epoch, index).argsort()
+        for chosen in torch.split(order, batch_size):
+            optimiser.zero_grad()
+            F.mse_loss(network(codes[chosen]), images[chosen]).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+    if not all(bool(weights.isfinite().all()) for weights in network.parameters()):
+        raise TrainingError(f"the decoder's weights are no numbers after {epochs} epochs; take a lower lr than {lr:g}")
+
+
+@contextmanager
+def _repeatable(like: Tensor) -> Iterator[None]:
+    """Float32, and the same bits each time, whatever is set around it."""
+    cudnn = torch.backends.cudnn
+    exact = cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=False)
+    with torch.autocast(like.device.type, enabled=False), exact:
+        yield
+
+
+# --- what is given
+
+
+def as_images(images: Tensor) -> Tensor:
+    """Images (n, channels, height, width) in [0, 1], or values (n, k), in float32; refused where they are neither."""
+    if images.ndim not in (2, 4) or not images.numel():
+        raise ConfigurationError(
+            f"images have the shape {tuple(images.shape)}; give 1 or more of (n, channels, height, width) in [0, 1], "
+            f"or values (n, k)"
+        )
+    _finite("images", images)
+    images = images.detach().float()
+    if images.ndim == 2:
+        return images
+    low, high = (float(value) for value in images.aminmax())
+    if low < -_ROUNDING or high > 1 + _ROUNDING:
+        raise ConfigurationError(f"pixels of images are from {low:g} to {high:g}; scale them to [0, 1]")
+    return images.clamp(0, 1)
+
+
+def same_samples(codes: Tensor, images: Tensor) -> None:
+    """Refuse codes of other samples than the images."""
+    if len(codes) != len(images):
+        raise ConfigurationError(f"{len(codes)} codes are not of {len(images)} images; give both of the same samples")
+
+
+def _flat(codes: Tensor) -> Tensor:
+    """Codes as (n, width)."""
+    if not codes.ndim or not codes.numel():
+        raise ConfigurationError(f"codes have the shape {tuple(codes.shape)}; give 1 or more of (n, ...)")
+    _finite("codes", codes)
+    return codes.detach().reshape(len(codes), -1)
+
+
+def _finite(what: str, values: Tensor) -> None:
+    bad = int((~values.reshape(len(values), -1).isfinite().all(1)).sum())
+    if bad:
+        raise TrainingError(
+            f"{bad} of {len(values)} {what} are no finite numbers; look at the training of the model that made them"
+        )
+
+
+def _moments(codes: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each value of the codes, (width,), in float64; infinite for what never changes."""
+    wide = codes.double()
+    return wide.mean(0), wide.std(0, correction=0).masked_fill(codes.amin(0) == codes.amax(0), math.inf)
+
+
+def _standardised(codes: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    parts = torch.split(codes, _AT_ONCE)  # float64 is large
+    return torch.cat([((part - mean) / deviation).clamp(-_FAR, _FAR).float() for part in parts])
+
+
+def _peak(images: Tensor) -> float:
+    """The largest difference there can be between two values, or that there is."""
+    return 1.0 if images.ndim == 4 else float(images.max() - images.min()) or 1.0
+
+
+# --- networks
+
+
+def _network(width: int, images: Tensor, seed: int) -> nn.Sequential:
+    """A decoder with its first weights, on the images' device; the same weights on every device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed_of("decoder", seed))  # torch.manual_seed would reach GPUs as well
+        network = _of_images(width, images) if images.ndim == 4 else _of_values(width, images)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a sixth faster on a CPU
+    return network.to(images.device)
+
+
+def _of_images(width: int, images: Tensor) -> nn.Sequential:
+    """A small map, made four times as large by convolutions."""
+    channels, height, across = images.shape[1:]
+    small = _CHANNELS[0], math.ceil(height / 4), math.ceil(across / 4)
+    return nn.Sequential(
+        nn.Linear(width, math.prod(small)),
+        nn.ReLU(),
+        nn.Unflatten(1, small),
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(*_CHANNELS, 3, padding=1),
+        nn.ReLU(),
+        nn.Upsample(scale_factor=2),
+        nn.Conv2d(_CHANNELS[1], channels, 3, padding=1),
+        nn.Sigmoid(),
+        _Cropped(height, across),
+    )
+
+
+def _of_values(width: int, values: Tensor) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, _WIDTH), nn.ReLU(), nn.Linear(_WIDTH, values.shape[1]), _Scaled(values))
+
+
+class _Cropped(nn.Module):
+    """The first so many rows and columns."""
+
+    def __init__(self, height: int, width: int) -> None:
+        super().__init__()
+        self.height, self.width = height, width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (n, channels, height, width)."""
+        return x[..., : self.height, : self.width]
+
+
+class _Scaled(nn.Module):
+    """Standardised values in the scale of these."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", values.mean(0))
+        self.register_buffer("deviation", values.std(0, correction=0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Values (n, k)."""
+        return x * self.deviation + self.mean

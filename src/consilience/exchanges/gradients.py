@@ -1,0 +1,88 @@
+"""Gradients: a part of the model that everybody has in common and that moves by vote alone (Ma et al. 2020).
+
+Each voter says of every weight whether it should grow or shrink, one bit; the majority decides, one bit back, and the
+weight moves by a step of one length: w <- w - delta x sign(sum of signs), equation 9 of the paper. Nobody's vote weighs
+more. A tie, and a gradient of exactly 0, is decided by a keyed coin that falls alike for everybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from consilience import schema
+from consilience.checks import steady, whole
+from consilience.encodings import FLOAT32, Bit
+from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
+from consilience.exchanges.weights import covering
+from consilience.randomness import coin
+from consilience.task import Task
+
+Length = float
+"""A number that decides what travels: learners of one federation cannot each have their own."""
+VOTE = Bit(unit=1.0)
+
+
+@dataclass(frozen=True)
+class Gradients(Exchange):
+    """Move a part of the model by everybody's gradients of it, the means over a round's batches.
+
+    part: what moves so and not by the local optimiser, one of a cut model's two parts, a module's name or a glob.
+    delta: how far a weight moves in a round. vote: whether signs are counted, one bit each way, unweighted; else the
+    mean gradient, weighted by sample counts, times delta. max_staleness: a vote about common values that have moved
+    more often since does not count.
+    """
+
+    name: str = field(default="gradients", kw_only=True)
+    looks: ClassVar[bool] = False
+    start: Start = field(default="common", init=False)
+    part: str = "server"
+    delta: Length = 1e-3
+    vote: bool = True
+    every: int = 1
+    max_staleness: int = 8
+
+    def __post_init__(self) -> None:
+        steady("delta", self.delta, low=1e-12)
+        whole("every", self.every)
+        whole("max_staleness", self.max_staleness, low=0)
+
+    @property
+    def owns(self) -> str:
+        """The part that moves by this exchange alone."""
+        return self.part
+
+    def channel(self, task: Task) -> schema.Mean:
+        """A moving mean with one tensor for each parameter of the part."""
+        up, down = (VOTE, Bit(unit=self.delta)) if self.vote else (FLOAT32, FLOAT32)
+        names = covering(self.name, self.part, task)
+        tensors = {n: schema.Tensor(task.parameters[n], up, down) for n in names}
+        return schema.Mean(self.name, tensors, moving=True, max_staleness=self.max_staleness)
+
+    def leaves(self) -> str:
+        """In a few words: what leaves the learner."""
+        what = "the sign of every gradient" if self.vote else "every gradient"
+        return f"{what} of {self.part}"
+
+    def common(self, view: View) -> dict[str, Tensor]:
+        """The common model's own weights."""
+        return {n: view.parameters[n] for n in view.task.covered(self.part, view.parameters)}
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        """Where each weight should go: against its gradient."""
+        if not self.vote:
+            return Contribution({n: -self.delta * g for n, g in view.gradients.items()}, view.samples)
+        wishes = {n: _decided(f"{self.name}.{n}", -g, received.count) for n, g in view.gradients.items()}
+        return Contribution(wishes, torch.ones_like(view.samples))
+
+    def receive(self, state: State, view: View, received: Received) -> Update:
+        """Go on from the common values."""
+        return Update(dict(received.tensors), state=state)
+
+
+def _decided(what: str, wish: Tensor, version: Tensor) -> Tensor:
+    """The wish, but for a coin where there is none."""
+    return torch.where(wish == 0, coin(what, version, wish), wish)

@@ -1,0 +1,66 @@
+"""Two-stage learning at a device: a private part that tells little of its inputs, under a common one (Ma et al. 2020).
+
+    alpha_1 log DCOR(x, z) + alpha_2 CE(local head(z), y) + lam CE(server(z), y)
+
+x are the inputs, z what the cut layer gives, DCOR their distance correlation. z never leaves the device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from consilience.checks import steady
+from consilience.dependence import log_distance_correlation
+from consilience.errors import ConfigurationError
+from consilience.exchanges.base import CUT, View
+from consilience.objectives.cross_entropy import CrossEntropy
+from consilience.task import Task
+
+
+@dataclass(frozen=True)
+class TwoStage(CrossEntropy):
+    """Learn from labels at two heads, and let what is between the two parts of the model tell little of the inputs.
+
+    alpha_1: how much the dependence of z on the inputs counts, alpha_2: the device's own small head, lam: the server.
+    """
+
+    name: ClassVar[str] = "two_stage"
+    layers = (CUT,)
+    alpha_1: float = 0.1
+    alpha_2: float = 1.0
+    lam: float = 1.0
+
+    def __post_init__(self) -> None:
+        for weight in ("alpha_1", "alpha_2", "lam"):
+            steady(weight, getattr(self, weight))
+        if not self.alpha_2 and not self.lam:
+            raise ConfigurationError("alpha_2 and lam are both 0, so nothing is learned; let one of them be above 0")
+
+    @property
+    def apart(self) -> bool:  # type: ignore[override]  # it depends on a weight
+        """One sample alone has no distance to another."""
+        return self.alpha_1 > 0
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        """The device's own small head."""
+        return {"head": nn.Linear(math.prod(task.cut), task.classes)} if task.cut is not None else {}
+
+    def loss(self, view: View) -> Tensor:
+        """The loss of a mini-batch."""
+        z = view.outputs[CUT].to(view.logits.dtype)  # (rows, ...)
+        total = self.lam * super().loss(view)
+        if self.alpha_2:
+            total = total + self.alpha_2 * F.cross_entropy(view.modules["head"](z.flatten(1)), view.targets)
+        if self.alpha_1:
+            total = total + self.alpha_1 * log_distance_correlation(measured(view.task, view.inputs), z)
+        return total
+
+
+def measured(task: Task, inputs: Tensor) -> Tensor:
+    """Inputs as distances are measured between them: codes of characters differ or do not, by however much."""
+    return F.one_hot(inputs.long(), task.symbols).to(inputs.dtype) if task.symbols else inputs  # (rows, ..., symbols)
