@@ -209,7 +209,7 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
     assert {row["level"] for row in level.values()} == {"70.00"}
     assert (level["two-stage"]["round"], level["fedavg"]["round"]) == (2, 1)
     assert level["two-stage"]["of fedavg's bytes"] == "4 %", "16 bytes in two rounds against 400 in one"
-    assert level["independent"] == {"data": "mnist", "method": "independent", "level": "70.00", "round": "never"}
+    assert level["independent"] == {"data": "mnist", "method": "independent", "level": "70.00", "round": None}
     assert "10 training and 7 test samples" in ended.text
 
 

@@ -20,7 +20,7 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     shown: list[Shown] = []
     for data, courses in courses_of(outcomes).items():
         mine = circumstances([outcome for outcome in outcomes if outcome.labels["data"] == data])
-        text = mine if shown else f"{ACCURACY}\n\n{mine} {DIFFERENCES}"
+        text = mine if shown else f"{ACCURACY}\n\n{mine}\n\n{DIFFERENCES}"
         shown.append(
             Shown(f"Accuracy by round: {data}", text, _better(courses), _climbing(courses), f"accuracy-{data}")
         )

@@ -58,12 +58,13 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     courses = courses_of(outcomes)
     text = (
         f"{ACCURACY}\n\nValues are numbers that travel, of however many bits, as the paper counts them; bytes are "
-        f"whole messages as encoded. Both ways, everybody, in the whole run.\n\n{circumstances(outcomes)} "
-        f"{DIFFERENCES}"
+        f"whole messages as encoded. Both ways, everybody, in the whole run.\n\n{circumstances(outcomes)}"
+        f"\n\n{DIFFERENCES}"
     )
     level = (
         "The level of a data set is the accuracy that the worst of two-stage, fedavg and fedprox ended with, so that "
-        "each of them has come there: the first round tested after which it had, and what had travelled until then."
+        "each of them has come there: the first round tested after which it had, and what had travelled until then. "
+        "Other rows that never came there have none."
     )
     return [
         Shown("Table 2: accuracy, rounds, and what travels", text, _ended(courses), name="table2"),
@@ -112,7 +113,7 @@ def _levelled(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
         for row, course in rows.items():
             line: Row = {"data": data, "method": row, "level": f"{level:.2f}"}
             if (first := course.reached(level)) is None:
-                lines.append(line | {"round": "never"})
+                lines.append(line | {"round": None})
                 continue
             other = rows.get(FEDAVG)
             lines.append(
