@@ -20,6 +20,8 @@ class Objective:
     """Whether it teaches the model's classifier: where not, representations are tested and not what it tells."""
     apart: ClassVar[bool] = False
     """Whether the samples of a batch are told apart: then none is in a batch twice, and one alone is not enough."""
+    way_out: ClassVar[str] = "take another objective"
+    """What to do where batches of one sample are wanted and it needs more."""
     layers: tuple[str, ...] = ()
     """Modules of the model whose outputs the view should carry."""
 

@@ -30,6 +30,7 @@ class TwoStage(CrossEntropy):
     """
 
     name: ClassVar[str] = "two_stage"
+    way_out: ClassVar[str] = "set alpha_1 to 0"
     layers = (CUT,)
     alpha_1: float = 0.1
     alpha_2: float = 1.0

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch import Tensor
 
 from consilience.config import Config
 from consilience.data import Dataset
@@ -24,14 +23,12 @@ from consilience.data.deal import Deal, OwnTests, own_tests
 from consilience.data.download import CHECKSUMS, chosen_folder
 from consilience.errors import (
     CheckpointError,
-    ConfigurationError,
     ConsilienceError,
     DataError,
     TrainingError,
-    UnknownName,
 )
 from consilience.layout import Layout
-from consilience.learner import EVALUATED_ROWS, Blueprint, Learner, Row
+from consilience.learner import Blueprint, Learner, Row
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.models import own, recipe
@@ -171,18 +168,10 @@ class Kept:
     ) -> dict[str, np.ndarray]:
         """What layers of a learner's own model, by their names as modules, make of the inputs, (samples, ...) each."""
         learner = self.learner(who, device)
-        parts: dict[str, list[Tensor]] = {layer: [] for layer in layers}
-        with _made_again(who), torch.random.fork_rng(devices=[]), torch.no_grad(), _heard(learner, layers) as heard:
-            learner.mode(training=False)
-            for part in torch.split(_tensor(inputs, learner), EVALUATED_ROWS):
-                heard.clear()
-                learner.forward(part)
-                for layer in layers:
-                    parts[layer].append(
-                        _one_each(heard.get(layer), len(part), f"layer {layer!r} of {learner.task.model}")
-                    )
-        found = {layer: torch.cat(seen).float().numpy(force=True) for layer, seen in parts.items()}
-        return {layer: _finite(seen, f"outputs of layer {layer!r} of learner {who}") for layer, seen in found.items()}
+        with _made_again(who), torch.random.fork_rng(devices=[]):
+            seen = learner.outputs(_tensor(inputs, learner), layers)
+        found = {layer: outputs.float().numpy(force=True) for layer, outputs in seen.items()}
+        return {layer: _finite(each, f"outputs of layer {layer!r} of learner {who}") for layer, each in found.items()}
 
     def _cohort(self, kind: str) -> int:
         """Where the first seed's learners of a kind lie: each kind is a cohort, or one for each size of public sets."""
@@ -208,41 +197,6 @@ def _made_again(who: int) -> Iterator[None]:
         raise
     except Exception as error:
         raise CheckpointError(f"the model of learner {who} cannot be made again: {own.failure(error)}") from error
-
-
-@contextmanager
-def _heard(learner: Learner, layers: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """What layers gave when they were last called; a name that no module has is refused."""
-    heard: dict[str, Any] = {}
-    modules = {name: module for name, module in learner.model.named_modules(remove_duplicate=False) if name}
-
-    def listen(layer: str) -> RemovableHandle:
-        def hear(module: nn.Module, given: Any, output: Any) -> None:
-            heard[layer] = output
-
-        handle: RemovableHandle = modules[layer].register_forward_hook(hear)
-        return handle
-
-    for layer in layers:
-        if layer not in modules:
-            raise UnknownName(f"layer of {learner.task.model}", layer, modules)
-    handles = [listen(layer) for layer in layers]
-    try:
-        yield heard
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _one_each(output: Any, samples: int, what: str) -> Tensor:
-    """A layer's output for each of the samples; of one that gives several things the first, as a recurrent one does."""
-    first = output[0] if isinstance(output, tuple) and output else output
-    if first is None:
-        raise ConfigurationError(f"{what} is not reached when the model is run; name another")
-    if not isinstance(first, Tensor) or first.shape[:1] != (samples,):
-        given = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
-        raise ConfigurationError(f"{what} gives {given} for {samples} samples, and not a value for each; name another")
-    return first
 
 
 def _tensor(inputs: np.ndarray, learner: Learner) -> Tensor:

@@ -62,9 +62,9 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
         f"\n\n{DIFFERENCES}"
     )
     level = (
-        "The level of a data set is the accuracy that the worst of two-stage, fedavg and fedprox ended with, so that "
-        "each of them has come there: the first round tested after which it had, and what had travelled until then. "
-        "Other rows that never came there have none."
+        "The level of a data set is the accuracy that the worst of two-stage-voted, fedavg and fedprox ended with, so "
+        "that each of them has come there: the first round tested after which it had, and what had travelled until "
+        "then. Other rows that never came there have none."
     )
     return [
         Shown("Table 2: accuracy, rounds, and what travels", text, _ended(courses), name="table2"),

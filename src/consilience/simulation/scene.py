@@ -334,7 +334,7 @@ def _least_batch(learner: Learner, members: Members, actor: Actor, data: Dataset
         return 1
     why, way_out = f"BatchNorm in model {name!r}", "take a model without BatchNorm"
     if actor.role.objective.apart:
-        why, way_out = f"objective {actor.role.objective.name!r}", "take another objective"
+        why, way_out = f"objective {actor.role.objective.name!r}", actor.role.objective.way_out
     single = np.flatnonzero(members.sizes < 2)
     if single.size:
         raise ConfigurationError(
