@@ -23,6 +23,7 @@ from consilience.methods import build_method
 from consilience.models import SplitModel
 from consilience.simulation import worker
 from consilience.simulation.result import Result
+from consilience.simulation.team import team_of
 
 SMALL: dict[str, Any] = {"learners": 3, "rounds": 2, "workers": 0}
 
@@ -217,3 +218,18 @@ def test_an_error_of_ones_own_reaches_the_caller(data: Dataset) -> None:
     failing = Method("failing", {"learner": Role(exchanges=(Failing(),))})
     with pytest.raises(Particular):
         simulate(data=data, model=partial(forgetful, (1, 8, 8)), method=failing, **SMALL)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_workers_let_go_of_the_last_simulation() -> None:
+    def shared() -> list[int]:
+        """KiB of shared memory in the hands of each process of the team."""
+        simulate(method="two-stage", learners=2, rounds=1, workers=2, width=20_000)
+        status = [Path(f"/proc/{worker.process.pid}/status").read_text() for worker in team_of(2).workers]
+        return [int(next(line.split()[1] for line in text.splitlines() if "RssShmem" in line)) for text in status]
+
+    first = shared()
+    for _ in range(3):
+        last = shared()
+    assert max(first) > 5_000, "there is something to let go of"
+    assert max(last) < 2 * max(first)

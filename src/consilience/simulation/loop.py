@@ -5,6 +5,7 @@ The fastest way on a CPU, for any mixture of architectures, and the readable ref
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -52,6 +53,7 @@ class LoopEngine:
         shapes = self._shapes(plans, learners, arrays)
         self._team: Team | None = None
         if self.workers:
+            gc.collect()  # what the last simulation shared is held by modules and hooks that hold each other
             arena = Arena(shapes)
             tensors = arena.tensors
         else:

@@ -5,6 +5,7 @@ Started as a program of its own, so that it never runs the script of whoever sta
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import signal
@@ -42,7 +43,8 @@ def serve(connection: Connection, channel: socket.socket) -> None:
             return
         try:
             if kind == "setup":
-                hands = None  # lets go of the last simulation's memory first
+                hands = None  # lets go of the last simulation's memory first,
+                gc.collect()  # now: modules and their hooks hold each other, and with them all that was shared
                 _, (fd, *_), _, _ = socket.recv_fds(channel, 1, 1)
                 hands = _set_up(content[0], content[1], fd)
                 reply: tuple[str, Any] = ("ready", None)
