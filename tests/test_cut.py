@@ -430,3 +430,29 @@ def test_a_cut_may_be_moved() -> None:
     again = cut(build("lenet5", (1, 28, 28), 10), at="conv1")
     assert again.cut == "features.conv1" and cut_shape(again, (1, 28, 28), "lenet5") == (6, 28, 28)
     assert again.parts["device"] == {"features.conv1.weight", "features.conv1.bias"}
+
+
+class Peeping(nn.Module):
+    """The server looks at the inputs themselves, beside z."""
+
+    def __init__(self, codes: bool) -> None:
+        super().__init__()
+        self.device, self.server, self.codes = nn.Linear(6, 4), nn.Linear(10, 3), codes
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.device(x)
+        seen = x.long().to(x.dtype) if self.codes else x
+        logits: Tensor = self.server(torch.cat([z, seen], dim=1))
+        return logits
+
+
+@pytest.mark.parametrize("codes", [False, True])
+def test_inputs_may_not_go_past_the_cut(codes: bool) -> None:
+    with pytest.raises(ConfigurationError, match="inputs reach the logits past the cut layer"):
+        cut_shape(cut(Peeping(codes), at="device"), (6,), "peeping")
+
+
+def test_a_cut_before_anything_that_is_learned_is_refused() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    with pytest.raises(ConfigurationError, match="nothing that is learned lies before a cut after '0'"):
+        cut(net, at="0")

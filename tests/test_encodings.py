@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.encodings import BIT, ENCODINGS, FLOAT16, FLOAT32, INT8, INT32, Bit, Encoding
+from consilience.encodings import BIT, ENCODINGS, FLOAT16, FLOAT32, INT8, INT32, Bit, Encoding, spelled
 
 Values = np.ndarray[Any, Any]
 
@@ -128,3 +128,7 @@ def test_errors_stay_within_what_the_encoding_promises(values: list[float]) -> N
 def test_a_vote_has_no_memory_and_a_scale_has() -> None:
     assert BIT.feedback and INT8.feedback
     assert not Bit(unit=1.0).feedback and not FLOAT16.feedback and not FLOAT32.feedback
+
+
+def test_a_vote_is_spelled_with_its_unit() -> None:
+    assert [spelled(each) for each in (FLOAT16, BIT, Bit(unit=0.001))] == ["float16", "bit", "bit(0.001)"]

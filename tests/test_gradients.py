@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -487,7 +488,7 @@ def test_a_length_that_cannot_be_is_refused(delta: Any, said: str) -> None:
         build_method("two-stage", {"delta": delta})
 
 
-@pytest.mark.parametrize("field", [{"every": 0}, {"max_staleness": -1}, {"delta": True}])
+@pytest.mark.parametrize("field", [{"every": 0}, {"max_staleness": -1}, {"delta": True}, {"part": None}, {"part": ""}])
 def test_other_settings_that_cannot_be_are_refused(field: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(field))):
         Gradients(**field)
@@ -564,8 +565,11 @@ def test_lengths_cannot_run_side_by_side(data: Dataset) -> None:
 
 def test_learners_of_one_federation_have_one_length(data: Dataset) -> None:
     groups = {"hasty": {"learners": [1], "method": {"delta": 0.5}}}
-    with pytest.raises(ConfigurationError, match="cannot share 'gradients'"):
+    with pytest.raises(ConfigurationError, match="cannot share 'gradients'") as refused:
         simulate(settings(rounds=1, groups=groups), data=data)
+    said = str(refused.value)
+    assert re.search(r"travels back in bit\([\d.]+\) at one and bit\(0\.5\) at the other", said)
+    assert "delta must be the same for all: it is a setting of the method and not of a group" in said
 
 
 def test_a_contribution_has_a_wish_for_each_weight_of_the_part(data: Dataset) -> None:

@@ -189,9 +189,49 @@ def test_that_classes_differ_tells_nobody() -> None:
     assert 0 < told[1] < 0.2, "chance alone seems to give something"
 
 
+def test_a_rare_class_is_not_left_out() -> None:
+    """Few test samples of one class, and few samples of the other in a mean: both are in the number, by their share."""
+    generator = np.random.default_rng(0)
+    own, tests = (
+        side(generator.normal(size=(sum(sizes), 32)), np.repeat([0, 1], sizes)) for sizes in ((1000, 4), (5, 200))
+    )
+    groups = groups_of(own.targets, None, 0, 0)
+    both, often, rare = (told_apart(own, tests, some, seed=0, who=0) for some in (groups, groups[:1], groups[1:]))
+    assert both is not None and often is not None and rare is not None
+    assert rare[0].auc > 0.8 > often[0].auc
+    for one, of_often, of_rare in (
+        (both[0].auc, often[0].auc, rare[0].auc),
+        (both[0].advantage, often[0].advantage, rare[0].advantage),
+        (both[1], often[1], rare[1]),
+    ):
+        assert one == pytest.approx((1000 * of_often + 4 * of_rare) / 1004) and one != of_often
+
+
+def test_means_of_one_class_are_told_together() -> None:
+    """Two means of class 0 as above, AUC 1/2; of class 1 the test sample is the mean itself: AUC 0."""
+    own = side([[0.0], [4.0], [0.0], [4.0], [0.0], [2.0]], [0, 0, 0, 0, 1, 1])
+    tests = side([[1.0], [5.0], [1.0]], [0, 0, 1])
+    groups = [Group(0, np.array([0, 1])), Group(0, np.array([2, 3])), Group(1, np.array([4, 5]))]
+    told = told_apart(own, tests, groups, seed=0, who=0)
+    assert told is not None and told[0].auc == pytest.approx((4 * 0.5 + 2 * 0) / 6)
+
+
 def test_nobody_is_told_where_no_test_sample_is_of_the_class() -> None:
     own, tests = side([[0.0], [4.0]], [0, 0]), side([[1.0]], [1])
     assert told_apart(own, tests, groups_of(own.targets, None, 0, 0), seed=0, who=0) is None
+
+
+def test_means_of_a_class_without_test_samples_do_not_count(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    targets, test_targets = np.arange(120) % 3, np.arange(40) % 2
+    inputs, test_inputs = (generator.normal(size=(len(t), 6)) + t[:, None] for t in (targets, test_targets))
+    np.savez(tmp_path / "table.npz", x=inputs, y=targets, test_x=test_inputs, test_y=test_targets)
+    data = str(tmp_path / "table.npz")
+    simulate(method="independent", data=data, learners=2, rounds=1, workers=0, out=tmp_path / "run")
+    kept = read_kept(tmp_path / "run")
+    assert all(set(kept.samples(who)[1].tolist()) == {0, 1, 2} for who in (0, 1))
+    whole = examine(kept, QUICK, quietly)[0].shared[-1]
+    assert whole.n_avg is None and whole.members is not None and whole.means == 4, "two classes of two learners"
 
 
 # --- a run, examined

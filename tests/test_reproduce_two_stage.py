@@ -126,7 +126,7 @@ def test_the_newcomer_and_the_layers_watched() -> None:
         assert group.participation == 1.0 and 1 < group.joins < cell.config.rounds
     watched = REPRODUCTIONS["two-stage-leakage"].cells(Scale(seeds=5))
     alphas = [c.config.method.settings["alpha_1"] for c in watched if c.config.watch == "cut"]
-    assert alphas == [0, 0.1, 0.3, 0.5, 0.7, 0.9]
+    assert alphas == [0, 0.1, 0.3, 0.5, 0.7, 0.9, 3, 10]
     assert [c.labels["row"] for c in watched if c.config.watch == "features.0"] == ["fedavg", "fedprox"]
     assert all(c.keep_models and c.config.seeds == 1 for c in watched), "models of one seed are looked at"
 
@@ -180,13 +180,15 @@ def test_mean_logits_count_where_all_were_asked(tmp_path: Path) -> None:
 
 
 def hand_made(folder: Path) -> list[Outcome]:
-    """fedavg ends at 80, two-stage at 70, which is the level; devices alone never come there."""
+    """fedavg ends at 80, two-stage-voted at 70, which is the level; devices alone never come there."""
     asked = [
         (row, [line(r, 0, 1.0, sent, accuracy_ensemble=reached) for r, reached in course])
         for row, sent, course in (("two-stage", 1, ((1, 60.0), (2, 70.0))), ("independent", 0, ((1, 50.0), (2, 55.0))))
     ]
     averaged = [line(1, 0, 75.0, 50), line(2, 0, 80.0, 50)]
-    return [outcome_of(folder, *asked[0]), outcome_of(folder, "fedavg", averaged), outcome_of(folder, *asked[1])]
+    voted = [line(1, 0, 60.0, 5), line(2, 0, 70.0, 5)]
+    others = [outcome_of(folder, "two-stage-voted", voted), outcome_of(folder, "fedavg", averaged)]
+    return [outcome_of(folder, *asked[0]), *others, outcome_of(folder, *asked[1])]
 
 
 def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
@@ -203,6 +205,7 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
         "values published": "4.526e9",
         "bytes": "16 B",
         "of fedavg's bytes": "2 %",  # fedavg: 2 x 2 x 50 values of 4 bytes
+        "with first download": "2 %",  # one value of 4 bytes more against 50
     }
     assert rows["independent"]["published"] is None and rows["independent"]["bytes"] == "0"
     level = {row["method"]: row for row in levelled.table}
@@ -214,7 +217,7 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_cells(tmp_path: Path) -> None:
-    first, _, control = hand_made(tmp_path)
+    first, *_, control = hand_made(tmp_path)
     (row,) = table_told([first])[0].table
     assert row["of fedavg's bytes"] is None
     assert not table_told([control])[1].table, "nothing compared, no level"

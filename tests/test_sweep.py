@@ -104,7 +104,39 @@ def test_the_best_is_the_highest_of_those_that_stayed_sound() -> None:
     assert best_of(outcomes) == outcomes[3]
 
 
+def asked(mean: float | None, together: float | None, *diverged: str) -> dict[str, Any]:
+    return outcome(mean, *diverged) | {"ensemble": {"mean": together}}
+
+
+def test_the_best_is_that_of_all_asked_together_where_each_has_it() -> None:
+    outcomes = [asked(3.0, 5.0), asked(2.0, 7.0), asked(9.0, 9.0, "learner 0"), asked(None, None)]
+    assert best_of(outcomes) == outcomes[1]
+    assert best_of([*outcomes, asked(1.0, None)]) == outcomes[0], "one was not asked"
+    assert best_of([*outcomes, outcome(1.0)]) == outcomes[0], "one is of a time before anybody was"
+
+
 # What is printed
+
+
+def test_a_sweep_in_which_all_are_asked_is_ranked_by_what_they_tell(command: Command) -> None:
+    two_stage = ["--method", "two-stage", "--train", "60", "--test", "40", "--learners", "2", "--rounds", "1"]
+    found = command("sweep", *two_stage, "--workers", "0", "--set", "method.delta=0.001,0.01", "--out", "mine")
+    assert found[0] == 0
+    outcomes = objects(command("show", "mine", "--json")[1])
+    best = max(outcomes, key=lambda each: each["ensemble"]["mean"])
+    said = f"best: method.delta={best['set']['method.delta']}: {best['ensemble']['mean']:.2f} % (all asked)"
+    assert said in found[2]
+    for place, (mean, together) in enumerate([(80.0, 61.1), (70.0, 62.2)]):
+        outcomes[place]["accuracy"]["mean"], outcomes[place]["ensemble"]["mean"] = mean, together
+    shown = plain_text(sweep_table(outcomes))
+    assert shown.index("62.2") < shown.index("best") < shown.index("61.1")
+    assert "asked" in shown and "Ranked by that." in shown
+    outcomes[1]["ensemble"] = {"mean": None}
+    shown = plain_text(sweep_table(outcomes))
+    assert shown.index("80.0") < shown.index("61.1") < shown.index("best") < shown.index("70.0")
+    assert "asked" in shown and "Ranked by that." not in shown
+    del outcomes[0]["ensemble"]
+    assert "asked" not in plain_text(sweep_table(outcomes))
 
 
 def test_a_table_on_standard_output_and_the_best_beside_it(command: Command) -> None:

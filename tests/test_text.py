@@ -83,6 +83,8 @@ def test_many_characters_have_codes_of_their_own() -> None:
     ("texts", "settings", "said"),
     [
         ({}, {}, "there are no owners"),
+        ([ANN * 9, BOB * 9], {}, "texts are given by owner, such as .*, got list"),
+        (ANN * 9, {}, "texts are given by owner, such as .*, got str"),
         ({"ann": ANN * 9, "bob": ""}, {}, "owner 'bob' has no text"),
         ({"ann": ANN * 9, "bob": b"do"}, {}, "must be words, got 'bob' with bytes"),
         (

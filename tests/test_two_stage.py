@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_distances_of_text_are_between_characters_and_not_between_their_codes() 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"alpha_2": 0, "lam": 0}, "alpha_2 and lam are both 0, so nothing is learned"),
+        ({"lam": 0}, "lam is 0; it must be a finite number"),
         ({"alpha_1": -0.1}, "alpha_1 is -0.1; it must be a finite number, 0 or more"),
         ({"alpha_2": float("nan")}, "alpha_2 is nan"),
         ({"lam": float("inf")}, "lam is inf"),
@@ -292,6 +293,39 @@ def test_the_ensemble_is_the_mean_of_everybody_s_logits(tmp_path: Path) -> None:
     np.testing.assert_allclose(result.history["accuracy"][-1][0], 100 * each)
     assert len(set(each.tolist())) > 1 and right != each.mean(), "or the test shows nothing"
     assert result.summary()["ensemble"]["mean"] == pytest.approx(100 * right)
+
+
+def test_the_devices_own_heads_are_asked_together_as_well(tmp_path: Path) -> None:
+    result = simulate(settings(rounds=2, partition="shards(2)", method={"name": "two-stage"}), out=tmp_path / "run")
+    kept = read_kept(tmp_path / "run")
+    inputs = torch.from_numpy(kept.data.test_inputs)
+    learners = [kept.learner(who) for who in range(kept.learners)]
+    with torch.no_grad():
+        told = [one.modules["two_stage"]["head"](one.outputs(inputs, ["cut"])["cut"].flatten(1)) for one in learners]
+    right = (torch.stack(told).sum(0).argmax(1).numpy() == kept.data.test_targets).mean()
+    assert result.summary()["heads"]["mean"] == pytest.approx(100 * right)
+    alone = simulate(settings(rounds=1, method={"name": "independent"}, ensemble="on"))
+    assert alone.summary()["heads"]["mean"] is None and "accuracy_heads" not in alone.history.metrics
+
+
+def test_z_is_what_the_cut_layer_gave_whatever_follows_changes() -> None:
+    def chain(inplace: bool) -> SplitModel:
+        torch.manual_seed(0)
+        layers = [nn.Flatten(), nn.Linear(64, 16), nn.ReLU(inplace=inplace), nn.Linear(16, 10)]
+        return cut(nn.Sequential(*layers), at="1")
+
+    seen = []
+    for inplace in (False, True):
+        learner, one = worn(TwoStage(alpha_1=1.0), partial(chain, inplace)), batch()
+        loss, _ = learner.losses(one, learner.count(12), {})
+        seen.append((float(loss.detach()), learner.outputs(one.inputs, ["cut"])["cut"]))
+    assert seen[0][0] == seen[1][0]
+    assert torch.equal(seen[0][1], seen[1][1]) and (seen[1][1] < 0).any()
+
+
+def test_an_objective_with_nothing_to_learn_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="alpha_2 and lam are both 0, so nothing is learned"):
+        TwoStage(alpha_2=0.0, lam=0.0)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from consilience import schema
+from consilience.encodings import spelled
 
 
 def agreed(channel: schema.Channel) -> schema.Channel:
@@ -27,8 +28,9 @@ def difference(one: schema.Channel, other: schema.Channel) -> str:
             return f"only one of them has {key!r}"
         if a[key].shape != b[key].shape:
             return f"{key!r} is {a[key].shape} at one and {b[key].shape} at the other"
-        if (a[key].up, a[key].down) != (b[key].up, b[key].down):
-            return f"{key!r} travels in {a[key].up.name} at one and {b[key].up.name} at the other"
+        for way, mine, theirs in (("", a[key].up, b[key].up), (" back", a[key].down, b[key].down)):
+            if mine != theirs:
+                return f"{key!r} travels{way} in {spelled(mine)} at one and {spelled(theirs)} at the other"
     return "their settings differ"
 
 

@@ -112,8 +112,9 @@ class Body:
         return owned
 
     def _listen(self, layer: str) -> None:
-        def keep(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        def keep(module: nn.Module, inputs: Any, output: Any) -> Any:
             self._outputs[layer] = output
+            return output.clone() if isinstance(output, Tensor) else None  # which what follows may change in place
 
         self.layer(layer).register_forward_hook(keep)
 
@@ -123,7 +124,8 @@ class Body:
         if known is None:
             raise ConfigurationError(
                 f"{self.task.model} is in one part, and something here looks at what a model's first part hands to its "
-                f"second; cut it after a layer, cut(model, at=...)"
+                f"second; take one that is in two parts, such as device-cnn for images and device-lstm for text, or "
+                f"cut it after a layer, cut(model, at=...)"
             )
         if not known or known not in modules:
             raise UnknownName(f"layer of {self.task.model}", name, (each for each in modules if each))

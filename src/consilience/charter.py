@@ -20,7 +20,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from consilience import schema, wire
-from consilience.encodings import ENCODINGS, Bit, Encoding
+from consilience.encodings import ENCODINGS, Bit, Encoding, spelled
 from consilience.errors import ConfigurationError, WireError
 from consilience.protocol import Parts
 from consilience.refusals import in_words
@@ -217,7 +217,7 @@ def found(
 
 def _terms(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -> dict[str, Any]:
     tensors = {
-        key: {"shape": t.shape, "up": _spelled(t.up), "down": _spelled(t.down), "low": t.low, "high": t.high}
+        key: {"shape": t.shape, "up": spelled(t.up), "down": spelled(t.down), "low": t.low, "high": t.high}
         for key, t in channel.tensors.items()
     }
     common = {"rows": channel.rows, "about": channel.about, "tensors": tensors}
@@ -288,18 +288,14 @@ _BIT = re.compile(r"bit\((.+)\)")
 _FLOAT32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # as what a unit is written down
 
 
-def _encoding(spelled: str) -> Encoding:
-    if spelled in ENCODINGS and spelled != "int32":
-        return ENCODINGS[spelled]
-    vote = _BIT.fullmatch(spelled)
+def _encoding(text: str) -> Encoding:
+    if text in ENCODINGS and text != "int32":
+        return ENCODINGS[text]
+    vote = _BIT.fullmatch(text)
     try:
         unit = float(vote[1]) if vote else math.nan
     except ValueError:
         unit = math.nan
     if not _FLOAT32[0] <= unit <= _FLOAT32[1]:
-        raise ValueError(f"encoding {spelled[:80]!r}; known: float32, float16, int8, bit, bit(UNIT)")
+        raise ValueError(f"encoding {text[:80]!r}; known: float32, float16, int8, bit, bit(UNIT)")
     return Bit(unit=unit)
-
-
-def _spelled(encoding: Encoding) -> str:
-    return f"bit({encoding.unit!r})" if isinstance(encoding, Bit) and encoding.unit is not None else encoding.name

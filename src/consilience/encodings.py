@@ -144,4 +144,13 @@ def votes(encoding: Encoding) -> bool:
     return isinstance(encoding, Bit) and encoding.unit is not None
 
 
+def spelled(encoding: Encoding) -> str:
+    """An encoding in writing: its name, and of a vote its unit.
+
+    >>> spelled(INT8), spelled(Bit(unit=0.001))
+    ('int8', 'bit(0.001)')
+    """
+    return f"bit({encoding.unit!r})" if isinstance(encoding, Bit) and encoding.unit is not None else encoding.name
+
+
 ENCODINGS: dict[str, Encoding] = {e.name: e for e in (FLOAT32, FLOAT16, INT8, BIT, INT32)}

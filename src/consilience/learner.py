@@ -296,9 +296,18 @@ class Learner(Body):
 
     @torch.no_grad()
     def logits(self, inputs: Tensor, rows: int = PASS_ROWS) -> Tensor:
-        """What the model tells of inputs, in evaluation mode, `rows` at a time, (samples, classes)."""
+        """What is told of inputs, in evaluation mode, `rows` at a time: by the model and, where the objective has a
+        head of its own, by that, (1 or 2, samples, classes)."""
         self.mode(training=False)
-        return torch.cat([self.forward(part)["logits"] for part in torch.split(inputs, rows)])
+        return torch.cat([self._told(part) for part in torch.split(inputs, rows)], dim=1)
+
+    def _told(self, inputs: Tensor) -> Tensor:
+        objective, seen = self.role.objective, self.forward(inputs)
+        if not objective.headed:
+            return seen["logits"][None]  # type: ignore[no-any-return]
+        nobody = torch.zeros(len(inputs), dtype=torch.int64, device=self.device)
+        own = objective.head(self._view(objective, seen | {"targets": nobody}, self.count(0)))
+        return torch.stack([seen["logits"], own])
 
     @torch.no_grad()
     def outputs(self, inputs: Tensor, layers: Sequence[str], rows: int = EVALUATED_ROWS) -> dict[str, Tensor]:
@@ -327,8 +336,9 @@ class Learner(Body):
         return right.sum(0)
 
 
-def _keep(heard: dict[str, Any], layer: str, module: nn.Module, given: object, output: Any) -> None:
+def _keep(heard: dict[str, Any], layer: str, module: nn.Module, given: object, output: Any) -> Any:
     heard[layer] = output
+    return output.clone() if isinstance(output, Tensor) else None  # which what follows may change in place
 
 
 def _one_each(output: Any, samples: int, what: str) -> Tensor:

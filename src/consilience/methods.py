@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, Literal, get_args
 
-from consilience.checks import number, one_of, whole
+from consilience.checks import number, one_of, steady, whole
 from consilience.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
@@ -137,6 +137,7 @@ def two_stage(
 ) -> Role:
     """A private part that tells little of its inputs, under a common one moved by vote (Ma et al. 2020)."""
     one_of("device", device, get_args(Device))
+    steady("lam", lam, low=1e-12)  # at 0 the server has no gradient, and would move by coins alone
     one_of("start", start, get_args(Start))
     shared = (Weights(part=DEVICE, start=start, up=BIT, down=BIT),) if device == "voted" else ()
     return Role(TwoStage(alpha_1, alpha_2, lam), (Gradients(part=SERVER, delta=delta), *shared), start=start)

@@ -88,7 +88,7 @@ REFUSED = {
     ),
     "two heads without weight": (
         ["run", "--method", "two-stage", "--set", "method.alpha_2=0", "--set", "method.lam=0"],
-        "alpha_2 and lam are both 0",
+        "lam is 0",
     ),
     "a part that a cut model has not": (
         ["run", "--method", "fedavg", "--set", "method.part=sever", *SMALL],
@@ -104,9 +104,13 @@ REFUSED = {
     ),
     "a cut to watch in a model in one part": (
         ["run", "--method", "fedavg", "--model", "encoder18", "--set", "watch=cut", *SMALL],
-        "encoder18 is in one part",
+        "take one that is in two parts, such as device-cnn for images and device-lstm for text",
     ),
     "an ensemble perhaps": (["run", "--set", "ensemble=maybe"], "it must be 'auto', 'on' or 'off'"),
+    "an ensemble of classifiers that nobody teaches": (
+        ["run", "--method", "fedavg", "--set", "method.objective=simclr", "--set", "ensemble=on", *SMALL],
+        "ensemble is 'on', and not all learners of method 'fedavg' learn from labels",
+    ),
     "settings of a method not compared": (
         ["compare", "--methods", "fedavg", "--set", "method.kd=3"],
         "method.kd is set for method 'consilience', which is not compared",

@@ -42,6 +42,10 @@ def windows(
     whole("length", length)
     whole("step", step)
     check_share(test_share)
+    if not isinstance(texts, Mapping):
+        raise DataError(
+            f"{what}: texts are given by owner, such as {{'ann': 'once upon a time'}}, got {type(texts).__name__}"
+        )
     if not texts:
         raise DataError(f"{what}: there are no owners; give a text for each, such as {{'ann': 'once upon a time'}}")
     for owner, text in texts.items():

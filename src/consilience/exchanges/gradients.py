@@ -16,6 +16,7 @@ from torch import Tensor
 from consilience import schema
 from consilience.checks import steady, whole
 from consilience.encodings import FLOAT32, Bit
+from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.exchanges.weights import covering
 from consilience.randomness import coin
@@ -46,6 +47,10 @@ class Gradients(Exchange):
     max_staleness: int = 8
 
     def __post_init__(self) -> None:
+        if not isinstance(self.part, str) or not self.part:
+            raise ConfigurationError(
+                f"part is {self.part!r}; it must be the name of a part or a module, such as 'server', or a glob"
+            )
         steady("delta", self.delta, low=1e-12)
         whole("every", self.every)
         whole("max_staleness", self.max_staleness, low=0)

@@ -11,7 +11,7 @@ from consilience.dependence import corrected_distance_correlation, distance_corr
 from consilience.evaluation.inversion import Inversion
 from consilience.evaluation.membership import Membership
 from consilience.leakage.attack import Attack, Likeness, attack
-from consilience.leakage.means import N_AVG, Group, groups_of, told_apart
+from consilience.leakage.means import N_AVG, Group, groups_of, measured, told_apart
 from consilience.leakage.record import Dependence, FromMeans, Layer, Leakage, Members, OfLearners, Rebuilt, Shared
 from consilience.leakage.settings import Settings
 from consilience.leakage.subject import Side, Subject, chosen, evenly, modules_of, subject, usual_layers
@@ -46,7 +46,10 @@ class OfLayer:
 
 @dataclass(frozen=True, eq=False)
 class OfMeans:
-    """Of means over some number of samples. members: how they are told, and the advantage by chance."""
+    """Of means over some number of samples. members: how they are told, and the advantage by chance.
+
+    count: means whose members can be told from test samples of the class.
+    """
 
     count: int
     rebuilt: Likeness | None
@@ -72,7 +75,7 @@ def examine(kept: Kept, settings: Settings, step: Step) -> tuple[Leakage, dict[s
         shared=tuple(
             _shared(n_avg, there)
             for n_avg in N_AVG
-            if (there := [each.shared[n_avg] for each in found if each.shared[n_avg].count])
+            if (there := [each.shared[n_avg] for each in found if n_avg in each.shared])
         ),
         pictures={what: f"{what}.png" for what in found[0].pictures},
     )
@@ -90,11 +93,12 @@ def _measured(kept: Kept, who: int, layers: Sequence[str], settings: Settings, d
         {layer: _of_layer(seen, module, attacker) for layer, module in modules.items()},
         {
             n_avg: OfMeans(
-                len(some),
-                attacker.means(some) if attacker is not None and some else None,
-                told_apart(seen.own, seen.tests, some, seed, who) if some else None,
+                len(measured(some, seen.tests)),
+                attacker.means(some) if attacker is not None else None,
+                told_apart(seen.own, seen.tests, some, seed, who),
             )
             for n_avg, some in groups.items()
+            if some
         },
         _pictures(attacker, modules, groups) if attacker is not None and drawn else {},
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ N_AVG = (1, 2, 5, 10, 50, None)
 """How many samples a mean is of; None: all of a class."""
 _LEAST = 2  # samples of a class whose mean is shared
 _GROUPS = 10  # means of each class, so that few samples in each do not leave it all to chance
-_OTHERS = 200  # test samples that those in the largest mean are told from, or as many as are in it
+_OTHERS = 200  # test samples that those in a mean are told from, at most, or as many as are in it
 _SHUFFLES = 20
 
 
@@ -53,37 +53,49 @@ def mean_features(own: Side, groups: Sequence[Group]) -> Tensor:
     return torch.stack([features[torch.from_numpy(group.places).to(features.device)].mean(0) for group in groups])
 
 
+def measured(groups: Sequence[Group], tests: Side) -> list[Group]:
+    """The groups whose class has test samples: who is in the mean of another can be told from nobody."""
+    there = set(tests.targets.tolist())
+    return [group for group in groups if group.label in there]
+
+
 def told_apart(own: Side, tests: Side, groups: Sequence[Group], seed: int, who: int) -> tuple[Membership, float] | None:
     """How well samples in the means are told from test samples of the class, and the advantage by chance alone.
 
-    None where no class of a mean has test samples. Distances to a mean are divided by that of the test samples, and
-    classes have the same share on both sides, so that what is told is who was in it and not the class.
+    Each class is measured by itself, so that what is told is who was in a mean and not the class, and all are averaged,
+    weighted by the samples inside. None where no class of a mean has test samples.
     """
-    apart = list(_distances(own, tests, groups))
-    most = max(1.0, _OTHERS / max((len(inside) for inside, _ in apart), default=1))
-    share = min([most, *(len(outside) / len(inside) for inside, outside in apart)])  # of test samples for each inside
-    others = [int(share * len(inside) + 1e-9) for inside, _ in apart]
-    pairs = [(inside, outside[_some(len(outside), n)]) for (inside, outside), n in zip(apart, others, strict=True) if n]
-    if not pairs:
+    some = measured(groups, tests)
+    found, inside = [], []
+    for label in sorted({group.label for group in some}):
+        near, far = _distances(own, tests, label, [group for group in some if group.label == label])
+        told, chance = membership(near, far), _by_chance(near, far, seed_of("leakage chance", seed, who, label))
+        found.append((told.auc, told.advantage, told.threshold, chance))
+        inside.append(len(near))
+    if not found:
         return None
-    inside, outside = (np.concatenate(side) for side in zip(*pairs, strict=True))
-    return membership(inside, outside), _by_chance(inside, outside, seed_of("leakage chance", seed, who))
+    auc, advantage, threshold, by_chance = np.average(found, axis=0, weights=inside).tolist()  # (classes, 4) -> (4,)
+    return Membership(auc, advantage, threshold), by_chance
 
 
-def _distances(own: Side, tests: Side, groups: Sequence[Group]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of those in each mean, and of test samples of its class, where there are any."""
-    mine, theirs = (side.outputs[FEATURES].flatten(1).double().numpy(force=True) for side in (own, tests))
+def _distances(own: Side, tests: Side, label: int, groups: Sequence[Group]) -> tuple[np.ndarray, np.ndarray]:
+    """Of those in the means of one class, and of test samples of it; a mean's are divided by that of test samples."""
+    mine, theirs = (side.outputs[FEATURES].flatten(1) for side in (own, tests))
+    outside = theirs[torch.from_numpy(np.flatnonzero(tests.targets == label)).to(theirs.device)]
+    others = outside.double().numpy(force=True)  # (test samples of the class, width)
+    near, far = [], []
     for group in groups:
-        inside, outside = mine[group.places], theirs[tests.targets == group.label]
-        if len(outside):
-            centre = inside.mean(0)
-            near, far = (np.linalg.norm(side - centre, axis=1) for side in (inside, outside))
-            unit = far.mean() or 1.0
-            yield near / unit, far / unit
+        inside = mine[torch.from_numpy(group.places).to(mine.device)].double().numpy(force=True)
+        centre = inside.mean(0)
+        to_inside, to_others = (np.linalg.norm(side - centre, axis=1) for side in (inside, others))
+        unit = to_others.mean() or 1.0
+        near.append(to_inside / unit)
+        far.append(to_others[_some(len(others), max(_OTHERS, len(inside)))] / unit)
+    return np.concatenate(near), np.concatenate(far)
 
 
 def _some(count: int, most: int) -> np.ndarray:
-    return np.linspace(0, count - 1, most).round().astype(int)
+    return np.linspace(0, count - 1, min(count, most)).round().astype(int)
 
 
 def _by_chance(inside: np.ndarray, outside: np.ndarray, seed: int) -> float:

@@ -85,6 +85,7 @@ class FromMeans:
 class Members:
     """How well samples in a mean are told from test samples of the class by their distance to it.
 
+    Each class is measured by itself, and its share in the numbers is that of its samples in means.
     by_chance: the advantage that nearer means nothing would seem to give.
     """
 
@@ -95,7 +96,10 @@ class Members:
 
 @dataclass(frozen=True)
 class Shared:
-    """What means over n_avg samples of a class tell, or over all of a class (None): observations, and prototypes."""
+    """What means over n_avg samples of a class tell, or over all of a class (None): observations, and prototypes.
+
+    means: of classes that have test samples, which members are told from.
+    """
 
     n_avg: int | None
     means: int

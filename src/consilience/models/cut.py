@@ -11,7 +11,7 @@ What the cut layer gives, z, is the only way from the one part to the other; tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -43,6 +43,10 @@ def cut(model: nn.Module, at: str, *, device: Sequence[str] = (), server: Sequen
     halved = SplitModel(whole.features, whole.classifier, whole.bound)
     halved.cut = _layer(halved, at)
     halved.parts = _parts(halved, device, server)
+    if not any(name in halved.parts[DEVICE] for name, _ in halved.named_parameters()):
+        raise ConfigurationError(
+            f"nothing that is learned lies before a cut after {at!r}, so z would be the inputs themselves; cut later"
+        )
     return halved
 
 
@@ -129,10 +133,11 @@ def cut_shape(model: SplitModel, shape: tuple[int, ...], called: str) -> tuple[i
     with torch.random.fork_rng(devices=[]), torch.enable_grad(), _in_words(called, shape):
         model.eval()
         try:
-            z = _only(_run(model, inputs, apart=False)[1], called, model.cut or "")
+            z = _only(_run(model, inputs)[1], called, model.cut or "")
             _refuse_reach(model, z, SERVER, called, "works before the cut")
-            through, _ = _run(model, inputs, apart=True)
+            through, _ = _run(model, inputs, instead=lambda z: z.detach())
             _refuse_reach(model, through, DEVICE, called, "reaches the logits past the cut")
+            _refuse_bypass(model, inputs, z.detach(), called)
         finally:
             model.train(was)
     return tuple(z.shape[1:])
@@ -150,13 +155,26 @@ def _in_words(called: str, shape: tuple[int, ...]) -> Iterator[None]:
         raise ConfigurationError(f"model {called!r} cannot take inputs of the shape {shape}: {said}") from error
 
 
-def _run(model: SplitModel, inputs: Tensor, apart: bool) -> tuple[Tensor, list[Tensor]]:
-    """Logits, and what the cut layer gave each time it was called; apart: gradients end at the cut."""
+def _refuse_bypass(model: SplitModel, inputs: Tensor, z: Tensor, called: str) -> None:
+    """Refuse a server that looks at inputs past the cut: with one z, other inputs must give the same logits."""
+    with torch.no_grad():
+        one, other = (_run(model, each, instead=lambda _: z.clone())[0] for each in (inputs, torch.ones_like(inputs)))
+    if not torch.equal(one, other):
+        raise ConfigurationError(
+            f"{called}: inputs reach the logits past the cut layer {model.cut!r}, which must be the only way from the "
+            f"device to the server; cut elsewhere, or let the server read z alone"
+        )
+
+
+def _run(
+    model: SplitModel, inputs: Tensor, instead: Callable[[Tensor], Tensor] | None = None
+) -> tuple[Tensor, list[Tensor]]:
+    """Logits, and what the cut layer gave each time it was called; instead: what is handed on in its place."""
     seen: list[Tensor] = []
 
     def keep(module: nn.Module, given: object, output: Tensor) -> Tensor | None:
         seen.append(output)
-        return output.detach() if apart and isinstance(output, Tensor) else None
+        return instead(output) if instead is not None and isinstance(output, Tensor) else None
 
     hook = model.get_submodule(model.cut or "").register_forward_hook(keep)
     try:

@@ -20,6 +20,8 @@ class Objective:
     """Whether it teaches the model's classifier: where not, representations are tested and not what it tells."""
     apart: ClassVar[bool] = False
     """Whether the samples of a batch are told apart: then none is in a batch twice, and one alone is not enough."""
+    headed: ClassVar[bool] = False
+    """Whether it has a head of its own that tells classes, beside the model's classifier: see `head`."""
     way_out: ClassVar[str] = "take another objective"
     """What to do where batches of one sample are wanted and it needs more."""
     layers: tuple[str, ...] = ()
@@ -43,6 +45,10 @@ class Objective:
 
     def loss(self, view: View) -> Tensor:
         """The loss of a mini-batch."""
+        raise NotImplementedError
+
+    def head(self, view: View) -> Tensor:
+        """What its own head tells of samples, (rows, classes)."""
         raise NotImplementedError
 
     def right(self, view: View) -> Tensor:

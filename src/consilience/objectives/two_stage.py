@@ -30,6 +30,7 @@ class TwoStage(CrossEntropy):
     """
 
     name: ClassVar[str] = "two_stage"
+    headed: ClassVar[bool] = True
     way_out: ClassVar[str] = "set alpha_1 to 0"
     layers = (CUT,)
     alpha_1: float = 0.1
@@ -56,10 +57,15 @@ class TwoStage(CrossEntropy):
         z = view.outputs[CUT].to(view.logits.dtype)  # (rows, ...)
         total = self.lam * super().loss(view)
         if self.alpha_2:
-            total = total + self.alpha_2 * F.cross_entropy(view.modules["head"](z.flatten(1)), view.targets)
+            total = total + self.alpha_2 * F.cross_entropy(self.head(view), view.targets)
         if self.alpha_1:
             total = total + self.alpha_1 * log_distance_correlation(measured(view.task, view.inputs), z)
         return total
+
+    def head(self, view: View) -> Tensor:
+        """What the device's own head tells of samples, (rows, classes)."""
+        logits: Tensor = view.modules["head"](view.outputs[CUT].to(view.logits.dtype).flatten(1))
+        return logits
 
 
 def measured(task: Task, inputs: Tensor) -> Tensor:

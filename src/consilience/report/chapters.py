@@ -16,7 +16,7 @@ from consilience.report.maps import maps, with_models
 from consilience.report.metrics import Rows
 from consilience.report.runs import Found, Run
 from consilience.report.section import Section
-from consilience.report.tables import CAPTION, size
+from consilience.report.tables import ALSO, CAPTION, also, size, told_also
 from consilience.simulation.record import PHASES
 
 _LINES = 12  # of a chart in which one can still be told from another
@@ -24,6 +24,7 @@ _POINTS = 200  # of a line, and of a strip of learners
 _LEARNERS = 40  # rows of a class table
 _CLASSES = 100
 _PROBES = {"linear": "linear probe", "scaled": "scaled linear probe", "knn": "kNN"}
+_ALSO = {key: heading.replace("\n", " ") for key, (heading, _) in ALSO.items()}
 _UNTOLD = {"mean": None, "std_seeds": None}
 
 
@@ -40,7 +41,7 @@ def chapters(found: Found) -> list[Section]:
 
 def _chapter(task: str, given: Sequence[Run], prefix: str, mapped: Sequence[Path]) -> Iterator[Section]:
     runs = _briefly(given)
-    outcomes = [_outcome(run, _probed(runs)) for run in runs]
+    outcomes = [_outcome(run, _probed(runs), also([run.summary for run in runs])) for run in runs]
     yield Section(task, text=_extent(given), name=f"{prefix}task", level=1)
     yield Section("Summary", text=_caption(runs), table=outcomes, name=f"{prefix}summary")
     if kinds := _kinds(runs):
@@ -50,6 +51,8 @@ def _chapter(task: str, given: Sequence[Run], prefix: str, mapped: Sequence[Path
     best, said = _best(runs)
     yield from _accuracy(best, said, prefix)
     yield from _probes(best, said, prefix)
+    yield from _together(best, said, prefix)
+    yield from _dependence(best, said, prefix)
     yield from _dealt(runs, prefix)
     yield from _inner(best, said, prefix)
     yield from leaks(runs, prefix)
@@ -103,6 +106,7 @@ def _caption(runs: Sequence[Run]) -> str:
             said.append(f"Learned without labels: the accuracy{whose} is that of the {name}.")
     if heard := sorted({float(run.summary.get("public_bytes") or 0) for run in runs} - {0.0}):
         said.append(f"The total holds the public set, {' or '.join(map(size, heard))} before the first round.")
+    said += [ALSO[key][1] for key in also([run.summary for run in runs])]
     return "\n\n".join([CAPTION, *([" ".join(said)] if said else [])])
 
 
@@ -116,7 +120,7 @@ def _told(run: Run) -> Mapping[str, Any]:
     return run.summary.get("probes") or {}
 
 
-def _outcome(run: Run, probed: Sequence[str]) -> dict[str, Any]:
+def _outcome(run: Run, probed: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
     s = run.summary
     total = s["seconds"].get("total")
     return {
@@ -124,6 +128,7 @@ def _outcome(run: Run, probed: Sequence[str]) -> dict[str, Any]:
         "accuracy %": _reached(s["accuracy"]),
         "± of learners": _tenths(s["accuracy"]["std_learners"]),
         "own data": _tenths(s["accuracy_local"]["mean"]),
+        **{_ALSO[key]: told_also(s, key) for key in more},
         **{_PROBES[probe]: _reached(_told(run).get(probe, _UNTOLD)) for probe in probed},
         "up a round": size(s["bytes"]["up"]),
         "down a round": size(s["bytes"]["down"]),
@@ -222,6 +227,32 @@ def _probes(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
         text = f"What probes tell by learners' features, the mean over learners and seeds.{said}"
         chart = figures.probes(rows, [run.label for run in runs])
         yield Section("Probes over rounds", text=text, figure=chart, name=f"{prefix}probes")
+
+
+def _together(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
+    """What all learners told together, round by round."""
+    rows = [
+        {"method": run.label, "told by": _ALSO[key], "round": row["round"], "accuracy": row[f"accuracy_{key}"]}
+        for run, key in product(runs, ("ensemble", "heads"))
+        for row in _thinned(run.metrics.curve(f"accuracy_{key}"))
+    ]
+    if rows:
+        there = {row["told by"] for row in rows}
+        words = [ALSO[key][1] for key, name in _ALSO.items() if name in there]
+        text = f"{' '.join(words)} The mean over seeds.{said}"
+        chart = figures.probes(rows, [run.label for run in runs], by="told by")
+        yield Section("All asked together, over rounds", text=text, figure=chart, name=f"{prefix}together")
+
+
+def _dependence(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
+    """How much a layer gave away of its inputs, round by round."""
+    if rows := _curves(runs, "dependence"):
+        text = (
+            "Of test samples and what the layer watched makes of them, 0 to 1: the less, the less it tells of them. "
+            f"{_band(runs)}{said}"
+        )
+        chart = figures.curves(rows, y="dependence", title="distance correlation", names=[run.label for run in runs])
+        yield Section("Distance correlation over rounds", text=text, figure=chart, name=f"{prefix}dependence")
 
 
 def _band(runs: Sequence[Run]) -> str:

@@ -160,31 +160,33 @@ def heatmap(rows: Sequence[Row], x: str, y: str, value: str, title: str | None =
     return alt.layer(cells, words)
 
 
-def probes(rows: Sequence[Row], names: Names = None) -> Chart:
+def probes(rows: Sequence[Row], names: Names = None, by: str = "probe") -> Chart:
     """What each probe tells over rounds: a method has its colour and shape, a probe its dashes.
 
-    Rows: `{method, probe, round, accuracy}`.
+    Rows: `{method, by, round, accuracy}`; `by`: what else than probes tells.
     """
     alt = altair()
     base, picked = _lines(rows, "round", "method")
     shown = {
         "y": alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False)),
         "opacity": alt.condition(picked, alt.value(1), alt.value(0.1)),
-        "tooltip": [tip("method"), tip("probe"), tip("round", number=True), tip("accuracy", number=True)],
+        "tooltip": [tip("method"), tip(by), tip("round", number=True), tip("accuracy", number=True)],
     }
     about = {"title": None, "legend": alt.Legend(values=names_of(rows, "method"), symbolSize=70, symbolOpacity=1)}
     colour = alt.Color("method:N", scale=_known(rows, names), **about)
-    dashed = alt.Scale(domain=names_of(rows, "probe"), range=list(_DASHES))
+    dashed = alt.Scale(domain=names_of(rows, by), range=list(_DASHES))
     lines = base.mark_line(strokeWidth=2).encode(
         color=colour,
-        strokeDash=alt.StrokeDash("probe:N", title=None, scale=dashed, legend=alt.Legend(symbolType="stroke")),
+        strokeDash=alt.StrokeDash(f"{field(by)}:N", title=None, scale=dashed, legend=alt.Legend(symbolType="stroke")),
         **shown,
     )
     rounds = sorted(names_of(rows, "round"))
     marked = rounds[:: -(-len(rounds) // _MARKED)]
     points = base.transform_filter(alt.FieldOneOfPredicate("round", marked)).mark_point(filled=True, size=50)
     shaped = alt.Shape("method:N", scale=_known(rows, names), **about)
-    return alt.layer(lines.add_params(picked), points.encode(color=colour, shape=shaped, detail="probe:N", **shown))
+    return alt.layer(
+        lines.add_params(picked), points.encode(color=colour, shape=shaped, detail=f"{field(by)}:N", **shown)
+    )
 
 
 def matrices(rows: Sequence[Row], classes: Sequence[str]) -> Chart:

@@ -19,7 +19,7 @@ from consilience.errors import CheckpointError, ConsilienceError
 from consilience.methods import build_method
 from consilience.report.metrics import Metrics
 from consilience.report.reproduction import GO_ON, cells_in, is_reproduction
-from consilience.report.tables import label
+from consilience.report.tables import ALSO, label
 from consilience.simulation import compare, sweep
 from consilience.simulation.folder import PROVENANCE, RunFolder, kind_of, not_a
 from consilience.simulation.provenance import shifts_in_words
@@ -212,7 +212,8 @@ def _sound(summary: Any) -> bool:
             numbers += [kind["accuracy"]["mean"], kind["accuracy"]["std_seeds"], kind["accuracy_local"]["mean"]]
             numbers += [kind["bytes"]["up"], kind["bytes"]["down"]]
         numbers += [summary["rounds"], summary.get("public_bytes")]
-        numbers += [probe[key] for probe in summary.get("probes", {}).values() for key in ("mean", "std_seeds")]
+        more = [*summary.get("probes", {}).values(), *(summary[key] for key in ALSO if summary.get(key) is not None)]
+        numbers += [each[key] for each in more for key in ("mean", "std_seeds")]
         words = [summary["method"], *(kind["model"] for kind in summary["kinds"].values())]
         kept = [summary["settings"], summary.get("set", {})]
         told = all(isinstance(word, str) for word in words) and all(isinstance(each, dict) for each in kept)
@@ -239,6 +240,9 @@ def _so_far(run: RunFolder, config: Config | None, metrics: Metrics) -> dict[str
         "accuracy": {**_reached(metrics, "accuracy"), "std_learners": float(np.mean(spread)) if spread else None},
         "accuracy_local": _reached(metrics, "accuracy_local"),
         "probes": {probe: found for probe, found in probes.items() if found["mean"] is not None},
+        "ensemble": _reached(metrics, "accuracy_ensemble"),
+        "heads": _reached(metrics, "accuracy_heads"),
+        "dependence": _reached(metrics, "dependence"),
         "bytes": {way: float(np.mean([r[f"bytes.{way}"] for r in rows[way]] or [0.0])) for way in rows},
         "bytes_total": metrics.sent().get(metrics.rounds, 0.0),
         "seconds": {},

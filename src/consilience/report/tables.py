@@ -11,7 +11,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from consilience.simulation.ranking import ranked_by
+
 Summary = Mapping[str, Any]
+
+ALSO = {
+    "ensemble": ("all\nasked", "All asked: by the mean of all learners' logits."),
+    "heads": ("own\nheads", "Own heads: by the mean of the logits of devices' own heads."),
+    "dependence": ("dcor", "Dcor: distance correlation of inputs and the layer watched."),
+}
+"""What is known of some runs only: the heading of its column, and what it means."""
 
 
 def comparison(summaries: Sequence[Summary]) -> Table:
@@ -25,14 +34,13 @@ def comparison(summaries: Sequence[Summary]) -> Table:
     probed = [label(s["method"], s["settings"]) for s in summaries if s.get("told_by", "classifier") != "classifier"]
     whose = "all" if len(probed) == len(summaries) else ", ".join(probed)
     caption = f"{CAPTION} Without labels ({whose}): what a probe tells." if probed else CAPTION
-    if any(_together(s) is not None for s in summaries):
-        caption += " All asked: by the mean of all learners' logits."
-    table = plain_table(title, caption)
+    more = also(summaries)
+    table = plain_table(title, " ".join([caption, *(ALSO[key][1] for key in more)]))
     table.add_column("method", min_width=12)
     knn = ["kNN"] * any("knn" in s.get("probes", {}) for s in summaries)
-    asked = ["all\nasked"] * any(_together(s) is not None for s in summaries)
-    reached, cost = ("accuracy\n%", "± of\nlearners", "own\ndata"), ("up a\nround", "down a\nround", "total", "time")
-    for heading in (*reached, *asked, *knn, *cost):
+    reached, cost = ("accuracy\n%", "± of\nlearners", "own\ndata"), ("up a\nround", "down a\nround", "total")
+    timed = ["time"] * (len(more) + len(knn) <= 2)  # else there is no room for it in 80 columns
+    for heading in (*reached, *(ALSO[key][0] for key in more), *knn, *cost, *timed):
         table.add_column(heading, justify="right", no_wrap=True)
     best = max((s["accuracy"]["mean"] or 0.0 for s in summaries if s["method"] != "centralized"), default=0.0)
     for s in summaries:
@@ -42,20 +50,30 @@ def comparison(summaries: Sequence[Summary]) -> Table:
             _number(mean) + ("" if spread is None else f" ±{spread:4.1f}"),
             _number(s["accuracy"]["std_learners"]),
             _number(s["accuracy_local"]["mean"]),
-            *(_number(_together(s)) for _ in asked),
+            *(told_also(s, key) for key in more),
             *(_number(s.get("probes", {}).get("knn", {}).get("mean")) for _ in knn),
             size(s["bytes"]["up"]),
             size(s["bytes"]["down"]),
             size(s["bytes_total"]),
-            f"{s['seconds']['total']:.1f} s",
+            *(f"{s['seconds']['total']:.1f} s" for _ in timed),
             style="bold" if mean is not None and mean == best else "",
         )
     return table
 
 
-def _together(summary: Summary) -> float | None:
-    """What the mean of all learners' logits tells, where it was asked for."""
-    mean: float | None = (summary.get("ensemble") or {}).get("mean")
+def also(summaries: Sequence[Summary]) -> list[str]:
+    """What is known of any of these runs, of what only some tell."""
+    return [key for key in ALSO if any(_mean(s, key) is not None for s in summaries)]
+
+
+def told_also(summary: Summary, key: str) -> str:
+    """The same of one run, in percent or, of the distance correlation, as a share of 1."""
+    mean = _mean(summary, key)
+    return f"{mean:.2f}" if key == "dependence" and mean is not None else _number(mean)
+
+
+def _mean(summary: Summary, key: str) -> float | None:
+    mean: float | None = (summary.get(key) or {}).get("mean")
     return mean
 
 
@@ -90,12 +108,15 @@ def sweep_table(outcomes: Sequence[Summary], most: int = 20) -> Table:
     about = [first[word] for word in ("method", "data", "model") if word not in swept]
     counts = [count(first[f"{noun}s"], noun) for noun in ("learner", "round", "seed") if f"{noun}s" not in swept]
     title = f"{', '.join(about)}: {', '.join([count(len(outcomes), 'setting'), *counts])}"
-    ranked = sorted(outcomes, key=lambda s: (bool(s["diverged"]), -(s["accuracy"]["mean"] or 0.0)))
+    told, asked = ranked_by(outcomes), [key for key in also(outcomes) if key == "ensemble"]
+    ranked = sorted(outcomes, key=lambda s: (bool(s["diverged"]), -(_mean(s, told) or 0.0)))
+    words = [SWEEP_CAPTION, *(ALSO[key][1] for key in asked), *["Ranked by that."] * (told == "ensemble")]
     more = f" {len(ranked) - most} more are in the tidy file." if len(ranked) > most else ""
-    table = plain_table(title, f"{SWEEP_CAPTION}{more}")
+    table = plain_table(title, f"{' '.join(words)}{more}")
     for key in first["set"]:
         table.add_column(key, justify="right")
-    for heading in ("accuracy\n%", "± of\nlearners", "own\ndata", "up a\nround", "down a\nround", ""):
+    reached = ("accuracy\n%", "± of\nlearners", "own\ndata", *(ALSO[key][0] for key in asked))
+    for heading in (*reached, "up a\nround", "down a\nround", ""):
         table.add_column(heading, justify="right", no_wrap=True)
     for rank, s in enumerate(ranked[:most]):
         spread = s["accuracy"]["std_seeds"]
@@ -104,6 +125,7 @@ def sweep_table(outcomes: Sequence[Summary], most: int = 20) -> Table:
             _number(s["accuracy"]["mean"]) + ("" if spread is None else f" ±{spread:4.1f}"),
             _number(s["accuracy"]["std_learners"]),
             _number(s["accuracy_local"]["mean"]),
+            *(told_also(s, key) for key in asked),
             size(s["bytes"]["up"]),
             size(s["bytes"]["down"]),
             "no number" if s["diverged"] else "best" if rank == 0 else "",

@@ -33,6 +33,7 @@ from consilience.simulation.folder import storing
 from consilience.simulation.history import History
 from consilience.simulation.preparation import load_data
 from consilience.simulation.provenance import case_in_words, provenance
+from consilience.simulation.ranking import ranked_by
 from consilience.simulation.result import best_of
 from consilience.simulation.sweep import TIDY
 
@@ -123,7 +124,7 @@ class Screen:
         if outcomes and not self.json:
             self.out.print(sweep_table(outcomes))
         if (best := best_of(outcomes)) is not None:
-            self.say(f"best: {in_words(best)}")
+            self.say(f"best: {in_words(best, ranked_by(outcomes))}")
         self.say(f"kept in {folder}; one line for each setting, seed and round in {folder / TIDY}")
 
     def data(self, config: Config, dealt: bool, out: Path | None) -> None:
@@ -223,12 +224,13 @@ class _Said(logging.Handler):
             self.screen.say(said)
 
 
-def in_words(outcome: Mapping[str, Any]) -> str:
-    """A setting and what it reached, with its spread."""
+def in_words(outcome: Mapping[str, Any], told: str = "accuracy") -> str:
+    """A setting and what it reached, by the number that it was ranked by, with its spread."""
     setting = " ".join(f"{key}={value}" for key, value in outcome["set"].items())
-    reached = outcome["accuracy"]
+    reached = outcome[told]
     over = f"±{reached['std_seeds']:.2f} over {outcome['seeds']} seeds, " if reached["std_seeds"] is not None else ""
-    return f"{setting}: {reached['mean']:.2f} % ({over}±{reached['std_learners']:.2f} over learners)"
+    learners = "all asked" if told == "ensemble" else f"±{reached['std_learners']:.2f} over learners"
+    return f"{setting}: {reached['mean']:.2f} % ({over}{learners})"
 
 
 def _curve(metrics: Path, variant: int = 0) -> list[float]:

@@ -104,7 +104,7 @@ class Leaking:
 
     task: Task
     watched: str = "features.0"
-    alphas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+    alphas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 3.0, 10.0)
 
 
 @dataclass(frozen=True)

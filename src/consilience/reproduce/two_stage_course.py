@@ -16,11 +16,15 @@ from consilience.simulation.folder import RunFolder
 
 @dataclass(frozen=True)
 class Course:
-    """accuracy: of each seed after the rounds that were tested; bytes and values: all so far, both ways, of a seed."""
+    """accuracy: of each seed after the rounds that were tested; bytes and values: all so far, both ways, of a seed.
+
+    first: bytes of the common values at the start, in float32, if they were sent to everybody and not made of a seed.
+    """
 
     accuracy: Mapping[int, tuple[float, ...]]
     bytes: Mapping[int, float]
     values: Mapping[int, float]
+    first: float = 0.0
 
     @property
     def final(self) -> float | None:
@@ -52,11 +56,13 @@ def course_of(outcome: Outcome) -> Course:
     """
     newest: dict[tuple[int, int], float] = {}
     moved: dict[str, dict[int, float]] = {"bytes": defaultdict(float), "values": defaultdict(float)}
-    seeds = set()
+    seeds, learners, shared = set(), set(), 0.0
     for text in RunFolder(outcome.folder).lines():
         line = json.loads(text)
         at = line["round"], line["seed"]
         seeds.add(line["seed"])
+        learners.add(line["learner"])
+        shared = max(shared, line["values"]["up"])
         for what, by_round in moved.items():
             by_round[line["round"]] += line[what]["up"] + line[what]["down"]
         if (asked := line.get("accuracy_ensemble")) is not None:
@@ -65,7 +71,8 @@ def course_of(outcome: Outcome) -> Course:
             newest[at] = max(newest.get(at, 0.0), line["accuracy"])
     rounds = sorted({round_ for round_, _ in newest})
     accuracy = {r: tuple(found for (round_, _), found in newest.items() if round_ == r) for r in rounds}
-    return Course(accuracy, *(_so_far(by_round, len(seeds)) for by_round in moved.values()))
+    so_far = {what: _so_far(by_round, len(seeds)) for what, by_round in moved.items()}
+    return Course(accuracy, so_far["bytes"], so_far["values"], first=4 * shared * len(learners))
 
 
 def some_of(tested: Iterable[int], wanted: Iterable[float]) -> list[int]:

@@ -33,8 +33,8 @@ DIFFERENCES = (
     "CIFAR-10 has 20,000 images here, 200 a learner of a hundred and not 500, and they are not augmented. Shakespeare "
     "has 133 roles here and not 132. The paper gives neither learning rates nor alpha_1, alpha_2 and lambda; its "
     "devices train by signs of gradients too, and here by Adam. The first common values come of the seed and are not "
-    "sent. Who was away hears what it missed before it trains again; that counts here and not there, and of weights "
-    "it is all of them once more."
+    "sent; the last column has them sent to everybody once, in float32. Who was away hears what it missed before it "
+    "trains again; that counts here and not there, and of weights it is all of them once more."
 )
 ACCURACY = (
     "Accuracy in % on the test set. Of two-stage it is that of the mean of all devices' logits, as published; of "
@@ -98,6 +98,7 @@ def _ended(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
                     "values published": values and powers(values),
                     "bytes": in_words(course.bytes[last]),
                     "of fedavg's bytes": _share(course.bytes[last], rows.get(FEDAVG), last),
+                    "with first download": _share(course.bytes[last] + course.first, rows.get(FEDAVG), last, sent=True),
                 }
             )
     return lines
@@ -128,11 +129,11 @@ def _levelled(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
     return lines
 
 
-def _share(sent: float, other: Course | None, until: int | None) -> str | None:
-    """Bytes in percent of those that another had sent until a round."""
+def _share(mine: float, other: Course | None, until: int | None, sent: bool = False) -> str | None:
+    """Bytes in percent of those that another had sent until a round; sent: its first common values as well."""
     if other is None or until is None or not other.bytes.get(until):
         return None
-    return f"{100 * sent / other.bytes[until]:.3g} %"
+    return f"{100 * mine / (other.bytes[until] + (other.first if sent else 0.0)):.3g} %"
 
 
 def powers(count: float) -> str:

@@ -62,11 +62,12 @@ def _ask_all(scene: Scene, engine: Engine, record: Record, there: np.ndarray) ->
         for i in np.unique(scene.homes[f]).tolist():
             rows = scene.rows[i][f, (scene.homes[f] == i) & there]
             jobs += [Look(i, some, logits=True) for some in engine.cut(Look, i, rows)]
-        logits = np.zeros((len(targets), len(scene.test_counts)))
+        logits = np.zeros((1 + scene.headed, len(targets), len(scene.test_counts)))
         for _, done in engine.run(jobs):  # one after the other, in the order of the jobs
             logits += 0.0 if done.logits is None else done.logits
-        right = np.bincount(targets[logits.argmax(1) == targets], minlength=len(scene.test_counts))
-        record["accuracy_ensemble"][f, there] = accuracy(right[None], scene.test_counts)
+        for key, told in zip(("accuracy_ensemble", "accuracy_heads"), logits, strict=False):
+            right = np.bincount(targets[told.argmax(1) == targets], minlength=len(scene.test_counts))
+            record[key][f, there] = accuracy(right[None], scene.test_counts)
 
 
 def _watch(scene: Scene, engine: Engine, record: Record, layer: str, there: np.ndarray) -> None:

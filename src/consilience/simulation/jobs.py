@@ -89,5 +89,5 @@ class Done:
     right: np.ndarray | None = None  # (rows, classes) test samples told right; (rows, probes, classes) by probes
     nonsense: Mapping[int, str] = field(default_factory=dict)  # which entry is no number where one should be, and how
     seconds: dict[str, np.ndarray] = field(default_factory=dict)
-    logits: np.ndarray | None = None  # (samples, classes) of the test samples, the sum over all rows
+    logits: np.ndarray | None = None  # (heads, samples, classes) of the test samples, the sum over all rows
     dependence: np.ndarray | None = None  # (rows,) distance correlation of the inputs and a layer's outputs

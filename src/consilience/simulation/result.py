@@ -11,6 +11,7 @@ import numpy as np
 
 from consilience.config import Config
 from consilience.simulation.history import History
+from consilience.simulation.ranking import ranked_by
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class Result:
                 if (told := self._also(f"accuracy_{probe}")).size
             },
             "ensemble": _spread(self._also("accuracy_ensemble")),
+            "heads": _spread(self._also("accuracy_heads")),
             "dependence": _spread(self._also("dependence")),
             "bytes": {way: float(total.mean() / rounds) for way, total in self._moved().items()},
             "message_bytes": self.message_bytes,
@@ -140,9 +142,10 @@ class Result:
 
 
 def best_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The one with the highest mean accuracy, of those that stayed sound."""
+    """The one with the highest mean accuracy, of those that stayed sound; of all asked together where each has it."""
     sound = [s for s in summaries if not s["diverged"] and s["accuracy"]["mean"] is not None]
-    return dict(max(sound, key=lambda s: float(s["accuracy"]["mean"]))) if sound else None
+    told = ranked_by(sound)
+    return dict(max(sound, key=lambda s: float(s[told]["mean"]))) if sound else None
 
 
 def _spread(values: np.ndarray) -> dict[str, Any]:

@@ -385,6 +385,7 @@ class Rounds:
     def _blank(self) -> Record:
         more = [f"accuracy_{probe}" for probe in self.scene.probes]
         more += ["accuracy_ensemble"] if self.scene.ensemble else []
+        more += ["accuracy_heads"] if self.scene.ensemble and self.scene.headed else []
         more += ["dependence"] if self.scene.watched is not None else []
         more += ["bytes.public"] if self.scene.method.host is not None else []
         return blank(self.scene.federations, self.scene.learners, self.learners, more)

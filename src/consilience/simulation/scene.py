@@ -75,6 +75,11 @@ class Scene:
         return _labelled(self.variants)
 
     @property
+    def headed(self) -> bool:
+        """Whether every device has a head of its own that tells classes."""
+        return all(actor.role.objective.headed for cast in self.variants.cast for actor in cast)
+
+    @property
     def copies(self) -> np.ndarray:
         """From where to where each federation's samples lie in the training set, (federations, 2): one copy a seed."""
         size, seeds = len(self.deals[0].targets), len(self.deals)
@@ -126,6 +131,11 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
     variants = variants_of(config, method, models)
     learners = variants.learners
     _check_roles(method, learners)
+    if config.ensemble == "on" and not _labelled(variants):
+        raise ConfigurationError(
+            f"ensemble is 'on', and not all learners of method {method.name!r} learn from labels: what untrained "
+            f"classifiers tell together means nothing; leave ensemble out, or set it to 'off'"
+        )
     once = range(config.seed, config.seed + config.seeds)
     deals = [deal_out(config, method, data, seed) for seed in once]
     dealt, parts = joined(data, deals, learners)
@@ -160,7 +170,7 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         own_tests(data, learners, shift=config.shift, terms={} if method.pooled else terms_of(config)),
         tuple(deals),
         () if config.probe == "auto" and _labelled(variants) else PROBES[config.probe],
-        config.ensemble == "on" or (config.ensemble == "auto" and _in_parts(variants)),
+        config.ensemble == "on" or (config.ensemble == "auto" and _in_parts(variants) and _labelled(variants)),
         config.watch,
         _joins(config, method),
         () if method.pooled else _crowds(config),
@@ -439,5 +449,10 @@ def _way_out(name: str) -> str:
         return (
             f"Let the method fill representations up to the widest of all (width = ... in its settings), or share "
             f"similarities themselves (form = 'mean'), or {alone}"
+        )
+    if name == "gradients":
+        return (
+            f"delta must be the same for all: it is a setting of the method and not of a group. A part moves so among "
+            f"equal models only; {alone}"
         )
     return f"Give all models one feature width d' (width = ...), or share logits instead, or {alone}"
