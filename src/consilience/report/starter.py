@@ -29,6 +29,7 @@ _EXAMPLES = {
     "image_mode": '"grey"',
     "width": "64",
     "workers": "2",
+    "watch": '"cut"',
     "model": '"lenet5"',
 }
 _TABLES = {"method", "groups", "variants"}
