@@ -157,7 +157,7 @@ def test_every_comment_that_is_a_setting_is_one(command: Command) -> None:
     assert found["groups"]["clinic"]["never_share"] == [3] and found["groups"]["clinic"]["method"] == {"kd": 3}
     assert found["method"]["kd"] == 10.0 and found["width"] == 64
     Path("all.toml").write_text(told, encoding="utf-8")
-    assert read_config(Path("all.toml")).groups["clinic"].learners == "0-1"
+    assert read_config(Path("all.toml")).groups["clinic"].learners == "1-2"
 
 
 def test_init_keeps_what_was_asked_for_and_overwrites_nothing_unasked(command: Command) -> None:

@@ -84,7 +84,7 @@ def _method(config: Config) -> Iterator[str]:
 def _groups(config: Config) -> Iterator[str]:
     yield from ("", "# -- Learners with terms of their own ".ljust(100, "-"))
     yield from ("# A table for each group, under a name you choose. All keys but `learners` may be left out.", "")
-    examples = {"learners": "0-1", "model": "mlp", "exchanges": ("prototypes",), "never_share": (3,), "lr": 0.001}
+    examples = {"learners": "1-2", "model": "mlp", "exchanges": ("prototypes",), "never_share": (3,), "lr": 0.001}
     examples |= {"epochs": 2, "batch_size": 16, "gives": True, "listens": True}
     examples |= {"joins": 3, "participation": 0.5, "shift": "rotate(90)", "samples": 200}
     yield "# [groups.clinic]"
