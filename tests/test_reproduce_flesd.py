@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from consilience.errors import UnknownName
 from consilience.reproduce import REPRODUCTIONS, Scale
 from consilience.reproduce.cells import Reproduction
-from consilience.reproduce.conduct import conduct, draw
-from consilience.reproduce.flesd import PUBLISHED, SHORT, Size, sized
+from consilience.reproduce.flesd import PUBLISHED, SHORT, Size
 from consilience.reproduce.flesd_bytes import task_of, volumes_of
 from consilience.reproduce.flesd_local import PUBLISHED_DROPS
 from consilience.reproduce.flesd_local import cells as local_cells
@@ -24,6 +20,8 @@ from consilience.reproduce.flesd_rounds import told as rounds_told
 from consilience.reproduce.flesd_table1 import PUBLISHED_TABLE
 from consilience.reproduce.flesd_table1 import cells as table_cells
 from consilience.reproduce.flesd_table1 import told as table_told
+from consilience.reproduce.sizes import Sizes
+from tests.reproduce_tools import known_at_both_sizes, run_told_and_drawn, tables_of
 
 TINY = Size(
     train=120,
@@ -43,28 +41,21 @@ TINY = Size(
     local=(1, 2),
     converging=(4, 2, 4),
 )
+SIZES = Sizes(TINY, TINY, TINY)
 ALL: dict[str, Reproduction] = {
-    "table1": sized("flesd-table1", "for tests", table_cells, table_told, TINY),
-    "robustness": sized("flesd-robustness", "for tests", local_cells, local_told, TINY),
-    "communication": sized("flesd-communication", "for tests", rounds_cells, rounds_told, TINY),
-    "convergence": sized("flesd-convergence", "for tests", converging_cells, converging_told, TINY),
+    "table1": SIZES.both("flesd-table1", "for tests", table_cells, table_told)[0],
+    "robustness": SIZES.both("flesd-robustness", "for tests", local_cells, local_told)[0],
+    "communication": SIZES.both("flesd-communication", "for tests", rounds_cells, rounds_told)[0],
+    "convergence": SIZES.both("flesd-convergence", "for tests", converging_cells, converging_told)[0],
 }
 NAMES = [f"flesd-{each}" for each in ALL]
-
-
-def shown_of(name: str, folder: Path, only: Sequence[tuple[str, str]] = ()) -> dict[str, list[dict[str, Any]]]:
-    shown = conduct(ALL[name], Scale(only=only), folder).shown
-    return {section.name: section.table for section in shown}
 
 
 # --- settings
 
 
 def test_all_are_known_by_name_at_both_sizes() -> None:
-    assert {name for name in REPRODUCTIONS if name.startswith("flesd-")} == {
-        *NAMES,
-        *(f"{name}-short" for name in NAMES),
-    }
+    assert known_at_both_sizes("flesd", NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -154,26 +145,11 @@ def test_equation_11_in_bytes() -> None:
 
 @pytest.mark.parametrize("name", list(ALL))
 def test_each_is_run_once_told_and_drawn(name: str, tmp_path: Path) -> None:
-    rounds: list[str] = []
-
-    def note(method: str, *others: Any) -> None:
-        rounds.append(method)
-
-    wanted = ALL[name]
-    shown = conduct(wanted, Scale(), tmp_path, note).shown
-    assert rounds and shown and all(section.table for section in shown)
-    played = len(rounds)
-    again = conduct(wanted, Scale(), tmp_path, note).shown
-    assert len(rounds) == played, "nothing is run twice"
-    assert [section.table for section in again] == [section.table for section in shown]
-    page = draw(wanted, shown, tmp_path, "consilience reproduce").read_text(encoding="utf-8")
-    assert all(escape(section.heading) in page for section in shown)
-    drawn = {path.stem for path in (tmp_path / "figures").iterdir()}
-    assert drawn == {section.name for section in shown if section.figure}
+    run_told_and_drawn(ALL[name], tmp_path)
 
 
 def test_the_table_has_the_worst_the_best_and_what_was_published(tmp_path: Path) -> None:
-    tables = shown_of("table1", tmp_path, [("alpha", "100")])
+    tables = tables_of(ALL["table1"], tmp_path, [("alpha", "100")])
     rows = {row["method"]: row for row in tables["table-linear"]}
     assert {row: line["alpha 100 published"] for row, line in rows.items() if line["alpha 100 published"]} == {
         row: known[100] for row, known in PUBLISHED_TABLE.items() if row != "centralized"
@@ -185,14 +161,14 @@ def test_the_table_has_the_worst_the_best_and_what_was_published(tmp_path: Path)
 
 
 def test_a_part_of_the_table_alone(tmp_path: Path) -> None:
-    (row,) = shown_of("table1", tmp_path, [("row", "centralized")])["table-linear"]
+    (row,) = tables_of(ALL["table1"], tmp_path, [("row", "centralized")])["table-linear"]
     assert row["method"] == "centralized" and row["any published"] == 86.3
     with pytest.raises(UnknownName, match="unknown row 'flesdd'"):
-        shown_of("table1", tmp_path, [("row", "flesdd")])
+        tables_of(ALL["table1"], tmp_path, [("row", "flesdd")])
 
 
 def test_learners_alone_with_what_they_have(tmp_path: Path) -> None:
-    tables = shown_of("robustness", tmp_path)
+    tables = tables_of(ALL["robustness"], tmp_path)
     assert [row["training"] for row in tables["alone"]] == list(PUBLISHED_DROPS)
     assert tables["alone"][0]["published change"] == "-54.5"
     each = [row for row in tables["learners"] if row["data"] == "alpha 100"]
@@ -202,14 +178,14 @@ def test_learners_alone_with_what_they_have(tmp_path: Path) -> None:
 
 
 def test_losses_against_the_epochs_they_took(tmp_path: Path) -> None:
-    tables = shown_of("convergence", tmp_path)
+    tables = tables_of(ALL["convergence"], tmp_path)
     assert [row["after"] for row in tables["local"]] == ["epoch 1", "epoch 2", "epoch 3", "epoch 4"]
     both = [row["after"] for row in tables["local"] if "flesd, local training" in row]
     assert both == ["epoch 2", "epoch 4"] == [row["after"] for row in tables["distilled"]]
 
 
 def test_what_a_run_had_come_to_after_every_round(tmp_path: Path) -> None:
-    tables = shown_of("communication", tmp_path, [("scheme", "local epochs fixed")])
+    tables = tables_of(ALL["communication"], tmp_path, [("scheme", "local epochs fixed")])
     assert [row["rounds"] for row in tables["local-epochs-fixed"]] == ["T = 1", "T = 2"]
     assert all({"flesd", "fedavg"} < set(row) for row in tables["local-epochs-fixed"])
     assert len(tables["equation-11"]) == 8 and tables["equation-11"][2]["float32"] == "2.25"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,9 @@ from consilience.config import make_config
 from consilience.errors import CheckpointError, UnknownName
 from consilience.reproduce import REPRODUCTIONS, Scale
 from consilience.reproduce.cells import Outcome, Reproduction, play
-from consilience.reproduce.conduct import conduct, draw
-from consilience.reproduce.two_stage import ROWS, Joining, Leaking, Size, Task, sized
+from consilience.reproduce.conduct import conduct
+from consilience.reproduce.sizes import Sizes
+from consilience.reproduce.two_stage import ROWS, Joining, Leaking, Size, Task
 from consilience.reproduce.two_stage_course import course_of, some_of
 from consilience.reproduce.two_stage_curves import told as curves_told
 from consilience.reproduce.two_stage_leakage import cells as leakage_cells
@@ -29,6 +29,7 @@ from consilience.reproduce.two_stage_universality import arrival_of
 from consilience.reproduce.two_stage_universality import cells as joining_cells
 from consilience.reproduce.two_stage_universality import told as joining_told
 from consilience.simulation.folder import PROVENANCE
+from tests.reproduce_tools import known_at_both_sizes, run_told_and_drawn, tables_of
 
 SMALL = Task(
     "digits",
@@ -56,28 +57,21 @@ TINY = Size(
         alphas=(0.0, 0.9),
     ),
 )  # fmt: skip
+SIZES = Sizes(TINY, TINY, TINY)
 ALL: dict[str, Reproduction] = {
-    "table2": sized("two-stage-table2", "for tests", table_cells, table_told, TINY),
-    "curves": sized("two-stage-curves", "for tests", table_cells, curves_told, TINY),
-    "universality": sized("two-stage-universality", "for tests", joining_cells, joining_told, TINY),
-    "leakage": sized("two-stage-leakage", "for tests", leakage_cells, leakage_told, TINY),
+    "table2": SIZES.both("two-stage-table2", "for tests", table_cells, table_told)[0],
+    "curves": SIZES.both("two-stage-curves", "for tests", table_cells, curves_told)[0],
+    "universality": SIZES.both("two-stage-universality", "for tests", joining_cells, joining_told)[0],
+    "leakage": SIZES.both("two-stage-leakage", "for tests", leakage_cells, leakage_told)[0],
 }
 NAMES = [f"two-stage-{each}" for each in ALL]
-
-
-def shown_of(name: str, folder: Path, only: Sequence[tuple[str, str]] = ()) -> dict[str, list[dict[str, Any]]]:
-    shown = conduct(ALL[name], Scale(only=only), folder).shown
-    return {section.name: section.table for section in shown}
 
 
 # --- settings
 
 
 def test_all_are_known_by_name_at_both_sizes() -> None:
-    assert {name for name in REPRODUCTIONS if name.startswith("two-stage")} == {
-        *NAMES,
-        *(f"{name}-short" for name in NAMES),
-    }
+    assert known_at_both_sizes("two-stage", NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -169,12 +163,16 @@ def test_the_newest_common_model_counts_and_not_who_was_away(tmp_path: Path) -> 
 def test_mean_logits_count_where_all_were_asked(tmp_path: Path) -> None:
     lines = [
         line(1, 0, 99.0, accuracy_ensemble=None),  # not asked in this round
-        line(2, 0, 20.0, accuracy_ensemble=90.0),
-        line(2, 1, 30.0, accuracy_ensemble=90.0, participated=False),
-        line(2, 0, 20.0, accuracy_ensemble=94.0, seed=1),
+        line(2, 0, 20.0, accuracy_ensemble=90.0, accuracy_heads=80.0, accuracy_local=99.0),
+        line(2, 1, 30.0, accuracy_ensemble=90.0, accuracy_heads=80.0, accuracy_local=97.0, participated=False),
+        line(2, 0, 20.0, accuracy_ensemble=94.0, accuracy_heads=83.0, accuracy_local=98.0, seed=1),
     ]
-    course = course_of(outcome_of(tmp_path, "two-stage", lines))
-    assert course.accuracy == {2: (90.0, 94.0)} and course.final == 92.0
+    outcome = outcome_of(tmp_path, "two-stage", lines)
+    course = course_of(outcome)
+    assert course.accuracy == {2: (90.0, 94.0)} and course.final == 92.0 and course.spread == pytest.approx(8**0.5)
+    assert (course.heads, course.own) == (81.0, 98.0), "means over all who were tested"
+    (row,) = table_told([outcome])[0].table
+    assert (row["accuracy"], row["own heads"], row["own classes"]) == ("92.00 ± 2.83", "81.00", "98.00")
     (point,) = course.curve()
     assert (point["low"], point["high"]) == (pytest.approx(92 - 8**0.5), pytest.approx(92 + 8**0.5))
 
@@ -199,6 +197,8 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
         "method": "two-stage",
         "accuracy": "70.00",
         "published": 97.93,
+        "own heads": None,
+        "own classes": None,
         "rounds": 2,
         "rounds published": 437,
         "values": "4.000e0",  # one up and one down in each of two rounds
@@ -240,29 +240,13 @@ def test_published_numbers() -> None:
 
 @pytest.mark.parametrize("name", list(ALL))
 def test_each_is_run_once_told_and_drawn(name: str, tmp_path: Path) -> None:
-    rounds: list[str] = []
-
-    def note(method: str, *others: Any) -> None:
-        rounds.append(method)
-
-    wanted = ALL[name]
-    shown = conduct(wanted, Scale(), tmp_path, note).shown
-    assert rounds and shown and all(section.table for section in shown)
-    played = len(rounds)
-    again = conduct(wanted, Scale(), tmp_path, note).shown
-    assert len(rounds) == played, "nothing is run twice"
-    assert [section.table for section in again] == [section.table for section in shown]
-    page = draw(wanted, shown, tmp_path, "consilience reproduce").read_text(encoding="utf-8")
-    assert all(escape(section.heading) in page for section in shown)
-    drawn = {path.stem for path in (tmp_path / "figures").iterdir()}
-    pictures = {f"{section.name}-picture-1" for section in shown if section.pictures}
-    assert drawn == {section.name for section in shown if section.figure} | pictures
-    assert page.count("data:image/png;base64,") == len(pictures) == (name == "leakage")
+    page = run_told_and_drawn(ALL[name], tmp_path)
+    assert page.count("data:image/png;base64,") == (name == "leakage")
 
 
 def test_curves_find_the_runs_of_the_table(tmp_path: Path) -> None:
     some = [("row", "fedavg"), ("row", "two-stage")]
-    (row, other) = shown_of("table2", tmp_path, some)["table2"]
+    (row, other) = tables_of(ALL["table2"], tmp_path, some)["table2"]
     report = conduct(ALL["curves"], Scale(), tmp_path, kept=True)
     assert {labels["row"] for labels in report.missing} == set(ROWS) - {"fedavg", "two-stage"}
     tables = {section.name: section.table for section in report.shown}
@@ -270,7 +254,7 @@ def test_curves_find_the_runs_of_the_table(tmp_path: Path) -> None:
     assert ends == pytest.approx({each["method"]: float(each["accuracy"]) for each in (row, other)}, abs=0.06)
     assert tables["travelled-digits"][0]["round 4"] == row["bytes"]
     with pytest.raises(UnknownName, match="unknown row 'fedavgg'"):
-        shown_of("curves", tmp_path, [("row", "fedavgg")])
+        tables_of(ALL["curves"], tmp_path, [("row", "fedavgg")])
 
 
 def test_a_newcomer_is_told_of_from_the_round_it_joined(tmp_path: Path) -> None:
@@ -311,4 +295,4 @@ def test_what_was_rebuilt_is_kept_and_measured_again_where_it_is_damaged(tmp_pat
 
 
 def test_only_what_is_in_two_parts_is_rebuilt(tmp_path: Path) -> None:
-    assert list(shown_of("leakage", tmp_path, [("row", "fedavg")])) == ["dependence"]
+    assert list(tables_of(ALL["leakage"], tmp_path, [("row", "fedavg")])) == ["dependence"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from consilience.reproduce.cells import Cell, Outcome, Reproduction, Scale, Shown
+from consilience.reproduce.cells import Outcome, Scale
+from consilience.reproduce.sizes import Sizes
 from consilience.simulation.folder import RunFolder
 
 LEARNERS = 6
@@ -106,20 +106,7 @@ QUICK = Size(
     converging=(16, 2, 8),
 )
 """For two cores: everything has its place, and little is learned."""
-
-Cells = Callable[[Size, Scale], list[Cell]]
-Told = Callable[[Sequence[Outcome]], list[Shown]]
-
-
-def sized(name: str, summary: str, cells: Cells, told: Told, size: Size = PUBLISHED) -> Reproduction:
-    """A reproduction of this size, and under --quick of the quick one."""
-    return Reproduction(name, summary, lambda scale: cells(QUICK if scale.quick else size, scale), told)
-
-
-def both(name: str, summary: str, cells: Cells, told: Told) -> tuple[Reproduction, Reproduction]:
-    """The reproduction as published, and a short one beside it."""
-    short = f"{summary}; in fewer epochs"
-    return sized(name, summary, cells, told), sized(f"{name}-short", short, cells, told, SHORT)
+SIZES = Sizes(PUBLISHED, SHORT, QUICK, fewer="epochs")
 
 
 def circumstances(outcome: Outcome, batches: bool = True) -> str:

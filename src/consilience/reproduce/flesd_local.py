@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from consilience.reproduce.cells import Cell, Outcome, Scale, Shown
-from consilience.reproduce.flesd import OBJECTIVE, Size, alpha_of, both, circumstances
+from consilience.reproduce.flesd import OBJECTIVE, SIZES, Size, alpha_of, circumstances
 from consilience.simulation.folder import PROVENANCE, RunFolder
 
 PUBLISHED_DROPS: Mapping[str, tuple[float, float]] = {
@@ -121,6 +121,6 @@ def _drawn(rows: Sequence[Mapping[str, Any]]) -> Callable[[], Any]:
     return figure
 
 
-ROBUSTNESS = both(
+ROBUSTNESS = SIZES.both(
     "flesd-robustness", "FLESD's figure 2: learners alone, with labels and without, by alpha", cells, told
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from consilience.reproduce import flesd_bytes
 from consilience.reproduce.cells import Cell, Outcome, Scale, Shown
-from consilience.reproduce.flesd import OBJECTIVE, Size, alpha_of, both, circumstances
+from consilience.reproduce.flesd import OBJECTIVE, SIZES, Size, alpha_of, circumstances
 from consilience.simulation.folder import RunFolder
 
 _SHARED, _LASTING, _LOCAL = "total epochs fixed", "local epochs fixed", "two rounds"
@@ -193,7 +193,9 @@ def _course(heading: str, text: str, rows: Sequence[Row], y: str, name: str) -> 
     return Shown(heading, text, [lines[key] for key in sorted(lines)], _curves(rows, "epochs", y, title), name)
 
 
-COMMUNICATION = both(
+COMMUNICATION = SIZES.both(
     "flesd-communication", "FLESD's figure 4 and equation 11: how often to communicate, and what travels", cells, told
 )
-CONVERGENCE = both("flesd-convergence", "FLESD's figure 5: losses over many epochs", converging_cells, converging_told)
+CONVERGENCE = SIZES.both(
+    "flesd-convergence", "FLESD's figure 5: losses over many epochs", converging_cells, converging_told
+)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from consilience.reproduce.cells import Cell, Outcome, Scale, Shown
-from consilience.reproduce.flesd import OBJECTIVE, Size, alpha_of, both, circumstances
+from consilience.reproduce.flesd import OBJECTIVE, SIZES, Size, alpha_of, circumstances
 from consilience.simulation.folder import PROVENANCE, RunFolder
 
 PUBLISHED_TABLE: Mapping[str, Mapping[float, float]] = {
@@ -168,4 +168,4 @@ def _drawn(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
     return figure
 
 
-TABLE1 = both("flesd-table1", "FLESD's table 1: learning without labels, published beside measured", cells, told)
+TABLE1 = SIZES.both("flesd-table1", "FLESD's table 1: learning without labels, published beside measured", cells, told)

@@ -19,17 +19,26 @@ class Course:
     """accuracy: of each seed after the rounds that were tested; bytes and values: all so far, both ways, of a seed.
 
     first: bytes of the common values at the start, in float32, if they were sent to everybody and not made of a seed.
+    heads, own: accuracy when last tested, by the mean logits of devices' own heads, and of each learner on its classes.
     """
 
     accuracy: Mapping[int, tuple[float, ...]]
     bytes: Mapping[int, float]
     values: Mapping[int, float]
     first: float = 0.0
+    heads: float | None = None
+    own: float | None = None
 
     @property
     def final(self) -> float | None:
         """What it came to, the mean over seeds."""
         return fmean(self.accuracy[max(self.accuracy)]) if self.accuracy else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over seeds of what it came to, where there are several."""
+        last = self.accuracy[max(self.accuracy)] if self.accuracy else ()
+        return stdev(last) if len(last) > 1 else None
 
     def reached(self, level: float) -> int | None:
         """The first tested round after which it was as good as that, on average over seeds."""
@@ -56,6 +65,7 @@ def course_of(outcome: Outcome) -> Course:
     """
     newest: dict[tuple[int, int], float] = {}
     moved: dict[str, dict[int, float]] = {"bytes": defaultdict(float), "values": defaultdict(float)}
+    asides: dict[str, dict[int, list[float]]] = {"accuracy_heads": {}, "accuracy_local": {}}
     seeds, learners, shared = set(), set(), 0.0
     for text in RunFolder(outcome.folder).lines():
         line = json.loads(text)
@@ -65,14 +75,23 @@ def course_of(outcome: Outcome) -> Course:
         shared = max(shared, line["values"]["up"])
         for what, by_round in moved.items():
             by_round[line["round"]] += line[what]["up"] + line[what]["down"]
+        for what, found in asides.items():
+            if line.get(what) is not None:
+                found.setdefault(line["round"], []).append(line[what])
         if (asked := line.get("accuracy_ensemble")) is not None:
             newest[at] = asked
         elif "accuracy_ensemble" not in line and line["participated"] and line["accuracy"] is not None:
             newest[at] = max(newest.get(at, 0.0), line["accuracy"])
     rounds = sorted({round_ for round_, _ in newest})
-    accuracy = {r: tuple(found for (round_, _), found in newest.items() if round_ == r) for r in rounds}
+    accuracy = {r: tuple(one for (round_, _), one in newest.items() if round_ == r) for r in rounds}
     so_far = {what: _so_far(by_round, len(seeds)) for what, by_round in moved.items()}
-    return Course(accuracy, so_far["bytes"], so_far["values"], first=4 * shared * len(learners))
+    heads, own = (fmean(found[max(found)]) if found else None for found in asides.values())
+    return Course(accuracy, so_far["bytes"], so_far["values"], 4 * shared * len(learners), heads, own)
+
+
+def accuracy(found: float | None, spread: float | None = None) -> str | None:
+    """An accuracy as tables have it, with its spread over seeds where there is one."""
+    return None if found is None else f"{found:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
 
 
 def some_of(tested: Iterable[int], wanted: Iterable[float]) -> list[int]:

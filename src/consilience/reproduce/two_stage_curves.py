@@ -7,7 +7,7 @@ from typing import Any
 
 from consilience.report.tables import size as in_words
 from consilience.reproduce.cells import Outcome, Shown
-from consilience.reproduce.two_stage import ROWS, both, circumstances
+from consilience.reproduce.two_stage import ROWS, SIZES, circumstances
 from consilience.reproduce.two_stage_course import Course, some_of
 from consilience.reproduce.two_stage_table2 import ACCURACY, DIFFERENCES, cells, courses_of
 
@@ -83,6 +83,6 @@ def _growing(courses: Mapping[str, Course]) -> Callable[[], Any]:
     return figure
 
 
-CURVES = both(
+CURVES = SIZES.both(
     "two-stage-curves", "Two-stage learning's figures 2 and 3: accuracy and what has travelled, by round", cells, told
 )

@@ -15,8 +15,8 @@ from consilience.leakage.pictures import grid
 from consilience.leakage.tables import said
 from consilience.report.section import Picture
 from consilience.reproduce.cells import Cell, Outcome, Scale, Shown
-from consilience.reproduce.two_stage import FEDAVG, FEDPROX, TWO_STAGE, Size, both, circumstances
-from consilience.reproduce.two_stage_course import course_of, some_of
+from consilience.reproduce.two_stage import FEDAVG, FEDPROX, SIZES, TWO_STAGE, Size, circumstances
+from consilience.reproduce.two_stage_course import accuracy, course_of, some_of
 from consilience.reproduce.two_stage_rebuilt import Rebuilt, rebuilt_of
 from consilience.simulation.folder import RunFolder
 
@@ -68,7 +68,8 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
         f"From what the cut layer gives, after the last round. {_examined(found)} SSIM and PSNR: how like those images "
         f"are what the decoder rebuilds; guess: the attacker's mean image in its place. An attack that fails proves "
         f"nothing: another may succeed. Corrected: the square of the correlation without its bias, 0 for what is "
-        f"independent. Accuracy: of the mean of all devices' logits. ± standard deviation over devices."
+        f"independent. Accuracy: of the mean of all devices' logits; own classes: of each device on those it has. "
+        f"± standard deviation over devices."
     )
     table, pictures = _table(split, found), _pictures(found)
     return [*shown, Shown("What can be rebuilt", rebuilt, table, name="rebuilt", pictures=pictures)]
@@ -118,11 +119,12 @@ def _examined(found: Mapping[str, Rebuilt]) -> str:
 def _table(outcomes: Sequence[Outcome], found: Mapping[str, Rebuilt]) -> list[Row]:
     lines = []
     for outcome in outcomes:
-        row, final = _called(outcome), course_of(outcome).final
+        row, course = _called(outcome), course_of(outcome)
         told = {
             name: said(found[row].over_devices(what), 1 if "psnr" in what else 3) for name, what in _COLUMNS.items()
         }
-        lines.append({"method": row, "accuracy": final and f"{final:.1f}", **told})
+        good = {"accuracy": accuracy(course.final), "own classes": accuracy(course.own)}
+        lines.append({"method": row, **good, **told})
     return lines
 
 
@@ -140,6 +142,6 @@ def _called(outcome: Outcome) -> str:
     return outcome.labels["row"] if alpha is None else f"{outcome.labels['row']}, alpha_1 = {alpha}"
 
 
-LEAKAGE = both(
+LEAKAGE = SIZES.both(
     "two-stage-leakage", "Two-stage learning's figures 5 and 6: what the cut layer tells of the inputs", cells, told
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 from consilience.report.tables import size as in_words
 from consilience.reproduce.cells import Cell, Outcome, Scale, Shown
-from consilience.reproduce.two_stage import ROWS, Size, both, circumstances
+from consilience.reproduce.two_stage import ROWS, SIZES, Size, circumstances
 from consilience.reproduce.two_stage_course import course_of, some_of
 from consilience.simulation.folder import RunFolder
 
@@ -116,6 +116,6 @@ def _climbing(arrivals: Mapping[str, Arrival]) -> Callable[[], Any]:
     return figure
 
 
-UNIVERSALITY = both(
+UNIVERSALITY = SIZES.both(
     "two-stage-universality", "Two-stage learning's figure 4: a device with rotated images joins", cells, told
 )
