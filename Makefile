@@ -6,6 +6,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+TESTS := -m pytest --numprocesses auto --dist worksteal
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: run test robustness check lint format docs clean
@@ -14,14 +15,14 @@ run: .venv/run
 	$(BIN)/consilience compare --seeds 2
 
 test: .venv/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python $(TESTS)
 
 robustness: .venv/dev
 	CONSILIENCE_ROBUSTNESS=1 $(BIN)/python -m pytest tests/robustness
 
 check: .venv/dev lint
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python $(TESTS)
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ import torch
 
 from consilience.cli import main
 from consilience.report.terminal import Screen
+
+if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):  # tests run side by side and share the cores
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 Said = tuple[int, str, str]
 Command = Callable[..., Said]

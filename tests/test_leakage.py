@@ -234,6 +234,34 @@ def test_means_of_a_class_without_test_samples_do_not_count(tmp_path: Path) -> N
     assert whole.n_avg is None and whole.members is not None and whole.means == 4, "two classes of two learners"
 
 
+def test_what_is_never_shared_is_in_no_mean(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    targets, share = np.arange(120) % 3, np.arange(120) < 90
+    inputs = generator.normal(size=(120, 6)) + targets[:, None]
+    np.savez(tmp_path / "table.npz", x=inputs, y=targets, share=share, test_x=inputs[:60], test_y=targets[:60])
+    withheld = {"careful": {"learners": [0], "never_share": [2]}}
+    simulate(
+        method="representation-sharing",
+        data=str(tmp_path / "table.npz"),
+        learners=2,
+        rounds=1,
+        workers=0,
+        groups=withheld,
+        out=tmp_path / "run",
+    )
+    kept = read_kept(tmp_path / "run")
+    for who in (0, 1):
+        seen, marks = subject(kept, who, [], None, "cpu"), kept.may_share(who)
+        part = np.sort(kept.deal.parts[who])
+        assert np.array_equal(marks, share[part] & ((targets[part] != 2) | (who == 1))) and not marks.all()
+        for n_avg in (1, 5, None):
+            groups = groups_of(seen.own.targets, n_avg, 0, who, seen.shared)
+            assert {group.label for group in groups} == ({0, 1} if who == 0 else {0, 1, 2})
+            assert all(marks[group.places].all() for group in groups)
+    whole = examine(kept, QUICK, quietly)[0].shared[-1]
+    assert whole.n_avg is None and whole.means == 5, "two classes of one learner and three of the other"
+
+
 # --- a run, examined
 
 

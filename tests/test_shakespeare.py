@@ -128,6 +128,7 @@ def test_roles_are_joined_and_those_with_little_to_say_left_out(tmp_path: Path) 
         (gzip.compress(speech("A", "a" * 999).encode()), "none of 1 roles speaks 10,000 characters"),
         (gzip.compress(b""), "none of 0 roles speaks"),
     ],
+    ids=range(10),  # what is packed has the time in it
 )
 def test_a_damaged_file_is_named_with_the_line(tmp_path: Path, body: bytes, said: str) -> None:
     path = tmp_path / FILE

@@ -120,9 +120,14 @@ def test_the_best_is_that_of_all_asked_together_where_each_has_it() -> None:
 
 def test_a_sweep_in_which_all_are_asked_is_ranked_by_what_they_tell(command: Command) -> None:
     two_stage = ["--method", "two-stage", "--train", "60", "--test", "40", "--learners", "2", "--rounds", "1"]
-    found = command("sweep", *two_stage, "--workers", "0", "--set", "method.delta=0.001,0.01", "--out", "mine")
+    two_stage += ["--watch", "cut", "--workers", "0"]
+    found = command("sweep", *two_stage, "--set", "method.delta=0.001,0.01", "--out", "mine")
     assert found[0] == 0
     outcomes = objects(command("show", "mine", "--json")[1])
+    for line, outcome in zip(table("mine"), outcomes, strict=True):
+        columns = {"accuracy_ensemble": "ensemble", "accuracy_heads": "heads", "dependence": "dependence"}
+        for column, key in columns.items():
+            assert float(line[column]) == pytest.approx(outcome[key]["mean"])
     best = max(outcomes, key=lambda each: each["ensemble"]["mean"])
     said = f"best: method.delta={best['set']['method.delta']}: {best['ensemble']['mean']:.2f} % (all asked)"
     assert said in found[2]

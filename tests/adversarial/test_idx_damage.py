@@ -106,6 +106,7 @@ def broken_stream() -> bytes:
         (broken_stream(), "not a sound gzip file"),
         (gzip.compress(IMAGES) + b"rubbish", "not a sound gzip file"),
     ],
+    ids=range(9),  # what is packed has the time in it
 )
 def test_damaged_compression_is_refused(tmp_path: Path, packed: bytes, says: str) -> None:
     path = put(tmp_path, "images.gz", packed)

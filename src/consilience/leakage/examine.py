@@ -87,7 +87,7 @@ def _measured(kept: Kept, who: int, layers: Sequence[str], settings: Settings, d
     seed, modules = kept.config.seed, modules_of(kept, who, layers)
     seen = subject(kept, who, list(modules.values()), settings.auxiliary, settings.device)
     attacker = attack(seen, list(modules.values()), settings.epochs, seed) if seen.own.images is not None else None
-    groups = {n_avg: groups_of(seen.own.targets, n_avg, seed, who) for n_avg in N_AVG}
+    groups = {n_avg: groups_of(seen.own.targets, n_avg, seed, who, seen.shared) for n_avg in N_AVG}
     return Measured(
         len(seen.auxiliary),
         {layer: _of_layer(seen, module, attacker) for layer, module in modules.items()},

@@ -29,15 +29,18 @@ class Group:
     places: np.ndarray
 
 
-def groups_of(targets: np.ndarray, n_avg: int | None, seed: int, who: int) -> list[Group]:
+def groups_of(
+    targets: np.ndarray, n_avg: int | None, seed: int, who: int, shared: np.ndarray | None = None
+) -> list[Group]:
     """Disjoint groups of n_avg samples, up to ten of each class, or one of all; a class with fewer has none.
 
-    A class is shuffled once: what a small group holds is in the first of the larger ones.
+    A class is shuffled once: what a small group holds is in the first of the larger ones. shared: which samples may be
+    in a group at all, (samples,).
     """
     chance = uniform("leakage", seed, who, np.arange(len(targets)))
     found = []
     for label in np.unique(targets).tolist():
-        there = np.flatnonzero(targets == label)
+        there = np.flatnonzero(targets == label if shared is None else (targets == label) & shared)
         shuffled = there[np.argsort(chance[there], kind="stable")]
         size = len(shuffled) if n_avg is None else n_avg
         if len(shuffled) < (_LEAST if n_avg is None else size):

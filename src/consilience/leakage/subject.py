@@ -39,10 +39,14 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A learner: its own training samples, test samples, and the places among these of those an attacker has."""
+    """A learner: its own training samples, test samples, and the places among these of those an attacker has.
+
+    shared: which of its own may enter what it puts up, (own,).
+    """
 
     who: int
     own: Side
+    shared: np.ndarray
     tests: Side
     auxiliary: np.ndarray
 
@@ -98,7 +102,7 @@ def subject(kept: Kept, who: int, modules: Sequence[str], auxiliary: int | None,
         )
         for part, labels in ((slice(None, n), targets), (slice(n, None), test_targets))
     ]
-    return Subject(who, sides[0], sides[1], evenly(len(test_targets), has))
+    return Subject(who, sides[0], kept.may_share(who)[mine], sides[1], evenly(len(test_targets), has))
 
 
 def can_be_rebuilt(data: Dataset) -> bool:

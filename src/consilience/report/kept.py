@@ -33,7 +33,7 @@ from consilience.method import Method
 from consilience.methods import build_method
 from consilience.models import own, recipe
 from consilience.simulation.cast import Actor, cast
-from consilience.simulation.dealing import deal_out, terms_of
+from consilience.simulation.dealing import deal_out, joined, may_share, terms_of
 from consilience.simulation.folder import RunFolder
 from consilience.simulation.marks import marks
 from consilience.simulation.preparation import load_data, models_of
@@ -116,6 +116,12 @@ class Kept:
         deal = self.deal
         chosen = np.sort(deal.parts[who] if self.learners > 1 else np.concatenate(deal.parts))
         return deal.inputs[chosen], deal.targets[chosen]
+
+    def may_share(self, who: int) -> np.ndarray:
+        """Which of a learner's own training samples may enter what it puts up, (samples,)."""
+        data, (parts,) = joined(self.data, [self.deal], self.learners)
+        role = next(actor.role for actor in self.actors if actor.who == who)
+        return may_share(data, role.withheld, np.sort(parts[who]))
 
     def tests(self, who: int) -> tuple[np.ndarray, np.ndarray]:
         """Test samples as a learner would have them: inputs (samples, *shape) and classes (samples,)."""

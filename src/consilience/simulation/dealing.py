@@ -88,20 +88,25 @@ def members_of(
     )
 
 
+def may_share(data: Dataset, withheld: Sequence[int | str], samples: np.ndarray) -> np.ndarray:
+    """Which samples are neither marked never to be shared nor of a class that is withheld, (samples,)."""
+    marks = np.ones(len(samples), dtype=bool) if data.share is None else data.share[samples]
+    found: np.ndarray = marks & ~np.isin(data.targets[samples], [_class(data, name) for name in withheld])
+    return found
+
+
 def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray, host: int | None) -> np.ndarray:
     """Which of a learner's samples may enter what it puts up; refused where something would carry them all the same."""
-    marks = np.ones(len(samples), dtype=bool) if data.share is None else data.share[samples]
-    withheld = [_class(data, name) for name in role.withheld]
+    marks = may_share(data, role.withheld, samples)
     if role.data == "public":
-        if who == host:
-            marks = marks & ~np.isin(data.targets[samples], withheld)
+        if who != host:  # whose classes these are not
+            marks = may_share(data, (), samples)
         if not marks.all():
             raise ConfigurationError(
                 f"{int((~marks).sum())} samples of the public set are marked never to be shared; let somebody else be "
                 f"the host, or set public samples aside that are not"
             )
         return marks
-    marks = marks & ~np.isin(data.targets[samples], withheld)
     # What does not look at samples in the pass, moves a part by its gradients, or has a state that moves with the
     # batches is made of them all.
     telling = [e.name for e in role.exchanges if not e.looks or e.owns is not None or e.steps]

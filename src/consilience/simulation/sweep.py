@@ -26,6 +26,7 @@ _KIND = "sweep"
 PLAN = f"{_KIND}.toml"
 TIDY = "sweep.csv"
 _ROW = ("accuracy", "accuracy_local", "bytes.up", "bytes.down")
+_LEFT = ("accuracy_before", "accuracy_train")
 
 Grid = Mapping[str, Sequence[Any]]
 """The settings swept over, and the values of each."""
@@ -174,7 +175,8 @@ class Sweep:
 
     def _line(self, setting: int, seed: int, round_: int, learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         losses = [f"loss.{term}" for term in learners[0]["loss"]]
-        means = {name: _mean(learners, name) for name in (*_ROW, *losses)}
+        asked = [key for key in learners[0] if key.startswith(("accuracy_", "dependence")) and key not in _ROW + _LEFT]
+        means = {name: _mean(learners, name) for name in (*_ROW, *asked, *losses)}
         return {
             **self.settings[setting],
             "seed": seed,
