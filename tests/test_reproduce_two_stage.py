@@ -190,7 +190,7 @@ def hand_made(folder: Path) -> list[Outcome]:
 
 
 def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
-    ended, levelled = table_told(hand_made(tmp_path))
+    ended, travelled, levelled = table_told(hand_made(tmp_path))
     rows = {row["method"]: row for row in ended.table}
     assert rows["two-stage"] == {
         "data": "mnist",
@@ -201,13 +201,18 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
         "own classes": None,
         "rounds": 2,
         "rounds published": 437,
+    }
+    sent = {row["method"]: row for row in travelled.table}
+    assert sent["two-stage"] == {
+        "data": "mnist",
+        "method": "two-stage",
         "values": "4.000e0",  # one up and one down in each of two rounds
-        "values published": "4.526e9",
+        "published": "4.526e9",
         "bytes": "16 B",
         "of fedavg's bytes": "2 %",  # fedavg: 2 x 2 x 50 values of 4 bytes
         "with first download": "2 %",  # one value of 4 bytes more against 50
     }
-    assert rows["independent"]["published"] is None and rows["independent"]["bytes"] == "0"
+    assert rows["independent"]["published"] is None and sent["independent"]["bytes"] == "0"
     level = {row["method"]: row for row in levelled.table}
     assert {row["level"] for row in level.values()} == {"70.00"}
     assert (level["two-stage"]["round"], level["fedavg"]["round"]) == (2, 1)
@@ -218,9 +223,9 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
 
 def test_a_part_of_the_cells(tmp_path: Path) -> None:
     first, *_, control = hand_made(tmp_path)
-    (row,) = table_told([first])[0].table
+    (row,) = table_told([first])[1].table
     assert row["of fedavg's bytes"] is None
-    assert not table_told([control])[1].table, "nothing compared, no level"
+    assert not table_told([control])[2].table, "nothing compared, no level"
     assert curves_told([control])[1].figure is None, "nothing was sent, nothing to draw"
 
 
@@ -246,13 +251,14 @@ def test_each_is_run_once_told_and_drawn(name: str, tmp_path: Path) -> None:
 
 def test_curves_find_the_runs_of_the_table(tmp_path: Path) -> None:
     some = [("row", "fedavg"), ("row", "two-stage")]
-    (row, other) = tables_of(ALL["table2"], tmp_path, some)["table2"]
+    tables = tables_of(ALL["table2"], tmp_path, some)
+    (row, other), (sent, _) = tables["table2"], tables["travelled"]
     report = conduct(ALL["curves"], Scale(), tmp_path, kept=True)
     assert {labels["row"] for labels in report.missing} == set(ROWS) - {"fedavg", "two-stage"}
     tables = {section.name: section.table for section in report.shown}
     ends = {line["method"]: float(line["round 4"]) for line in tables["accuracy-digits"]}
     assert ends == pytest.approx({each["method"]: float(each["accuracy"]) for each in (row, other)}, abs=0.06)
-    assert tables["travelled-digits"][0]["round 4"] == row["bytes"]
+    assert tables["travelled-digits"][0]["round 4"] == sent["bytes"]
     with pytest.raises(UnknownName, match="unknown row 'fedavgg'"):
         tables_of(ALL["curves"], tmp_path, [("row", "fedavgg")])
 
@@ -294,5 +300,8 @@ def test_what_was_rebuilt_is_kept_and_measured_again_where_it_is_damaged(tmp_pat
         rebuilt_of(outcome)
 
 
-def test_only_what_is_in_two_parts_is_rebuilt(tmp_path: Path) -> None:
-    assert list(tables_of(ALL["leakage"], tmp_path, [("row", "fedavg")])) == ["dependence"]
+def test_a_layer_that_hides_nothing_is_rebuilt_beside_them(tmp_path: Path) -> None:
+    tables = tables_of(ALL["leakage"], tmp_path, [("row", "fedavg")])
+    (by_round,), (row,) = tables["dependence"], tables["rebuilt"]
+    assert by_round["method"] == row["method"] == "fedavg"
+    assert float(row["distance correlation"].split()[0]) > 0.9, "a convolution tells nearly all"

@@ -51,8 +51,6 @@ def cells(size: Size, scale: Scale) -> list[Cell]:
 
 def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     """What is told of the inputs by round; what a decoder makes of it in the end; and the pictures."""
-    split = [outcome for outcome in outcomes if outcome.labels["row"] == TWO_STAGE]
-    found = {_called(outcome): rebuilt_of(outcome) for outcome in split}
     leaks = {_called(outcome): dependence_of(outcome) for outcome in outcomes}
     text = (
         f"Distance correlation of test images and what a layer makes of them, the mean over devices: the cut layer of "
@@ -61,18 +59,18 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
         f"and below fedavg and fedprox throughout.\n\n{circumstances(outcomes)} Not as published: fewer devices, for "
         f"the models of a hundred with what Adam remembers would be 2.3 GB a cell."
     )
-    shown = [Shown("Distance correlation by round", text, _falling(leaks), _fell(leaks), "dependence")]
-    if not found:
-        return shown
+    found = {_called(outcome): rebuilt_of(outcome) for outcome in outcomes}
     rebuilt = (
-        f"From what the cut layer gives, after the last round. {_examined(found)} SSIM and PSNR: how like those images "
+        f"From what the layer gives, after the last round. {_examined(found)} SSIM and PSNR: how like those images "
         f"are what the decoder rebuilds; guess: the attacker's mean image in its place. An attack that fails proves "
         f"nothing: another may succeed. Corrected: the square of the correlation without its bias, 0 for what is "
-        f"independent. Accuracy: of the mean of all devices' logits; own classes: of each device on those it has. "
-        f"± standard deviation over devices."
+        f"independent. Accuracy: of the mean of all devices' logits, or of the newest common model; own classes: of "
+        f"each device on those it has. ± standard deviation over devices."
     )
-    table, pictures = _table(split, found), _pictures(found)
-    return [*shown, Shown("What can be rebuilt", rebuilt, table, name="rebuilt", pictures=pictures)]
+    return [
+        Shown("Distance correlation by round", text, _falling(leaks), _fell(leaks), "dependence"),
+        Shown("What can be rebuilt", rebuilt, _table(outcomes, found), name="rebuilt", pictures=_pictures(found)),
+    ]
 
 
 def dependence_of(outcome: Outcome) -> dict[int, float]:
