@@ -9,7 +9,7 @@ from consilience.report.tables import size as in_words
 from consilience.reproduce.cells import Outcome, Shown
 from consilience.reproduce.two_stage import ROWS, SIZES, circumstances
 from consilience.reproduce.two_stage_course import Course, some_of
-from consilience.reproduce.two_stage_table2 import ACCURACY, DIFFERENCES, cells, courses_of
+from consilience.reproduce.two_stage_table2 import ACCURACY, DIFFERENCES, HEARD, cells, courses_of
 
 Row = dict[str, Any]
 _SHARES = (0.1, 0.25, 0.5, 0.75, 1)  # of the rounds, that the tables tell of
@@ -27,7 +27,7 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
         shown.append(
             Shown(
                 f"What has travelled by round: {data}",
-                "Bytes of whole messages so far, both ways, of everybody; who sends none is not drawn.",
+                f"Bytes of whole messages so far, both ways, of everybody; who sends none is not drawn. {HEARD}",
                 _dearer(courses),
                 _growing(courses) if any(max(c.bytes.values()) for c in courses.values()) else None,
                 f"travelled-{data}",

@@ -34,20 +34,25 @@ DIFFERENCES = (
     "has 133 roles here and not 132. The paper gives neither learning rates nor alpha_1, alpha_2 and lambda; its "
     "devices train by signs of gradients too, and here by Adam."
 )
+HEARD = (
+    "Who was away hears what it missed before it trains again; that counts here and not in the paper, and of weights "
+    "it is all of them once more."
+)
 TRAVELLED = (
-    "Values are numbers that travel, of however many bits, as the paper counts them; bytes are whole messages as "
-    "encoded. Both ways, everybody, in the whole run. The first common values come of the seed and are not sent; the "
-    "last column has them sent to everybody once, in float32. Who was away hears what it missed before it trains "
-    "again; that counts here and not there, and of weights it is all of them once more."
+    f"Values are numbers that travel, of however many bits, as the paper counts them; bytes are whole messages as "
+    f"encoded. Both ways, everybody, in the whole run. {HEARD} The first common values come of the seed and are not "
+    f"sent; the last column has them sent to everybody once, in float32."
 )
 ACCURACY = (
     "Accuracy in % on the test set. Of two-stage it is that of the mean of all devices' logits, as published; of "
     "fedavg and fedprox that of the newest common model. Two rows are not in the paper. two-stage-voted shares the "
     "devices' part, too, at one bit a weight, and has the newest common model. independent is a control: the same "
     "devices with the same model send nothing, and their logits are averaged all the same; how much better two-stage "
-    "is than that is what exchange adds. Two more readings of the paper: own heads, the mean of the logits of all "
-    "devices' own small heads; own classes, each learner alone with the model it has, on test samples of the classes "
-    "it has."
+    "is than that is what exchange adds."
+)
+READINGS = (
+    "Two more readings of the paper: own heads, the mean of the logits of all devices' own small heads; own classes, "
+    "each learner alone with the model it has, on test samples of the classes it has."
 )
 Row = dict[str, Any]
 
@@ -62,7 +67,7 @@ def cells(size: Size, scale: Scale) -> list[Cell]:
 def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     """What all came to, published beside measured; and what it took to be as good as the worst of the compared."""
     courses = courses_of(outcomes)
-    text = f"{ACCURACY}\n\n{circumstances(outcomes)}\n\n{DIFFERENCES}"
+    text = f"{ACCURACY} {READINGS}\n\n{circumstances(outcomes)}\n\n{DIFFERENCES}"
     level = (
         "The level of a data set is the accuracy that the worst of two-stage-voted, fedavg and fedprox ended with, so "
         "that each of them has come there: the first round tested after which it had, and what had travelled until "
