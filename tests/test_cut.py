@@ -432,24 +432,39 @@ def test_a_cut_may_be_moved() -> None:
     assert again.parts["device"] == {"features.conv1.weight", "features.conv1.bias"}
 
 
-class Peeping(nn.Module):
-    """The server looks at the inputs themselves, beside z."""
+PEEPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "as they are": lambda x: x,
+    "as codes": lambda x: x.long().to(x.dtype),
+    "less their mean": lambda x: x - x.mean(1, keepdim=True),
+    "nothing for 0 and 1": lambda x: x * (1 - x),
+    "where they are negative": lambda x: x.clamp(max=0),
+}
 
-    def __init__(self, codes: bool) -> None:
+
+class Peeping(nn.Module):
+    """The server looks at the inputs themselves, beside z; codes: and takes no others than codes of two characters."""
+
+    def __init__(self, seen: Callable[[Tensor], Tensor], codes: bool = False) -> None:
         super().__init__()
-        self.device, self.server, self.codes = nn.Linear(6, 4), nn.Linear(10, 3), codes
+        self.device, self.server, self.seen, self.codes = nn.Linear(6, 4), nn.Linear(10, 3), seen, codes
 
     def forward(self, x: Tensor) -> Tensor:
-        z = self.device(x)
-        seen = x.long().to(x.dtype) if self.codes else x
-        logits: Tensor = self.server(torch.cat([z, seen], dim=1))
+        if self.codes:
+            x = nn.functional.embedding(x.long(), torch.eye(2))[..., 1]  # refuses what is no code
+        logits: Tensor = self.server(torch.cat([self.device(x), self.seen(x)], dim=1))
         return logits
 
 
-@pytest.mark.parametrize("codes", [False, True])
-def test_inputs_may_not_go_past_the_cut(codes: bool) -> None:
+@pytest.mark.parametrize("how", list(PEEPS))
+def test_inputs_may_not_go_past_the_cut(how: str) -> None:
     with pytest.raises(ConfigurationError, match="inputs reach the logits past the cut layer"):
-        cut_shape(cut(Peeping(codes), at="device"), (6,), "peeping")
+        cut_shape(cut(Peeping(PEEPS[how]), at="device"), (6,), "peeping")
+
+
+def test_a_model_of_codes_is_tried_with_codes() -> None:
+    with pytest.raises(ConfigurationError, match="inputs reach the logits past the cut layer"):
+        cut_shape(cut(Peeping(PEEPS["less their mean"], codes=True), at="device"), (6,), "peeping")
+    assert cut_shape(cut(Peeping(torch.zeros_like, codes=True), at="device"), (6,), "blind") == (4,)
 
 
 def test_a_cut_before_anything_that_is_learned_is_refused() -> None:

@@ -25,7 +25,7 @@ from consilience.simulation.cohort import CohortPlan, LocalWork
 from consilience.simulation.dealing import deal_out, joined, members_of, terms_of
 from consilience.simulation.plan import Crowd
 from consilience.simulation.probing import PROBES
-from consilience.simulation.refusals import check_channels, check_roles, check_watched, least_batch
+from consilience.simulation.suitability import check_channels, check_roles, check_watched, least_batch
 from consilience.simulation.variants import Variants, variants_of
 from consilience.task import Public
 
