@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -291,6 +293,9 @@ def test_what_was_rebuilt_is_kept_and_measured_again_where_it_is_damaged(tmp_pat
     (cell / FILE).write_bytes(b"no archive")
     again = rebuilt_of(outcome)
     assert np.array_equal(again.images, found.images), "measured anew, the same"
+    fewer = {each.name: getattr(found, each.name) for each in fields(found)} | {"devices": found.devices[:2]}
+    np.savez(cell / FILE, **fewer)
+    assert list(rebuilt_of(outcome).devices) == [0, 1, 2], "of as many devices as are asked for now"
     (checkpoint,) = cell.glob("checkpoint-*.safetensors")
     checkpoint.unlink()
     (cell / "checkpoint.json").unlink()
@@ -300,8 +305,20 @@ def test_what_was_rebuilt_is_kept_and_measured_again_where_it_is_damaged(tmp_pat
         rebuilt_of(outcome)
 
 
+def test_what_is_lost_is_that_of_the_same_devices(tmp_path: Path) -> None:
+    control, other, _ = tables_of(ALL["leakage"], tmp_path, [("row", "two-stage")])["rebuilt"]
+    assert (control["method"], other["method"]) == ("two-stage, alpha_1 = 0", "two-stage, alpha_1 = 0.9")
+    without, with_it = (
+        rebuilt_of(Outcome({"row": "two-stage"}, {}, next((tmp_path / "cells").glob(f"two-stage-{alpha}-*")))).ssim
+        for alpha in ("0", "0.9")
+    )
+    lost = [a - b for a, b in zip(without, with_it, strict=True)]
+    assert other["SSIM lost"] == f"{fmean(lost):.3f} ± {stdev(lost) / 3**0.5:.3f}" and control["SSIM lost"] is None
+
+
 def test_a_layer_that_hides_nothing_is_rebuilt_beside_them(tmp_path: Path) -> None:
     tables = tables_of(ALL["leakage"], tmp_path, [("row", "fedavg")])
-    (by_round,), (row,) = tables["dependence"], tables["rebuilt"]
+    (by_round,), (row, guess) = tables["dependence"], tables["rebuilt"]
     assert by_round["method"] == row["method"] == "fedavg"
     assert float(row["distance correlation"].split()[0]) > 0.9, "a convolution tells nearly all"
+    assert float(row["SSIM"].split()[0]) > float(guess["SSIM"].split()[0]) and row["SSIM lost"] is None

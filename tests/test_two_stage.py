@@ -382,9 +382,9 @@ def test_nothing_is_watched_unless_asked_for(data: Dataset) -> None:
 @pytest.mark.parametrize(
     ("model", "watch", "said"),
     [
-        ("mlp", "features.hiden", r"unknown layer of mlp 'features.hiden'. Did you mean 'features.hidden'\?"),
-        ("lenet5", "features.conv", r"unknown layer of lenet5 'features.conv'. Did you mean 'features.conv"),
-        ("mlp", "", "unknown layer of mlp ''"),
+        ("mlp", "features.hiden", r"unknown layer 'features.hiden' of mlp. Did you mean 'features.hidden'\?"),
+        ("lenet5", "features.conv", r"unknown layer 'features.conv' of lenet5. Did you mean 'features.conv"),
+        ("mlp", "", "unknown layer '' of mlp"),
         (whole, "cut", r"whole is in one part, and something here looks at.*cut it after a layer"),
     ],
 )

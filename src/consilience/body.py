@@ -128,7 +128,8 @@ class Body:
                 f"cut it after a layer, cut(model, at=...)"
             )
         if not known or known not in modules:
-            raise UnknownName(f"layer of {self.task.model}", name, (each for each in modules if each))
+            there = [each for each in modules if each] + ([CUT] if self.model.cut else [])
+            raise UnknownName("layer", name, there, of=self.task.model)
         module: nn.Module = modules[known]
         return module
 

@@ -100,7 +100,7 @@ REFUSED = {
     ),
     "a layer to watch that is not there": (
         ["run", "--set", "watch=featrues.hidden", *SMALL],
-        "unknown layer of mlp 'featrues.hidden'. Did you mean 'features.hidden'?",
+        "unknown layer 'featrues.hidden' of mlp. Did you mean 'features.hidden'?",
     ),
     "a cut to watch in a model in one part": (
         ["run", "--method", "fedavg", "--model", "encoder18", "--set", "watch=cut", *SMALL],

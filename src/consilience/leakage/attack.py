@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from statistics import fmean as mean
 
 import numpy as np
 import torch
@@ -24,7 +23,8 @@ from consilience.randomness import key, seed_of
 VICTIMS = 256
 """Training samples of a learner that are rebuilt, at most."""
 _STEPS, _SMALLEST, _LARGEST = 32, 16, 128  # of an epoch, and samples of a batch: few samples are not few steps
-_TINY = 256  # pixels of an image for which more than one thread only wait for each other
+_TOGETHER = 1024  # images that are compared at once
+_TINY = 256  # pixels of an image
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,24 @@ class Attack:
 
     def means(self, groups: Sequence[Group]) -> Likeness:
         """How like are images rebuilt from the mean features of groups, as means over the groups."""
-        found = [self._one(group) for group in groups]
-        return Likeness(**{each.name: mean(getattr(one, each.name) for one in found) for each in fields(Likeness)})
-
-    def _one(self, group: Group) -> Likeness:
-        members = self.images[group.places]  # (samples, channels, height, width)
-        rebuilt = invert_means(self.decoders[FEATURES], mean_features(self.subject.own, [group]), members[None])
-        guess = self.guesses.get(group.label, self.decoders[FEATURES].guess).expand_as(members)
+        found = [(len(some), self._alike(some)) for some in _of_one_size(groups)]
         return Likeness(
-            rebuilt.ssim_nearest,
-            rebuilt.ssim_mean,
-            float(ssim(guess, members).max()),
-            rebuilt.psnr_nearest,
-            rebuilt.psnr_mean,
-            float(psnr(guess, members).max()),
+            **{
+                each.name: sum(count * getattr(one, each.name) for count, one in found) / len(groups)
+                for each in fields(Likeness)
+            }
+        )
+
+    def _alike(self, groups: Sequence[Group]) -> Likeness:
+        """The same for groups of equally many samples."""
+        members = torch.stack([self.images[group.places] for group in groups])  # (groups, samples, channels, ...)
+        decoder = self.decoders[FEATURES]
+        rebuilt = invert_means(decoder, mean_features(self.subject.own, groups), members)
+        guesses = torch.stack([self.guesses.get(group.label, decoder.guess) for group in groups])
+        guess, each = guesses[:, None].expand_as(members).flatten(0, 1), members.flatten(0, 1)
+        guessed = [like(guess, each).view(members.shape[:2]).amax(1).mean().item() for like in (ssim, psnr)]
+        return Likeness(
+            rebuilt.ssim_nearest, rebuilt.ssim_mean, guessed[0], rebuilt.psnr_nearest, rebuilt.psnr_mean, guessed[1]
         )
 
     def layers_grid(self, modules: Mapping[str, str]) -> bytes:
@@ -109,30 +113,40 @@ def attack(seen: Subject, modules: Sequence[str], epochs: int, seed: int) -> Att
     """Decoders trained on the attacker's samples for these modules, and for the features."""
     assert seen.own.images is not None and seen.tests.images is not None
     images, targets = seen.tests.images[seen.auxiliary], seen.tests.targets[seen.auxiliary]
-    with _threads(1 if images[0, 0].numel() <= _TINY else torch.get_num_threads()):
-        decoders = {
-            module: train_decoder(
-                seen.tests.outputs[module][seen.auxiliary],
-                images,
-                epochs=epochs,
-                batch_size=min(max(len(images) // _STEPS, _SMALLEST), _LARGEST),
-                seed=seed_of("leakage decoder", seed, seen.who, key(module)),
-            )
-            for module in dict.fromkeys([*modules, FEATURES])
-        }
+    decoders = {
+        module: train_decoder(
+            seen.tests.outputs[module][seen.auxiliary],
+            images,
+            epochs=epochs,
+            batch_size=min(max(len(images) // _STEPS, _SMALLEST), _LARGEST),
+            seed=seed_of("leakage decoder", seed, seen.who, key(module)),
+        )
+        for module in dict.fromkeys([*modules, FEATURES])
+    }
     guesses = {label: images[targets == label].mean(0) for label in np.unique(targets).tolist()}
     return Attack(seen, seen.own.images, decoders, guesses)
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """For a while, so many threads."""
+def threads_for(images: Tensor | None) -> Iterator[None]:
+    """For a while one thread where images are tiny: more only wait for each other, the more so on a busy machine."""
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(before if images is None or images[0, 0].numel() > _TINY else 1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _of_one_size(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    """Groups of equally many samples together, as far as not too many images are looked at at once."""
+    by_size: dict[int, list[Group]] = {}
+    for group in groups:
+        by_size.setdefault(len(group.places), []).append(group)
+    for size, some in by_size.items():
+        at_once = max(1, _TOGETHER // size)
+        for first in range(0, len(some), at_once):
+            yield some[first : first + at_once]
 
 
 def _firsts(groups: Sequence[Group]) -> dict[int, Group]:

@@ -10,7 +10,7 @@ import torch
 from consilience.dependence import corrected_distance_correlation, distance_correlation
 from consilience.evaluation.inversion import Inversion
 from consilience.evaluation.membership import Membership
-from consilience.leakage.attack import Attack, Likeness, attack
+from consilience.leakage.attack import Attack, Likeness, attack, threads_for
 from consilience.leakage.means import N_AVG, Group, groups_of, measured, told_apart
 from consilience.leakage.record import Dependence, FromMeans, Layer, Leakage, Members, OfLearners, Rebuilt, Shared
 from consilience.leakage.settings import Settings
@@ -86,6 +86,12 @@ def _measured(kept: Kept, who: int, layers: Sequence[str], settings: Settings, d
     """All that is found at a learner; drawn: with pictures."""
     seed, modules = kept.config.seed, modules_of(kept, who, layers)
     seen = subject(kept, who, list(modules.values()), settings.auxiliary, settings.device)
+    with threads_for(seen.own.images):
+        return _of_subject(seen, modules, settings, seed, drawn)
+
+
+def _of_subject(seen: Subject, modules: Mapping[str, str], settings: Settings, seed: int, drawn: bool) -> Measured:
+    who = seen.who
     attacker = attack(seen, list(modules.values()), settings.epochs, seed) if seen.own.images is not None else None
     groups = {n_avg: groups_of(seen.own.targets, n_avg, seed, who, seen.shared) for n_avg in N_AVG}
     return Measured(

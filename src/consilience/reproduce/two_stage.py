@@ -173,11 +173,12 @@ QUICK = Size(
 )
 """For two cores: everything has its place, and little is learned."""
 SIZES = Sizes(PUBLISHED, SHORT, QUICK)
+_SAID = {"alpha_1", "alpha_2", "lam", "delta", "mu"}
 
 
 def circumstances(outcomes: Sequence[Outcome]) -> str:
     """In a few sentences: what was trained by each row, on how much, and how."""
-    found: dict[str, dict[str, None]] = {}
+    found: dict[str, dict[str, dict[str, dict[str, None]]]] = {}
     for outcome in outcomes:
         config = RunFolder(outcome.folder).config
         taking = "all take" if config.participation == 1 else f"{config.participation:.3g} of them take"
@@ -186,9 +187,16 @@ def circumstances(outcomes: Sequence[Outcome]) -> str:
             f"learners ({config.partition}), {taking} part in each of {config.rounds} rounds, "
             f"{count(config.epochs, 'epoch')} of batches of {config.batch_size}"
         )
-        own = f"{config.model} by {config.optimiser} at {config.lr}"
-        found.setdefault(common, {})[own] = None
-    return " ".join(f"{common}; {' or '.join(own)}." for common, own in found.items())
+        own = f"{outcome.labels['row']}: {config.model} by {config.optimiser} at {config.lr}"
+        settings = found.setdefault(common, {}).setdefault(own, {})
+        for key in _SAID & config.method.settings.keys():
+            settings.setdefault(key, {})[f"{config.method.settings[key]:g}"] = None
+    return " ".join(f"{common}. {'; '.join(map(_with_settings, own.items()))}." for common, own in found.items())
+
+
+def _with_settings(own: tuple[str, Mapping[str, Mapping[str, None]]]) -> str:
+    row, settings = own
+    return ", ".join([row, *(f"{key} {' or '.join(settings[key])}" for key in sorted(settings))])
 
 
 def _samples(outcome: Outcome) -> int:

@@ -25,10 +25,10 @@ _COLUMNS = {
     "distance correlation": "correlation",
     "corrected": "corrected",
     "SSIM": "ssim",
-    "SSIM of guess": "guess_ssim",
     "PSNR, dB": "psnr",
-    "PSNR of guess": "guess_psnr",
 }
+_GUESS = {"SSIM": "guess_ssim", "PSNR, dB": "guess_psnr"}
+_CONTROL = f"{TWO_STAGE}, alpha_1 = 0"
 Row = dict[str, Any]
 
 
@@ -62,10 +62,11 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     found = {_called(outcome): rebuilt_of(outcome) for outcome in outcomes}
     rebuilt = (
         f"From what the layer gives, after the last round. {_examined(found)} SSIM and PSNR: how like those images "
-        f"are what the decoder rebuilds; guess: the attacker's mean image in its place. An attack that fails proves "
+        f"are what the decoder rebuilds; last, the attacker's mean image in its place. An attack that fails proves "
         f"nothing: another may succeed. Corrected: the square of the correlation without its bias, 0 for what is "
         f"independent. Accuracy: of the mean of all devices' logits, or of the newest common model; own classes: of "
-        f"each device on those it has. ± standard deviation over devices."
+        f"each device on those it has. ± standard deviation over devices. SSIM lost: by how much it is lower than the "
+        f"same device's with alpha_1 = 0, ± standard error of the mean."
     )
     return [
         Shown("Distance correlation by round", text, _falling(leaks), _fell(leaks), "dependence"),
@@ -118,12 +119,22 @@ def _table(outcomes: Sequence[Outcome], found: Mapping[str, Rebuilt]) -> list[Ro
     lines = []
     for outcome in outcomes:
         row, course = _called(outcome), course_of(outcome)
-        told = {
-            name: said(found[row].over_devices(what), 1 if "psnr" in what else 3) for name, what in _COLUMNS.items()
-        }
         good = {"accuracy": accuracy(course.final), "own classes": accuracy(course.own)}
-        lines.append({"method": row, **good, **told})
-    return lines
+        fall = _fall(found.get(_CONTROL), found[row]) if row != _CONTROL else None
+        lines.append({"method": row, **good, **_told(found[row], _COLUMNS), "SSIM lost": fall})
+    return [*lines, {"method": "the mean image"} | _told(next(iter(found.values())), _GUESS)]
+
+
+def _told(found: Rebuilt, columns: Mapping[str, str]) -> Row:
+    return {name: said(found.over_devices(what), 1 if "psnr" in what else 3) for name, what in columns.items()}
+
+
+def _fall(control: Rebuilt | None, other: Rebuilt) -> str | None:
+    """How much lower a device's SSIM is than the same device's in the control, with the standard error of that mean."""
+    if control is None or not np.array_equal(control.devices, other.devices) or len(other.devices) < 2:
+        return None
+    falls = control.ssim - other.ssim
+    return f"{falls.mean():.3f} ± {falls.std(ddof=1) / len(falls) ** 0.5:.3f}"
 
 
 def _pictures(found: Mapping[str, Rebuilt]) -> list[Picture]:

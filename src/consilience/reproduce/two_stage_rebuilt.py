@@ -57,11 +57,11 @@ class Rebuilt:
 def rebuilt_of(outcome: Outcome) -> Rebuilt:
     """What is kept of a run, or measured now from its models."""
     folder = outcome.folder
-    found = _read(folder / FILE)
-    if found is not None and found.epochs == ATTACK_EPOCHS:
+    config, found = RunFolder(folder).config, _read(folder / FILE)
+    if found is not None and found.epochs == ATTACK_EPOCHS and len(found.devices) == min(ATTACKED, config.learners):
         return found
     try:
-        found = measure(read_kept(folder), RunFolder(folder).config.device)
+        found = measure(read_kept(folder), config.device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
     content = io.BytesIO()

@@ -30,8 +30,8 @@ PUBLISHED_TABLE: Mapping[str, Mapping[str, tuple[float, int, float]]] = {
 """Table 2 of Ma et al. 2020: accuracy in percent, rounds, and values that travelled; means of 50 runs."""
 DIFFERENCES = (
     "Not as published: there, runs end when they have converged, and here all of one data set have as many rounds. "
-    "CIFAR-10 has 20,000 images here, 200 a learner of a hundred and not 500, and they are not augmented. Shakespeare "
-    "has 133 roles here and not 132. The paper gives neither learning rates nor alpha_1, alpha_2 and lambda; its "
+    "Of CIFAR-10 there are 20,000 images at most and not 50,000, and they are not augmented. Of Shakespeare there are "
+    "133 roles at most and not 132. The paper gives neither learning rates nor alpha_1, alpha_2 and lambda; its "
     "devices train by signs of gradients too, and here by Adam."
 )
 HEARD = (
