@@ -51,9 +51,8 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
         f"{terms.joins} with {terms.samples} samples and takes part in every round from then on. two-stage-voted "
         f"shares the devices' part, too; independent is a control: the newcomer learns alone. Joining: bytes it hears "
         f"in its first round, which are the common values or all that was said, and that round's answer. Published as "
-        f"a figure without numbers: two-stage is above fedavg and fedprox.\n\n{circumstances(outcomes)} CIFAR-10 has "
-        f"20,000 images here: a learner of a hundred has fewer than 200 and not 500, and the tests are all learners' "
-        f"and not 100 each."
+        f"a figure without numbers: two-stage is above fedavg and fedprox.\n\n{circumstances(outcomes)} Of "
+        f"CIFAR-10 there are 20,000 images at most and not 50,000, and the tests are all learners' and not 100 each."
     )
     others = (
         "Accuracy in % on images that are not rotated, before the newcomer came and at the end: that of all learners' "
