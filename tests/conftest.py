@@ -14,6 +14,7 @@ import torch
 from consilience.cli import main
 from consilience.report.terminal import Screen
 
+os.environ["NUMBA_DISABLE_JIT"] = "1"  # dcor would compile on import, into one cache for tests that run side by side
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):  # tests run side by side and share the cores
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 

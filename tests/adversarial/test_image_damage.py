@@ -95,6 +95,7 @@ def tar(**changes: bytes | None) -> bytes:
         (b"", "not a sound .tar.gz file"),
         (b"<html>404 Not Found</html>", "not a sound .tar.gz file"),
     ],
+    ids=range(8),  # what is packed has the time in it
 )
 def test_damaged_archives_are_refused(tmp_path: Path, body: bytes, says: str) -> None:
     path = tmp_path / cifar10.ARCHIVE
