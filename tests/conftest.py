@@ -14,9 +14,10 @@ import torch
 from consilience.cli import main
 from consilience.report.terminal import Screen
 
-os.environ["NUMBA_DISABLE_JIT"] = "1"  # dcor would compile on import, into one cache for tests that run side by side
-if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):  # tests run side by side and share the cores
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # tests run side by side
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
+    # dcor compiles when it is first imported, and a cache that two write at a time makes it crash.
+    os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / f"numba-{worker}")
 
 Said = tuple[int, str, str]
 Command = Callable[..., Said]
