@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from consilience.evaluation.membership import Membership, membership
-from consilience.leakage.subject import FEATURES, Side
+from consilience.leakage.subject import FEATURES, Side, evenly
 from consilience.randomness import seed_of, uniform
 
 N_AVG = (1, 2, 5, 10, 50, None)
@@ -93,12 +93,8 @@ def _distances(own: Side, tests: Side, label: int, groups: Sequence[Group]) -> t
         to_inside, to_others = (np.linalg.norm(side - centre, axis=1) for side in (inside, others))
         unit = to_others.mean() or 1.0
         near.append(to_inside / unit)
-        far.append(to_others[_some(len(others), max(_OTHERS, len(inside)))] / unit)
+        far.append(to_others[evenly(len(others), max(_OTHERS, len(inside)))] / unit)
     return np.concatenate(near), np.concatenate(far)
-
-
-def _some(count: int, most: int) -> np.ndarray:
-    return np.linspace(0, count - 1, min(count, most)).round().astype(int)
 
 
 def _by_chance(inside: np.ndarray, outside: np.ndarray, seed: int) -> float:

@@ -113,15 +113,19 @@ class Kept:
 
     def samples(self, who: int) -> tuple[np.ndarray, np.ndarray]:
         """A learner's own training samples as it has them: inputs (samples, *shape) and classes (samples,)."""
-        deal = self.deal
-        chosen = np.sort(deal.parts[who] if self.learners > 1 else np.concatenate(deal.parts))
-        return deal.inputs[chosen], deal.targets[chosen]
+        data, chosen = self._dealt(who)
+        return data.inputs[chosen], data.targets[chosen]
 
     def may_share(self, who: int) -> np.ndarray:
         """Which of a learner's own training samples may enter what it puts up, (samples,)."""
-        data, (parts,) = joined(self.data, [self.deal], self.learners)
         role = next(actor.role for actor in self.actors if actor.who == who)
-        return may_share(data, role.withheld, np.sort(parts[who]))
+        data, chosen = self._dealt(who)
+        return may_share(data, role.withheld, chosen)
+
+    def _dealt(self, who: int) -> tuple[Dataset, np.ndarray]:
+        """The training set as learners have it, and the places of one's own samples in it."""
+        data, (parts,) = joined(self.data, [self.deal], self.learners)
+        return data, np.sort(parts[who])
 
     def tests(self, who: int) -> tuple[np.ndarray, np.ndarray]:
         """Test samples as a learner would have them: inputs (samples, *shape) and classes (samples,)."""

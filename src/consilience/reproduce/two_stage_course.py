@@ -89,7 +89,7 @@ def course_of(outcome: Outcome) -> Course:
     return Course(accuracy, so_far["bytes"], so_far["values"], 4 * shared * len(learners), heads, own)
 
 
-def accuracy(found: float | None, spread: float | None = None) -> str | None:
+def percent(found: float | None, spread: float | None = None) -> str | None:
     """An accuracy as tables have it, with its spread over seeds where there is one."""
     return None if found is None else f"{found:.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
 

@@ -16,7 +16,7 @@ from consilience.leakage.tables import said
 from consilience.report.section import Picture
 from consilience.reproduce.cells import Cell, Outcome, Scale, Shown
 from consilience.reproduce.two_stage import FEDAVG, FEDPROX, SIZES, TWO_STAGE, Size, circumstances
-from consilience.reproduce.two_stage_course import accuracy, course_of, some_of
+from consilience.reproduce.two_stage_course import course_of, percent, some_of
 from consilience.reproduce.two_stage_rebuilt import Rebuilt, rebuilt_of
 from consilience.simulation.folder import RunFolder
 
@@ -119,7 +119,7 @@ def _table(outcomes: Sequence[Outcome], found: Mapping[str, Rebuilt]) -> list[Ro
     lines = []
     for outcome in outcomes:
         row, course = _called(outcome), course_of(outcome)
-        good = {"accuracy": accuracy(course.final), "own classes": accuracy(course.own)}
+        good = {"accuracy": percent(course.final), "own classes": percent(course.own)}
         fall = _fall(found.get(_CONTROL), found[row]) if row != _CONTROL else None
         lines.append({"method": row, **good, **_told(found[row], _COLUMNS), "SSIM lost": fall})
     return [*lines, {"method": "the mean image"} | _told(next(iter(found.values())), _GUESS)]

@@ -8,7 +8,7 @@ from typing import Any
 from consilience.report.tables import size as in_words
 from consilience.reproduce.cells import Cell, Outcome, Scale, Shown
 from consilience.reproduce.two_stage import COMPARED, FEDAVG, ROWS, SIZES, Size, circumstances
-from consilience.reproduce.two_stage_course import Course, accuracy, course_of
+from consilience.reproduce.two_stage_course import Course, course_of, percent
 
 PUBLISHED_TABLE: Mapping[str, Mapping[str, tuple[float, int, float]]] = {
     "mnist": {
@@ -96,10 +96,10 @@ def _ended(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
             {
                 "data": data,
                 "method": row,
-                "accuracy": accuracy(course.final, course.spread),
+                "accuracy": percent(course.final, course.spread),
                 "published": published,
-                "own heads": accuracy(course.heads),
-                "own classes": accuracy(course.own),
+                "own heads": percent(course.heads),
+                "own classes": percent(course.own),
                 "rounds": max(course.bytes),
                 "rounds published": rounds,
             }
