@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from consilience.config import make_config
-from consilience.reproduce.published import TASKS, best_published
+from consilience.config.config import make_config
+from consilience.papers.thesis.published import TASKS, best_published
 from consilience.simulation.simulate import simulate
 
 

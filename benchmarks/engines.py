@@ -16,13 +16,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from consilience.config import make_config
+from consilience.config.config import make_config
 from consilience.data import Dataset
 from consilience.methods import build_method
-from consilience.simulation.loop import LoopEngine, default_workers
-from consilience.simulation.rounds import Rounds
-from consilience.simulation.scene import set_scene
-from consilience.simulation.stack import StackEngine
+from consilience.simulation.engines.loop.engine import LoopEngine, default_workers
+from consilience.simulation.engines.stack.engine import StackEngine
+from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.setup import set_scene
 
 CASES = (
     ("mlp", (1, 8, 8), 5, 120),

@@ -32,16 +32,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from consilience.config import make_config
+from consilience.config.config import make_config
 from consilience.data import Dataset
 from consilience.methods import build_method
 from consilience.models import SplitModel, build
-from consilience.simulation.record import PHASES
-from consilience.simulation.room import tidy_up
-from consilience.simulation.rounds import Rounds
-from consilience.simulation.scene import set_scene
+from consilience.simulation.engines.stack.engine import StackEngine
+from consilience.simulation.engines.stack.memory_budget import tidy_up
+from consilience.simulation.records.round_record import PHASES
+from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.setup import set_scene
 from consilience.simulation.simulate import simulate
-from consilience.simulation.stack import StackEngine
 
 SHAPE, CLASSES, BATCH, SAMPLES = (1, 28, 28), 10, 32, 120
 LEARNERS = (10, 100, 1000)

@@ -32,12 +32,12 @@ from pathlib import Path
 
 import numpy as np
 
-from consilience import schema
-from consilience.charter import Rules, found
-from consilience.protocol import PUT, digest
-from consilience.relay import office
+from consilience.relay import admin
 from consilience.relay.store import Store
-from consilience.wire import Codec
+from consilience.wire import schema
+from consilience.wire.charter import Rules, found
+from consilience.wire.codec import Codec
+from consilience.wire.headers import PUT, digest
 
 SAID = "prototypes, observations;entries=1"
 BODIES = 64  # different ones, which members share: their sums are then quickly known
@@ -86,7 +86,7 @@ def prefill(folder: Path, members: int) -> Prefilled:
     charter = found("many", {"name": "consilience"}, 10, channels(), {}, rules=Rules())
     file, path = folder / "many.toml", folder / "relay.db"
     file.write_text(charter.to_toml())
-    office.create(path, file)
+    admin.create(path, file)
     made = bodies(BODIES)
     hashes = [digest(SAID, body) for body, *_ in made]
     keys = [secrets.token_urlsafe(32) for _ in range(members)]

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from consilience.config import make_config
+from consilience.config.config import make_config
 from consilience.data import Dataset
 from consilience.methods import build_method
 from consilience.models import build
-from consilience.simulation.loop import LoopEngine
-from consilience.simulation.memory import held_mb
-from consilience.simulation.rounds import Rounds
-from consilience.simulation.scene import set_scene
+from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.records.memory import held_mb
+from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.setup import set_scene
 
 SHAPE, CLASSES, THREADS = (1, 28, 28), 10, 2
 CASES = ((10, 120), (100, 120), (1000, 12))

@@ -15,19 +15,19 @@ from unittest import mock
 import numpy as np
 
 from consilience import simulate
-from consilience.simulation import room
+from consilience.simulation.engines.stack import memory_budget
 
 ROUNDS = 4
 
 
 def seconds(engine: str, together: int | None, method: str, term: str, **settings: Any) -> float:
     """Of training in a round, the fastest of the last two, for all learners that have the loss term."""
-    fit = room.Needs.fit
+    fit = memory_budget.Needs.fit
 
-    def few(needs: room.Needs, budget: float, rows: int) -> int:
+    def few(needs: memory_budget.Needs, budget: float, rows: int) -> int:
         return min(fit(needs, budget, rows), together or rows)
 
-    with mock.patch.object(room.Needs, "fit", few):
+    with mock.patch.object(memory_budget.Needs, "fit", few):
         result = simulate(method=method, engine=engine, rounds=ROUNDS, probe="none", eval_every=ROUNDS, **settings)
     spent, has = result.history["seconds.train"][:, 0], result.history[f"loss.{term}"][-1, 0]
     return float(spent[-2:, ~np.isnan(has)].sum(1).min())

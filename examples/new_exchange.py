@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from consilience import Exchange, Method, Role, schema, simulate
+from consilience import Exchange, Method, Role, simulate
 from consilience.exchanges import Contribution, Received, State, View
-from consilience.exchanges.classwise import class_means
+from consilience.functional.class_means import class_means
 from consilience.models import build
 from consilience.task import Task
+from consilience.wire import schema
 
 
 @dataclass(frozen=True)

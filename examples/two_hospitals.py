@@ -28,8 +28,8 @@ from torch.nn.functional import cross_entropy
 
 from consilience import Peer, SplitModel, join, load
 from consilience.models import build
-from consilience.peer.founding import charter_of, write_charter
-from consilience.relay import office
+from consilience.peer.create_charter import charter_of, write_charter
+from consilience.relay import admin
 
 WIDTH, CLASSES, SEED = 64, 10, 0
 MANY, FEW = 10, 2  # samples of each digit that a hospital mostly sees, and of each other
@@ -106,10 +106,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as ending:
         folder, store, told = Path(name), Path(name, "relay.db"), spawn.Queue()
         charter = charter_of("digits", METHOD, (1, 8, 8), CLASSES, list(HOSPITALS.values()), seed=SEED)
-        office.create(store, write_charter(folder / "digits.toml", *charter)[0])
+        admin.create(store, write_charter(folder / "digits.toml", *charter)[0])
         relay, url = serve(store, "0", ending)
         for who in HOSPITALS:
-            given = who, url, str(office.invite(store, who)), folder, told
+            given = who, url, str(admin.invite(store, who)), folder, told
             process = spawn.Process(target=hospital, args=given, daemon=True)
             process.start()
             ending.callback(process.join)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from consilience.cli import main
-from consilience.report.terminal import Screen
+from consilience.cli.main import main
+from consilience.cli.terminal import Screen
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # tests run side by side
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from consilience.config import read_config
+from consilience.config.config import read_config
 from consilience.data import Dataset
 from consilience.methods import build_method
-from consilience.peer.member import Member
 from consilience.peer.peer import open_post
+from consilience.peer.trainer import Member
 
 
 def main(url: str, token: str, folder: str, config_file: str, data_file: str) -> None:

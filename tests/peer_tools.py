@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from consilience.charter import Charter, Rules
 from consilience.models import SplitModel
-from consilience.peer.founding import charter_of, write_charter
+from consilience.peer.create_charter import charter_of, write_charter
 from consilience.peer.peer import Peer, join
 from consilience.randomness import seed_of
-from consilience.relay import office
+from consilience.relay import admin
+from consilience.wire.charter import Charter, Rules
 from tests.relay_tools import PATIENT
 
 SHAPE, CLASSES, WIDTH = (6,), 3, 4
@@ -60,7 +60,7 @@ class Founded:
         return self.folder / "relay.db"
 
     def invite(self, name: str) -> None:
-        self.tokens.append(str(office.invite(self.store, name)))
+        self.tokens.append(str(admin.invite(self.store, name)))
 
     def join(self, url: str, member: int, model: nn.Module | None = None, **more: Any) -> Peer:
         """A peer in a folder of its own; hung up at the end."""
@@ -74,7 +74,7 @@ class Founded:
 
     def round_of(self, member: int) -> int:
         """As the relay has it."""
-        return int(office.status(self.store)[0]["members"][member]["round"])
+        return int(admin.status(self.store)[0]["members"][member]["round"])
 
 
 @contextlib.contextmanager
@@ -89,7 +89,7 @@ def federation(
     charter, starts = charter_of("small", method, SHAPE, CLASSES, models, seed=5, rules=rules)
     write_charter(folder / "small.toml", charter, starts)
     made = Founded(folder, charter, [])
-    office.create(made.store, folder / "small.toml")
+    admin.create(made.store, folder / "small.toml")
     for number in range(members):
         made.invite(f"m{number}")
     try:

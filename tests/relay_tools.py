@@ -19,20 +19,20 @@ from pathlib import Path
 
 import numpy as np
 
-from consilience import schema
 from consilience.channels import MovingMean
-from consilience.charter import Charter, Rules, encode_starts, found, start_file, whole
-from consilience.encodings import BIT, FLOAT16, FLOAT32
-from consilience.protocol import PUT, Part, digest, spell
-from consilience.relay import office
+from consilience.relay import admin
 from consilience.relay.app import Relay
-from consilience.relay.hall import Hall
-from consilience.relay.patience import Patience
+from consilience.relay.federation import Hall
 from consilience.relay.recount import recount
-from consilience.relay.serving import listen
+from consilience.relay.server import listen
 from consilience.relay.store import Store
+from consilience.relay.timeouts import Patience
 from consilience.relay.writer import Putting, Writer
-from consilience.wire import Codec
+from consilience.wire import schema
+from consilience.wire.charter import Charter, Rules, encode_starts, found, start_file, whole
+from consilience.wire.codec import Codec
+from consilience.wire.encodings import BIT, FLOAT16, FLOAT32
+from consilience.wire.headers import PUT, Part, digest, spell
 
 FULL = os.environ.get("CONSILIENCE_ROBUSTNESS") == "1"
 SOURCE = Path(__file__).parents[1] / "src"
@@ -96,7 +96,7 @@ class Federation:
     tokens: list[str]
 
     def invite(self, name: str) -> None:
-        self.tokens.append(str(office.invite(self.store, name)))
+        self.tokens.append(str(admin.invite(self.store, name)))
 
     def head(self, member: int, **more: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.tokens[member]}", **more}
@@ -169,7 +169,7 @@ def founded(
     file, store = folder / "digits.toml", folder / "relay.db"
     file.write_text(charter.to_toml())
     start_file(file).write_bytes(encode_starts(charter, starts))
-    office.create(store, file)
+    admin.create(store, file)
     federation = Federation(store, charter, starts, [])
     for number in range(members):
         federation.invite(f"m{number}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from consilience.config import Config, make_config
+from consilience.config.config import Config, make_config
 from consilience.report.page import run_report
 
 pytest.importorskip("altair")

@@ -65,9 +65,9 @@ RELAY = """
 import sys
 sys.modules["torch"] = None  # importing it would fail
 import numpy as np
-from consilience import schema, wire
+from consilience.wire import codec, schema
 from consilience.channels import keep
-from consilience.encodings import BIT, FLOAT16, INT8
+from consilience.wire.encodings import BIT, FLOAT16, INT8
 
 one, like = np.ones((1, 2), dtype=np.float32), np.zeros(1, dtype=np.float32)
 tensors = {"x": schema.Tensor((2,), BIT, INT8)}
@@ -80,8 +80,8 @@ pool.put([1], {"x": one[None]}, np.ones((1, 1)))
 assert moving.close()
 answers = {"s.x": standing.answer(), "m.x": moving.answer(), "p.x": pool.answer([0], 0, 1)[0]}
 message = {k: f for c in (standing, moving, pool) for k, f in c.channel.message("down").items()}
-body = wire.encode(message, {k: a.tensors["x"] for k, a in answers.items()})
-print({k: v.tolist() for k, v in wire.decode(message, body).items()})
+body = codec.encode(message, {k: a.tensors["x"] for k, a in answers.items()})
+print({k: v.tolist() for k, v in codec.decode(message, body).items()})
 """
 
 

@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from consilience.config import Config
+    from consilience.config.config import Config
+    from consilience.config.schedules import Schedule
     from consilience.data import Dataset, load
     from consilience.errors import ConsilienceError
     from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from consilience.models import SplitModel, cut, split
     from consilience.objectives import SimCLR, TwoStage
     from consilience.peer.peer import Peer, join
-    from consilience.schedules import Schedule
     from consilience.simulation.result import Result
     from consilience.simulation.simulate import simulate
 

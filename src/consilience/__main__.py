@@ -1,5 +1,5 @@
 """`python -m consilience` is the command."""
 
-from consilience.cli import main
+from consilience.cli.main import main
 
 main()

@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, Literal, get_args
 
-from consilience.checks import number, one_of, steady, whole
-from consilience.encodings import BIT, ENCODINGS, FLOAT16, Encoding
+from consilience.config.schedules import Schedule, scheduled
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
 from consilience.exchanges.base import Scope, Start
@@ -18,8 +17,9 @@ from consilience.exchanges.similarity import Form
 from consilience.exchanges.weights import Buffers
 from consilience.method import Method, Role
 from consilience.objectives import Augmented, TwoStage, build_objective
-from consilience.schedules import Schedule, scheduled
 from consilience.task import DEVICE, SERVER
+from consilience.validation import number, one_of, steady, whole
+from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 
 Settings = Mapping[str, Any]
 Made = tuple[Exchange, ...] | Role | Method

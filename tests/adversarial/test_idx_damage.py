@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from consilience.data import load
-from consilience.data.idx import LARGEST, read_images, read_labels, read_pair
+from consilience.data.readers.idx import LARGEST, read_images, read_labels, read_pair
 from consilience.errors import DataError
 
 PIXELS = bytes(range(24))

@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from consilience.data import cifar10, load
-from consilience.data.archive import LARGEST, read_archive, read_arrays
-from consilience.data.cifar10 import decode, read_cifar10
-from consilience.data.pixels import decode_all
+from consilience.data import load
+from consilience.data.readers import cifar10
+from consilience.data.readers.cifar10 import decode, read_cifar10
+from consilience.data.readers.images import decode_all
+from consilience.data.readers.npz import LARGEST, read_archive, read_arrays
 from consilience.errors import DataError
 
 HERE = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

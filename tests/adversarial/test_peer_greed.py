@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from consilience.errors import ConfigurationError, Unreachable
-from consilience.locks import alone
-from consilience.peer.link import Link
+from consilience.files import alone
+from consilience.peer.http import Link
 
 TOKEN = f"cs1_1_{'a' * 43}"
 

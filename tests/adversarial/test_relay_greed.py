@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from consilience.relay import office
+from consilience.relay import admin
 from consilience.relay.recount import correct, recount
 from consilience.relay.store import Store
 from tests.relay_tools import Federation, desk, founded, put_head, serving
@@ -161,4 +161,4 @@ def test_a_store_is_for_nobody_elses_eyes(tmp_path: Path) -> None:
     federation = founded(tmp_path, 1)
     assert federation.store.stat().st_mode & 0o077 == 0
     with contextlib.closing(Store(federation.store)):
-        office.status(federation.store)
+        admin.status(federation.store)

@@ -16,18 +16,18 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from consilience import charter as charters
-from consilience import schema, wire
-from consilience.charter import Rules
-from consilience.encodings import FLOAT32
-from consilience.protocol import Part, read, spell
-from consilience.relay import office
+from consilience.relay import admin
 from consilience.relay.answers import Question
-from consilience.relay.hall import Hall
+from consilience.relay.federation import Hall
 from consilience.relay.recount import recount
-from consilience.relay.refusal import Refusal
+from consilience.relay.rejections import Refusal
 from consilience.relay.store import Store
 from consilience.relay.writer import Putting, Writer
+from consilience.wire import charter as charters
+from consilience.wire import codec, schema
+from consilience.wire.charter import Rules
+from consilience.wire.encodings import FLOAT32
+from consilience.wire.headers import Part, read, spell
 
 PAIR = {"x": schema.Tensor((2,))}
 CHANNELS: dict[str, schema.Channel] = {
@@ -179,7 +179,7 @@ def encoded(said: Contribution, version: int) -> tuple[str, bytes]:
             else:
                 parts[name] = Part(version=version if name == "moving" else None, weight=said[name][1])
         fields |= message
-    return spell(parts), wire.encode(fields, tensors)
+    return spell(parts), codec.encode(fields, tensors)
 
 
 class Machine(RuleBasedStateMachine):
@@ -201,7 +201,7 @@ class Machine(RuleBasedStateMachine):
         file = self.path.with_suffix(".toml")
         file.write_text(charter.to_toml())
         charters.start_file(file).write_bytes(charters.encode_starts(charter, {"moving": {"x": COMMON}}))
-        office.create(self.path, file)
+        admin.create(self.path, file)
         self.model = Model()
         self.held, self.held_version = COMMON.copy(), 0
         self.open()
@@ -239,7 +239,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.model.members) < 5)
     @rule()
     def invite(self) -> None:
-        token = office.invite(self.path, f"member-{len(self.model.members)}")
+        token = admin.invite(self.path, f"member-{len(self.model.members)}")
         self.model.members.append(Somebody(token.member))
         self.turn()
         self.settle()
@@ -249,7 +249,7 @@ class Machine(RuleBasedStateMachine):
     def revoke(self, pick: int) -> None:
         here = [n for n, m in enumerate(self.model.members) if not m.revoked]
         number = here[pick % len(here)]
-        office.revoke(self.path, f"member-{number}")
+        admin.revoke(self.path, f"member-{number}")
         self.model.revoke(number)
         if self.model.waiting:
             self.model.close_if_ready()
@@ -374,7 +374,7 @@ class Machine(RuleBasedStateMachine):
             for version in range(self.held_version + 1, part.version):
                 body = self.writer.store.reply(1, "moving", version)
                 assert body is not None
-                self.held = self.held + wire.decode(CHANNELS["moving"].message("down"), body)["moving.x"]
+                self.held = self.held + codec.decode(CHANNELS["moving"].message("down"), body)["moving.x"]
             self.held = self.held + values
         self.held_version = part.version or 0
 

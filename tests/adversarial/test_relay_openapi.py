@@ -23,12 +23,12 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from consilience import charter as charters
-from consilience import schema
-from consilience.charter import Rules
-from consilience.relay import office
+from consilience.relay import admin
 from consilience.relay.app import Limits, Relay
 from consilience.relay.openapi import description
+from consilience.wire import charter as charters
+from consilience.wire import schema
+from consilience.wire.charter import Rules
 from tests.relay_tools import in_a_thread
 
 CHANNELS: dict[str, schema.Channel] = {
@@ -67,8 +67,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     file = store.with_suffix(".toml")
     file.write_text(charter.to_toml())
     charters.start_file(file).write_bytes(charters.encode_starts(charter, STARTS))
-    office.create(store, file)
-    token = str(office.invite(store, "mine"))
+    admin.create(store, file)
+    token = str(admin.invite(store, "mine"))
     with in_a_thread(Relay(store, Limits(rate=0))) as url:
         yield Place(url, token, store)
 
@@ -80,7 +80,7 @@ def test_every_operation_keeps_to_the_description(case: schemathesis.Case[Any], 
 
 
 def test_nothing_of_that_was_taken(place: Place) -> None:
-    (stands,) = office.status(place.store)
+    (stands,) = admin.status(place.store)
     assert (stands["uploads"], stands["versions"]) == (0, {"moving": 0})
 
 

@@ -16,15 +16,15 @@ import httpx
 import numpy as np
 import pytest
 
-from consilience import charter as charters
-from consilience import schema, wire
-from consilience.charter import Rules
-from consilience.encodings import BIT, FLOAT16, INT8
-from consilience.protocol import PUT
-from consilience.relay import office
+from consilience.relay import admin
 from consilience.relay.app import Limits, Relay
-from consilience.relay.patience import Patience
-from consilience.relay.quota import Quota
+from consilience.relay.rate_limit import Quota
+from consilience.relay.timeouts import Patience
+from consilience.wire import charter as charters
+from consilience.wire import codec, schema
+from consilience.wire.charter import Rules
+from consilience.wire.encodings import BIT, FLOAT16, INT8
+from consilience.wire.headers import PUT
 from tests.relay_tools import in_a_thread
 
 MEAN = schema.Mean("mean", {"value": schema.Tensor((3, 2), low=-1, high=1)}, rows=(3,))
@@ -40,7 +40,7 @@ VALUES = {
     name: np.ones(field.shape, dtype=np.int32) if name.endswith("count") else np.full(field.shape, 0.5, np.float32)
     for name, field in MESSAGE.items()
 }
-BODY = wire.encode(MESSAGE, VALUES)
+BODY = codec.encode(MESSAGE, VALUES)
 HTTP = httpx.Client(verify=False, limits=httpx.Limits(max_keepalive_connections=0))
 START = 8 + int.from_bytes(BODY[:8], "little")
 LAYOUT: dict[str, dict[str, Any]] = json.loads(BODY[8:START])
@@ -117,7 +117,7 @@ def founded(store: Path, name: str) -> None:
     file = store.parent / f"{name}.toml"
     file.write_text(charter.to_toml())
     charters.start_file(file).write_bytes(charters.encode_starts(charter, STARTS))
-    office.create(store, file)
+    admin.create(store, file)
 
 
 @contextmanager
@@ -132,9 +132,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     store = tmp_path_factory.mktemp("relay") / "relay.db"
     founded(store, "digits")
     founded(store, "letters")
-    mine, yours, gone = (str(office.invite(store, name, "digits")) for name in ("mine", "yours", "gone"))
-    elsewhere = str(office.invite(store, "mine", "letters"))
-    office.revoke(store, "gone", "digits")
+    mine, yours, gone = (str(admin.invite(store, name, "digits")) for name in ("mine", "yours", "gone"))
+    elsewhere = str(admin.invite(store, "mine", "letters"))
+    admin.revoke(store, "gone", "digits")
     with serving(store, Limits(rate=0)) as (url, relay):
         made = Place(store, url, relay, mine, yours, elsewhere, gone)
         assert made.put(3).status_code == 200  # something to spoil

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience import wire
-from consilience.encodings import BIT, FLOAT16, INT8, INT32, Bit
 from consilience.errors import WireError
-from consilience.schema import Field
+from consilience.wire import codec
+from consilience.wire.encodings import BIT, FLOAT16, INT8, INT32, Bit
+from consilience.wire.schema import Field
 
 Values = np.ndarray[Any, Any]
 Header = dict[str, Any]
@@ -32,26 +32,26 @@ MESSAGE = {
 }
 GENERATOR = np.random.default_rng(7)
 TENSORS = {name: np.asarray(np.round(GENERATOR.uniform(0, 9, field.shape))) for name, field in MESSAGE.items()}
-BODY = wire.encode(MESSAGE, TENSORS)
+BODY = codec.encode(MESSAGE, TENSORS)
 START = 8 + int.from_bytes(BODY[:8], "little")
 HEADER: Header = json.loads(BODY[8:START])
-SEEN = wire.decode(MESSAGE, BODY)
+SEEN = codec.decode(MESSAGE, BODY)
 
 
 @pytest.fixture(autouse=True)
 def a_good_message_still_decodes() -> Any:
     yield
-    seen = wire.decode(MESSAGE, BODY)
+    seen = codec.decode(MESSAGE, BODY)
     assert all(seen[name].tobytes() == x.tobytes() for name, x in SEEN.items())
 
 
 def judged(body: bytes) -> WireError | None:
     """Decode; anything but WireError, or anything outside the schema, fails the test."""
     try:
-        seen = wire.decode(MESSAGE, body)
+        seen = codec.decode(MESSAGE, body)
     except WireError as error:
         assert len(str(error)) < 1500
-        assert error.code in wire.CODES
+        assert error.code in codec.CODES
         assert len(error.field) < 110
         assert error.field.isprintable()
         return error
@@ -66,8 +66,8 @@ def judged(body: bytes) -> WireError | None:
 def refused(body: bytes, said: str, code: str | None = None, field: str = "") -> None:
     """Decode; the refusal must say so, and where a code is given, carry it and the field."""
     with pytest.raises(WireError, match=said) as caught:
-        wire.decode(MESSAGE, body)
-    assert caught.value.code in wire.CODES
+        codec.decode(MESSAGE, body)
+    assert caught.value.code in codec.CODES
     assert code is None or (caught.value.code, caught.value.field) == (code, field)
 
 
@@ -139,19 +139,19 @@ def test_another_header_is_refused(text: str | bytes, said: str) -> None:
 def test_nesting_without_end_is_refused(opening: str) -> None:
     """A wide schema allows a long header, and so a deep one."""
     message = {f"c.t{i}": Field((1,)) for i in range(4000)}
-    length = wire.size(message) - 4 * 4000 - 8
+    length = codec.size(message) - 4 * 4000 - 8
     text = (opening * length)[:length].encode()
     with pytest.raises(WireError, match="no JSON object"):
-        wire.decode(message, length.to_bytes(8, "little") + text + bytes(4 * 4000))
+        codec.decode(message, length.to_bytes(8, "little") + text + bytes(4 * 4000))
 
 
 def test_endless_digits_are_refused() -> None:
     message = {f"c.t{i}": Field((1,)) for i in range(400)}
-    length = wire.size(message) - 4 * 400 - 8
+    length = codec.size(message) - 4 * 400 - 8
     for text in ("9" * length, '{"c.t0":' + "9" * 4000 + "}", "-" + "9" * 4299, "9e" + "9" * 4000):
         body = length.to_bytes(8, "little") + text.encode().ljust(length) + bytes(4 * 400)
         with pytest.raises(WireError) as caught:
-            wire.decode(message, body)
+            codec.decode(message, body)
         assert len(str(caught.value)) < 1500
 
 
@@ -236,7 +236,7 @@ def test_metadata_is_refused() -> None:
 def test_the_order_of_keys_is_free() -> None:
     body = with_text(compact(dict(reversed(HEADER.items()))))
     assert judged(body) is None
-    assert all(x.tobytes() == SEEN[name].tobytes() for name, x in wire.Codec(MESSAGE).read(body).items())
+    assert all(x.tobytes() == SEEN[name].tobytes() for name, x in codec.Codec(MESSAGE).read(body).items())
 
 
 # Values

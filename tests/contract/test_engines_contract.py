@@ -15,33 +15,33 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from consilience import schema
-from consilience.config import Config, make_config
+from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
-from consilience.encodings import BIT
 from consilience.errors import ConsilienceError, TrainingError
 from consilience.exchanges import Contribution, Exchange, Prototypes, Received, State, Update, View, Weights
-from consilience.learner import EVALUATED_ROWS
+from consilience.learner.learner import EVALUATED_ROWS
 from consilience.method import Method, Role
 from consilience.methods import METHODS, build_method
 from consilience.models import SplitModel
 from consilience.objectives import Objective
-from consilience.simulation import room as room_module
-from consilience.simulation import rounds as rounds_module
-from consilience.simulation import stack as stack_module
-from consilience.simulation.cast import Model
-from consilience.simulation.engines import settled
-from consilience.simulation.folder import RunFolder
-from consilience.simulation.formation import Formation
-from consilience.simulation.history import History
-from consilience.simulation.loop import LoopEngine
-from consilience.simulation.plan import Presence, presences
-from consilience.simulation.record import Record
-from consilience.simulation.rounds import Rounds
-from consilience.simulation.scene import Scene, set_scene
+from consilience.simulation.engines.choose import settled
+from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.engines.stack import engine as stack_module
+from consilience.simulation.engines.stack import memory_budget as room_module
+from consilience.simulation.engines.stack.engine import StackEngine
+from consilience.simulation.engines.stack.stacked_trainer import Formation
+from consilience.simulation.records.history import History
+from consilience.simulation.records.round_record import Record
+from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.round import round as rounds_module
+from consilience.simulation.round.plan import Presence, presences
+from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.participants import Model
+from consilience.simulation.setup.setup import Scene, set_scene
 from consilience.simulation.simulate import simulate
-from consilience.simulation.stack import StackEngine
 from consilience.task import Task, part_of
+from consilience.wire import schema
+from consilience.wire.encodings import BIT
 
 Arrays = dict[str, np.ndarray]
 Played = tuple[Arrays, list[Record]]
@@ -203,7 +203,7 @@ def test_even_and_uneven_federations_side_by_side(device: str, data: Dataset, mo
     def deal(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), next(cuts))
 
-    monkeypatch.setattr("consilience.data.deal.partitioned", deal)
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", deal)
     assert_engines_agree(settings("consilience", device, seeds=2), data)
 
 
@@ -779,7 +779,7 @@ def forty_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def deal(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), [20, 50, 90])
 
-    monkeypatch.setattr("consilience.data.deal.partitioned", deal)
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", deal)
 
 
 @pytest.mark.usefixtures("forty_for_one")

@@ -18,26 +18,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from consilience import schema, wire
 from consilience.channels import Answer, MovingMean, StandingMean
-from consilience.config import Config, make_config
+from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
-from consilience.encodings import BIT
 from consilience.exchanges import Contribution, Exchange, Weights
-from consilience.learner import Learner
+from consilience.learner.learner import Learner
 from consilience.method import Method, Role
 from consilience.methods import METHODS, build_method
-from consilience.simulation import rounds as rounds_module
-from consilience.simulation import team
-from consilience.simulation.federation import Federation
-from consilience.simulation.folder import RunFolder
-from consilience.simulation.history import History
-from consilience.simulation.loop import LoopEngine
-from consilience.simulation.plan import Presence, presences
-from consilience.simulation.record import Record
-from consilience.simulation.rounds import Rounds
-from consilience.simulation.scene import set_scene
+from consilience.simulation.engines.loop import worker_pool
+from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.records.history import History
+from consilience.simulation.records.round_record import Record
+from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.round import round as rounds_module
+from consilience.simulation.round.federation import Federation
+from consilience.simulation.round.plan import Presence, presences
+from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.setup import set_scene
 from consilience.simulation.simulate import simulate
+from consilience.wire import codec, schema
+from consilience.wire.encodings import BIT
 
 Case = tuple[str, Mapping[str, Any]]
 Arrays = dict[str, np.ndarray]
@@ -335,7 +335,7 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
         mine[where], mine[where[0]] = 1, 2
         return [np.flatnonzero(mine == who) for who in range(learners)]
 
-    monkeypatch.setattr("consilience.data.deal.partitioned", deal)
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", deal)
     with stage(settings(case), data) as rounds:
         rounds.begin()
         notes.clear()
@@ -545,7 +545,7 @@ def test_resuming_after_a_crash_gives_the_same_bits(data: Dataset, tmp_path: Pat
 def test_worker_processes_give_the_same_bits_as_none(case: str, data: Dataset, tmp_path: Path) -> None:
     chance = {"learners": 4, "participation": 0.75, "offline": 0.3, "rounds": 3}
     results = [simulate(settings(case, workers=n, **chance), data=data, out=tmp_path / str(n)) for n in (0, 2)]
-    assert [w.process.poll() for w in team._teams[2].workers] == [None, None], "two are waiting for more"
+    assert [w.process.poll() for w in worker_pool._teams[2].workers] == [None, None], "two are waiting for more"
     assert differing(kept(tmp_path / "0"), kept(tmp_path / "2")) == []
     assert_same_history(results[0].history, results[1].history)
 
@@ -576,8 +576,8 @@ def test_seeds_side_by_side_give_the_same_bits_as_alone(case: str, precision: st
 
 def encoded(message: schema.Message, body: Mapping[str, Tensor]) -> tuple[int, dict[str, np.ndarray]]:
     """The length of the body, and what the far side reads in it."""
-    sent = wire.encode(message, {k: v.numpy(force=True) for k, v in body.items()})
-    return len(sent), wire.decode(message, sent)
+    sent = codec.encode(message, {k: v.numpy(force=True) for k, v in body.items()})
+    return len(sent), codec.decode(message, sent)
 
 
 def assert_reads(read: Mapping[str, np.ndarray], message: schema.Message, seen: Mapping[str, Tensor]) -> None:

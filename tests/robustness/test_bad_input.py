@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from consilience.cli import main
+from consilience.cli.main import main
 from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError, ConsilienceError, UnknownName
 from consilience.exchanges import Prototypes, Weights
@@ -323,7 +323,7 @@ def dealt(sizes: list[int]) -> Callable[..., list[np.ndarray]]:
 
 
 def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consilience.data.deal.partitioned", dealt([30, 29, 1]))
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", dealt([30, 29, 1]))
     with pytest.raises(ConfigurationError, match="learner 2 has one sample, and BatchNorm in model 'normed' needs two"):
         simulate(data=data, model=normed, method="fedavg", learners=3, rounds=1)
     result = simulate(data=data, method="consilience", learners=3, rounds=2, workers=0)
@@ -335,7 +335,7 @@ def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypat
 def test_no_batch_of_one_reaches_batchnorm(
     sizes: list[int], batch_size: int, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consilience.data.deal.partitioned", dealt(sizes))
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", dealt(sizes))
     result = simulate(
         data=data, model=normed, method="consilience", learners=3, rounds=2, batch_size=batch_size, workers=0
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from consilience.charter import Rules
+from consilience.wire.charter import Rules
 from tests.relay_tools import Federation, founded, put_head, serving, wait_until
 
 DEADLINE = 1.0
@@ -35,7 +35,7 @@ time.time = lambda: real() + shift()
 time.time_ns = lambda: real_ns() + int(shift() * 1e9)
 datetime.datetime = Shifted
 
-from consilience.cli import main
+from consilience.cli.main import main
 main(sys.argv[2:])
 """
 

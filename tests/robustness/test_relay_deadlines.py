@@ -10,10 +10,10 @@ import httpx
 import numpy as np
 import pytest
 
-from consilience.charter import Rules
-from consilience.relay import office
-from consilience.relay.refusal import Refusal
+from consilience.relay import admin
+from consilience.relay.rejections import Refusal
 from consilience.relay.store import Store
+from consilience.wire.charter import Rules
 from tests.relay_tools import Desk, Federation, channels, desk, founded, put_head, serving, wait_until
 
 MOVING = ["weights"]
@@ -21,7 +21,7 @@ A_MINUTE = Rules(deadline=60.0)
 
 
 def away(federation: Federation) -> list[int]:
-    (each,) = office.status(federation.store)
+    (each,) = admin.status(federation.store)
     return [member["number"] for member in each["members"] if member["state"] == "away"]
 
 
@@ -194,14 +194,14 @@ def test_revoked_in_the_store_is_revoked_in_the_channels(tmp_path: Path) -> None
             at.put(member, 1, names=["prototypes", "observations"]).result(0)
         at.put(0, 2, 0, MOVING).result(0)
         at.put(1, 2, 0, MOVING).result(0)
-        office.revoke(federation.store, "m2")  # who was waited for
+        admin.revoke(federation.store, "m2")  # who was waited for
         at.look()
         assert (at.version, at.hall.sight.expected) == (1, 2)
         left = [federation.upload(member, 1).of("prototypes")["count"].astype(np.float64) for member in range(2)]
         assert np.array_equal(at.hall.sight.standing["prototypes"].count, left[0] + left[1])
         assert not at.hall.sight.present["observations"][2].any()
         at.put(0, 3, 1, MOVING).result(0)
-        office.revoke(federation.store, "m0")  # and one who has put
+        admin.revoke(federation.store, "m0")  # and one who has put
         at.look()
         assert (at.version, at.hall.sight.waiting["weights"], at.hall.sight.expected) == (1, 0, 1)
         refusal = at.put(0, 4, 1, MOVING).exception(0)
@@ -218,7 +218,7 @@ def test_revoked_from_another_process_while_it_runs(tmp_path: Path) -> None:
             assert client.put("/v1/rounds/1", content=upload.body, headers=head).status_code == 200
         asks = "/v1/answers?channel=prototypes"
         before = client.get(asks, headers=federation.head(0))
-        other = multiprocessing.get_context("spawn").Process(target=office.revoke, args=(federation.store, "m2"))
+        other = multiprocessing.get_context("spawn").Process(target=admin.revoke, args=(federation.store, "m2"))
         other.start()
         other.join(20)
         answer = client.get(asks, headers=federation.head(2))

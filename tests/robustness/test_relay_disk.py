@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from consilience.relay.refusal import Refusal
+from consilience.relay.rejections import Refusal
 from tests.relay_tools import (
     Desk,
     Federation,

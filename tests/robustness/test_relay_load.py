@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 
-from consilience.protocol import LATEST_ROUND
-from consilience.wire import Codec
+from consilience.wire.codec import Codec
+from consilience.wire.headers import LATEST_ROUND
 from tests.relay_tools import Federation, Upload, common_of, founded, often, put_head, serving
 
 PEERS, ROUNDS = often(20, 200), often(20, 50)

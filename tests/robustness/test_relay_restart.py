@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from benchmarks.relay import Prefilled, prefill
-from consilience.relay import office
+from consilience.relay import admin
 from consilience.relay.store import Store
 from consilience.relay.writer import Putting, Writer
-from consilience.wire import Codec
+from consilience.wire.codec import Codec
 from tests.relay_tools import Running, founded, serve, serving, wait_until, wide
 
 MEMBERS = 10_000
@@ -109,7 +109,7 @@ def test_what_was_huge_leaves_nothing_behind(tmp_path: Path) -> None:
         lambda: np.allclose(writer.halls[1].sight.standing["prototypes"].sums["mean"], right, rtol=1e-12, atol=1e-12), 5
     )
     put(0, 3, 3e38)
-    office.revoke(federation.store, "m0")
+    admin.revoke(federation.store, "m0")
     wait_until(lambda: writer.halls[1].sight.expected == 2, 5)
     wait_until(
         lambda: np.allclose(writer.halls[1].sight.standing["prototypes"].sums["mean"], right, rtol=1e-12, atol=1e-12), 5

@@ -20,15 +20,15 @@ import torch
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from consilience.cli import main
-from consilience.config import Config, make_config
+from consilience.cli.main import main
+from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
 from consilience.errors import CheckpointError, ConsilienceError, StorageError, TrainingError
-from consilience.simulation import folder as folder_module
 from consilience.simulation import simulate as simulate_module
-from consilience.simulation import team
-from consilience.simulation.folder import RunFolder
-from consilience.simulation.history import History
+from consilience.simulation.engines.loop import worker_pool
+from consilience.simulation.records import run_folder as folder_module
+from consilience.simulation.records.history import History
+from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.simulate import simulate
 
 ROUNDS = 3
@@ -126,7 +126,7 @@ def test_the_right_learner_and_seed_are_named(data: Dataset, workers: int, monke
     def deal(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return [np.arange(0, 15), np.arange(15, 30), np.arange(30, 40)]
 
-    monkeypatch.setattr("consilience.data.deal.partitioned", deal)
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", deal)
     with pytest.raises(TrainingError, match=r"learner 2 \(seed 4\), round 1: loss term 'cross_entropy'"):
         simulate(settings(learners=3, seed=4, seeds=2, workers=workers), data=replace(data, inputs=inputs))
 
@@ -409,7 +409,7 @@ def test_a_file_that_may_not_grow_is_reported_by_the_command(tmp_path: Path, dat
     asked = ["run", "--method", "consilience", "--learners", "2", "--train", "40", "--test", "20", "--workers", "0"]
     program = f"""
 import resource
-from consilience.cli import main
+from consilience.cli.main import main
 resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))
 main({[*asked, "--rounds", str(ROUNDS), "--out", "mine"]})
 """
@@ -449,11 +449,11 @@ def test_a_worker_killed_in_the_middle_is_reported_and_the_run_goes_on(
 ) -> None:
     def kill(method: str, round_: int, rounds: int, history: History) -> None:
         if round_ == 1:
-            team._teams[2].workers[1].process.kill()
+            worker_pool._teams[2].workers[1].process.kill()
 
     with pytest.raises(ConsilienceError, match=r"worker process \d+ ended with exit code -9"):
         simulate(settings(workers=2), data=data, out=tmp_path / "killed", on_round=kill)
-    assert 2 not in team._teams, "what is left of the team is sent home"
+    assert 2 not in worker_pool._teams, "what is left of the team is sent home"
     assert simulate(settings(workers=2), data=data).finished, "the next one gets a new team"
     assert simulate(data=data, resume=tmp_path / "killed").finished
     assert np.array_equal(arrays(tmp_path / "killed")["learners.0.parameters"], arrays(whole)["learners.0.parameters"])
@@ -461,8 +461,8 @@ def test_a_worker_killed_in_the_middle_is_reported_and_the_run_goes_on(
 
 def test_a_worker_that_died_between_runs_is_replaced(data: Dataset) -> None:
     simulate(settings(workers=2), data=data)
-    dead = team._teams[2].workers[0].process
+    dead = worker_pool._teams[2].workers[0].process
     dead.kill()
     dead.wait()
     assert simulate(settings(workers=2), data=data).finished
-    assert dead.pid not in [w.process.pid for w in team._teams[2].workers]
+    assert dead.pid not in [w.process.pid for w in worker_pool._teams[2].workers]

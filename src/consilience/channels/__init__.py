@@ -6,12 +6,12 @@ a put names several at once, so that one request and a whole simulated federatio
 
 from __future__ import annotations
 
-from consilience import schema
-from consilience.channels.answer import Answer, Tensors, nothing, span
-from consilience.channels.moving import MovingMean
+from consilience.channels.base import Answer, Tensors, nothing, span
+from consilience.channels.moving_mean import MovingMean
 from consilience.channels.pool import EntryPool, drawn, gathered, listed, picked
-from consilience.channels.standing import RunningMean, StandingMean
-from consilience.encodings import Array
+from consilience.channels.standing_mean import RunningMean, StandingMean
+from consilience.wire import schema
+from consilience.wire.encodings import Array
 
 Kept = StandingMean | MovingMean | EntryPool
 

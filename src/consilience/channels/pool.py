@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from consilience import schema
-from consilience.channels.answer import Answer, Numbers, Tensors, by_row, checked, double, span
-from consilience.encodings import Array
+from consilience.channels.base import Answer, Numbers, Tensors, by_row, checked, double, span
 from consilience.errors import ChannelError
 from consilience.randomness import uniform
+from consilience.wire import schema
+from consilience.wire.encodings import Array
 
 
 class EntryPool:

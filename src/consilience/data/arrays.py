@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.checks import whole
-from consilience.data.raw import Raw
+from consilience.data.scaling import Raw
 from consilience.errors import ConfigurationError, DataError
+from consilience.validation import whole
 
 CHANNELS = (1, 3, 4)
 SEED = 20

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.archive import read_arrays
+from consilience.data.readers.npz import read_arrays
 from consilience.errors import DataError
 
 CACHE_VARIABLE = "CONSILIENCE_CACHE"

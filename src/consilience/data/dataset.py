@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.data.arrays import TEST_SHARE, arrange
-from consilience.data.raw import Raw, measure, scaled
-from consilience.data.samples import Samples, gather
-from consilience.data.text import LENGTH, STEP, check_alphabet, windows
+from consilience.data.readers.text import LENGTH, STEP, check_alphabet, windows
+from consilience.data.readers.torch_dataset import Samples, gather
+from consilience.data.scaling import Raw, measure, scaled
 from consilience.errors import DataError
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.config.parsing import Form, Number, Spelled, read
 from consilience.errors import ConfigurationError
-from consilience.spelling import Form, Number, Spelled, read
 
 Indices = NDArray[np.int64]
 

@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.checks import one_of, whole
-from consilience.data.archive import read_archive
 from consilience.data.arrays import TEST_SHARE, check_share
-from consilience.data.cifar10 import read_cifar10
 from consilience.data.dataset import Dataset
-from consilience.data.digits import read_digits
 from consilience.data.download import locate
-from consilience.data.folder import MODES, read_folder
-from consilience.data.idx import read_pair
-from consilience.data.raw import Raw
-from consilience.data.shakespeare import read_shakespeare
+from consilience.data.readers.cifar10 import read_cifar10
+from consilience.data.readers.digits import read_digits
+from consilience.data.readers.idx import read_pair
+from consilience.data.readers.image_folder import MODES, read_folder
+from consilience.data.readers.npz import read_archive
+from consilience.data.readers.shakespeare import read_shakespeare
+from consilience.data.scaling import Raw
 from consilience.errors import ConfigurationError, DataError, UnknownName
+from consilience.validation import one_of, whole
 
 Reader = Callable[[Path | None, bool], Raw]
 """Reads a whole data set, given a folder to look in (or None) and whether to show progress."""

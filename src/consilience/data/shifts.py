@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from consilience.config.parsing import Form, Number, read
 from consilience.errors import ConfigurationError
-from consilience.spelling import Form, Number, read
 
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]

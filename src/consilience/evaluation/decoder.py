@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from consilience.checks import number, whole
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.randomness import seed_of, uniform
+from consilience.validation import number, whole
 
 _CHANNELS, _WIDTH = (32, 16), 256  # inside decoders of images, and of other values
 _FAR = 10.0  # deviations from the mean at which a code is cut off

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from consilience.checks import number, whole
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.randomness import uniform
+from consilience.validation import number, whole
 
 _AT_ONCE = 2**26  # similarities in memory
 

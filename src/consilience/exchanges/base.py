@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from consilience.schema import Channel
 from consilience.task import Task
+from consilience.wire.schema import Channel
 
 State = dict[str, Tensor]
 """An exchange's own memory at one learner: named tensors, in and out again."""

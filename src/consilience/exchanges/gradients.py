@@ -13,14 +13,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from consilience import schema
-from consilience.checks import steady, whole
-from consilience.encodings import FLOAT32, Bit
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.exchanges.weights import covering
 from consilience.randomness import coin
 from consilience.task import Task
+from consilience.validation import steady, whole
+from consilience.wire import schema
+from consilience.wire.encodings import FLOAT32, Bit
 
 Length = float
 """A number that decides what travels: learners of one federation cannot each have their own."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from consilience.exchanges.base import View
-from consilience.exchanges.means import ClassMeans
+from consilience.exchanges.class_means import ClassMeans
 from consilience.task import Task
 
 _BOUND = 1e4  # no logit of a sane model comes near it, and a sum in float64 forgets nothing beside it

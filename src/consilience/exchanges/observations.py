@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from consilience import schema
-from consilience.checks import number, one_of, whole
-from consilience.encodings import FLOAT32, Encoding
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
-from consilience.exchanges.classwise import one_hot, sampled_means
+from consilience.functional.class_means import one_hot, sampled_means
 from consilience.task import Task
+from consilience.validation import number, one_of, whole
+from consilience.wire import schema
+from consilience.wire.encodings import FLOAT32, Encoding
 
 Discriminator = Literal["classifier", "exponential"]
 Draw = Literal["member", "row"]

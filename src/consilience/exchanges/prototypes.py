@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from consilience.exchanges.base import View
-from consilience.exchanges.means import ClassMeans
+from consilience.exchanges.class_means import ClassMeans
 from consilience.task import Task
 
 

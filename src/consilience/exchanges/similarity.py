@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from consilience import schema
-from consilience.checks import number, one_of, whole
-from consilience.encodings import FLOAT32, Encoding
+from consilience.config.schedules import Schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, State, View
-from consilience.exchanges.geometry import block, divergence, ensemble, sharpened, target, thresholds, unit
-from consilience.schedules import Schedule
+from consilience.functional.augmentation import VIEWS, Views
+from consilience.functional.similarity import block, divergence, ensemble, sharpened, target, thresholds, unit
 from consilience.task import Public, Task
-from consilience.views import VIEWS, Views
+from consilience.validation import number, one_of, whole
+from consilience.wire import schema
+from consilience.wire.encodings import FLOAT32, Encoding
 
 Form = Literal["auto", "pool", "mean"]
 Share = float

@@ -9,12 +9,12 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from consilience import schema
-from consilience.checks import number, one_of, whole
-from consilience.encodings import FLOAT16, FLOAT32, Encoding
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.task import PARTS, Task
+from consilience.validation import number, one_of, whole
+from consilience.wire import schema
+from consilience.wire.encodings import FLOAT16, FLOAT32, Encoding
 
 Buffers = Literal["share", "local"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consilience.checks import whole
+from consilience.validation import whole
 
 
 @dataclass(frozen=True)

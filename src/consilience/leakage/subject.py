@@ -12,7 +12,7 @@ from torch import Tensor
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, DataError, UnknownName
 from consilience.exchanges.base import CUT
-from consilience.report.kept import Kept
+from consilience.simulation.records.export import Kept
 
 LEAST = 4
 """Samples of which a distance correlation can be corrected."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from consilience.leakage.record import Leakage, OfLearners
+from consilience.leakage.findings import Leakage, OfLearners
 
 Found = Mapping[str, Leakage]
 """Of each run by its label."""

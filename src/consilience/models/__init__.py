@@ -4,10 +4,10 @@ By name, `build("lenet5", (1, 28, 28), 10)`; from a file, `build("net.py:Net@fc"
 """
 
 from consilience.models.cut import cut
-from consilience.models.halves import SplitModel
-from consilience.models.own import absolute, digest, is_path, load_builder
+from consilience.models.from_file import absolute, digest, is_path, load_builder
 from consilience.models.registry import MODELS, build, describe, model_names, recipe, register
-from consilience.models.tap import as_split, split
+from consilience.models.split import as_split, split
+from consilience.models.split_model import SplitModel
 
 __all__ = [
     "MODELS",

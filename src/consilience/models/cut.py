@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError, ConsilienceError, UnknownName
-from consilience.models.halves import SplitModel
-from consilience.models.own import failure
-from consilience.models.tap import Tap, TappedFeatures, as_split
+from consilience.models.from_file import failure
+from consilience.models.split import Tap, TappedFeatures, as_split
+from consilience.models.split_model import SplitModel
 from consilience.randomness import uniform
 from consilience.task import DEVICE, SERVER, part_of
 

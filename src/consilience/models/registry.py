@@ -11,16 +11,16 @@ from torch import nn
 
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.models.builder import Builder, arguments
-from consilience.models.cnn import cnn, cnn5, device_cnn
-from consilience.models.encoders import encoder18, encoder50
-from consilience.models.halves import SplitModel, in_short
-from consilience.models.lenet5 import lenet5
-from consilience.models.lstm import device_lstm, lstm
-from consilience.models.mlp import mlp
-from consilience.models.own import is_path, load_builder
-from consilience.models.resnet9 import resnet9
-from consilience.models.resnet18 import resnet18
-from consilience.models.tap import as_split
+from consilience.models.from_file import is_path, load_builder
+from consilience.models.nets.cnn import cnn, cnn5, device_cnn
+from consilience.models.nets.encoders import encoder18, encoder50
+from consilience.models.nets.lenet5 import lenet5
+from consilience.models.nets.lstm import device_lstm, lstm
+from consilience.models.nets.mlp import mlp
+from consilience.models.nets.resnet9 import resnet9
+from consilience.models.nets.resnet18 import resnet18
+from consilience.models.split import as_split
+from consilience.models.split_model import SplitModel, in_short
 
 Registered = TypeVar("Registered", bound=Builder)
 

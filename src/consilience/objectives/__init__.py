@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.functional.augmentation import Views
 from consilience.objectives.base import Objective
 from consilience.objectives.cross_entropy import CrossEntropy
 from consilience.objectives.simclr import Augmented, SimCLR
 from consilience.objectives.two_stage import TwoStage
-from consilience.views import Views
 
 __all__ = ["OBJECTIVES", "Augmented", "CrossEntropy", "Objective", "SimCLR", "TwoStage", "Views", "build_objective"]
 

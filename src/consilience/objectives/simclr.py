@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from consilience.checks import number, whole
 from consilience.exchanges.base import View
+from consilience.functional.augmentation import VIEWS, Views
+from consilience.functional.contrastive import info_nce, nt_xent
 from consilience.objectives.base import Objective
-from consilience.objectives.contrast import info_nce, nt_xent
 from consilience.task import Task
-from consilience.views import VIEWS, Views
+from consilience.validation import number, whole
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from consilience.checks import steady
-from consilience.dependence import log_distance_correlation
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import CUT, View
+from consilience.functional.distance_correlation import log_distance_correlation
 from consilience.objectives.cross_entropy import CrossEntropy
 from consilience.task import Task
+from consilience.validation import steady
 
 
 @dataclass(frozen=True)

@@ -26,23 +26,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from consilience import schema
-from consilience.agreement import agreed, difference
-from consilience.body import as_sent, keeps_error
 from consilience.channels import Answer, nothing
-from consilience.charter import mark
+from consilience.config.schedules import value_at
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Contribution, Exchange, Received, View
+from consilience.learner.body import as_sent, keeps_error
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import SplitModel, as_split
-from consilience.peer.link import Link
+from consilience.peer.http import Link
 from consilience.peer.one_pass import Loader, one_pass
-from consilience.peer.post import Offer, Post
+from consilience.peer.outbox import Offer, Post
 from consilience.randomness import seed_of, uniform
-from consilience.relay import tokens
-from consilience.schedules import value_at
 from consilience.task import Task
+from consilience.wire import schema, tokens
+from consilience.wire.agreement import agreed, difference
+from consilience.wire.charter import mark
 
 
 def join(

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from consilience import schema
 from consilience.channels import drawn, gathered
-from consilience.protocol import Part, Parts
 from consilience.relay.messages import Messages, bounded
-from consilience.relay.refusal import Refusal
-from consilience.relay.sight import Sight
+from consilience.relay.rejections import Refusal
+from consilience.relay.snapshot import Sight
 from consilience.relay.store import Store
-from consilience.traffic import Traffic
+from consilience.wire import schema
+from consilience.wire.byte_count import Traffic
+from consilience.wire.headers import Part, Parts
 
 _LARGEST = 2**31 - 1
 

@@ -18,17 +18,17 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from consilience.charter import PROTOCOL
 from consilience.errors import WireError
-from consilience.protocol import ANSWER, LATEST_ROUND, PUT, spell
-from consilience.relay import tokens
 from consilience.relay.answers import Question
-from consilience.relay.hall import Hall
+from consilience.relay.federation import Hall
 from consilience.relay.openapi import description
-from consilience.relay.quota import Quota
-from consilience.relay.refusal import Refusal
+from consilience.relay.rate_limit import Quota
+from consilience.relay.rejections import Refusal
 from consilience.relay.store import Member, Store
 from consilience.relay.writer import Putting, Writer
+from consilience.wire import tokens
+from consilience.wire.charter import PROTOCOL
+from consilience.wire.headers import ANSWER, LATEST_ROUND, PUT, spell
 
 _BODY = "application/octet-stream"
 _BEAT = 15.0  # seconds between signs of life on a stream of events

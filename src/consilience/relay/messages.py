@@ -8,13 +8,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from consilience import schema
-from consilience.charter import Charter, message_of
-from consilience.encodings import votes
-from consilience.protocol import Part, Parts, read
-from consilience.relay.refusal import Refusal
+from consilience.relay.rejections import Refusal
 from consilience.relay.store import Upload
-from consilience.wire import Codec
+from consilience.wire import schema
+from consilience.wire.charter import Charter, message_of
+from consilience.wire.codec import Codec
+from consilience.wire.encodings import votes
+from consilience.wire.headers import Part, Parts, read
 
 
 class Messages:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from consilience.protocol import ANSWER, LATEST_ROUND, PUT
-from consilience.relay.refusal import STATUS
-from consilience.wire import CODES
+from consilience.relay.rejections import STATUS
+from consilience.wire.codec import CODES
+from consilience.wire.headers import ANSWER, LATEST_ROUND, PUT
 
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": LATEST_ROUND}
 _BODY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}

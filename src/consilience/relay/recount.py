@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from consilience import schema
 from consilience.channels import RunningMean
-from consilience.channels.answer import by_row
-from consilience.relay.hall import LIKE, Hall
-from consilience.relay.sight import Sight
+from consilience.channels.base import by_row
+from consilience.relay.federation import LIKE, Hall
+from consilience.relay.snapshot import Sight
 from consilience.relay.store import Store
+from consilience.wire import schema
 
 TOLERANCE = 1e-9
 """How far kept sums may be from recounted ones, as a share of the sum of magnitudes, before they are corrected."""

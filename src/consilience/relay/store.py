@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from consilience.errors import ConfigurationError, StorageError
-from consilience.locks import alone
+from consilience.files import alone
 
 _FORM = 1
 _RECEIPTS = 10_000  # of a member, its newest, and now and then a tenth more

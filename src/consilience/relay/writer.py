@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from consilience.errors import ConsilienceError
-from consilience.relay.hall import Hall
+from consilience.relay.federation import Hall
 from consilience.relay.recount import correct, recount
-from consilience.relay.refusal import Refusal
-from consilience.relay.sight import Sight
+from consilience.relay.rejections import Refusal
+from consilience.relay.snapshot import Sight
 from consilience.relay.store import Store, is_full, only_relay
 
 _TOGETHER = 128  # uploads in one commit

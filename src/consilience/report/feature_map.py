@@ -14,7 +14,7 @@ import numpy as np
 
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, DataError, TrainingError
-from consilience.report.kept import Kept, read_kept
+from consilience.simulation.records.export import Kept, read_kept
 
 SAMPLES = 300
 """Of the test set, at each learner."""

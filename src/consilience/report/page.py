@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from consilience.errors import ConfigurationError
-from consilience.report.chart import WIDTH, altair
-from consilience.report.look import CSS, SCRIPT, theme
+from consilience.presentation.chart import WIDTH, altair
+from consilience.presentation.theme import CSS, SCRIPT, theme
 from consilience.report.section import Section as Section
 from consilience.report.section import as_data, entry_width, html_of, spec_of
-from consilience.simulation.folder import replace_file, storing
+from consilience.simulation.records.run_folder import replace_file, storing
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _SHARP = 2.0  # PNGs have so many pixels for each of the screen's
@@ -52,8 +52,8 @@ def write_figures(folder: Path, sections: Sequence[Section]) -> list[Path]:
 
 def run_report(folders: Sequence[Path], out: Path, figures: Path | None = None) -> Path:
     """Write a page about the runs in folders of runs, comparisons, sweeps and reproductions; where it is."""
-    from consilience.report.chapters import chapters
     from consilience.report.runs import read_runs
+    from consilience.report.sections import chapters
 
     if not folders:
         raise ConfigurationError("no run to report on; name at least one folder")

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from consilience.config import Config
+from consilience.config.config import Config
 from consilience.errors import CheckpointError, ConsilienceError
 from consilience.methods import build_method
+from consilience.presentation.tables import ALSO, label
 from consilience.report.metrics import Metrics
-from consilience.report.reproduction import GO_ON, cells_in, is_reproduction
-from consilience.report.tables import ALSO, label
+from consilience.report.reproduction_folder import GO_ON, cells_in, is_reproduction
 from consilience.simulation import compare, sweep
-from consilience.simulation.folder import PROVENANCE, RunFolder, kind_of, not_a
-from consilience.simulation.provenance import shifts_in_words
+from consilience.simulation.records.provenance import shifts_in_words
+from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, kind_of, not_a
 
 _UNKNOWN = "unknown settings"
 

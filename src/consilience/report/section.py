@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from consilience.report.chart import Chart
+from consilience.presentation.chart import Chart
 
 _NARROW = 60  # pixels of a legend's shortest entry
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from consilience.exchanges import Similarity
-from consilience.exchanges.geometry import block, ensemble, unit
-from consilience.report.kept import Kept
+from consilience.functional.similarity import block, ensemble, unit
+from consilience.simulation.records.export import Kept
 
 SAMPLES = 40
 """Of the public set: a matrix has so many rows, and columns."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.config import Config, make_config, method_table
+from consilience.config.config import Config, make_config, method_table
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.simulation.folder import RunFolder, keep_plan, kind_of, read_plan
-from consilience.simulation.preparation import in_full, load_data
+from consilience.simulation.records.run_folder import RunFolder, keep_plan, kind_of, read_plan
+from consilience.simulation.setup.inputs import in_full, load_data
 from consilience.simulation.simulate import OnRound, begin_or_go_on, rehearse
 
 _KIND = "comparison"

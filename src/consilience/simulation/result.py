@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from consilience.config import Config
-from consilience.simulation.history import History
-from consilience.simulation.ranking import ranked_by
+from consilience.config.config import Config
+from consilience.presentation.ranking import ranked_by
+from consilience.simulation.records.history import History
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Result:
 
     def table(self) -> str:
         """The last round in a few lines of text."""
-        from consilience.report.tables import comparison, kinds_table, plain_text
+        from consilience.presentation.tables import comparison, kinds_table, plain_text
 
         summary = self.summary()
         tables = [comparison([summary]), *([kinds_table([summary])] if summary["kinds"] else [])]

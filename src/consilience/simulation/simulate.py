@@ -17,23 +17,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from consilience.config import Config, make_config, method_table
+from consilience.config.config import Config, make_config, method_table
 from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.simulation.cast import Model
-from consilience.simulation.engine import Engine
-from consilience.simulation.engines import check_device, choose_engine, open_engine, settled
-from consilience.simulation.folder import RunFolder, refuse_taken
-from consilience.simulation.history import History
-from consilience.simulation.marks import marks
-from consilience.simulation.memory import device_peak_mb, held_mb
-from consilience.simulation.preparation import cut_data, in_full, load_data, models_of, with_model
-from consilience.simulation.provenance import in_words, provenance
+from consilience.simulation.engines.base import Engine
+from consilience.simulation.engines.choose import check_device, choose_engine, open_engine, settled
+from consilience.simulation.records.fingerprint import marks
+from consilience.simulation.records.history import History
+from consilience.simulation.records.memory import device_peak_mb, held_mb
+from consilience.simulation.records.provenance import in_words, provenance
+from consilience.simulation.records.run_folder import RunFolder, refuse_taken
 from consilience.simulation.result import Result
-from consilience.simulation.rounds import Rounds
-from consilience.simulation.scene import Scene, set_scene
+from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.inputs import cut_data, in_full, load_data, models_of, with_model
+from consilience.simulation.setup.participants import Model
+from consilience.simulation.setup.setup import Scene, set_scene
 
 log = logging.getLogger("consilience")
 

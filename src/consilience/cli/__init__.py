@@ -1,0 +1,1 @@
+"""The command `consilience`: one file for each group of commands."""

@@ -1,0 +1,103 @@
+"""A configuration file to start from: every key, what it means, and its default."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from consilience.config.config import Config, GroupConfig
+from consilience.methods import METHODS, build_method, settings_of
+
+_HEADINGS = {
+    "data": "What is learned, and who has which part of it",
+    "model": "The learners' models",
+    "rounds": "Training",
+    "participation": "Who is there in a round",
+    "seed": "The run",
+}
+_EXAMPLES = {
+    "data_dir": '"~/data"',
+    "train": "1000",
+    "test": "1000",
+    "image_size": "32",
+    "public": "100",
+    "total_epochs": "50",
+    "image_mode": '"grey"',
+    "width": "64",
+    "workers": "2",
+    "watch": '"cut"',
+    "model": '"lenet5"',
+}
+_TABLES = {"method", "groups", "variants"}
+
+
+def starting_file(config: Config) -> str:
+    """The configuration as a TOML file that explains itself; what is not set is there as a comment."""
+    lines = [
+        "# Settings of a run: consilience run THIS_FILE, or compare, or sweep. Options of the command override it.",
+        "# A key left out has the value shown here; one in a comment is an example, and is not set by default.",
+    ]
+    for key, field in Config.model_fields.items():
+        if key in _TABLES:
+            continue
+        if key in _HEADINGS:
+            lines += ["", f"# -- {_HEADINGS[key]} ".ljust(100, "-")]
+        lines += _explained(field)
+        lines.append(_line(key, getattr(config, key)))
+    return "\n".join([*lines, *_method(config), *_groups(config)]) + "\n"
+
+
+def _explained(field: FieldInfo) -> Iterator[str]:
+    yield ""
+    yield from _comment(field.description or "")
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, 98, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _line(key: str, value: Any) -> str:
+    return f"# {key} = {_EXAMPLES.get(key, '...')}" if value is None else f"{key} = {_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    """A word, a number or a list; TOML and JSON agree on these."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+
+
+def _method(config: Config) -> Iterator[str]:
+    name, own = config.method.name, config.method.settings
+    yield from ("", "# -- The method ".ljust(100, "-"), "")
+    yield from _comment(f"one of {', '.join(METHODS)}; `consilience methods` tells what each does")
+    yield from ("[method]", f"name = {_toml(name)}", "")
+    told = f"{build_method(name, own).summary} Its settings, as they are by default; a number may be a schedule: "
+    told += '"ramp(0, 10, 20)" goes from 0 to 10 over 20 rounds, "cosine(0, 10, 20)" too, slowly at both ends.'
+    yield from _comment(told)
+    for key, value in settings_of(name).items():
+        yield f"{key} = {_toml(own[key])}" if key in own else f"# {key} = {_toml(value)}"
+
+
+def _groups(config: Config) -> Iterator[str]:
+    yield from ("", "# -- Learners with terms of their own ".ljust(100, "-"))
+    yield from ("# A table for each group, under a name you choose. All keys but `learners` may be left out.", "")
+    examples = {"learners": "1-2", "model": "mlp", "exchanges": ("prototypes",), "never_share": (3,), "lr": 0.001}
+    examples |= {"epochs": 2, "batch_size": 16, "gives": True, "listens": True}
+    examples |= {"joins": 3, "participation": 0.5, "shift": "rotate(90)", "samples": 200}
+    yield "# [groups.clinic]"
+    for key, field in GroupConfig.model_fields.items():
+        if key != "method":
+            yield f"# {key} = {_toml(examples[key])}".ljust(30) + f"# {field.description}"
+    yield from (
+        "#",
+        "# [groups.clinic.method]".ljust(30) + f"# {GroupConfig.model_fields['method'].description}",
+        "# kd = 3",
+    )
+    for name, group in config.groups.items():
+        given = group.model_dump(exclude_unset=True)
+        yield from ("", f"[groups.{_toml(name)}]", *(f"{k} = {_toml(v)}" for k, v in given.items() if k != "method"))
+        if group.method:
+            yield from ("", f"[groups.{_toml(name)}.method]", *(f"{k} = {_toml(v)}" for k, v in group.method.items()))

@@ -1,0 +1,164 @@
+"""`consilience federation` and `consilience join`: what learners do to meet over a relay."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from consilience.config.config import Config, make_config
+from consilience.errors import CheckpointError
+from consilience.files import alone
+from consilience.methods import build_method
+from consilience.peer.create_charter import charter_of, write_charter
+from consilience.peer.outbox import Post
+from consilience.peer.peer import open_post
+from consilience.peer.trainer import Member, Played
+from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.setup.inputs import in_full, load_data, models_of, with_model
+
+_LOCK = "lock"
+
+
+def federation(config: Config, name: str, out: Path) -> str:
+    """Write a federation's charter for the configuration's data, models and method; what to do next."""
+    data = load_data(config, progress=True)
+    config = with_model(config, data)
+    method = config.method.model_dump()
+    models = list(dict.fromkeys(models_of(None, config)))
+    charter, starts = charter_of(name, method, data.shape, data.classes, models, width=config.width, seed=config.seed)
+    written = " and ".join(str(path) for path in write_charter(out, charter, starts))
+    return f"{written} written; found it at the relay with: consilience relay create {out}"
+
+
+def join(
+    config: Config, url: str, token: str, folder: Path | None, wait: float, authority: str | None, as_json: bool
+) -> None:
+    """Train in a federation until the rounds are played or somebody stops it, and keep the model."""
+    post = open_post(url, token, folder, authority=authority)
+    assert post.folder is not None
+    try:
+        with alone(
+            post.folder / _LOCK, f"{post.folder} is used by another process; stop it, or choose another with --out"
+        ):
+            stopped = _train(post, config, wait, as_json)
+    finally:
+        post.link.close()
+    if stopped:
+        raise SystemExit(130)
+
+
+def _train(post: Post, config: Config, wait: float, as_json: bool) -> bool:
+    """Play the rounds that are left; whether somebody stopped it."""
+    assert post.folder is not None
+    method = dict(post.charter.method)
+    given = config.model_dump(exclude_none=True, exclude={"method", "learners", "seed"})
+    config = make_config({**given, "method": method, "learners": 1, "seed": post.charter.seed})
+    data = load_data(config, progress=True)
+    config = in_full(with_model(config, data))
+    built = build_method(config.method.name, config.method.settings)
+    member = Member(post, config, built, data, models_of(None, config)[0], wait)
+    place = _placed(post.folder, config)
+    begun = member.go_on(post.folder)
+    say = _silent if as_json else _say
+    say(
+        f"{post.name} in {post.charter.name} ({config.method.name}), {len(data.targets)} samples; kept in {post.folder}"
+    )
+    if begun:
+        _forget_after(place, member.round)
+        say(f"going on after round {member.round}")
+    try:
+        with _asked_to_stop() as asked:
+            member.stopped = lambda: bool(asked)
+            if not begun:
+                member.introduce()
+            while member.round < config.rounds and not asked:
+                played = member.play()
+                _record(place, played, as_json, config.rounds)
+                member.keep(post.folder)
+        member.save_model(post.folder / "model.safetensors")
+    finally:
+        member.close()
+    if asked:
+        _say(f"stopped after round {member.round}; the same command goes on")
+    say(f"the model is {post.folder / 'model.safetensors'}")
+    return bool(asked)
+
+
+def _forget_after(place: RunFolder, round_: int) -> None:
+    """Leave out lines of rounds that are played again, as they were not kept."""
+    if not place.metrics.exists():
+        return
+    lines = [line.rstrip("\n") for line in place.lines()]
+    kept = [line for line in lines if _round_of(line) <= round_]
+    if kept != lines:
+        place.rewrite(kept)
+
+
+def _round_of(line: str) -> float:
+    """A line's round; one that was not written to its end comes after all."""
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def _placed(folder: Path, config: Config) -> RunFolder:
+    """The folder with its settings; one that was begun with others is refused."""
+    if not (folder / "config.toml").exists():
+        return RunFolder.create(folder, config)
+    place = RunFolder.open(folder)
+    changed = [k for k in Config.model_fields if k != "rounds" and getattr(place.config, k) != getattr(config, k)]
+    if changed:
+        raise CheckpointError(f"{folder} was begun with another {changed[0]}; go on with the same, or choose --out")
+    return place
+
+
+def _record(place: RunFolder, played: Played, as_json: bool, rounds: int) -> None:
+    line = {
+        "round": played.round,
+        "accuracy": round(played.accuracy, 3),
+        "loss": {k: round(v, 6) for k, v in played.losses.items()},
+        "acknowledged": played.acknowledged,
+        "heard": list(played.heard),
+        "bytes": {"up": played.bytes_up, "down": played.bytes_down},
+    }
+    place.append([json.dumps(line)])
+    if as_json:
+        print(json.dumps(line), flush=True)
+        return
+    how = "" if played.acknowledged else "  (not acknowledged by the relay; training goes on)"
+    traffic = f"{played.bytes_up:,} B up, {played.bytes_down:,} B down"
+    _say(f"round {played.round:>4}/{rounds}  accuracy {played.accuracy:5.1f} %  {traffic}{how}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """Ctrl-C or SIGTERM ends the work after its round; a second one ends it now."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before: dict[int, Any] = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,119 @@
+"""`consilience relay serve | create | invite | revoke | status`: none of it needs torch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from consilience.errors import ConfigurationError
+
+app = typer.Typer(no_args_is_help=True, help="Run a relay: found federations, invite members, serve.")
+
+Place = Annotated[Path, typer.Option("--store", help="the file that holds all a relay keeps")]
+Federation = Annotated[str | None, typer.Option(help="which federation, where the store has several")]
+_STORE = Path("relay.db")
+
+
+@app.command()
+def create(
+    file: Annotated[Path, typer.Argument(help="a federation's charter, from `consilience federation`")],
+    store: Place = _STORE,
+) -> None:
+    """Found a federation from its charter; the store is made where there is none."""
+    from consilience.relay import admin
+
+    charter = admin.create(store, file)
+    print(f"{charter.name} is founded in {store}; invite its members with: consilience relay invite MEMBER")
+
+
+@app.command()
+def invite(
+    member: Annotated[str, typer.Argument(help="a name for the member, such as ward-7")],
+    federation: Federation = None,
+    store: Place = _STORE,
+) -> None:
+    """Make a token for a new member. It is shown this once; the store keeps only a hash of it."""
+    from consilience.relay import admin
+
+    token = admin.invite(store, member, federation)
+    print(f"{member}'s token, shown this once:", file=sys.stderr)
+    print(token)
+
+
+@app.command()
+def revoke(
+    member: Annotated[str, typer.Argument(help="the member's name")],
+    federation: Federation = None,
+    store: Place = _STORE,
+) -> None:
+    """Revoke a member's token, at once; what it had put counts no longer."""
+    from consilience.relay import admin
+
+    admin.revoke(store, member, federation)
+    print(f"{member}'s token opens nothing any more", file=sys.stderr)
+
+
+@app.command()
+def status(store: Place = _STORE, json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Show federations, their members and how far each has come."""
+    from consilience.relay import admin
+
+    found = admin.status(store)
+    if json_:
+        print(json.dumps(found))
+        return
+    if not found:
+        print(f"{store} has no federation yet", file=sys.stderr)
+    for each in found:
+        versions = ", ".join(f"{name} {version}" for name, version in each["versions"].items())
+        moved = f"; versions: {versions}" if versions else ""
+        print(f"{each['federation']} ({each['method']}): {each['uploads']} uploads, {each['bytes']:,} bytes{moved}")
+        for member in each["members"]:
+            print(f"  {member['number']:>4}  {member['name']:<24} {member['state']:<8} round {member['round']}")
+
+
+@app.command()
+def serve(
+    store: Place = _STORE,
+    host: Annotated[str, typer.Option(help="the address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="the port; 0 takes a free one")] = 8443,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="the certificate, PEM, with the chain up to its authority")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="its private key, PEM")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="listen off loopback without TLS, where something before it has TLS")
+    ] = False,
+    rate: Annotated[float, typer.Option(min=0, help="requests a second that a member may make; 0 is no limit")] = 20.0,
+    burst: Annotated[int, typer.Option(min=1, help="and how many at once")] = 100,
+    head: Annotated[float, typer.Option(min=0.1, help="seconds in which a request's head must have come")] = 10.0,
+    idle: Annotated[float, typer.Option(min=0.1, help="seconds for which a body may pause")] = 15.0,
+    body: Annotated[float, typer.Option(min=0.1, help="seconds a body may take, and one more for every KiB")] = 30.0,
+    connections: Annotated[int, typer.Option(min=1, help="connections at once")] = 1000,
+) -> None:
+    """Serve what the store holds, until it is told to stop (Ctrl-C or SIGTERM); what was acknowledged is on disk."""
+    from consilience.relay.app import Limits, Relay
+    from consilience.relay.server import serve as run
+    from consilience.relay.store import Store, only_relay
+    from consilience.relay.timeouts import Patience
+
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigurationError("--tls-cert and --tls-key go together")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
+    Store(store).close()  # refuses what is no store, before anything listens
+    only_relay(store).close()  # and one that is served already
+    run(
+        Relay(store, Limits(rate, burst)).app(),
+        host=host,
+        port=port,
+        patience=Patience(head=head, idle=idle, body=body),
+        tls=(str(tls_cert), str(tls_key)) if tls_cert and tls_key else None,
+        insecure=insecure,
+        connections=connections,
+        on_ready=lambda url: print(f"relay: {url}", flush=True),
+    )

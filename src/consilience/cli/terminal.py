@@ -1,0 +1,254 @@
+"""What a person sees while a run is under way and after it: progress, tables, curves."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from consilience.config.config import Config
+from consilience.data import Dataset
+from consilience.data.description import describe_dataset
+from consilience.data.local_datasets import Deal, deal
+from consilience.errors import CheckpointError, ConfigurationError
+from consilience.presentation.data_overview import (
+    classes_table,
+    dealt_table,
+    distances_table,
+    has_pictures,
+    headline,
+    learners_grid,
+    sample_of,
+)
+from consilience.presentation.images import grid_of, in_terminal, picture_grid
+from consilience.presentation.ranking import ranked_by
+from consilience.presentation.tables import comparison, kinds_table, label, plain_table, sweep_table, table_of
+from consilience.simulation.records.history import History
+from consilience.simulation.records.provenance import case_in_words, provenance
+from consilience.simulation.records.run_folder import storing
+from consilience.simulation.result import best_of
+from consilience.simulation.setup.inputs import load_data
+from consilience.simulation.sweep import TIDY
+
+_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
+_COLUMNS = 10  # pictures of each class
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+class Screen:
+    """Standard output for what was asked for, standard error for progress; quiet where nobody watches."""
+
+    def __init__(self, json_lines: bool) -> None:
+        self.json = json_lines
+        wide = None if sys.stdout.isatty() else 200
+        self.out = Console(width=wide, highlight=False, markup=False)
+        self.err = Console(stderr=True, highlight=False, markup=False)
+        self._progress: Progress | None = None
+        self._task: Any = None
+        self._method = ""
+        log = logging.getLogger("consilience")
+        log.handlers, log.propagate = [_Said(self)], False
+        log.setLevel(logging.INFO)
+
+    def on_round(self, method: str, round_: int, rounds: int, history: History) -> None:
+        """Show how far a method has come."""
+        if not self.err.is_terminal:
+            return
+        if self._progress is None:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total} {task.fields[seen]}"),
+            )
+            # Redirecting keeps lines apart on one terminal; a pipe or a file must get what is written to it.
+            self._progress = Progress(
+                *columns,
+                TimeRemainingColumn(),
+                console=self.err,
+                transient=True,
+                redirect_stdout=sys.stdout.isatty(),
+            )
+            self._progress.start()
+        if method != self._method:
+            if self._task is not None:
+                self._progress.remove_task(self._task)
+            self._method, self._task = method, self._progress.add_task(method, total=rounds, seen="")
+        accuracy = history.last("accuracy")
+        seen = "" if np.isnan(accuracy).all() else f"{np.nanmean(accuracy):.1f} %"
+        self._progress.update(self._task, completed=round_, seen=seen)
+
+    def _quiet(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = self._task = None
+
+    def each(self, summary: Mapping[str, Any]) -> None:
+        """A method is done."""
+        if self.json:
+            print(json.dumps(summary), flush=True)
+
+    def table(self, summaries: Sequence[Mapping[str, Any]]) -> None:
+        """All that was compared."""
+        self._quiet()
+        if self.json:
+            return
+        for summary in summaries:
+            if "variants" in summary:
+                self.out.print(sweep_table(summary["variants"]))
+        if plain := [summary for summary in summaries if "variants" not in summary]:
+            self.out.print(comparison(plain))
+            if any(summary.get("kinds") for summary in plain):
+                self.out.print(kinds_table(plain))
+
+    def show(self, summaries: Sequence[Mapping[str, Any]]) -> None:
+        """One run, done."""
+        for summary in summaries:
+            self.each(summary)
+        self.table(summaries)
+        folder = summaries[0]["run"]
+        if folder:
+            self.say(f"kept in {folder}")
+
+    def swept(self, outcomes: Sequence[Mapping[str, Any]], folder: Path) -> None:
+        """All settings of a sweep, and the best of them."""
+        self._quiet()
+        for outcome in outcomes:
+            self.each(outcome)
+        if outcomes and not self.json:
+            self.out.print(sweep_table(outcomes))
+        if (best := best_of(outcomes)) is not None:
+            self.say(f"best: {in_words(best, ranked_by(outcomes))}")
+        self.say(f"kept in {folder}; one line for each setting, seed and round in {folder / TIDY}")
+
+    def data(self, config: Config, dealt: bool, out: Path | None) -> None:
+        """A data set, and how learners would have it."""
+        if out is not None and out.suffix.lower() not in _PICTURES:
+            raise ConfigurationError(
+                f"--out is {str(out)!r}; pictures go into a file that ends in {', '.join(_PICTURES)}"
+            )
+        data = load_data(config, progress=self.err.is_terminal)
+        record = describe_dataset(data)
+        hands = deal(data, config.learners, partition=config.partition, shift=config.shift, seed=config.seed)
+        if dealt:
+            record = provenance(config, data, [hands])
+        if self.json:
+            print(json.dumps(record))
+        else:
+            self._describe(record, data, hands if dealt else None)
+        if not has_pictures(data):
+            if not data.alphabet:
+                self.say(f"samples of the shape {data.shape} make no pictures")
+            if out is not None:
+                raise ConfigurationError(f"there are no pictures to write to {out}; leave --out away")
+            return
+        pictures = learners_grid(hands) if dealt else grid_of(data, _COLUMNS)
+        columns = data.classes if dealt else _COLUMNS
+        rows = [f"learner {who}" for who in range(len(pictures) // columns)] if dealt else list(data.labels)
+        if out is not None:
+            with storing(out, "choose another place"):
+                picture_grid(pictures, columns=columns, row_names=rows or None).save(out)
+            self.say(f"pictures are in {out}")
+        elif self.out.is_terminal and not self.json:
+            self.out.print(in_terminal(pictures, columns))
+
+    def _describe(self, record: Mapping[str, Any], data: Dataset, hands: Deal | None) -> None:
+        found = record if hands is None else record["data"]
+        self.out.print(headline(found), soft_wrap=True)
+        self.out.print(classes_table(found))
+        if data.alphabet:
+            self.out.print(f"The first sample: {sample_of(data)}", soft_wrap=True)
+        if hands is not None:
+            owners = next(iter(record["owners"].values()))
+            self.out.print("Samples of each owner" if owners else "Samples of each class, by learner")
+            self.out.print(dealt_table(hands, data.labels, owners))
+            self.out.print(
+                "How far a learner's distributions are from the federation's (total variation, mean of learners)"
+            )
+            self.out.print(distances_table(record["distances"]))
+            self.out.print(case_in_words(hands), soft_wrap=True)
+
+    def print(self, table: Table) -> None:
+        """Any table."""
+        self.out.print(table)
+
+    def section(self, heading: str, text: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """A table with a heading and words."""
+        self._quiet()
+        self.out.print(heading, soft_wrap=True)
+        if text:
+            self.out.print(text)
+        self.out.print(table_of(rows))
+
+    def say(self, text: str) -> None:
+        """A word beside the result."""
+        self._quiet()
+        self.err.print(text, soft_wrap=True)
+
+    def curves(self, folder: Path) -> None:
+        """Accuracy over rounds, a line of bars for each method."""
+        if self.json:
+            return
+        from consilience.simulation.compare import run_folders
+
+        table = plain_table("Accuracy over rounds, from 0 to 100 %")
+        for heading in ("method", "first", "", "last"):
+            table.add_column(heading, no_wrap=True)
+        for run in run_folders(folder):
+            configs = [run.config.variant(i) for i in range(len(run.config.variants))] or [run.config]
+            for i, config in enumerate(configs):
+                curve = _curve(run.metrics, i)
+                first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # or not tested yet
+                table.add_row(label(config.method.name, config.method.settings), first, bars(curve), last)
+        self.out.print(table)
+
+
+class _Said(logging.Handler):
+    """What the library has to say beside its results, said on the screen."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__()
+        self.screen = screen
+        self.told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said, wanted = record.getMessage(), record.levelno > logging.INFO or not self.screen.json
+        if wanted and said not in self.told:  # every method of a comparison has the same data
+            self.told.add(said)
+            self.screen.say(said)
+
+
+def in_words(outcome: Mapping[str, Any], told: str = "accuracy") -> str:
+    """A setting and what it reached, by the number that it was ranked by, with its spread."""
+    setting = " ".join(f"{key}={value}" for key, value in outcome["set"].items())
+    reached = outcome[told]
+    over = f"±{reached['std_seeds']:.2f} over {outcome['seeds']} seeds, " if reached["std_seeds"] is not None else ""
+    learners = "all asked" if told == "ensemble" else f"±{reached['std_learners']:.2f} over learners"
+    return f"{setting}: {reached['mean']:.2f} % ({over}{learners})"
+
+
+def _curve(metrics: Path, variant: int = 0) -> list[float]:
+    by_round: dict[int, list[float]] = {}
+    try:
+        with metrics.open(encoding="utf-8") as lines:
+            for text in lines:
+                line = json.loads(text)
+                if line["accuracy"] is not None and line.get("variant", 0) == variant:
+                    by_round.setdefault(line["round"], []).append(line["accuracy"])
+        return [float(np.mean(by_round[r])) for r in sorted(by_round)]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{metrics} is damaged or missing: {error}") from error
+
+
+def bars(curve: Sequence[float], width: int = 40) -> str:
+    """A curve as a line of bars, from 0 to 100 percent."""
+    if len(curve) > width:
+        curve = [curve[i * len(curve) // width] for i in range(width - 1)] + [curve[-1]]
+    return "".join(_BARS[round(value / 100 * (len(_BARS) - 1))] for value in curve)

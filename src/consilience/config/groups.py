@@ -1,0 +1,100 @@
+"""The terms a group of learners sets for itself, as the configuration has them."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
+
+from consilience.config.schedules import Schedule, scheduled
+from consilience.errors import ConfigurationError
+
+
+def _rate(value: Any) -> Any:
+    """A learning rate: a number however it is spelled, or the spelling of a schedule of them."""
+    read = value
+    if isinstance(value, str):
+        try:
+            read = value = float(value)
+        except ValueError:
+            try:
+                read = scheduled(value)
+            except ConfigurationError as error:
+                raise ValueError(str(error)) from None
+    if isinstance(read, str):
+        raise ValueError("it must be a number, or a schedule such as 'cosine(0.001, 0, 100)'")
+    if isinstance(read, Schedule) and (read.lowest < 0 or not read):
+        raise ValueError("a learning rate is never below 0, and not 0 all the way")
+    if isinstance(read, int | float) and not isinstance(read, Schedule) and not 0 < read < math.inf:
+        raise ValueError("it must be more than 0, and finite")
+    return value
+
+
+Rate = Annotated[float | str, BeforeValidator(_rate)]
+
+
+class GroupConfig(BaseModel):
+    """Learners with terms of their own: what they train, what they give, what they take."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    learners: StrictInt | str | tuple[StrictInt, ...] = Field(
+        description="their numbers: 3, [0, 2] or '0-2,5'; the first is 0"
+    )
+    model: str | None = Field(None, min_length=1, description="their model")
+    method: dict[str, Any] = Field(default_factory=dict, description="their own settings of the method, such as kd")
+    exchanges: tuple[str, ...] | None = Field(None, description="the exchanges they take part in; all where left out")
+    gives: StrictBool | tuple[str, ...] = Field(
+        True, description="whether they put anything up, or the exchanges they do to"
+    )
+    listens: StrictBool | tuple[str, ...] = Field(
+        True, description="whether they take answers, or the exchanges they do of"
+    )
+    never_share: tuple[StrictInt | str, ...] = Field((), description="classes whose samples never enter what is put up")
+    epochs: int | None = Field(None, ge=1, description="passes over their data in a round")
+    batch_size: int | None = Field(None, ge=1, description="samples in a mini-batch")
+    lr: Rate | None = Field(None, description="learning rate")
+    joins: StrictInt = Field(1, ge=1, description="the round from which they are there")
+    participation: float | None = Field(
+        None, gt=0, le=1, description="share of them that takes part in a round, drawn among themselves"
+    )
+    shift: str | None = Field(
+        None, min_length=1, description="the shift of their data, at full strength, instead of the run's"
+    )
+    samples: StrictInt | None = Field(
+        None, ge=1, description="training samples each of them has, drawn from all; the rest is dealt to the others"
+    )
+
+    def numbers(self, name: str, learners: int) -> list[int]:
+        """Which of so many learners they are, in order."""
+        spans = self._spans(name)
+        for span in spans:
+            if not 0 <= span[0] <= span[-1] < learners:
+                wrong = span[0] if span[0] < 0 else max(span[0], learners) if span[0] >= learners else learners
+                raise ConfigurationError(
+                    f"groups.{name}.learners names learner {wrong}; there are learners 0 to {learners - 1}"
+                )
+        return sorted({who for span in spans for who in span})
+
+    def _spans(self, name: str) -> list[range]:
+        """The numbers as they were written, each span unread: it may name more learners than there is room for."""
+        if isinstance(self.learners, str):
+            found = [_span(name, self.learners, part.strip()) for part in self.learners.split(",")]
+        else:
+            given = [self.learners] if isinstance(self.learners, int) else list(self.learners)
+            found = [range(who, who + 1) for who in given]
+        if not found:
+            raise ConfigurationError(f"groups.{name}.learners is empty; name at least one learner")
+        return found
+
+
+def _span(group: str, whole: str, text: str) -> range:
+    first, dash, last = text.partition("-")
+    try:
+        numbers = range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        numbers = range(0)
+    if not numbers:
+        raise ConfigurationError(f"groups.{group}.learners is {whole!r}; write numbers and spans, such as '0-2,5'")
+    return numbers

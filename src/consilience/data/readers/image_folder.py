@@ -1,0 +1,173 @@
+"""Image folders: a folder for each class, alone or once under `train` and once under `test`.
+
+    birds/robin/1.png            birds/train/robin/1.png
+    birds/wren/1.png             birds/test/robin/9.png     (`val` or `valid` where there is no `test`)
+
+Classes are numbered in the order of their names. Both halves are ordered so that classes take turns, so any first k are
+balanced. A text file `never-share.txt` beside the folders marks samples never to be shared: one relative path, folder
+or pattern (`robin/private-*`) a line, `#` for remarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.data.arrays import held_out
+from consilience.data.cache import cache_key, recall, remember
+from consilience.data.download import Progress
+from consilience.data.readers.digits import SEED, balanced_order
+from consilience.data.readers.images import MODES, decode_all
+from consilience.data.scaling import Raw
+from consilience.errors import DataError
+
+__all__ = ["MARKS", "MODES", "SUFFIXES", "read_folder"]
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+MARKS = "never-share.txt"
+_VERSION = 1  # of how pixels are decoded: another number leaves older caches unused
+
+
+def read_folder(folder: Path, test_share: float, size: int | None, mode: str | None, progress: bool) -> Raw:
+    """The data set in a folder of images; pixels once decoded are kept in the cache."""
+    home = folder / "train" if _subfolders(folder / "train") else folder
+    names, paths = _listed(home)
+    targets = _numbered(names, paths)  # (n,)
+    if home == folder or (tests := _test_folder(folder)) is None:
+        test = held_out(str(folder), targets, test_share)  # (n,)
+    else:
+        more = _test_images(tests, names, home)
+        paths, targets = [*paths, *more], np.append(targets, _numbered(names, more))
+        test = np.arange(len(paths)) >= len(paths) - len(more)  # (n + m,)
+    share = _marked(folder, paths)
+    pixels = _pixels(folder, paths, size, mode, progress)  # (n + m, channels, height, width)
+    first, last = (np.flatnonzero(half) for half in (~test, test))
+    first, last = (half[balanced_order(targets[half], SEED)] for half in (first, last))
+    halves = (pixels[first], targets[first], pixels[last], targets[last])
+    kept = None if share is None else share[first]
+    return Raw(*halves, len(names), brightest=255, labels=names, share=kept, source=f"images in {folder}")
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read ({error}); check that it is a folder you may read") from error
+
+
+def _images(folder: Path) -> list[Path]:
+    """The image files of one class, by name; hidden files and other suffixes are left out."""
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read ({error}); check that it is a folder you may read") from error
+    return [p for p in inside if p.suffix.lower() in SUFFIXES and not p.name.startswith(".") and p.is_file()]
+
+
+def _listed(home: Path) -> tuple[tuple[str, ...], list[Path]]:
+    """The names of the classes, and every image of theirs in order."""
+    found = {folder.name: _images(folder) for folder in _subfolders(home)}
+    if not any(found.values()):
+        raise DataError(
+            f"{home}: no folder in it holds images; put those of each class into a folder named after it, "
+            f"as in {home / 'CLASS' / '1.png'} (images end in {', '.join(SUFFIXES)})"
+        )
+    if empty := [name for name, images in found.items() if not images]:
+        raise DataError(
+            f"{home}: the class folder {empty[0]!r} holds no image; fill it or take it away "
+            f"(images end in {', '.join(SUFFIXES)})"
+        )
+    if len(found) < 2:
+        raise DataError(
+            f"{home}: {next(iter(found))!r} is the only class, and with one class there is nothing to tell apart; "
+            f"put images of another into a folder beside it"
+        )
+    return tuple(found), [path for images in found.values() for path in images]
+
+
+def _numbered(names: Sequence[str], paths: Sequence[Path]) -> NDArray[np.int64]:
+    """The class of each image, by the folder it lies in."""
+    number = {name: index for index, name in enumerate(names)}
+    return np.array([number[path.parent.name] for path in paths], dtype=np.int64)
+
+
+def _test_folder(folder: Path) -> Path | None:
+    return next((folder / name for name in ("test", "val", "valid") if (folder / name).is_dir()), None)
+
+
+def _test_images(tests: Path, names: Sequence[str], home: Path) -> list[Path]:
+    found = {folder.name: _images(folder) for folder in _subfolders(tests)}
+    if unknown := [name for name, images in found.items() if images and name not in names]:
+        raise DataError(
+            f"{tests}: the class {unknown[0]!r} is not in {home}, so nobody could learn it; "
+            f"add training images of it or take it away (training has {', '.join(names)})"
+        )
+    images = [path for name in names for path in found.get(name, [])]
+    if not images:
+        raise DataError(
+            f"{tests}: no image in it; put test images into folders named as in {home}, "
+            f"or take the folder away to have a part of the training images kept for tests"
+        )
+    return images
+
+
+def _marked(folder: Path, paths: Sequence[Path]) -> NDArray[np.bool_] | None:
+    """False for each image that a line of never-share.txt names; None where there is no such file."""
+    file = folder / MARKS
+    if not file.exists():
+        return None
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read as text ({error}); write it in UTF-8") from error
+    inside = [path.relative_to(folder).as_posix() for path in paths]
+    share = np.ones(len(paths), dtype=np.bool_)  # (n,)
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line or line.startswith("#"):
+            continue
+        named = np.array([_names(line, path) for path in inside])  # (n,)
+        if not named.any():
+            raise DataError(
+                f"{file}, line {number}: {line!r} matches no image; write a path relative to {folder}, "
+                f"a folder in it, or a pattern such as {Path(inside[0]).parent.as_posix()}/*"
+            )
+        share &= ~named
+    return share
+
+
+def _names(line: str, path: str) -> bool:
+    return path == line or path.startswith(line.rstrip("/") + "/") or fnmatchcase(path, line)
+
+
+def _pixels(
+    folder: Path, paths: Sequence[Path], size: int | None, mode: str | None, progress: bool
+) -> NDArray[np.uint8]:
+    """The decoded images, from the cache where none of the files has changed since."""
+    key = _key(folder, paths, size, mode)
+    known = recall(key)
+    if known is not None and known.dtype == np.uint8 and known.ndim == 4 and len(known) == len(paths):
+        return known
+    bar = Progress(folder.name, len(paths)) if progress else None
+    pixels = decode_all(paths, size, mode, done=lambda: None if bar is None else bar.update(1))
+    if bar is not None:
+        bar.close()
+    remember(key, pixels)
+    return pixels
+
+
+def _key(folder: Path, paths: Sequence[Path], size: int | None, mode: str | None) -> str:
+    import PIL
+
+    try:
+        stats = [(path, path.stat()) for path in paths]
+    except OSError as error:
+        raise DataError(f"{folder}: a file went away while it was read ({error}); try again") from error
+    files = [(path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+    # The folder too: files unpacked elsewhere may have the same names, sizes and dates.
+    return cache_key(_VERSION, PIL.__version__, str(folder.resolve()), size, mode, files)

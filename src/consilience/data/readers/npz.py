@@ -1,0 +1,134 @@
+"""Reading .npz files of one's own, without ever running code that somebody put into one.
+
+| array | meaning |
+|---|---|
+| `images` or `x` | training inputs: images in any layout, or a table |
+| `labels` or `y` | the class of each, 0, 1, 2, ... |
+| `test_images` or `test_x`, `test_labels` or `test_y` | the same for tests; without them a part is kept |
+| `share` | 0 for training samples that are never to be shared, else 1 |
+| `classes` | what the classes are called |
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from consilience.data.arrays import arrange
+from consilience.data.scaling import Raw
+from consilience.errors import DataError, first_sentence
+
+LARGEST = 4 << 30
+"""The most bytes an array may claim to hold."""
+
+INPUTS, TARGETS = ("images", "x"), ("labels", "y")
+TEST_INPUTS, TEST_TARGETS = ("test_images", "test_x"), ("test_labels", "test_y")
+OTHERS = ("share", "classes")
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def read_archive(path: Path, test_share: float) -> Raw:
+    """The data set in one .npz file, by the names at the top of this module."""
+    arrays = read_arrays(path, [*INPUTS, *TARGETS, *TEST_INPUTS, *TEST_TARGETS, *OTHERS])
+    inputs, targets = _pick(path, arrays, INPUTS), _pick(path, arrays, TARGETS)
+    if inputs is None or targets is None:
+        lacking = INPUTS if inputs is None else TARGETS
+        raise DataError(
+            f"{path}: no array is called {lacking[0]!r} or {lacking[1]!r}; it holds {_listed(path)}. Wanted are images "
+            f"(or x) and labels (or y); test_images, test_labels, share and classes may be there too"
+        )
+    return arrange(
+        str(path),
+        inputs,
+        targets,
+        _pick(path, arrays, TEST_INPUTS),
+        _pick(path, arrays, TEST_TARGETS),
+        test_share=test_share,
+        labels=_class_names(path, arrays),
+        share=arrays.get("share"),
+        source=str(path),
+    )
+
+
+def read_arrays(path: Path, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Those of the wanted arrays that an .npz file holds; what it claims is checked before anything is unpacked."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            there = set(archive.namelist())
+            return {name: _read(archive, name) for name in wanted if f"{name}.npy" in there}
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    except Exception as error:  # a damaged file makes its parsers stumble in more ways than can be listed
+        said = first_sentence(error) or type(error).__name__
+        raise DataError(f"{path}: cannot be read as an .npz file ({said}); write or fetch it again") from error
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    with archive.open(f"{name}.npy") as file:
+        shape, fortran, dtype = _header(file)
+        if dtype.hasobject:
+            raise DataError(f"array {name!r} holds Python objects, which are code; save plain numbers or text instead")
+        size = math.prod(shape) * dtype.itemsize
+        if size > LARGEST or min((0, *shape)) < 0 or dtype.itemsize == 0:
+            raise DataError(
+                f"array {name!r} claims to be {dtype} of the shape {shape}, {size} bytes; "
+                f"at most {LARGEST} are read: leave samples out or make them smaller"
+            )
+        # One byte more than there should be: it shows an array that is too long, without unpacking all of it.
+        body = file.read(size + 1)
+    if len(body) != size:
+        received = "more" if len(body) > size else str(len(body))
+        raise DataError(f"array {name!r}: {size} bytes expected, {received} received; write or fetch the file again")
+    return np.ndarray(shape, dtype, body, order="F" if fortran else "C")
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type, as an array's own header claims them."""
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    version = npy.read_magic(file)
+    if version not in readers:
+        raise DataError(f"an array is written in the format {version}; save plain numbers or text with numpy.savez")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about headers of very old versions, which are read all the same
+        shape, fortran, dtype = readers[version](file)
+    return shape, fortran, dtype
+
+
+def _pick(path: Path, arrays: Arrays, names: tuple[str, str]) -> NDArray[Any] | None:
+    """The array under either name, or None."""
+    found = [name for name in names if name in arrays]
+    if len(found) == 2:
+        raise DataError(f"{path}: it holds both {names[0]!r} and {names[1]!r}, which mean the same; keep one of them")
+    return arrays[found[0]] if found else None
+
+
+def _class_names(path: Path, arrays: Arrays) -> tuple[str, ...]:
+    if "classes" not in arrays:
+        return ()
+    names = arrays["classes"]
+    if names.ndim != 1 or names.dtype.kind != "U" or not names.size:
+        raise DataError(
+            f"{path}: array 'classes' must be text of the shape (classes,), "
+            f"got {names.dtype} of the shape {names.shape}; save numpy.array(['cat', 'dog'])"
+        )
+    try:
+        words = tuple(map(str, names))
+        "".join(words).encode()  # halves of letters pass for text until somebody prints them
+        return words
+    except (SystemError, ValueError) as error:  # numbers that are no letters
+        raise DataError(f"{path}: array 'classes' is not text ({error}); write or fetch the file again") from error
+
+
+def _listed(path: Path) -> str:
+    with zipfile.ZipFile(path) as archive:
+        names = sorted(name.removesuffix(".npy") for name in archive.namelist())
+    return ", ".join(map(repr, names[:10])) + (f" and {len(names) - 10} more" if names[10:] else "") or "nothing"

@@ -1,0 +1,62 @@
+"""What prototypes and logits have in common: class means, shared as one global mean that training is pulled to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, get_args
+
+from torch import Tensor
+
+from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
+from consilience.functional.class_means import class_means, pull
+from consilience.task import Task
+from consilience.validation import number, one_of, whole
+from consilience.wire import schema
+from consilience.wire.encodings import FLOAT32, Encoding
+
+
+@dataclass(frozen=True)
+class ClassMeans(Exchange):
+    """Pull something of every sample towards the mean it has over all learners' samples of the class.
+
+    The squared distance is a mean over batch and dimensions: summed over dimensions the same weight would collapse
+    training.
+    """
+
+    eager: ClassVar[bool] = True
+    weight: float = 10.0
+    min_count: int = 2
+    encoding: Encoding = FLOAT32
+    scope: Scope = "everybody"
+
+    def __post_init__(self) -> None:
+        number("kd", self.weight)
+        whole("min_count", self.min_count)
+        one_of("scope", self.scope, get_args(Scope))
+
+    def of(self, view: View) -> Tensor:
+        """What is averaged of each sample, (rows, width)."""
+        raise NotImplementedError
+
+    def width(self, task: Task) -> int:
+        """How wide that is."""
+        raise NotImplementedError
+
+    def bound(self, task: Task) -> float:
+        """How large its values can be."""
+        raise NotImplementedError
+
+    def channel(self, task: Task) -> schema.Mean:
+        """A standing mean of (classes, width), weighted by class counts."""
+        shape, bound = (task.classes, self.width(task)), self.bound(task)
+        means = schema.Tensor(shape, self.encoding, self.encoding, -bound, bound)
+        return schema.Mean(self.name, {"mean": means}, rows=(task.classes,), scope=self.scope)
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        """Mean squared distance to the global mean of the sample's class."""
+        return pull(self.of(view), view.targets, received.tensors["mean"], received.count)
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        """The learner's own class means, weighted by how many samples stand behind each."""
+        means, count = class_means(self.of(view), view.targets, view.task.classes, view.valid, self.min_count)
+        return Contribution({"mean": means}, count)

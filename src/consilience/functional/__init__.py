@@ -1,0 +1,1 @@
+"""Pure tensor functions, for one learner or for many under `vmap`."""

@@ -1,0 +1,111 @@
+"""SGD and Adam as pure functions over one flat vector.
+
+State goes in and comes out again, with a step count of its own for each learner, so one code moves one learner in a
+loop and a thousand in a stack. Agrees with torch.optim (a test compares).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.validation import number
+
+Slots = dict[str, Tensor]
+
+
+class Optimiser(Protocol):
+    """A local optimiser: `slots` names the vectors it keeps beside the parameters."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the vectors of state."""
+        ...
+
+    def update(self, parameters: Tensor, gradient: Tensor, state: Slots, step: Any) -> tuple[Tensor, Slots]:
+        """New parameters and state after step number `step` (the first is 1; a number or a tensor)."""
+        ...
+
+
+@dataclass(frozen=True)
+class SGD:
+    """Stochastic gradient descent, with momentum where it is asked for."""
+
+    lr: float = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        number("lr", self.lr)
+        number("momentum", self.momentum)
+        number("weight_decay", self.weight_decay)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The velocity, where there is momentum."""
+        return ("velocity",) if self.momentum else ()
+
+    def update(self, parameters: Tensor, gradient: Tensor, state: Slots, step: Any) -> tuple[Tensor, Slots]:
+        """One step."""
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * parameters
+        if not self.momentum:
+            return parameters - self.lr * gradient, state
+        # From a velocity of zero the first step takes the gradient as it is, as torch.optim does.
+        velocity = self.momentum * state["velocity"] + gradient
+        return parameters - self.lr * velocity, {"velocity": velocity}
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma and Ba 2015)."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        number("lr", self.lr)
+        number("weight_decay", self.weight_decay)
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ConfigurationError(f"betas are {self.beta1} and {self.beta2}; each must be from 0 to below 1")
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """First and second moments."""
+        return ("first", "second")
+
+    def update(self, parameters: Tensor, gradient: Tensor, state: Slots, step: Any) -> tuple[Tensor, Slots]:
+        """One step."""
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * parameters
+        first = state["first"].lerp(gradient, 1 - self.beta1)
+        second = (self.beta2 * state["second"]).addcmul(gradient, gradient, value=1 - self.beta2)
+        scale = self.lr / _rest(self.beta1, step, parameters)
+        spread = second.sqrt() / _rest(self.beta2, step, parameters) ** 0.5 + self.eps
+        return parameters - scale * (first / spread), {"first": first, "second": second}
+
+
+def _rest(beta: float, step: Any, like: Tensor) -> Any:
+    """1 - beta ** step, in double precision until the end: in single, 1 - 0.999 is wrong in the fifth digit."""
+    return (1 - beta ** step.double()).to(like.dtype) if isinstance(step, Tensor) else 1 - beta**step
+
+
+OPTIMISERS: dict[str, Callable[..., Optimiser]] = {"adam": Adam, "sgd": SGD}
+
+
+def build_optimiser(name: str, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiser:
+    """The optimiser of that name."""
+    if name not in OPTIMISERS:
+        raise UnknownName("optimiser", name, OPTIMISERS)
+    if name == "sgd":
+        return SGD(lr=lr, momentum=momentum, weight_decay=weight_decay)
+    if momentum:
+        raise ConfigurationError(f"momentum is {momentum}, and optimiser {name!r} has its own; momentum is for sgd")
+    return OPTIMISERS[name](lr=lr, weight_decay=weight_decay)

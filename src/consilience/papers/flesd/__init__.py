@@ -1,0 +1,1 @@
+"""FLESD (Shi et al. 2021): one file for each table or figure."""

@@ -1,0 +1,126 @@
+"""FLESD's figure 2: what learners reach alone, with labels and without, the more unlike they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from consilience.papers.cells import Cell, Outcome, Scale, Shown
+from consilience.papers.flesd.experiment import OBJECTIVE, SIZES, Size, alpha_of, circumstances
+from consilience.simulation.records.run_folder import PROVENANCE, RunFolder
+
+PUBLISHED_DROPS: Mapping[str, tuple[float, float]] = {
+    "with labels": (73.0, 18.5),
+    "with labels, by a linear probe": (73.5, 38.6),
+    "without labels, by a linear probe": (72.8, 66.7),
+}
+"""Section 3 of Shi et al. 2021: the mean over six learners at alpha 100 and at alpha 0.01, in percent."""
+_MEASURED: Mapping[str, tuple[str, str]] = {
+    "with labels": ("supervised", "accuracy"),
+    "with labels, by a linear probe": ("supervised", "accuracy_linear"),
+    "without labels, by a linear probe": ("simclr", "accuracy_linear"),
+}
+"""The same of ours: whose, and which metric."""
+
+
+def cells(size: Size, scale: Scale) -> list[Cell]:
+    """Everybody alone at every alpha, taught by labels and by views."""
+    epochs, batch = size.supervised
+    taught = {"total_epochs": epochs, "batch_size": batch, "weight_decay": 0.0, "probe": "linear"}
+    found = []
+    for alpha in size.alphas:
+        labels = {"alpha": f"{alpha:g}"}
+        own = size.settings(scale, alpha, 1, name="independent")
+        found.append(Cell(labels | {"row": "supervised"}, own | taught))
+        found.append(
+            Cell(labels | {"row": "simclr"}, own | {"method": {"name": "independent", "objective": OBJECTIVE}})
+        )
+    return found
+
+
+def told(outcomes: Sequence[Outcome]) -> list[Shown]:
+    """The mean over learners by alpha and what is lost from the first to the last; and every learner."""
+    rows = [row for outcome in outcomes for row in _learners(outcome)]
+    epochs = {o.labels["row"]: RunFolder(o.folder).config for o in outcomes}
+    trained = "; ".join(f"{row}: {c.epochs} epochs in batches of {c.batch_size}" for row, c in epochs.items())
+    text = (
+        f"{circumstances(outcomes[0], batches=False)} {trained}. The mean over learners in %, on the test set. The "
+        f"probe is trained with all labels on features that stay as they are. Published: alpha 100 and 0.01 alone."
+    )
+    return [
+        Shown("Everybody alone, with labels and without", text, _means(rows), _drawn(rows), "alone"),
+        Shown("Every learner", "Accuracy in %, and how many images and classes it has.", _each(rows), name="learners"),
+    ]
+
+
+def _learners(outcome: Outcome) -> list[dict[str, Any]]:
+    """What each learner reached, of the first seed, with what it had."""
+    table = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))["class_table"]
+    seed, counts = next(iter(table.items()))
+    last = RunFolder(outcome.folder).config.rounds
+    lines = [json.loads(text) for text in RunFolder(outcome.folder).lines()]
+    found = [line for line in lines if line["round"] == last and str(line["seed"]) == seed]
+    return [
+        {
+            "alpha": outcome.labels["alpha"],
+            "method": method,
+            "learner": line["learner"],
+            "accuracy": line[metric],
+            "samples": sum(counts[line["learner"]]),
+            "classes": sum(count > 0 for count in counts[line["learner"]]),
+        }
+        for method, (whose, metric) in _MEASURED.items()
+        for line in found
+        if whose == outcome.labels["row"]
+    ]
+
+
+def _means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    lines = []
+    alphas = list(dict.fromkeys(row["alpha"] for row in rows))
+    for method in dict.fromkeys(row["method"] for row in rows):
+        reached = {
+            alpha: fmean(row["accuracy"] for row in rows if (row["method"], row["alpha"]) == (method, alpha))
+            for alpha in alphas
+            if any((row["method"], row["alpha"]) == (method, alpha) for row in rows)
+        }
+        line: dict[str, Any] = {"training": method}
+        line |= {alpha_of(float(alpha)): f"{mean:.1f}" for alpha, mean in reached.items()}
+        if len(reached) > 1:
+            first, *_, last = reached.values()
+            line["change"] = f"{last - first:+.1f}"
+        before, after = PUBLISHED_DROPS[method]
+        lines.append(line | {"published": f"{before} to {after}", "published change": f"{after - before:+.1f}"})
+    return lines
+
+
+def _each(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    lines: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in rows:
+        about = {
+            "data": alpha_of(float(row["alpha"])),
+            "learner": row["learner"],
+            "images": row["samples"],
+            "classes": row["classes"],
+        }
+        line = lines.setdefault((row["alpha"], row["learner"]), about)
+        line[row["method"]] = f"{row['accuracy']:.1f}"
+    return list(lines.values())
+
+
+def _drawn(rows: Sequence[Mapping[str, Any]]) -> Callable[[], Any]:
+    drawn = [{**row, "panel": row["method"], "data": alpha_of(float(row["alpha"]))} for row in rows]
+
+    def figure() -> Any:
+        from consilience.presentation.scatter_charts import members
+
+        return members(drawn, by="data")
+
+    return figure
+
+
+ROBUSTNESS = SIZES.both(
+    "flesd-robustness", "FLESD's figure 2: learners alone, with labels and without, by alpha", cells, told
+)

@@ -1,0 +1,118 @@
+"""What an attacker rebuilds from the layer that a run watched: measured once, and kept in the run's folder."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from consilience.errors import CheckpointError
+from consilience.evaluation.decoder import train_decoder
+from consilience.evaluation.reconstruction import rebuild
+from consilience.functional.distance_correlation import corrected_distance_correlation, distance_correlation
+from consilience.leakage.findings import OfLearners
+from consilience.leakage.image_grids import columns_of
+from consilience.leakage.measure import MEASURED
+from consilience.leakage.reconstruction import VICTIMS
+from consilience.leakage.subject import chosen, evenly, modules_of, subject
+from consilience.papers.cells import Outcome
+from consilience.papers.two_stage.experiment import ATTACK_EPOCHS, ATTACKED
+from consilience.randomness import key, seed_of
+from consilience.simulation.records.export import Kept, read_kept
+from consilience.simulation.records.run_folder import RunFolder, replace_file, storing
+
+FILE = "rebuilt.npz"
+_BATCH = 32  # of the attacker's training
+_SHOWN = 2  # images of each device: as many as it has classes
+
+
+@dataclass(frozen=True, eq=False)
+class Rebuilt:
+    """Numbers of each device, (devices,), and some images it trained on with what was rebuilt of them.
+
+    auxiliary: test samples that the attacker had. correlation, corrected: of test samples and the layer's output.
+    guess: of the attacker's mean image in the place of what it rebuilds. truth, images: (n, channels, height, width).
+    """
+
+    devices: np.ndarray
+    auxiliary: np.ndarray  # one number
+    epochs: np.ndarray  # one number
+    correlation: np.ndarray
+    corrected: np.ndarray
+    ssim: np.ndarray
+    guess_ssim: np.ndarray
+    psnr: np.ndarray
+    guess_psnr: np.ndarray
+    truth: np.ndarray
+    images: np.ndarray
+
+    def over_devices(self, what: str) -> OfLearners:
+        """One of the numbers with its spread."""
+        return OfLearners.of(getattr(self, what).tolist())
+
+
+def rebuilt_of(outcome: Outcome) -> Rebuilt:
+    """What is kept of a run, or measured now from its models."""
+    folder = outcome.folder
+    config, found = RunFolder(folder).config, _read(folder / FILE)
+    if found is not None and found.epochs == ATTACK_EPOCHS and len(found.devices) == min(ATTACKED, config.learners):
+        return found
+    try:
+        found = measure(read_kept(folder), config.device)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder}: {error}") from error
+    content = io.BytesIO()
+    np.savez(content, **{each.name: getattr(found, each.name) for each in fields(Rebuilt)})
+    with storing(folder / FILE):
+        replace_file(folder / FILE, content.getvalue())
+    return found
+
+
+def measure(kept: Kept, device: str, epochs: int = ATTACK_EPOCHS) -> Rebuilt:
+    """Attack the first devices of the first seed, each with a decoder of its own."""
+    who = chosen(kept, ATTACKED)
+    assert kept.config.watch is not None
+    each = [_attacked(kept, one, kept.config.watch, device, epochs) for one in who]
+    numbers = {name: np.array([float(one[name]) for one in each]) for name in _NUMBERS}
+    truth, images = (np.concatenate([one[name] for one in each]) for name in ("truth", "images"))
+    auxiliary = np.array(max(int(one["auxiliary"]) for one in each))
+    return Rebuilt(np.array(who), auxiliary, np.array(epochs), **numbers, truth=truth, images=images)
+
+
+_NUMBERS = ("correlation", "corrected", "ssim", "guess_ssim", "psnr", "guess_psnr")
+
+
+def _attacked(kept: Kept, who: int, layer: str, device: str, epochs: int) -> dict[str, np.ndarray]:
+    (module,) = modules_of(kept, who, [layer]).values()
+    seen = subject(kept, who, [module], None, device)
+    own, tests, seed = seen.own, seen.tests, seed_of("leakage decoder", kept.config.seed, who, key(module))
+    assert own.images is not None and tests.images is not None
+    known = tests.outputs[module][seen.auxiliary], tests.images[seen.auxiliary]
+    decoder = train_decoder(*known, epochs=epochs, batch_size=_BATCH, seed=seed)
+    victims = evenly(len(own), VICTIMS)
+    found = rebuild(decoder, own.outputs[module][victims], own.images[victims])
+    some, columns = evenly(len(tests), MEASURED), columns_of(own.targets[victims], _SHOWN)
+    inputs, outputs = tests.raw[some], tests.outputs[module][some]
+    return {
+        "auxiliary": np.array(len(seen.auxiliary)),
+        "correlation": distance_correlation(inputs, outputs).numpy(force=True),
+        "corrected": corrected_distance_correlation(inputs, outputs).numpy(force=True),
+        "ssim": np.array(found.ssim),
+        "guess_ssim": np.array(found.baseline_ssim),
+        "psnr": np.array(found.psnr),
+        "guess_psnr": np.array(found.baseline_psnr),
+        "truth": own.images[victims[columns]].numpy(force=True),
+        "images": found.images[columns].numpy(force=True),
+    }
+
+
+def _read(file: Path) -> Rebuilt | None:
+    """What is kept, or nothing where there is none or it is damaged: it can be measured again."""
+    try:
+        with np.load(file, allow_pickle=False) as kept:
+            return Rebuilt(**{each.name: kept[each.name] for each in fields(Rebuilt)})
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None

@@ -1,0 +1,76 @@
+"""From a method and a model to a federation's charter: what may travel, and where common weights start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from consilience.errors import ConfigurationError
+from consilience.learner.learner import Blueprint, Learner
+from consilience.method import Role
+from consilience.methods import build_method
+from consilience.models import recipe
+from consilience.optimizers import build_optimiser
+from consilience.randomness import seed_of
+from consilience.simulation.records.run_folder import replace_file, storing
+from consilience.simulation.setup.participants import Model
+from consilience.wire import schema
+from consilience.wire.agreement import agreed, difference, merged
+from consilience.wire.charter import Charter, Rules, Values, encode_starts, found, start_file
+
+
+def charter_of(
+    name: str,
+    method: Mapping[str, Any],
+    shape: tuple[int, ...],
+    classes: int,
+    models: Sequence[Model],
+    *,
+    width: int | None = None,
+    seed: int = 0,
+    rules: Rules | None = None,
+) -> tuple[Charter, Values]:
+    """The charter of a federation for learners of these models, and the common values it starts from.
+
+    method: its name and its settings. shape: of an input.
+    """
+    settings = dict(method)
+    chosen = build_method(settings.pop("name"), settings)
+    if len(chosen.roles) > 1:
+        raise ConfigurationError(
+            f"method {chosen.name!r} has the roles {', '.join(chosen.roles)} and a public set; members over a relay "
+            f"have one role so far: simulate it, or found a federation for a method of one role, such as fedavg"
+        )
+    role = next(iter(chosen.roles.values()))
+    learners = [_learner(role, model, shape, classes, width) for model in models]
+    first = learners[0]
+    for learner in learners[1:]:
+        for key, channel in learner.channels.items():
+            if agreed(channel) != agreed(first.channels[key]):
+                raise ConfigurationError(
+                    f"{first.task.model} and {learner.task.model} cannot share {key!r}: "
+                    f"{difference(first.channels[key], channel)}"
+                )
+    first.wear(first.initial(seed_of("common weights", seed)))
+    starts = {e.name: {k: t.numpy(force=True) for k, t in c.items()} for e in first.exchanges if (c := first.common(e))}
+    channels: dict[str, schema.Channel] = merged([learner.channels for learner in learners])
+    return found(name, method, classes, channels, starts, seed, rules), starts
+
+
+def write_charter(file: Path, charter: Charter, starts: Values) -> list[Path]:
+    """Write the charter and, where weights are shared, the common values beside it; what was written."""
+    written = [file]
+    with storing(file, "choose another place"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, charter.to_toml().encode())
+        if charter.starts():
+            replace_file(start_file(file), encode_starts(charter, starts))
+            written.append(start_file(file))
+    return written
+
+
+def _learner(role: Role, model: Model, shape: tuple[int, ...], classes: int, width: int | None) -> Learner:
+    build = recipe(model, shape, classes, width) if isinstance(model, str) else model
+    name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
+    return Learner(Blueprint(build, role, build_optimiser("sgd", 0.1, 0.0, 0.0), shape, name))

@@ -1,0 +1,285 @@
+"""A member with no loop of its own: trains as a simulated learner does, with the same code, and exchanges for real.
+
+Its samples, batches, draws and first weights hang on the federation's seed and its own number, so that real processes
+over a relay give a simulation's numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from consilience.channels import Answer, nothing
+from consilience.config.config import Config
+from consilience.data import Dataset
+from consilience.errors import ConfigurationError, TrainingError
+from consilience.evaluation import accuracy
+from consilience.learner.learner import Learner
+from consilience.method import Method
+from consilience.peer.outbox import Offer, Post
+from consilience.randomness import seed_of
+from consilience.simulation.engines.jobs import Evaluate, Learn, Probe, Receive, Work
+from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.records.round_record import terms_of
+from consilience.simulation.records.run_folder import RunFolder, replace_file, storing
+from consilience.simulation.setup.participants import Model
+from consilience.simulation.setup.setup import set_scene
+from consilience.wire import schema
+from consilience.wire.agreement import agreed, difference
+from consilience.wire.charter import mark
+
+_ROW = np.array([0])
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a round came to: accuracy on the member's own test set, loss terms, and how the exchange went."""
+
+    round: int
+    accuracy: float
+    losses: Mapping[str, float]
+    acknowledged: bool
+    heard: tuple[str, ...]
+    bytes_up: int
+    bytes_down: int
+
+
+class Member:
+    """A learner in a process of its own.
+
+    wait: the most seconds to wait in a round for the others, where a moving mean must close before going on. Without
+    an answer by then it trains on with the last one.
+    """
+
+    def __init__(self, post: Post, config: Config, method: Method, data: Dataset, model: Model, wait: float) -> None:
+        self.post, self.wait = post, wait
+        self.config = config.model_copy(update={"learners": 1, "seed": post.charter.seed, "seeds": 1})
+        scene = set_scene(self.config, method, data, [model])
+        (plan,) = scene.plans
+        if data.classes != post.charter.classes:
+            raise ConfigurationError(
+                f"your data has {data.classes} classes, and federation {post.charter.name!r} has {post.charter.classes}"
+            )
+        self.plan = replace(plan, members=replace(plan.members, learner=np.array([post.number])))
+        self.engine = LoopEngine([self.plan], scene.data, workers=0)
+        self.tested, self.labelled, self.seen = scene.test_counts, scene.labelled, scene.copies
+        self.learner: Learner = self.engine.learners[0]
+        self.giving, self.hearing = self.learner.giving, self.learner.hearing
+        self.round = 0
+        self._numbers: dict[str, int] = {}
+        self._next = 0
+        self._own: dict[str, Answer] = {}
+        self._before = 0, 0
+        self.due: tuple[str, ...] = ()
+        self.losses: dict[str, float] = {}
+        self.acknowledged, self.put_as = False, 0
+        self.stopped: Callable[[], bool] = lambda: False
+        """Whether somebody wants to go, and not to wait for the others any longer."""
+        self._check()
+        self._begin()
+
+    # -- before the first round ----------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Refuse a model whose channels are not the federation's."""
+        for name, theirs in self.post.channels.items():
+            mine = self.learner.channels.get(name)
+            if mine is None or agreed(mine) != agreed(theirs):
+                said = "your method has no such exchange" if mine is None else difference(mine, theirs)
+                raise ConfigurationError(
+                    f"your model {self.learner.task.model!r} cannot share {name!r} in federation "
+                    f"{self.post.charter.name!r}: {said}"
+                )
+
+    def _begin(self) -> None:
+        """First weights, as a simulated learner of this number has them; or those of a run that is gone on with."""
+        learner, cohort, seed = self.learner, self.engine.cohorts[0], self.post.charter.seed
+        learner.wear(learner.initial(seed_of("common weights", seed)))
+        common = {e.name: c for e in learner.exchanges if (c := learner.common(e))}
+        row = cohort.row(0)
+        alike = learner.role.start == "common"
+        mine = learner.weights(seed_of("common weights", seed) if alike else seed_of("weights", seed, self.post.number))
+        mine |= {key: row[key] for key in row if key.startswith("setting.")}
+        learner.wear(mine)
+        for e in learner.exchanges:
+            learner.take(common.get(e.name, {}) if e.start == "common" else {})
+        for key, value in (mine | learner.states()).items():
+            row[key].copy_(value)
+        self._follow_schedules()
+        for name, channel in learner.channels.items():
+            self._hold(name, self._first(name, channel, common.get(name, {})))
+
+    def _first(self, name: str, channel: schema.Channel, common: Mapping[str, Tensor]) -> Answer:
+        """What is held before anything is heard: nothing with count 0, or the common values at the start."""
+        if name in self.post.held:
+            return self.post.held[name]
+        if not common:
+            return nothing(channel)
+        values = {k: t.numpy(force=True).copy() for k, t in common.items()}
+        if name in self.post.channels and mark(channel, values) != self.post.charter.terms[name].start:
+            found = self.post.fetch([name], {}, self.post.patience)
+            if name not in found:
+                raise ConfigurationError(
+                    f"the common values of {name!r} cannot be made here, and the relay is out of reach"
+                )
+            return found[name]
+        self.post.held[name] = Answer(values, np.zeros(()), 0)
+        return self.post.held[name]
+
+    # -- a round -------------------------------------------------------------------------------------------------------
+
+    def introduce(self) -> None:
+        """Put up the untrained model's representations, and hear the others', before the first round.
+
+        Where the others have begun long ago, go on from the common values as they are now.
+        """
+        moving = [name for name in self.hearing if name in self.post.channels and self.post.channels[name].moves]
+        self._take(self.post.fetch(moving, {}, self.post.patience))
+        if self.post.round < 0 and self.share(train=False):
+            self.hear()
+
+    def play(self) -> Played:
+        """One whole round: train, put up, wait for the others where that is needed, hear, and test."""
+        self.share()
+        return self.hear()
+
+    def share(self, *, train: bool = True) -> bool:
+        """Train, and put up what is due; whether anything was. Without training, what is due before the first round."""
+        self.round += train
+        self._follow_schedules()
+        active = [e for e in self.learner.exchanges if e.name in self.giving and self.round % e.every == 0]
+        self.due = tuple(e.name for e in active if train or e.eager)
+        if not train and not self.due:
+            return False
+        self._before = self.post.link.sent, self.post.link.received
+        putting = tuple(name for name in self.due if not self.post.unsettled and self._may_put(name))
+        self._restore_errors()
+        self.losses, offers = self._work(self.round, putting, train)
+        travelling = {name: offer for name, offer in offers.items() if name in self.post.channels}
+        self._own = {n: Answer(dict(o.tensors), o.weight) for n, o in offers.items() if n not in travelling}
+        self.put_as = max(self.round, self.post.round + train)  # in a new folder, on from where the relay is
+        self.acknowledged = self.post.queue(self.put_as, travelling) and self.post.flush(self.post.patience)
+        return True
+
+    def _may_put(self, name: str) -> bool:
+        """Whether a channel would take something now: a change is measured from common values that are held."""
+        if name not in self.post.channels:
+            return True
+        return name not in self.post.waits and (name in self.post.held or not self.post.channels[name].moves)
+
+    def hear(self) -> Played:
+        """Hear what is due, wait for a moving mean to close where it has this round's contribution, and test."""
+        names = [name for name in self.due if name in self.hearing and name in self.post.channels]
+        reached = self.acknowledged or not self.post.backoff.left
+        found = self._own | (self._answers(names, self.put_as) if reached else {})
+        self._take(found)
+        link, (sent, received) = self.post.link, self._before
+        up, down = link.sent - sent, link.received - received
+        return Played(self.round, self.test(), self.losses, self.acknowledged, tuple(found), up, down)
+
+    def _take(self, found: Mapping[str, Answer]) -> None:
+        """Hold answers from now on, and let them change the model where they do."""
+        for name, answer in found.items():
+            self._hold(name, answer)
+        changing = [e.name for e in self.learner.exchanges if e.changes_model and e.name in self.learner.listening]
+        news = {name: np.array([self._numbers[name] if name in found else -1]) for name in changing}
+        if any((numbers >= 0).any() for numbers in news.values()):
+            self.engine.hands.do(Receive(0, _ROW, news))
+
+    def _follow_schedules(self) -> None:
+        for key, values in self.plan.settings_at(self.round).items():
+            self.engine.cohorts[0].state[key].copy_(torch.from_numpy(values))
+
+    def _restore_errors(self) -> None:
+        """What encodings have rounded away is what the relay has acknowledged of it, and nothing else."""
+        row = self.engine.cohorts[0].row(0)
+        for key, tensor in row.items():
+            if key.startswith("error."):
+                kept = self.post.errors.get(key.removeprefix("error."))
+                tensor.zero_() if kept is None else tensor.copy_(torch.from_numpy(np.array(kept)))
+
+    def _work(self, round_: int, putting: tuple[str, ...], train: bool) -> tuple[dict[str, float], dict[str, Offer]]:
+        """Local work, and what is to be put up."""
+        held = {name: np.array([number]) for name, number in self._numbers.items()}
+        job = Work(0, _ROW, round_, held, putting, np.array([True]), train)
+        done = self.engine.hands.do(job)
+        assert done.losses is not None
+        losses = dict(zip(terms_of(self.learner), done.losses[0].tolist(), strict=False))
+        wrong = done.nonsense.get(0) or next((k for k, v in losses.items() if not np.isfinite(v)), None)
+        if wrong:
+            raise TrainingError(f"round {round_}: {wrong} is no number; try a smaller learning rate or weight")
+        offers, row = {}, self.engine.cohorts[0].row(0)
+        for name in putting:
+            tensors, weights = self.engine.contributions(job, name)
+            prefix = f"error.{name}."
+            after = {k.removeprefix(prefix): v.numpy(force=True).copy() for k, v in row.items() if k.startswith(prefix)}
+            offers[name] = Offer(
+                {k: t[0].numpy(force=True).copy() for k, t in tensors.items()},
+                weights[0].numpy(force=True).copy(),
+                self.post.held[name].version if name in self.post.held else 0,
+                after,
+            )
+        return losses, offers
+
+    def _answers(self, names: Sequence[str], round_: int) -> dict[str, Answer]:
+        draws = {n: c.draw for n, c in self.learner.channels.items() if isinstance(c, schema.Pool) and n in names}
+        end = time.monotonic() + self.wait
+        while self.post.waits.keys() & set(names) and self.post.may_come_back(end) and not self.stopped():
+            if self.post.closed(names, end):
+                break
+            self.post.wait(min(end - time.monotonic(), 5.0))
+        return self.post.fetch(names, draws, self.post.patience, round_)
+
+    def _hold(self, name: str, answer: Answer) -> None:
+        """Hold an answer from now on, in the place of the last."""
+        dtype = self.learner.dtype
+        tensors = {k: torch.from_numpy(np.array(t)).to(self.learner.device, dtype) for k, t in answer.tensors.items()}
+        count = torch.from_numpy(np.array(answer.count, dtype=np.float64)).to(self.learner.device)
+        stale = (self._numbers[name],) if name in self._numbers else ()
+        self.engine.learn(Learn({self._next: Answer(tensors, count, answer.version).for_one()}, stale))
+        self._numbers[name], self._next = self._next, self._next + 1
+
+    def test(self) -> float:
+        """Accuracy on the test set, in %: the classifier's, or where it is not taught that of a linear probe."""
+        done = self.engine.hands.do(Evaluate(0, _ROW) if self.labelled else Probe(0, _ROW, ("scaled",), self.seen))
+        assert done.right is not None
+        return float(accuracy(done.right if self.labelled else done.right[:, 0], self.tested)[0])
+
+    # -- keeping -------------------------------------------------------------------------------------------------------
+
+    def keep(self, folder: Path) -> None:
+        """Keep the learner as it is, so that a restart goes on with it."""
+        arrays = {k: t.numpy(force=True) for k, t in self.engine.state().items()}
+        RunFolder(folder).save(arrays, {"round": self.round}, self.round)
+
+    def go_on(self, folder: Path) -> bool:
+        """Take up what `keep` kept; whether there was anything."""
+        kept = RunFolder(folder).load() if folder.exists() else None
+        if kept is None:
+            return False
+        arrays, numbers = kept
+        self.engine.load({k: torch.from_numpy(v.copy()) for k, v in arrays.items()})
+        self.round = int(numbers["round"])
+        if self.post.round > self.round:  # stopped between hearing and keeping: what was heard counts
+            self._take({name: answer for name, answer in self.post.held.items() if name in self.hearing})
+        return True
+
+    def save_model(self, file: Path) -> None:
+        """The model alone, as safetensors."""
+        self.learner.wear(self.engine.cohorts[0].row(0))
+        tensors = {k: v.detach().contiguous().clone() for k, v in self.learner.model.state_dict().items()}
+        with storing(file, "choose another folder"):
+            replace_file(file, save(tensors))
+
+    def close(self) -> None:
+        """Hang up."""
+        self.engine.__exit__(None, None, None)
+        self.post.save()
+        self.post.link.close()

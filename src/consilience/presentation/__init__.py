@@ -1,0 +1,1 @@
+"""How results look wherever they are shown: tables, charts, images, colors."""

@@ -1,0 +1,308 @@
+"""Charts of runs: each takes plain rows and gives an Altair chart, for a page, an SVG or a PNG alike.
+
+Colour is never alone: lines have dashes too, cells and bars have words. The colours are those of the theme that a chart
+is drawn with (`look.theme`), so that one chart serves light and dark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from consilience.presentation.chart import HEIGHT, WIDTH, Chart, Row, altair, data, field, names_of, sizes, tip
+
+Names = Sequence[str] | None
+"""All that a page shows, in order, so that each has the same colour and dashes in every chart; or those of the rows."""
+
+_DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3], [14, 4], [4, 2], [12, 3, 2, 3, 2, 3], [16, 3, 5, 3], [1, 3])
+_LABELLED = 600  # cells; more have no room for words
+_MARKED = 10  # points of a line that have a shape
+_SHORT = 0.18  # of the longest bar: a piece with no room for its name
+
+
+def curves(
+    rows: Sequence[Row],
+    y: str = "accuracy",
+    title: str = "accuracy, %",
+    x: str = "round",
+    by: str = "method",
+    names: Names = None,
+) -> Chart:
+    """Lines over rounds, one for each `by`; where rows have `low` and `high`, a band about them.
+
+    Rows: `{by, x, y}` and perhaps `low` and `high`.
+    """
+    alt = altair()
+    base, picked = _lines(rows, x, by)
+    line = base.mark_line(strokeWidth=2, point=_few(rows, x)).encode(
+        y=alt.Y(f"{y}:Q", title=title, scale=alt.Scale(zero=False)),
+        opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
+        tooltip=[tip(by), tip(x, number=True), tip(y, number=True)],
+        **_line_look(rows, names, by),
+    )
+    if all(row.get("low") is None for row in rows):
+        return line.add_params(picked)
+    band = base.mark_area().encode(
+        y=alt.Y("low:Q", title=title, scale=alt.Scale(zero=False)),
+        y2="high:Q",
+        fill=alt.Fill(f"{field(by)}:N", title=None, legend=_legend(rows, by), scale=_known(rows, names, by)),
+        opacity=alt.condition(picked, alt.value(0.15), alt.value(0)),
+    )
+    return alt.layer(band, line.add_params(picked))
+
+
+def over_bytes(rows: Sequence[Row], names: Names = None) -> Chart:
+    """Accuracy against the bytes it took; who sends none is a level line.
+
+    Rows: `{method, bytes, accuracy}`, bytes all that was sent so far.
+    """
+    alt = altair()
+    sent = [row for row in rows if row["bytes"] > 0]
+    talking = {row["method"] for row in sent}
+    silent = {row["method"]: row for row in rows if row["method"] not in talking}  # the last of each
+    seen = {
+        "y": alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False)),
+        "tooltip": [tip("method"), tip("bytes", number=True), tip("accuracy", number=True)],
+        **_line_look(rows, names),
+    }
+    scale, axis = alt.Scale(type="log", nice=False), sizes([row["bytes"] for row in sent])
+    across = alt.X("bytes:Q", title="bytes sent so far, both ways", scale=scale, axis=axis)
+    levels = alt.Chart(data(list(silent.values()))).mark_rule(strokeWidth=2).encode(**seen)
+    lines = alt.Chart(data(sent)).mark_line(strokeWidth=2, point=_few(sent, "bytes")).encode(x=across, **seen)
+    return alt.layer(*[levels] * bool(silent), *[lines] * bool(sent)).properties(width=WIDTH, height=HEIGHT)
+
+
+def sent_by_round(rows: Sequence[Row], names: Names = None) -> Chart:
+    """All that was sent until each round, on a logarithmic scale. Rows: `{method, round, bytes}`, bytes above 0."""
+    alt = altair()
+    base, picked = _lines(rows, "round", "method")
+    lines = base.mark_line(strokeWidth=2, point=_few(rows, "round")).encode(
+        y=alt.Y(
+            "bytes:Q",
+            title="bytes sent so far, both ways",
+            scale=alt.Scale(type="log"),
+            axis=sizes([row["bytes"] for row in rows]),
+        ),
+        opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
+        tooltip=[tip("method"), tip("round", number=True), tip("bytes", number=True)],
+        **_line_look(rows, names),
+    )
+    return lines.add_params(picked)
+
+
+def spread(rows: Sequence[Row], names: Names = None) -> Chart:
+    """How far learners are from each other: a stroke for each, and a box over them, by method.
+
+    Rows: `{method, accuracy}`, one for each learner, and perhaps `learner`.
+    """
+    alt = altair()
+    base = alt.Chart(data(rows), width=WIDTH, height=34 * len(names_of(rows, "method"))).encode(
+        x=alt.X("accuracy:Q", title="accuracy of a learner, %", scale=alt.Scale(zero=False)),
+        y=alt.Y("method:N", title=None, sort=names_of(rows, "method")),
+        color=alt.Color("method:N", legend=None, scale=_known(rows, names)),
+    )
+    box = base.mark_boxplot(extent="min-max", size=18, opacity=0.45)
+    tips = [tip("method"), tip("learner"), tip("accuracy", number=True)]
+    return alt.layer(box, base.mark_tick(thickness=2, size=26).encode(tooltip=tips))
+
+
+def partition(rows: Sequence[Row]) -> Chart:
+    """Who has how many samples of which class. Rows: `{learner, class, samples}`."""
+    return heatmap(rows, "class", "learner", "samples", zero=True)
+
+
+def losses(rows: Sequence[Row], names: Names = None) -> Chart:
+    """Each term of the loss over rounds, in a panel of its own. Rows: `{method, term, round, value}`."""
+    alt = altair()
+    base, picked = _lines(rows, "round", "method")
+    lines = base.mark_line(strokeWidth=2, point=_few(rows, "round")).encode(
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
+        opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
+        tooltip=[tip("method"), tip("term"), tip("round", number=True), tip("value", number=True)],
+        **_line_look(rows, names),
+    )
+    panels = (
+        lines.add_params(picked)
+        .properties(width=WIDTH // 2 - 40, height=HEIGHT // 2)
+        .facet(facet=alt.Facet("term:N", title=None, sort=names_of(rows, "term")), columns=2)
+    )
+    return panels.resolve_scale(y="independent")
+
+
+def bound(rows: Sequence[Row], names: Names = None) -> Chart:
+    """What learners' representations say of each other at least. Rows: `{method, round, mutual_information}`."""
+    return curves(rows, y="mutual_information", title="mutual information, at least (nats)", names=names)
+
+
+def heatmap(rows: Sequence[Row], x: str, y: str, value: str, title: str | None = None, zero: bool = False) -> Chart:
+    """A value for each pair of `x` and `y`, in colour and in words; with values below 0 the middle is 0.
+
+    Rows: `{x, y, value}`; the order of the rows is the order of the cells. `zero`: colours begin at 0.
+    """
+    alt = altair()
+    columns, lines = names_of(rows, x), names_of(rows, y)
+    scale, pale = _shades([float(row[value]) for row in rows if row[value] is not None], value, zero)
+    base = alt.Chart(data(rows), width=WIDTH, height=26 * len(lines)).encode(
+        x=alt.X(f"{field(x)}:O", title=x, sort=columns, axis=alt.Axis(labelAngle=0)),
+        y=alt.Y(f"{field(y)}:O", title=y, sort=lines),
+    )
+    cells = base.mark_rect().encode(
+        color=alt.Color(f"{field(value)}:Q", title=title or value, scale=scale, legend=alt.Legend(gradientLength=200)),
+        tooltip=[tip(x), tip(y), tip(value, number=True)],
+    )
+    if len(rows) > _LABELLED:
+        return cells
+    words = base.mark_text(fontSize=11).encode(
+        text=alt.Text(f"{field(value)}:Q", format=".3~g"),
+        color=alt.condition(pale, alt.value("black"), alt.value("white")),
+    )
+    return alt.layer(cells, words)
+
+
+def probes(rows: Sequence[Row], names: Names = None, by: str = "probe") -> Chart:
+    """What each probe tells over rounds: a method has its colour and shape, a probe its dashes.
+
+    Rows: `{method, by, round, accuracy}`; `by`: what else than probes tells.
+    """
+    alt = altair()
+    base, picked = _lines(rows, "round", "method")
+    shown = {
+        "y": alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False)),
+        "opacity": alt.condition(picked, alt.value(1), alt.value(0.1)),
+        "tooltip": [tip("method"), tip(by), tip("round", number=True), tip("accuracy", number=True)],
+    }
+    about = {"title": None, "legend": alt.Legend(values=names_of(rows, "method"), symbolSize=70, symbolOpacity=1)}
+    colour = alt.Color("method:N", scale=_known(rows, names), **about)
+    dashed = alt.Scale(domain=names_of(rows, by), range=list(_DASHES))
+    lines = base.mark_line(strokeWidth=2).encode(
+        color=colour,
+        strokeDash=alt.StrokeDash(f"{field(by)}:N", title=None, scale=dashed, legend=alt.Legend(symbolType="stroke")),
+        **shown,
+    )
+    rounds = sorted(names_of(rows, "round"))
+    marked = rounds[:: -(-len(rounds) // _MARKED)]
+    points = base.transform_filter(alt.FieldOneOfPredicate("round", marked)).mark_point(filled=True, size=50)
+    shaped = alt.Shape("method:N", scale=_known(rows, names), **about)
+    return alt.layer(
+        lines.add_params(picked), points.encode(color=colour, shape=shaped, detail=f"{field(by)}:N", **shown)
+    )
+
+
+def matrices(rows: Sequence[Row], classes: Sequence[str]) -> Chart:
+    """How alike samples look to several, a square for each and one scale of colours for all.
+
+    Rows: `{whose, row, similar}`, similar a value for each column; classes: of the samples, in order.
+    """
+    alt = altair()
+    values = [value for row in rows for value in row["similar"] if value is not None]
+    names = list(dict.fromkeys(classes))
+    middles = [classes.index(each) + (classes.count(each) - 1) // 2 for each in names]
+    called = json.dumps(list(classes))
+    axis = alt.Axis(
+        values=middles,
+        labelExpr=f"{called}[datum.value]",
+        labelAngle=0,
+        labelOverlap=True,
+        labelLimit=60,
+        ticks=False,
+        domain=False,
+    )
+    scale = alt.Scale(scheme="viridis", domain=[min(values, default=0.0), max(values, default=1.0)])
+    whole = alt.RelativeBandSize(1.15)  # of a cell: else paper shines through between them
+    cells = (
+        alt.Chart(data(rows), width=WIDTH // 3 - 20, height=WIDTH // 3)
+        .transform_flatten(["similar"])
+        .transform_window(column="row_number()", groupby=["whose", "row"])
+        .transform_calculate(column="datum.column - 1", a=f"{called}[datum.row]", b=f"{called}[datum.column]")
+        .mark_rect(aria=False, width=whole, height=whole)  # thousands: none is told in words
+        .encode(
+            x=alt.X("column:O", title=None, axis=axis),
+            y=alt.Y("row:O", title=None, axis=axis),
+            color=alt.Color("similar:Q", title="similarity", scale=scale, legend=alt.Legend(gradientLength=200)),
+            tooltip=[
+                alt.Tooltip("a:N", title="a sample of class"),
+                alt.Tooltip("b:N", title="and one of class"),
+                tip("similar", number=True),
+            ],
+        )
+    )
+    panels = cells.facet(facet=alt.Facet("whose:N", title=None, sort=names_of(rows, "whose")), columns=3)
+    return panels.resolve_axis(x="independent", y="independent")  # else there is one below where no panel is
+
+
+def phases(rows: Sequence[Row]) -> Chart:
+    """Where the time went, a bar for each method in pieces. Rows: `{method, phase, seconds}`."""
+    alt = altair()
+    names, parts = names_of(rows, "method"), names_of(rows, "phase")
+    longest = max((sum(r["seconds"] for r in rows if r["method"] == name) for name in names), default=0.0)
+    told = [
+        dict(row) | {"order": parts.index(row["phase"]), "word": row["phase"] * (row["seconds"] > _SHORT * longest)}
+        for row in rows
+    ]
+    base = alt.Chart(data(told), width=WIDTH, height=30 * len(names)).encode(
+        x=alt.X("seconds:Q", title="seconds", stack="zero"),
+        y=alt.Y("method:N", title=None, sort=names),
+        order=alt.Order("order:Q"),
+    )
+    light = ["#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7"]  # dark words can be read on each
+    bars = base.mark_bar(stroke="black", strokeWidth=0.5).encode(
+        color=alt.Color("phase:N", title=None, sort=parts, scale=alt.Scale(domain=parts, range=light)),
+        tooltip=[tip("method"), tip("phase"), tip("seconds", number=True)],
+    )
+    words = base.mark_text(color="black").encode(
+        x=alt.X("seconds:Q", stack="zero", bandPosition=0.5), text="word:N", detail="phase:N"
+    )
+    return alt.layer(bars, words)
+
+
+# -- what they have in common ------------------------------------------------------------------------------------------
+
+
+def _lines(rows: Sequence[Row], x: str, by: str) -> tuple[Chart, Any]:
+    """A chart for lines over `x`, and the choice of some of them in its legend."""
+    alt = altair()
+    axis = alt.Axis(values=sorted(names_of(rows, x))) if _few(rows, x) else alt.Axis(tickMinStep=1)
+    base = alt.Chart(data(rows), width=WIDTH, height=HEIGHT).encode(
+        x=alt.X(f"{field(x)}:Q", title=x, axis=axis, scale=alt.Scale(zero=False, nice=False))
+    )
+    return base, alt.selection_point(name="picked", fields=[by], bind="legend")
+
+
+def _line_look(rows: Sequence[Row], names: Names, by: str = "method") -> dict[str, Any]:
+    """Colours and dashes by name. There is one more dash than colours: where both begin again they pair up anew."""
+    alt = altair()
+    about = {"title": None, "legend": _legend(rows, by)}
+    dashed = _known(rows, names, by, range=_DASHES)
+    return {
+        "color": alt.Color(f"{field(by)}:N", scale=_known(rows, names, by), **about),
+        "strokeDash": alt.StrokeDash(f"{field(by)}:N", scale=dashed, **about),
+    }
+
+
+def _legend(rows: Sequence[Row], by: str) -> Any:
+    """A legend of lines; all of a chart's must be alike to become one."""
+    return altair().Legend(values=names_of(rows, by), symbolType="stroke", symbolOpacity=1)
+
+
+def _known(rows: Sequence[Row], names: Names, by: str = "method", **more: Any) -> Any:
+    """A scale in which each name has its place, whether or not this chart shows it."""
+    return altair().Scale(domain=list(names_of(rows, by) if names is None else names), **more)
+
+
+def _few(rows: Sequence[Row], x: str) -> bool:
+    """Whether lines have so few points that each should be seen."""
+    return len({row[x] for row in rows}) <= 10
+
+
+def _shades(values: Sequence[float], value: str, zero: bool) -> tuple[Any, str]:
+    """A scale of colours that the colour-blind tell apart, and where it is pale enough for black words."""
+    alt = altair()
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    here = f"datum[{json.dumps(value)}]"
+    if low < 0:
+        far = max(-low, high)
+        return alt.Scale(scheme="blueorange", domain=[-far, far]), f"abs({here}) < {0.6 * far}"
+    low = 0.0 if zero else low
+    high = high if high > low else low + 1.0
+    return alt.Scale(scheme="viridis", domain=[low, high]), f"{here} > {low + 0.6 * (high - low)}"

@@ -1,0 +1,103 @@
+"""A data set on show: its classes, how it was scaled, how learners would have it, and pictures of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from consilience.data import Dataset
+from consilience.data.heterogeneity import SYMBOLS
+from consilience.data.local_datasets import Deal
+from consilience.presentation.tables import plain_table
+
+_LEARNERS = 10  # rows of a picture
+_WIDEST, _LINES, _OFTEN = 20, 12, 5  # columns and lines a screen has room for; classes named as a learner's commonest
+
+
+def headline(record: Mapping[str, Any]) -> str:
+    """What a data set is, in a line."""
+    shape = " x ".join(map(str, record["shape"])) + (" characters" if record["alphabet"] else "")
+    counts = f"{record['samples']:,} training and {record['test_samples']:,} test samples of {shape}"
+    if record["owners"]:
+        counts += f" by {len(record['owners']):,} owners"
+    scaled = f"scaled by mean {record['mean']:.4f} and standard deviation {record['std']:.4f}"
+    told = f"an alphabet of {len(record['alphabet'])}" if record["alphabet"] else scaled
+    marked = f"; {record['never_shared']:,} marked never to be shared" if record["never_shared"] else ""
+    return f"{record['name']}: {counts}, {told}{marked}"
+
+
+def classes_table(record: Mapping[str, Any]) -> Table:
+    """The classes of a data set and how many samples each has; of characters the commonest ones."""
+    table = plain_table()
+    for heading in ("class", "name", "training", "test"):
+        table.add_column(heading, justify="right" if heading != "name" else "left", no_wrap=True)
+    labels = record["labels"] or ["" for _ in record["class_counts"]]
+    rows = list(enumerate(zip(labels, record["class_counts"], record["test_class_counts"], strict=True)))
+    if record["alphabet"] and len(rows) > _LINES:
+        rows = sorted(rows, key=lambda row: -row[1][1])[:_LINES]
+        table.caption, table.caption_justify = f"and {len(labels) - _LINES} more characters", "left"
+    for c, (label, n, m) in rows:
+        table.add_row(str(c), label, f"{n:,}", f"{m:,}")
+    return table
+
+
+def dealt_table(deal: Deal, labels: Sequence[str], owners: Sequence[str]) -> Table:
+    """How many samples of each class each learner has; where classes are many, in short."""
+    if owners or deal.classes > _WIDEST:
+        return _in_short(deal, labels or [str(c) for c in range(deal.classes)], owners)
+    table = plain_table()
+    counts = deal.table()
+    for heading in ("learner", *(labels or map(str, range(counts.shape[1]))), "all"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for who, row in enumerate(counts):
+        table.add_row(str(who), *map(str, row), str(row.sum()))
+    return table
+
+
+def _in_short(deal: Deal, names: Sequence[str], owners: Sequence[str]) -> Table:
+    """How many samples and classes each learner has, and which of them most often; who it is, where it is an owner."""
+    table, counts = plain_table(), deal.table()
+    for heading in ("learner", "samples", "classes", "most often", *["owner"] * bool(owners)):
+        table.add_column(heading, justify="left" if heading in ("most often", "owner") else "right", no_wrap=True)
+    for who, row in enumerate(counts[:_LINES]):
+        often = ", ".join(names[c] for c in np.argsort(-row, kind="stable")[:_OFTEN] if row[c])
+        table.add_row(str(who), f"{row.sum():,}", str((row > 0).sum()), often, *owners[who : who + 1])
+    if len(counts) > _LINES:
+        rest = counts[_LINES:].sum(1)
+        table.caption = f"and {len(rest):,} more, {rest.min():,} to {rest.max():,} samples each"
+        table.caption_justify = "left"
+    return table
+
+
+def sample_of(data: Dataset) -> str:
+    """The first training sample of a text and its answer, on one line."""
+    return f"{data.text(data.inputs[0])!r} goes on with {data.text(data.targets[0])!r}"
+
+
+def distances_table(distances: dict[str, dict[str, Any]]) -> Table:
+    """Which of a learner's distributions differ from the federation's, claimed and measured."""
+    table = plain_table()
+    for heading in ("", "claimed", "measured", "by chance alone"):
+        table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
+    for symbol, found in zip(SYMBOLS, distances.values(), strict=True):
+        claimed = "differs" if found["differs"] else "equal"
+        table.add_row(symbol, claimed, f"{found['measured']:.3f}", f"{found['by_chance']:.3f}")
+    return table
+
+
+def learners_grid(deal: Deal) -> np.ndarray:
+    """Pictures as learners have them, (learners x classes, channels, height, width): one of each class, or a blank."""
+    learners = deal.parts[:_LEARNERS]
+    grid = np.full((len(learners), deal.classes, *deal.inputs.shape[1:]), np.nan, dtype=np.float32)
+    for who, part in enumerate(learners):
+        for label in np.unique(deal.targets[part]):
+            grid[who, label] = deal.inputs[part[np.argmax(deal.targets[part] == label)]]
+    return grid.reshape(-1, *deal.inputs.shape[1:])
+
+
+def has_pictures(data: Dataset) -> bool:
+    """Whether samples can be looked at: one or three channels, height and width."""
+    return len(data.shape) == 3 and data.shape[0] in (1, 3)

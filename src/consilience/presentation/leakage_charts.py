@@ -1,0 +1,74 @@
+"""Charts of what leaks: of layers by run, and of means by how many samples are in them.
+
+Colour is never alone: a kind of mark has a shape too, and a line dashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from consilience.presentation.chart import HEIGHT, WIDTH, Chart, Row, altair, data, names_of, tip
+
+_DASHES = ([1, 0], [6, 3], [2, 2])
+_SHAPES = ("circle", "diamond", "square")
+
+
+def by_run(rows: Sequence[Row]) -> Chart:
+    """What each run's layers tell, a panel for each measure: marks with their spread over learners, run by run.
+
+    Rows: `{run, measure, kind, value, spread}`; spread may be None.
+    """
+    alt = altair()
+    runs, kinds, measures = (names_of(rows, column) for column in ("run", "kind", "measure"))
+    spreads = [row["spread"] or 0.0 for row in rows]
+    told = [{**row, "low": row["value"] - s, "high": row["value"] + s} for row, s in zip(rows, spreads, strict=True)]
+    axis = alt.Axis(labelAngle=-25, labelLimit=160)
+    base = alt.Chart(data(told)).encode(x=alt.X("run:N", title=None, sort=runs, axis=axis))
+    look = {"title": None, "legend": alt.Legend(symbolSize=90, symbolOpacity=1)}
+    colour = alt.Color("kind:N", scale=alt.Scale(domain=kinds), **look)
+    up = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True))
+    marks = base.mark_point(size=70, opacity=0.9, filled=True).encode(
+        y=up,
+        color=colour,
+        shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_repeated(_SHAPES, len(kinds))), **look),
+        tooltip=[tip("run"), tip("measure"), tip("kind"), tip("value", number=True), tip("spread", number=True)],
+    )
+    reach = base.transform_filter("datum.spread > 0").mark_rule(strokeWidth=2, opacity=0.6)
+    layers = alt.layer(reach.encode(y=alt.Y("low:Q", title=None), y2="high:Q", color=colour), marks)
+    panels = layers.properties(width=WIDTH // 2 - 60, height=HEIGHT // 2)
+    return panels.facet(facet=alt.Facet("measure:N", title=None, sort=measures), columns=2).resolve_scale(
+        y="independent"
+    )
+
+
+def by_number(rows: Sequence[Row], title: str, level: float | None = None) -> Chart:
+    """What means tell by how many samples are in each: a colour for each run, dashes for what it is compared with.
+
+    Rows: `{run, kind, samples, value}`, samples in words. level: where nothing is told.
+    """
+    alt = altair()
+    runs, kinds, numbers = (names_of(rows, column) for column in ("run", "kind", "samples"))
+    dashes = alt.Scale(domain=kinds, range=_repeated(_DASHES, len(kinds)))
+    several = alt.Legend(symbolType="stroke") if len(kinds) > 1 else None
+    dashed = alt.StrokeDash("kind:N", title=None, scale=dashes, legend=several)
+    about = {"title": None, "legend": alt.Legend(symbolSize=70, symbolOpacity=1)}
+    seen: dict[str, Any] = {
+        "x": alt.X("samples:O", title="samples in a mean", sort=numbers, axis=alt.Axis(labelAngle=0)),
+        "y": alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
+        "color": alt.Color("run:N", scale=alt.Scale(domain=runs), **about),
+        "tooltip": [tip("run"), tip("kind"), tip("samples"), tip("value", number=True)],
+    }
+    base = alt.Chart(data(rows))
+    lines = base.mark_line(strokeWidth=2).encode(strokeDash=dashed, **seen)
+    points = base.mark_point(filled=True, size=50, opacity=1)
+    points = points.encode(shape=alt.Shape("run:N", scale=alt.Scale(domain=runs), **about), detail="kind:N", **seen)
+    drawn = [lines, points]
+    if level is not None:
+        at = alt.Chart(data([{"value": level}])).mark_rule(strokeDash=[3, 3], opacity=0.7, color="#8a8f96")
+        drawn.insert(0, at.encode(y="value:Q"))
+    return alt.layer(*drawn).properties(width=WIDTH, height=HEIGHT)
+
+
+def _repeated(look: Sequence[Any], count: int) -> list[Any]:
+    return [look[i % len(look)] for i in range(count)]

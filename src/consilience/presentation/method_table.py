@@ -1,0 +1,65 @@
+"""The methods as a table: what each does, what leaves the learner, what it costs for a task."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from rich.table import Table
+
+from consilience.config.config import MODEL_OF
+from consilience.errors import UnknownName
+from consilience.learner.learner import Blueprint, Learner
+from consilience.methods import METHODS, build_method, settings_of
+from consilience.models import build
+from consilience.optimizers import Adam
+from consilience.presentation.tables import plain_table, size
+from consilience.task import Public
+from consilience.wire.byte_count import Traffic
+
+_PUBLIC = 1000  # samples of a public set, where a method has one
+SHAPES = {"digits": ((1, 8, 8), 10), "mnist": ((1, 28, 28), 10), "fashion-mnist": ((1, 28, 28), 10)}
+
+
+def catalogue(data: str, model: str | None) -> list[dict[str, Any]]:
+    """One entry a method, with the bytes of a full message for this data and model."""
+    if data not in SHAPES:
+        raise UnknownName("data set", data, SHAPES)
+    (shape, classes), name = SHAPES[data], model or MODEL_OF[data]
+    return [_entry(m, data, name, shape, classes) for m in METHODS]
+
+
+def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], classes: int) -> dict[str, Any]:
+    built, cost = build_method(method), {"up": 0, "down": 0}
+    for part in built.roles_of(1):  # 0 may be somebody special
+        role = built.roles[part]
+        public = Public(_PUBLIC) if role.data == "public" else None
+        blueprint = Blueprint(partial(build, model, shape, classes), role, Adam(), shape, model, public=public)
+        learner = Learner(blueprint)
+        traffic = Traffic(learner.channels)
+        cost["up"] += traffic.up(learner.giving)
+        cost["down"] += traffic.down(learner.hearing)
+    return {
+        "method": method,
+        "summary": built.summary,
+        "leaves": built.leaves(),
+        "settings": settings_of(method),
+        "data": data,
+        "model": model,
+        "message_bytes": cost,
+    }
+
+
+def catalogue_table(rows: list[dict[str, Any]]) -> Table:
+    """The catalogue for a terminal."""
+    task = f"{rows[0]['model']} on {rows[0]['data']}"
+    table = plain_table(f"Methods; bytes of a learner in a round for {task}, public sets of {_PUBLIC:,} samples")
+    table.padding = (0, 1, 1, 0)
+    for heading in ("method", "what it does", "what leaves the learner"):
+        table.add_column(heading, no_wrap=heading == "method")
+    table.add_column("up", justify="right", no_wrap=True)
+    table.add_column("down", justify="right", no_wrap=True)
+    for row in rows:
+        cost = row["message_bytes"]
+        table.add_row(row["method"], row["summary"], row["leaves"], size(cost["up"]), size(cost["down"]))
+    return table

@@ -1,0 +1,1 @@
+"""The loop engine: one learner after the other, in worker processes."""

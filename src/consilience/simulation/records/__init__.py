@@ -1,0 +1,1 @@
+"""What a run leaves behind: history, run folder, checkpoints, provenance."""

@@ -1,0 +1,249 @@
+"""What a run keeps of its learners: their models, made again from its last checkpoint, and the samples they work on.
+
+They are those of a run's first seed, and of its first variant where it has several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.config.config import Config
+from consilience.data import Dataset
+from consilience.data.cache import cache_folder
+from consilience.data.download import CHECKSUMS, chosen_folder
+from consilience.data.local_datasets import Deal, OwnTests, own_tests
+from consilience.errors import (
+    CheckpointError,
+    ConsilienceError,
+    DataError,
+    TrainingError,
+)
+from consilience.learner.layout import Layout
+from consilience.learner.learner import Blueprint, Learner, Row
+from consilience.method import Method
+from consilience.methods import build_method
+from consilience.models import from_file, recipe
+from consilience.simulation.records.fingerprint import marks
+from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.setup.assign_data import deal_out, joined, may_share, terms_of
+from consilience.simulation.setup.inputs import load_data, models_of
+from consilience.simulation.setup.participants import Actor, cast
+from consilience.simulation.setup.setup import DTYPES
+from consilience.task import Public
+
+_LARGEST = 2e9  # bytes of a checkpoint that is read for a look at it
+
+
+@dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
+class Kept:
+    """A run's settings and its last checkpoint; the rest is made again when it is asked for."""
+
+    config: Config
+    arrays: Mapping[str, np.ndarray]
+    numbers: Mapping[str, Any]
+
+    @property
+    def round(self) -> int:
+        """After which it was kept."""
+        return int(self.numbers["round"])
+
+    @property
+    def which(self) -> str:
+        """Which seed and variant it is, in words that follow others; nothing where there is one of each."""
+        first = [f"seed {self.config.seed}"] * (self.config.seeds > 1)
+        first += [" ".join(f"{k}={v}" for k, v in self.config.variants[0].items())] if self.config.variants else []
+        return "".join(f", {word}" for word in first)
+
+    @cached_property
+    def method(self) -> Method:
+        """In the first variant."""
+        first = self._first.method
+        return build_method(first.name, first.settings)
+
+    @cached_property
+    def actors(self) -> Sequence[Actor]:
+        """Learners in each of their roles, in the first variant: a learner's first role before its others."""
+        return cast(self._first, self.method, models_of(None, self._first))
+
+    @property
+    def learners(self) -> int:
+        """How many there are."""
+        return len({actor.who for actor in self.actors})
+
+    @property
+    def _first(self) -> Config:
+        return self.config.variant(0) if self.config.variants else self.config
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The data of a run, if it is here and the very same; nothing is downloaded for a look at it."""
+        config = self.config
+        if config.data in CHECKSUMS and chosen_folder(Path(config.data_dir) if config.data_dir else None) is None:
+            cache = cache_folder() / config.data
+            if not all((cache / file).is_file() for file in CHECKSUMS[config.data]):
+                raise DataError(
+                    f"the data set {config.data!r} is not in {cache}, and is not downloaded for a look at a run"
+                )
+        data, made_of = load_data(config), self.numbers.get("made_of", {})
+        found = marks(data, build_method(config.method.name, config.method.settings), config)
+        for what in ("data", "model"):  # a method may be told in other words by now, and its weights are the same
+            if made_of.get(what) != found.get(what):
+                raise CheckpointError(f"the {what} that is here now is not the one of the run")
+        return data
+
+    @cached_property
+    def deal(self) -> Deal:
+        """Who has which training samples, and as what."""
+        return deal_out(self.config, self.method, self.data, self.config.seed)
+
+    @cached_property
+    def public(self) -> tuple[np.ndarray, np.ndarray]:
+        """The public set as it was dealt to its host: inputs (samples, *shape) and classes (samples,)."""
+        assert self.method.host is not None
+        return self.samples(self.method.host)
+
+    def samples(self, who: int) -> tuple[np.ndarray, np.ndarray]:
+        """A learner's own training samples as it has them: inputs (samples, *shape) and classes (samples,)."""
+        data, chosen = self._dealt(who)
+        return data.inputs[chosen], data.targets[chosen]
+
+    def may_share(self, who: int) -> np.ndarray:
+        """Which of a learner's own training samples may enter what it puts up, (samples,)."""
+        role = next(actor.role for actor in self.actors if actor.who == who)
+        data, chosen = self._dealt(who)
+        return may_share(data, role.withheld, chosen)
+
+    def _dealt(self, who: int) -> tuple[Dataset, np.ndarray]:
+        """The training set as learners have it, and the places of one's own samples in it."""
+        data, (parts,) = joined(self.data, [self.deal], self.learners)
+        return data, np.sort(parts[who])
+
+    def tests(self, who: int) -> tuple[np.ndarray, np.ndarray]:
+        """Test samples as a learner would have them: inputs (samples, *shape) and classes (samples,)."""
+        own = self._own_tests
+        if own is None:
+            return self.data.test_inputs, self.data.test_targets
+        return own.inputs[min(who, len(own.inputs) - 1)], own.targets[who]
+
+    @cached_property
+    def _own_tests(self) -> OwnTests | None:
+        terms = {} if self.method.pooled else terms_of(self.config)
+        return own_tests(self.data, self.learners, shift=self.config.shift, terms=terms)
+
+    def learner(self, who: int, device: str = "cpu") -> Learner:
+        """A learner in the role its model lies with, wearing what it had become, on the device named."""
+        place = next(i for i, actor in enumerate(self.actors) if actor.who == who)
+        actor, dtype = self.actors[place], DTYPES[self.config.precision]
+        kinds = [each.kind for each in self.actors]
+        cohort, number = self._cohort(actor.kind), kinds[:place].count(actor.kind)
+        assert isinstance(actor.model, str)
+        build = recipe(actor.model, self.data.shape, self.data.classes, self.config.width)
+        public = Public(len(self.public[1])) if actor.role.data == "public" else None
+        with _made_again(who):
+            blueprint = Blueprint(
+                build,
+                actor.role,
+                actor.optimiser,
+                self.data.shape,
+                actor.model,
+                dtype,
+                device,
+                public=public,
+                symbols=len(self.data.alphabet),
+            )
+            learner = Learner(blueprint)
+            row = _row(learner, self.arrays, f"learners.{cohort}.", number, self.config.device)
+            learner.wear({key: value.to(device) for key, value in row.items()})
+        return learner
+
+    def features(self, who: int, inputs: np.ndarray) -> np.ndarray:
+        """What a learner's own model makes of the inputs, (samples, width)."""
+        learner = self.learner(who)
+        with _made_again(who), torch.random.fork_rng(devices=[]):
+            seen = learner.features(_tensor(inputs, learner))
+        features: np.ndarray = seen.numpy().reshape(len(seen), -1)
+        return _finite(features, f"features of learner {who}")
+
+    def outputs(
+        self, who: int, inputs: np.ndarray, layers: Sequence[str], device: str = "cpu"
+    ) -> dict[str, np.ndarray]:
+        """What layers of a learner's own model, by their names as modules, make of the inputs, (samples, ...) each."""
+        learner = self.learner(who, device)
+        with _made_again(who), torch.random.fork_rng(devices=[]):
+            seen = learner.outputs(_tensor(inputs, learner), layers)
+        found = {layer: outputs.float().numpy(force=True) for layer, outputs in seen.items()}
+        return {layer: _finite(each, f"outputs of layer {layer!r} of learner {who}") for layer, each in found.items()}
+
+    def _cohort(self, kind: str) -> int:
+        """Where the first seed's learners of a kind lie: each kind is a cohort, or one for each size of public sets."""
+        before = {actor.kind: actor.role.data for actor in self.actors}
+        earlier = list(before)[: list(before).index(kind)]
+        sizes = self._public_sizes if "public" in before.values() else 1
+        return sum(sizes if before[each] == "public" else 1 for each in earlier)
+
+    @cached_property
+    def _public_sizes(self) -> int:
+        """How many different sizes the seeds' public sets have."""
+        seeds, host = range(self.config.seed, self.config.seed + self.config.seeds), self.method.host
+        assert host is not None
+        return len({len(deal_out(self.config, self.method, self.data, seed).parts[host]) for seed in seeds})
+
+
+@contextmanager
+def _made_again(who: int) -> Iterator[None]:
+    """Whatever somebody's own code may raise, and a checkpoint of another model, in words."""
+    try:
+        yield
+    except ConsilienceError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"the model of learner {who} cannot be made again: {from_file.failure(error)}") from error
+
+
+def _tensor(inputs: np.ndarray, learner: Learner) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(inputs)).to(learner.device, learner.dtype)
+
+
+def _finite(values: np.ndarray, what: str) -> np.ndarray:
+    if not np.isfinite(values).all():
+        raise TrainingError(f"{what} are no numbers")
+    return values
+
+
+def read_kept(folder: Path) -> Kept:
+    """What a run's folder keeps; where that is nothing, or too much, the error says so."""
+    run = RunFolder.open(folder)
+    config = run.config
+    size = sum(file.stat().st_size for file in run.path.glob("checkpoint-*.safetensors"))
+    if size > _LARGEST:
+        raise CheckpointError(f"the checkpoint is of {size / 1e9:.1f} GB, which is too much to be read")
+    kept = run.load()
+    if kept is None:
+        raise CheckpointError("no checkpoint is kept in the run's folder")
+    return Kept(config, *kept)
+
+
+def _row(learner: Learner, arrays: Mapping[str, np.ndarray], prefix: str, number: int, device: str) -> Row:
+    """A learner's row out of a checkpoint, laid out as the learner here has it: on a GPU kernels lie otherwise."""
+    row = {
+        key.removeprefix(prefix): torch.from_numpy(np.array(stacked[number]))
+        for key, stacked in arrays.items()
+        if key.startswith(prefix)
+    }
+    for part, layout in (("parameters", learner.parameters), ("buffers", learner.buffers)):
+        lain = Layout(layout.shapes, channels_last=torch.device(device).type == "cpu")
+        if layout.size != row[part].numel():
+            raise CheckpointError(
+                f"the checkpoint has {row[part].numel()} {part} of a learner, its model {layout.size}"
+            )
+        row[part] = layout.flat(lain.views(row[part])).to(row[part].dtype)
+    return row

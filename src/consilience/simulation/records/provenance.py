@@ -1,0 +1,93 @@
+"""Where a run's data came from and how it was dealt out: a record for the folder, and a table for whoever watches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from consilience.config.config import Config
+from consilience.data import Dataset
+from consilience.data.description import describe_dataset
+from consilience.data.heterogeneity import measure
+from consilience.data.local_datasets import Deal
+from consilience.data.partition import scheme_of
+
+_LINES, _COLUMNS = 12, 20  # of a table that a screen has room for
+
+
+def provenance(config: Config, data: Dataset, deals: Sequence[Deal]) -> dict[str, Any]:
+    """All that is to be known of the data of a run, ready for JSON."""
+    return {
+        "data": describe_dataset(data),
+        "partition": config.partition,
+        "shift": shifts_in_words(config),
+        "case": {"figure": deals[0].case.figure, "in_words": deals[0].case.in_words()},
+        "distances": distances(deals[0]),
+        "class_table": {str(config.seed + i): deal.table().tolist() for i, deal in enumerate(deals)},
+        "owners": {str(config.seed + i): owners_of(config, data, deal) for i, deal in enumerate(deals)},
+    }
+
+
+def owners_of(config: Config, data: Dataset, deal: Deal) -> list[str]:
+    """Who each learner is, where everybody is one owner; "" of one who has samples of several, as a group may."""
+    if data.owners is None or scheme_of(config.partition).word != "owners":
+        return []
+    whose = [np.unique(data.owners[part]) for part in deal.parts]
+    return [data.owner_names[mine[0]] if len(mine) == 1 else "" for mine in whose]
+
+
+def distances(deal: Deal) -> dict[str, dict[str, float | bool]]:
+    """Whether each of a learner's distributions is to differ from the federation's, how far it does, and by chance."""
+    found = measure(deal, kinds=deal.kinds)
+    return {
+        field.name: {
+            "differs": getattr(deal.case, field.name),
+            "measured": getattr(found, field.name),
+            "by_chance": getattr(found.noise, field.name),
+        }
+        for field in fields(deal.case)
+    }
+
+
+def in_words(config: Config, data: Dataset, deal: Deal) -> str:
+    """How the first seed's data was dealt, as lines for a terminal."""
+    table = deal.table()  # (learners, classes)
+    shift = "" if (told := shifts_in_words(config)) == "none" else f", {told}"
+    said = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.partition}{shift}"
+    told = f"\n{case_in_words(deal)}" if deal.case.figure else ""
+    return f"{said}{told}\n{_table(table, data.labels)}"
+
+
+def shifts_in_words(config: Config) -> str:
+    """The shift of a run, and those that groups have of their own."""
+    own = [f"{group.shift} at {name}" for name, group in config.groups.items() if group.shift is not None]
+    return ", ".join([*([config.shift] if config.shift != "none" else []), *own]) or "none"
+
+
+def case_in_words(deal: Deal) -> str:
+    """Which of the nine ways to differ this is, or that it is none."""
+    said = deal.case.in_words()
+    return f"case {deal.case.figure} of the nine: {said}" if deal.case.figure else said
+
+
+def _table(table: np.ndarray, labels: Sequence[str]) -> str:
+    learners, classes = table.shape
+    sizes = table.sum(1)
+    if classes > _COLUMNS:
+        return f"{sizes.min()} to {sizes.max()} samples a learner, {(table > 0).sum(1).min()} classes or more each"
+    names = [label[:8] for label in labels] or [str(c) for c in range(classes)]
+    widths = [max(len(name), len(str(table[:, c].max()))) for c, name in enumerate(names)]
+    first = len(f"learner {min(learners, _LINES) - 1}")
+    lines = [
+        "class".ljust(first + 1) + " ".join(f"{name:>{w}}" for name, w in zip(names, widths, strict=True)) + "    all"
+    ]
+    for who in range(min(learners, _LINES)):
+        counts = " ".join(f"{n:>{w}}" for n, w in zip(table[who], widths, strict=True))
+        lines.append(f"learner {who}".ljust(first + 1) + f"{counts} {sizes[who]:>6}")
+    if learners > _LINES:
+        rest = sizes[_LINES:]
+        lines.append(f"and {learners - _LINES} more, {rest.min()} to {rest.max()} samples each")
+    return "\n".join(lines)

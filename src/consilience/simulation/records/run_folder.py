@@ -1,0 +1,238 @@
+"""The run folder: `config.toml`, `data.json`, `metrics.jsonl` and the newest checkpoint. What is written is never lost.
+
+Files are replaced whole: a new one is written beside the old, brought to disk, and takes its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import safetensors
+import tomli_w
+from safetensors.numpy import load_file, save_file
+
+from consilience.config.config import Config, read_config
+from consilience.errors import CheckpointError, ConfigurationError, StorageError
+
+_POINTER = "checkpoint.json"
+_RESULT = "result.json"
+_RESUME = "what was written before is whole, and the run can be resumed from its last checkpoint"
+PROVENANCE = "data.json"
+Plan = TypeVar("Plan")
+
+
+class RunFolder:
+    """One run's folder on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, config: Config) -> RunFolder:
+        """A new folder with the resolved configuration; a folder that holds a run already is refused."""
+        refuse_taken(path)
+        folder = cls(path)
+        with storing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            folder._replace("config.toml", config.to_toml().encode())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing run's folder."""
+        if not (path / "config.toml").is_file():
+            raise not_a("run folder", "config.toml", path)
+        return cls(path)
+
+    @property
+    def config(self) -> Config:
+        """The resolved configuration of the run."""
+        return read_config(self.path / "config.toml")
+
+    # -- metrics -------------------------------------------------------------------------------------------------------
+
+    @property
+    def metrics(self) -> Path:
+        """Where the lines of metrics are."""
+        return self.path / "metrics.jsonl"
+
+    def lines(self) -> Iterator[str]:
+        """The lines of metrics; what is no text comes as such, for whoever reads them to refuse."""
+        try:
+            with self.metrics.open(encoding="utf-8", errors="replace") as file:
+                yield from file
+        except OSError as error:
+            raise CheckpointError(f"{self.metrics} cannot be read: {error.strerror or error}") from error
+
+    def append(self, lines: Iterable[str]) -> None:
+        """Add lines of metrics."""
+        with storing(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    def rewrite(self, lines: Iterable[str]) -> None:
+        """Replace all lines of metrics."""
+        with storing(self.metrics):
+            self._replace("metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
+
+    # -- the result ----------------------------------------------------------------------------------------------------
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What the run came to when it was last finished or stopped, or None."""
+        file = self.path / _RESULT
+        if not file.exists():
+            return None
+        try:
+            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(content, dict) or "finished" not in content:
+                raise ValueError("it holds no result")
+        except ValueError as error:
+            raise CheckpointError(f"{file} is damaged: {error}") from error
+        return content
+
+    def keep_result(self, summary: Mapping[str, Any]) -> None:
+        """Keep what the run came to."""
+        with storing(self.path / _RESULT):
+            self._replace(_RESULT, json.dumps(summary, indent=1).encode())
+
+    def keep_provenance(self, found: Mapping[str, Any]) -> None:
+        """Keep where the data came from and how it was dealt out."""
+        with storing(self.path / PROVENANCE):
+            text = json.dumps(found, indent=1)
+            rows = re.sub(r"\[[^][{}]*\]", lambda row: re.sub(r"\s+", " ", row[0]), text)  # a row of numbers in a line
+            self._replace(PROVENANCE, rows.encode())
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def save(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Any], round_: int) -> None:
+        """Keep a checkpoint; the one before goes only when this one is safe."""
+        name = f"checkpoint-{round_}.safetensors"
+        with storing(self.path / name):
+            fresh = self.path / f"{name}.new"
+            try:
+                save_file({k: np.asarray(v, order="C") for k, v in arrays.items()}, fresh)
+            except safetensors.SafetensorError as error:  # it hides the OSError of a full disk
+                fresh.unlink(missing_ok=True)
+                raise OSError(None, str(error)) from error
+            _sync(fresh)
+            _sync(self.metrics)
+            pointer = {"file": name, "sha256": _digest(fresh), "config": _digest(self.path / "config.toml"), **numbers}
+            fresh.replace(self.path / name)
+            self._replace(_POINTER, json.dumps({"seal": _seal(pointer), **pointer}, indent=1).encode())
+            for old in self.path.glob("checkpoint-*.safetensors"):
+                if old.name != name:
+                    old.unlink(missing_ok=True)
+
+    def forget(self) -> None:
+        """Let go of checkpoints: the run is over, and nobody will ask what the learners had become."""
+        with storing(self.path):
+            (self.path / _POINTER).unlink(missing_ok=True)
+            for old in self.path.glob("checkpoint-*.safetensors"):
+                old.unlink(missing_ok=True)
+
+    def load(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+        """The newest checkpoint, or None where there is none yet; a damaged one is refused by name."""
+        pointer = self.path / _POINTER
+        if not pointer.exists():
+            return None
+        try:
+            numbers = json.loads(pointer.read_text(encoding="utf-8"))
+            if numbers.pop("seal") != _seal(numbers):
+                raise ValueError("its numbers are not the ones that were written")
+            file = self.path / Path(numbers["file"]).name
+            expected, config = numbers["sha256"], numbers["config"]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{pointer} is damaged: {error}") from error
+        if _digest(self.path / "config.toml") != config:
+            raise CheckpointError(
+                f"{self.path / 'config.toml'} is not as it was when the run began; a run goes on with its own settings"
+            )
+        if not file.is_file():
+            raise CheckpointError(f"{file} is missing, though {pointer.name} names it")
+        if _digest(file) != expected:
+            raise CheckpointError(f"{file} is damaged: its SHA-256 is not the one {pointer.name} recorded")
+        return load_file(file), numbers
+
+    def _replace(self, name: str, content: bytes) -> None:
+        replace_file(self.path / name, content)
+
+
+_KINDS = {"config.toml": ("run", "run"), "comparison.toml": ("comparison", "compare"), "sweep.toml": ("sweep", "sweep")}
+"""What a folder is, by the file that says so, and the command that goes on with it."""
+
+
+def kind_of(path: Path) -> tuple[str, str] | None:
+    """What a folder is and the command for it, or None where it holds nothing of ours."""
+    return next((kind for file, kind in _KINDS.items() if (path / file).is_file()), None)
+
+
+def refuse_taken(path: Path) -> None:
+    """Refuse to begin in a folder that holds something already."""
+    if (kind := kind_of(path)) is not None:
+        raise ConfigurationError(f"{path} holds a {kind[0]} already; resume it, or choose another folder")
+
+
+def not_a(wanted: str, file: str, path: Path) -> ConfigurationError:
+    """The error for a folder that is something else."""
+    kind = kind_of(path)
+    hint = f"it is a {kind[0]}: consilience {kind[1]} --resume {path}" if kind else f"it has no {file}"
+    return ConfigurationError(f"{path} is no {wanted}: {hint}")
+
+
+def keep_plan(path: Path, kind: str, content: Mapping[str, Any]) -> None:
+    """Make a folder for a comparison or a sweep, with what it is to do."""
+    with storing(path):
+        path.mkdir(parents=True, exist_ok=True)
+        replace_file(path / f"{kind}.toml", tomli_w.dumps(content).encode())
+
+
+def read_plan(path: Path, kind: str, make: Callable[[dict[str, Any]], Plan]) -> Plan:
+    """What `make` makes of the plan in a folder; a damaged one is refused by name."""
+    plan = path / f"{kind}.toml"
+    if not plan.is_file():
+        raise not_a(kind, plan.name, path)
+    try:
+        return make(tomllib.loads(plan.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{plan} is damaged: {error}") from error
+
+
+@contextlib.contextmanager
+def storing(path: Path, hint: str = _RESUME) -> Iterator[None]:
+    """Report a disk that is full or a folder that cannot be written by its path."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}; {hint}") from error
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_bytes(content)
+    _sync(fresh)
+    fresh.replace(path)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _seal(numbers: Mapping[str, Any]) -> str:
+    """A digest of the numbers themselves, so that a changed one is noticed."""
+    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

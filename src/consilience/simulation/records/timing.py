@@ -1,0 +1,31 @@
+"""Where the time goes: seconds by phase of a round."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from consilience.simulation.records.round_record import PHASES
+
+
+class Clock:
+    """Laps by phase, each ended when the device has caught up."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.laps = dict.fromkeys(PHASES, 0.0)
+        self._last = time.perf_counter()
+
+    def lap(self, phase: str) -> None:
+        """What has passed since the last lap was spent on this."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self.laps[phase] += now - self._last
+        self._last = now
+
+    def each(self, rows: int) -> dict[str, np.ndarray]:
+        """The same for each of some rows that were worked on together."""
+        return {phase: np.full(rows, seconds / rows) for phase, seconds in self.laps.items()}

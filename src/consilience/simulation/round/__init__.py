@@ -1,0 +1,1 @@
+"""One round of a simulation, in the order in which data flows."""

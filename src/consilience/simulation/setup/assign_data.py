@@ -1,0 +1,133 @@
+"""Who gets which samples, and which of them may be shared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from consilience.config.config import Config
+from consilience.data import Dataset
+from consilience.data.local_datasets import Deal, deal
+from consilience.data.local_shifts import Terms
+from consilience.data.partition import scheme_of
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.method import Method, Role
+from consilience.simulation.engines.cohort import Members
+from consilience.simulation.setup.participants import Actor
+
+
+def deal_out(config: Config, method: Method, data: Dataset, seed: int) -> Deal:
+    """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
+    # Where everybody is one owner, samples of those who are not there are nobody's, pooled or not.
+    owned = scheme_of(config.partition).word == "owners"
+    alone = method.pooled and config.shift == "none" and not owned and not _own_terms(config)
+    learners, how = (1, "iid") if alone else (config.learners, config.partition)
+    return deal(data, learners, partition=how, shift=config.shift, seed=seed, terms={} if alone else terms_of(config))
+
+
+def terms_of(config: Config) -> dict[int, Terms]:
+    """Learners with samples or a shift of their own; the one with the public samples is one of them."""
+    found = _own_terms(config)
+    if config.public is not None and config.learners > 1:
+        found[0] = replace(found.get(0, Terms()), samples=config.public, named="public")
+    return found
+
+
+def _own_terms(config: Config) -> dict[int, Terms]:
+    return {
+        who: Terms(group.samples, group.shift, f"groups.{name}.samples")
+        for who, (name, group) in config.members().items()
+        if group.samples is not None or group.shift is not None
+    }
+
+
+def joined(data: Dataset, deals: Sequence[Deal], learners: int) -> tuple[Dataset, list[list[np.ndarray]]]:
+    """All seeds' deals over one training set: the data itself, or where learners change it one copy a seed."""
+    parts = [d.parts if learners > 1 else [np.sort(np.concatenate(d.parts))] for d in deals]
+    if all(d.inputs is data.inputs and d.targets is data.targets for d in deals):
+        return data, parts
+    n = len(data.targets)
+    copies = replace(
+        data,
+        inputs=np.concatenate([d.inputs for d in deals]) if len(deals) > 1 else deals[0].inputs,
+        targets=np.concatenate([d.targets for d in deals]),
+        share=None if data.share is None else np.tile(data.share, len(deals)),
+        owners=None if data.owners is None else np.tile(data.owners, len(deals)),
+    )
+    return copies, [[part + k * n for part in mine] for k, mine in enumerate(parts)]
+
+
+def members_of(
+    federations: Sequence[int],
+    cast: Sequence[Actor],
+    seeds: tuple[int, ...],
+    parts: list[list[np.ndarray]],
+    data: Dataset,
+    host: int | None,
+) -> Members:
+    """Rows of a cohort, each of a federation, with their samples: their own, or the host's, the public set."""
+    of = [host if actor.role.data == "public" and host is not None else actor.who for actor in cast]
+    samples = [np.sort(parts[f][who]) for f, who in zip(federations, of, strict=True)]
+    stops = np.cumsum([len(s) for s in samples])
+    # Who contrasts samples with each other, or has the same ones as everybody, keeps its last batch as it is.
+    alike = cast[0].role.data == "public" or cast[0].role.objective.apart
+    even = [alike or len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
+    shared = [_shared(data, actor.who, actor.role, mine, host) for actor, mine in zip(cast, samples, strict=True)]
+    marks = np.concatenate(shared)
+    return Members(
+        federation=np.array(federations),
+        learner=np.array([actor.who for actor in cast]),
+        seed=np.array([seeds[f] for f in federations]),
+        start=np.concatenate([[0], stops[:-1]]),
+        stop=stops,
+        even=np.array([even[f] for f in federations]),
+        index=np.concatenate(samples),
+        shared=None if marks.all() else marks,
+    )
+
+
+def may_share(data: Dataset, withheld: Sequence[int | str], samples: np.ndarray) -> np.ndarray:
+    """Which samples are neither marked never to be shared nor of a class that is withheld, (samples,)."""
+    marks = np.ones(len(samples), dtype=bool) if data.share is None else data.share[samples]
+    found: np.ndarray = marks & ~np.isin(data.targets[samples], [_class(data, name) for name in withheld])
+    return found
+
+
+def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray, host: int | None) -> np.ndarray:
+    """Which of a learner's samples may enter what it puts up; refused where something would carry them all the same."""
+    marks = may_share(data, role.withheld, samples)
+    if role.data == "public":
+        if who != host:  # whose classes these are not
+            marks = may_share(data, (), samples)
+        if not marks.all():
+            raise ConfigurationError(
+                f"{int((~marks).sum())} samples of the public set are marked never to be shared; let somebody else be "
+                f"the host, or set public samples aside that are not"
+            )
+        return marks
+    # What does not look at samples in the pass, moves a part by its gradients, or has a state that moves with the
+    # batches is made of them all.
+    telling = [e.name for e in role.exchanges if not e.looks or e.owns is not None or e.steps]
+    given = [name for name in telling if name in role.giving]
+    if given and not marks.all():
+        raise ConfigurationError(
+            f"learner {who} has samples that are never to be shared, and {given[0]!r} shares what was learned from all "
+            f"of them; let its group leave it out with exchanges = [...] or gives = [...], or take another method"
+        )
+    return marks
+
+
+def _class(data: Dataset, name: int | str) -> int:
+    """A class by its number or by what it is called."""
+    if isinstance(name, str) and name in data.labels:
+        return data.labels.index(name)
+    if isinstance(name, str) and not name.isdecimal():
+        raise UnknownName("class", name, data.labels or map(str, range(data.classes)), of=f"data {data.name!r}")
+    name = int(name)
+    if not 0 <= name < data.classes:
+        raise ConfigurationError(
+            f"never_share names class {name}; data {data.name!r} has classes 0 to {data.classes - 1}"
+        )
+    return name

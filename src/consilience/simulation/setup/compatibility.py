@@ -1,0 +1,169 @@
+"""What is refused before the first round: roles, models and data that do not suit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from consilience.data import Dataset
+from consilience.errors import ConfigurationError, ConsilienceError
+from consilience.learner.learner import Learner
+from consilience.method import Method
+from consilience.models import from_file
+from consilience.models.nets.lstm import Characters
+from consilience.simulation.engines.cohort import Members
+from consilience.simulation.setup.participants import Actor
+from consilience.wire.agreement import agreed, difference
+
+_OFF = 0.01  # by which pixels may miss their range: scaling rounds
+
+
+def check_roles(method: Method, learners: int) -> None:
+    """Refuse roles given to learners who are not there, and roles nobody has."""
+    strangers = sorted(who for who in method.members if not 0 <= who < learners)
+    if strangers:
+        raise ConfigurationError(
+            f"method {method.name!r} gives learner {strangers[0]} a role; there are learners 0 to {learners - 1}"
+        )
+    if method.host is not None and not 0 <= method.host < learners:
+        raise ConfigurationError(
+            f"method {method.name!r} takes the samples of learner {method.host} for its public set; there are "
+            f"learners 0 to {learners - 1}"
+        )
+    if method.host is not None and learners < 2:
+        raise ConfigurationError(
+            f"method {method.name!r} needs two learners or more: the samples of one are the public set, others learn"
+        )
+    idle = set(method.roles) - {role for who in range(learners) for role in method.roles_of(who)}
+    if idle:
+        raise ConfigurationError(f"method {method.name!r}: nobody of {learners} learners has the role {min(idle)!r}")
+
+
+def least_batch(learner: Learner, members: Members, actor: Actor, data: Dataset) -> int:
+    """Two where the model normalises over the batch or its samples are contrasted, else one.
+
+    Refuses a learner who cannot fill such a batch.
+    """
+    name = learner.task.model
+    if learner.task.classes != data.classes:
+        raise ConfigurationError(
+            f"model {name!r} tells {learner.task.classes} classes apart, the data has {data.classes}"
+        )
+    _check_text(learner, data)
+    _check_features(learner)
+    _check_views(learner, actor, data)
+    normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
+    if not actor.epochs or not (normalises or actor.role.objective.apart):
+        return 1
+    why, way_out = f"BatchNorm in model {name!r}", "take a model without BatchNorm"
+    if actor.role.objective.apart:
+        why, way_out = f"objective {actor.role.objective.name!r}", actor.role.objective.way_out
+    single = np.flatnonzero(members.sizes < 2)
+    if single.size:
+        raise ConfigurationError(
+            f"learner {members.learner[single[0]]} has one sample, and {why} needs two; give it more data or {way_out}"
+        )
+    if actor.batch_size < 2:
+        raise ConfigurationError(
+            f"batch_size is {actor.batch_size}, and {why} needs at least 2 samples in a batch; take larger batches or "
+            f"{way_out}"
+        )
+    return 2
+
+
+def _check_text(learner: Learner, data: Dataset) -> None:
+    """Refuse a model that looks characters up where inputs are no codes of them, or of more than it knows."""
+    name = learner.task.model
+    for layer in learner.model.modules():
+        if isinstance(layer, Characters) and not data.alphabet:
+            raise ConfigurationError(
+                f"model {name!r} reads text, and data set {data.name!r} is none; take model 'mlp', or data such as "
+                f"'shakespeare' or Dataset.from_text"
+            )
+        if isinstance(layer, Characters) and len(data.alphabet) > layer.num_embeddings:
+            raise ConfigurationError(
+                f"model {name!r} knows {layer.num_embeddings} characters, as many as there are classes, and data set "
+                f"{data.name!r} has {len(data.alphabet)}; it is for telling the next character"
+            )
+
+
+@torch.no_grad()
+def _check_features(learner: Learner) -> None:
+    """Refuse a model that cannot take the data's inputs, or whose features are not what its classifier reads."""
+    task, inputs = learner.task, torch.zeros(2, *learner.task.inputs, dtype=learner.dtype).to(learner.device)
+    try:
+        with torch.random.fork_rng(devices=[]):  # dropout draws
+            for training in (True, False):
+                learner.mode(training=training)
+                features = learner.model.features(inputs)
+    except ConsilienceError:
+        raise
+    except Exception as error:  # whatever somebody's own code may raise
+        said = str(error) if isinstance(error, RuntimeError | ValueError | IndexError) else from_file.failure(error)
+        raise ConfigurationError(
+            f"model {task.model!r} cannot take inputs of the shape {task.inputs}: {said}"
+        ) from error
+    if features.shape != (2, task.width):
+        raise ConfigurationError(
+            f"model {task.model!r}: its features have the shape {tuple(features.shape[1:])} for an input, and its "
+            f"classifier reads ({task.width},); end the features with a layer that gives just that"
+        )
+
+
+def check_watched(learner: Learner, layer: str) -> None:
+    """Refuse a layer to watch that is not there, is not reached, or gives no value for each sample."""
+    inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
+    learner.outputs(inputs, [layer])
+
+
+def _check_views(learner: Learner, actor: Actor, data: Dataset) -> None:
+    """Refuse inputs that the objective cannot make views of, where anything is trained."""
+    if actor.epochs:
+        objective = actor.role.objective
+        inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
+        objective.prepare(learner.task, inputs, inputs.new_zeros(objective.batch_draws, 2))
+        low, high = (float(value * data.std + data.mean) for value in (data.inputs.min(), data.inputs.max()))
+        if not objective.labelled and not -_OFF <= low <= high <= 1 + _OFF:
+            raise ConfigurationError(
+                f"objective {objective.name!r} makes views of images, whose pixels lie in 0 to 1; those of data set "
+                f"{data.name!r} lie in {low:.3g} to {high:.3g}: store them as bytes, or as fractions from 0 to 1"
+            )
+
+
+def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
+    """Refuse learners whose exchanges ask for different channels under one name."""
+    first: dict[str, int] = {}
+    for i, learner in enumerate(learners):
+        for name, channel in learner.channels.items():
+            j = first.setdefault(name, i)
+            other = learners[j].channels[name]
+            if agreed(channel) == agreed(other):
+                continue
+            a, b = learners[j].task, learner.task
+            raise ConfigurationError(
+                f"learners {who[j]} ({a.model}, d' = {a.width}) and {who[i]} ({b.model}, d' = {b.width}) cannot share "
+                f"{name!r}: {difference(other, channel)}. {_way_out(name)}"
+            )
+
+
+def _way_out(name: str) -> str:
+    alone = "a group that should not take part in it leaves it out with exchanges = [...]"
+    if name == "weights":
+        return (
+            f"Weights travel between equal architectures only; share prototypes, logits or similarities (flesd with "
+            f"distil = 'learner') instead, or {alone}"
+        )
+    if name == "similarity":
+        return (
+            f"Let the method fill representations up to the widest of all (width = ... in its settings), or share "
+            f"similarities themselves (form = 'mean'), or {alone}"
+        )
+    if name == "gradients":
+        return (
+            f"delta must be the same for all: it is a setting of the method and not of a group. A part moves so among "
+            f"equal models only; {alone}"
+        )
+    return f"Give all models one feature width d' (width = ...), or share logits instead, or {alone}"

@@ -1,0 +1,96 @@
+"""From a configuration to what a simulation needs: its files by their full names, its data, its models."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from consilience.config.config import MODEL_OF, Config
+from consilience.data import DATASETS, Dataset, is_path, load
+from consilience.data.download import FOLDER_VARIABLE
+from consilience.data.scaling import some
+from consilience.errors import ConfigurationError
+from consilience.models import from_file
+from consilience.simulation.setup.participants import Model
+
+_PICTURE = 12  # pixels a side from which an image is worth convolutions
+
+
+def in_full(config: Config) -> Config:
+    """Files and folders named in full, so that the run can be resumed from anywhere."""
+    changes: dict[str, Any] = {}
+    if folder := config.data_dir or (os.environ.get(FOLDER_VARIABLE) if config.data in DATASETS else None):
+        changes["data_dir"] = str(Path(folder).expanduser().absolute())
+    if is_path(config.data):
+        changes["data"] = str(Path(config.data).expanduser().absolute())
+    if config.model:
+        changes["model"] = ",".join(_in_full(name.strip()) for name in config.model.split(","))
+    changes["groups"] = {
+        name: group.model_copy(update={"model": _in_full(group.model)}) if group.model else group
+        for name, group in config.groups.items()
+    }
+    return config.model_copy(update=changes)
+
+
+def _in_full(model: str) -> str:
+    return from_file.absolute(model) if from_file.is_path(model) else model
+
+
+def load_data(config: Config, progress: bool = False) -> Dataset:
+    """The data a configuration asks for."""
+    return load(
+        config.data,
+        directory=config.data_dir,
+        train=config.train,
+        test=config.test,
+        progress=progress,
+        test_share=config.test_share,
+        image_size=config.image_size,
+        image_mode=config.image_mode,
+    )
+
+
+def cut_data(data: Dataset, config: Config) -> Dataset:
+    """The first samples of somebody's own data, where so many are asked for; spread evenly, where they have owners."""
+    for key in ("image_size", "image_mode"):
+        if getattr(config, key) is not None:
+            raise ConfigurationError(f"{key} is for folders of images; your data set is what it is already")
+    kept: dict[str, Any] = {}
+    for key, half in (("train", ""), ("test", "test_")):
+        asked, there = getattr(config, key), len(getattr(data, f"{half}targets"))
+        if asked is not None and asked > there:
+            raise ConfigurationError(f"{key} is {asked}, and data set {data.name!r} has {there} such samples")
+        chosen = some(asked, there, spread=data.owners is not None)
+        for name in (f"{half}inputs", f"{half}targets", *(("share", "owners") if key == "train" else ())):
+            whole = getattr(data, name)
+            kept[name] = None if whole is None else whole[chosen]
+    return replace(data, **kept)
+
+
+def with_model(config: Config, data: Dataset) -> Config:
+    """The configuration with a model that suits the data, where none was asked for."""
+    if config.model is not None:
+        return config
+    pictures = len(data.shape) == 3 and min(data.shape[1:]) >= _PICTURE
+    return config.model_copy(update={"model": MODEL_OF.get(config.data, "lenet5" if pictures else "mlp")})
+
+
+def models_of(model: Model | Sequence[Model] | None, config: Config) -> Sequence[Model]:
+    """One model for all, or one for each: as given, else as the configuration names them."""
+    if model is None:
+        return config.model_name.split(",")
+    if isinstance(model, str):
+        return model.split(",")
+    models = list(model) if isinstance(model, Sequence) else [model]
+    for each in models:
+        if isinstance(each, nn.Module) or not (isinstance(each, str) or callable(each)):
+            raise ConfigurationError(
+                f"model is a {type(each).__name__}; give a name, or a function that builds one, such as "
+                f"`lambda: SplitModel(...)`, for every learner needs weights of its own"
+            )
+    return models

@@ -1,0 +1,151 @@
+"""Who each learner is: its role under its own terms, its model, and how it trains.
+
+Learners that differ only in numbers that weigh something can be trained side by side, each with its own; whatever else
+differs makes them another kind, and a cohort of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from torch import nn
+
+from consilience.config.config import Config, GroupConfig
+from consilience.config.schedules import Schedule, scheduled
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.exchanges.base import Exchange
+from consilience.learner.body import OPTIMISER
+from consilience.method import Method, Role
+from consilience.methods import METHODS, settings_of, with_settings
+from consilience.optimizers import Optimiser, build_optimiser
+
+Build = Callable[[], nn.Module]
+Model = str | Build
+"""A model by name, or whatever makes one."""
+_RATE = "lr"
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A learner in one of its roles, apart from its data."""
+
+    who: int
+    part: str  # the name of its role: who acts together in a round
+    role: Role  # under its own terms
+    model: Model
+    optimiser: Optimiser
+    batch_size: int
+    epochs: int
+
+    @property
+    def kind(self) -> str:
+        """All that decides shapes and the course of its work: learners of one kind can be stacked."""
+        role = self.role
+        trades = [(type(e).__name__, _fixed(e)) for e in role.exchanges]
+        trained = type(self.optimiser).__name__, {k: v for k, v in vars(self.optimiser).items() if k != _RATE}
+        terms = role.objective, role.data, role.start, role.gives, role.listens
+        return repr((self.part, self.model, self.batch_size, self.epochs, trained, terms, trades))
+
+    def numbers(self) -> Iterator[tuple[str, str, float]]:
+        """What may be its own among learners of its kind: whose it is, the field, and the value or its schedule."""
+        for exchange in self.role.exchanges:
+            for name in _fractions(exchange):
+                yield exchange.name, name, getattr(exchange, name)
+        yield OPTIMISER, _RATE, getattr(self.optimiser, _RATE)
+
+
+def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Actor]:
+    """Every learner in each of its roles, as the configuration and its group have it; of a pooled method the only one.
+
+    A learner's first role comes before its others.
+    """
+    if method.pooled:
+        return [_actor(config, method, 0, "learner", models[0], next(iter(method.roles.values())))]
+    if len(models) not in (1, config.learners):
+        raise ConfigurationError(
+            f"{len(models)} models for {config.learners} learners: give one for all, or one for each"
+        )
+    members = config.members()
+    changed = {name: with_settings(method, group.method) for name, group in config.groups.items()}
+    for name, other in changed.items():
+        if (other.usual, other.members, list(other.roles)) != (method.usual, method.members, list(method.roles)):
+            raise ConfigurationError(
+                f"groups.{name}.method changes who plays which role in {method.name!r}, which is everybody's affair; "
+                f"set it for the method itself"
+            )
+    actors = []
+    for who in range(config.learners):
+        model, roles = models[who % len(models)], method.roles
+        if who in members:
+            name, group = members[who]
+            roles, model = changed[name].roles, group.model or model
+            _refuse_strangers([roles[part] for part in method.roles_of(who)], name, group)
+        for part in method.roles_of(who):
+            role = _on_own_terms(roles[part], members[who][1]) if who in members else roles[part]
+            actors.append(_actor(config, method, who, part, model, role))
+    return actors
+
+
+def _actor(config: Config, method: Method, who: int, part: str, model: Model, role: Role) -> Actor:
+    rate = scheduled(config.lr) if role.lr is None else role.lr
+    optimiser = build_optimiser(config.optimiser, rate, config.momentum, config.weight_decay)
+    epochs = config.epochs if role.epochs is None else role.epochs
+    role = replace(role, exchanges=tuple(e.among(config.learners) for e in role.exchanges))
+    actor = Actor(who, part, role, model, optimiser, role.batch_size or config.batch_size, epochs)
+    usual = settings_of(method.name).values() if method.name in METHODS else ()
+    for owner, name, value in actor.numbers():
+        if isinstance(value, Schedule) and value.over > config.rounds and value not in usual:
+            whose = "lr" if owner == OPTIMISER else f"{owner}'s {name}"
+            raise ConfigurationError(
+                f"method {method.name!r}: {whose} is {value}, over {value.over} rounds, and the run has "
+                f"{config.rounds}; let it take fewer, or the run more"
+            )
+    return actor
+
+
+def _refuse_strangers(roles: Sequence[Role], name: str, group: GroupConfig) -> None:
+    """Refuse terms of a group that name an exchange none of its roles has."""
+    known = [e.name for role in roles for e in role.exchanges]
+    for key in ("exchanges", "gives", "listens"):
+        named = getattr(group, key)
+        for exchange in named if isinstance(named, tuple) else ():
+            if exchange not in known:
+                raise UnknownName("exchange", exchange, known, of=f"groups.{name}.{key}")
+
+
+def _on_own_terms(role: Role, group: GroupConfig) -> Role:
+    """The role as a group plays it; how the public set is gone through is not a group's to say."""
+    own = role.data == "own"
+    kept = tuple(e for e in role.exchanges if group.exchanges is None or e.name in group.exchanges)
+    return replace(
+        role,
+        exchanges=kept,
+        gives=_chosen(group.gives, kept, role.gives),
+        listens=_chosen(group.listens, kept, role.listens),
+        withheld=(*role.withheld, *group.never_share),
+        epochs=(group.epochs if own else None) or role.epochs,
+        batch_size=(group.batch_size if own else None) or role.batch_size,
+        lr=scheduled(group.lr) if own and group.lr is not None else role.lr,
+    )
+
+
+def _chosen(
+    wanted: bool | tuple[str, ...], exchanges: Sequence[Exchange], before: tuple[str, ...] | None
+) -> tuple[str, ...] | None:
+    """Names of the exchanges chosen out of those there are; None for all, or for what the role says."""
+    names = [e.name for e in exchanges if before is None or e.name in before]
+    if wanted is True:
+        return None if before is None else tuple(names)
+    return () if wanted is False else tuple(name for name in names if name in wanted)
+
+
+def _fractions(exchange: Exchange) -> list[str]:
+    """Fields that may be any number."""
+    return [f.name for f in fields(exchange) if f.type in (float, "float")]  # type: ignore[arg-type]
+
+
+def _fixed(exchange: Exchange) -> dict[str, Any]:
+    free = _fractions(exchange)
+    return {f.name: getattr(exchange, f.name) for f in fields(exchange) if f.name not in free}  # type: ignore[arg-type]

@@ -1,0 +1,69 @@
+"""Settings in which the federations of one run differ: what may, and who everybody is in each.
+
+Numbers that only weigh something, an exchange's fractions and the learning rate, may differ between the rows of one
+stack: each learner carries its own. Whatever else differs decides shapes or the course of the work, and takes a run of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from consilience.config.config import Config
+from consilience.errors import ConfigurationError
+from consilience.method import Method
+from consilience.methods import build_method
+from consilience.simulation.setup.participants import Actor, Model, cast
+
+_FREE = {"lr", "method", "groups", "variants"}  # what decides shapes in them is seen in who the learners are
+
+
+@dataclass(frozen=True)
+class Variants:
+    """How the federations differ: who the learners are in each."""
+
+    cast: tuple[tuple[Actor, ...], ...]  # (variants, learners in each of their roles)
+    names: tuple[str, ...] = ()  # in words; none where there is nothing to choose from
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.cast)
+
+    @property
+    def learners(self) -> int:
+        """How many learners there are."""
+        return len({actor.who for actor in self.cast[0]})
+
+
+def variants_of(config: Config, method: Method, models: Sequence[Model]) -> Variants:
+    """The variants a configuration asks for; refuses settings that cannot differ within a run."""
+    if not config.variants:
+        return Variants((tuple(cast(config, method, models)),))
+    first, found = shape_of(config, method, models), []
+    for i, changes in enumerate(config.variants):
+        own = config.variant(i)
+        chosen = build_method(own.method.name, own.method.settings)
+        if shape_of(own, chosen, models) != first:
+            raise ConfigurationError(
+                f"{_in_words(changes)} changes more than weights and rates, and so cannot run beside the others; "
+                f"sweep over it with `consilience sweep`, which gives it a run of its own"
+            )
+        found.append(tuple(cast(own, chosen, models)))
+    return Variants(tuple(found), tuple(map(_in_words, config.variants)))
+
+
+def shape_of(config: Config, method: Method, models: Sequence[Model] | None = None) -> str:
+    """All that decides shapes and the course of a run: what must be the same for settings to run side by side."""
+    settings = config.model_dump(exclude=_FREE)
+    actors = cast(config, method, models or config.model_name.split(","))
+    terms = {who: (group.joins, group.shift, group.samples) for who, (_, group) in config.members().items()}
+    crowds = [(group.numbers(name, config.learners), group.participation) for name, group in config.groups.items()]
+    present = [crowd for crowd in crowds if crowd[1] is not None]
+    return repr((settings, method.name, [(actor.kind, actor.role.withheld) for actor in actors], terms, present))
+
+
+def _in_words(changes: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in changes.items())

@@ -1,0 +1,1 @@
+"""What may travel and how it becomes bytes: schema, encodings, codec, headers, byte counts, charter."""

@@ -1,0 +1,301 @@
+"""A federation's founding document: what is learned, how, and what may travel; written by a learner, read by a relay.
+
+The relay needs the channels and the rules; peers make the method from its name and settings, and check that their own
+channels are these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from consilience.config.refusals import in_words
+from consilience.errors import ConfigurationError, WireError
+from consilience.wire import codec, schema
+from consilience.wire.encodings import ENCODINGS, Bit, Encoding, spelled
+from consilience.wire.headers import Parts
+
+PROTOCOL = 1
+"""The version of the protocol that this library speaks; see docs/protocol.md."""
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+"""What federations, channels and members may be called."""
+Values = Mapping[str, Mapping[str, np.ndarray]]
+"""Common values: channels, and their tensors by name."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Rules(_Part):
+    """What a relay allows and waits for."""
+
+    least: int = Field(default=2, ge=1, description="contributions without which a moving mean never closes")
+    deadline: float = Field(
+        default=60.0, gt=0, description="seconds from the first contribution until a moving mean closes regardless"
+    )
+    expire: int = Field(
+        default=0, ge=0, description="rounds after which a silent member's contribution no longer counts; 0 is never"
+    )
+    samples: int = Field(default=10_000_000, ge=1, lt=2**31, description="the most samples a member may claim")
+
+
+class TensorTerms(_Part):
+    """One tensor of a channel."""
+
+    shape: tuple[int, ...]
+    up: str = "float32"
+    down: str = "float32"
+    low: float = -math.inf
+    high: float = math.inf
+
+    def meant(self) -> schema.Tensor:
+        """As the schema has it."""
+        if any(n < 0 for n in self.shape) or math.prod(self.shape) > 2**31:
+            raise ValueError(f"shape {self.shape} cannot be; sizes are 0 or more, and 2^31 values at most")
+        if not self.low <= self.high or self.low == math.inf or self.high == -math.inf:
+            raise ValueError(f"bounds {self.low} to {self.high} leave no value; low is the lower one")
+        return schema.Tensor(self.shape, _encoding(self.up), _encoding(self.down), self.low, self.high)
+
+
+class ChannelTerms(_Part):
+    """One channel: how the relay combines what is put up."""
+
+    kind: Literal["standing", "moving", "pool"]
+    rows: tuple[int, ...] = ()
+    max_staleness: int = Field(default=8, ge=0)
+    quorum: int | None = Field(default=None, ge=1)
+    keep: int = Field(default=1, ge=1, le=1000)
+    draw: int = Field(default=1, ge=1, le=1000)
+    by: Literal["member", "row"] = "member"
+    include_self: bool = True
+    repeat: bool = True
+    about: str = Field(default="", max_length=64, description="SHA-256 of the public set that contributions are about")
+    start: str | None = Field(default=None, description="SHA-256 of the common values at the start, of a moving mean")
+    tensors: dict[str, TensorTerms] = Field(min_length=1)
+
+    def meant(self, name: str) -> schema.Channel:
+        """As the schema has it."""
+        tensors = {key: terms.meant() for key, terms in self.tensors.items()}
+        for key, tensor in tensors.items():
+            if min(self.rows, default=1) < 1 or tensor.shape[: len(self.rows)] != self.rows:
+                raise ValueError(
+                    f"channel {name!r} weighs rows {self.rows}, but {key!r} has shape {tensor.shape}; a shape begins "
+                    f"with the rows, each 1 or more"
+                )
+        if self.kind == "pool" and self.by == "row" and not self.rows:
+            raise ValueError(f"channel {name!r} is drawn by row and has none; give it 'rows', or draw by member")
+        if self.kind == "pool":
+            more: dict[str, Any] = {"keep": self.keep, "draw": self.draw, "by": self.by}
+            more |= {"include_self": self.include_self, "repeat": self.repeat, "about": self.about}
+            return schema.Pool(name, tensors, self.rows, **more)
+        if self.kind == "moving" and self.rows:
+            raise ValueError(f"a moving mean has one weight a member; channel {name!r} has rows {self.rows}")
+        if self.kind == "moving" and self.start is None:
+            raise ValueError(f"channel {name!r} moves; it needs 'start', the SHA-256 of its first common values")
+        return schema.Mean(
+            name,
+            tensors,
+            self.rows,
+            moving=self.kind == "moving",
+            max_staleness=self.max_staleness,
+            quorum=self.quorum,
+            about=self.about,
+        )
+
+
+class Charter(_Part):
+    """All that a federation has agreed on."""
+
+    protocol: int = PROTOCOL
+    name: str
+    seed: int = Field(default=0, ge=0, le=2**53)
+    classes: int = Field(ge=2)
+    method: dict[str, Any] = Field(description="the method's name and its own settings")
+    rules: Rules = Rules()
+    terms: dict[str, ChannelTerms] = Field(alias="channels", min_length=1)
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Charter:
+        if self.protocol != PROTOCOL:
+            raise ValueError(f"protocol is {self.protocol}; this library speaks {PROTOCOL}")
+        for what, name in [("name", self.name), *(("channel", name) for name in self.terms)]:
+            if not NAME.fullmatch(name):
+                raise ValueError(
+                    f"{what} {name[:80]!r}: lower-case letters, digits and dashes, 64 at most, a letter or digit first"
+                )
+        if not isinstance(self.method.get("name"), str):
+            raise ValueError("method needs a name")
+        codec.size(self.message("up"))
+        codec.size(self.message("down"))
+        return self
+
+    @property
+    def channels(self) -> dict[str, schema.Channel]:
+        """The channels as the schema has them."""
+        return {name: terms.meant(name) for name, terms in self.terms.items()}
+
+    def message(self, direction: schema.Direction) -> dict[str, schema.Field]:
+        """The largest body that may travel one way."""
+        return {k: f for channel in self.channels.values() for k, f in channel.message(direction).items()}
+
+    def starts(self) -> dict[str, schema.Field]:
+        """The body that holds every moving mean's common values."""
+        moving = [c for c in self.channels.values() if c.moves]
+        return {k: f for channel in moving for k, f in whole(channel).items()}
+
+    def to_toml(self) -> str:
+        """As it is written down; bounds that are none are left out."""
+        content = self.model_dump(mode="python", by_alias=True, exclude_none=True, exclude_defaults=True)
+        channels = _finite(content.pop("channels"))
+        plain = {"protocol": self.protocol, **content, "rules": self.rules.model_dump()}
+        return tomli_w.dumps({**plain, "channels": channels})
+
+
+def whole(channel: schema.Channel) -> dict[str, schema.Field]:
+    """The message that carries common values themselves, and not by how much they moved."""
+    return {f"{channel.name}.{key}": schema.Field(tensor.shape) for key, tensor in channel.tensors.items()}
+
+
+def message_of(channels: Mapping[str, schema.Channel], direction: schema.Direction, parts: Parts) -> schema.Message:
+    """The message that a header tells of: so many entries of a pool, common values where they come whole."""
+    fields: dict[str, schema.Field] = {}
+    for name, part in parts.items():
+        channel = channels[name]
+        message = whole(channel) if part.whole else channel.message(direction)
+        if isinstance(channel, schema.Pool) and part.entries is not None:
+            message = {k: replace(f, shape=(part.entries, *f.shape[1:])) for k, f in message.items()}
+        fields |= message
+    return fields
+
+
+def mark(channel: schema.Channel, values: Mapping[str, np.ndarray]) -> str:
+    """By which two members see that they mean the same common values: the SHA-256 of them on the wire."""
+    return hashlib.sha256(codec.encode(whole(channel), _named(channel, values))).hexdigest()
+
+
+def _named(channel: schema.Channel, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {f"{channel.name}.{key}": np.asarray(value, dtype=np.float32) for key, value in values.items()}
+
+
+def found(
+    name: str,
+    method: Mapping[str, Any],
+    classes: int,
+    channels: Mapping[str, schema.Channel],
+    starts: Values,
+    seed: int = 0,
+    rules: Rules | None = None,
+) -> Charter:
+    """The charter of a federation with these channels; what concerns only oneself does not travel and is left out."""
+    travelling = {key: channel for key, channel in channels.items() if channel.scope == "everybody"}
+    if not travelling:
+        raise ConfigurationError(
+            f"method {method['name']!r} shares nothing, so there is nothing to meet for; choose one that does, such as "
+            f"representation-sharing"
+        )
+    content = {
+        "name": name,
+        "seed": seed,
+        "classes": classes,
+        "method": dict(method),
+        "rules": rules or Rules(),
+        "channels": {key: _terms(channel, starts.get(key)) for key, channel in travelling.items()},
+    }
+    return _checked(content, f"federation {name!r}")
+
+
+def _terms(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -> dict[str, Any]:
+    tensors = {
+        key: {"shape": t.shape, "up": spelled(t.up), "down": spelled(t.down), "low": t.low, "high": t.high}
+        for key, t in channel.tensors.items()
+    }
+    common = {"rows": channel.rows, "about": channel.about, "tensors": tensors}
+    if isinstance(channel, schema.Pool):
+        pool = {key: getattr(channel, key) for key in ("keep", "draw", "by", "include_self", "repeat")}
+        return {"kind": "pool", **common, **pool}
+    assert isinstance(channel, schema.Mean)
+    if not channel.moving:
+        return {"kind": "standing", **common}
+    assert start is not None, "a moving mean starts somewhere"
+    terms = {"max_staleness": channel.max_staleness, "quorum": channel.quorum, "start": mark(channel, start)}
+    return {"kind": "moving", **common, **terms}
+
+
+def read_charter(text: str, where: str = "the charter") -> Charter:
+    """A charter from its TOML; what cannot be is refused by name."""
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{where} is no TOML: {error}") from error
+    return _checked(content, where)
+
+
+def _checked(content: Mapping[str, Any], where: str) -> Charter:
+    try:
+        return Charter.model_validate(content)
+    except ValidationError as error:
+        raise ConfigurationError(f"{where}: {in_words(error)}") from None
+    except (ConfigurationError, WireError) as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+
+
+def start_file(charter: Path) -> Path:
+    """Where the common values at the start lie: beside the charter, under its name."""
+    return charter.with_suffix(".safetensors")
+
+
+def encode_starts(charter: Charter, starts: Values) -> bytes:
+    """The common values of every moving mean as one body; empty where nothing moves."""
+    named = {k: v for key, values in starts.items() for k, v in _named(charter.channels[key], values).items()}
+    return codec.encode(charter.starts(), named)
+
+
+def decode_starts(charter: Charter, body: bytes, where: str = "the start values") -> dict[str, dict[str, np.ndarray]]:
+    """The common values by channel; refused where they are not the ones the charter names by their SHA-256."""
+    try:
+        named = codec.decode(charter.starts(), body)
+    except WireError as error:
+        raise ConfigurationError(f"{where}: {error}") from error
+    starts: dict[str, dict[str, np.ndarray]] = {}
+    for key, channel in charter.channels.items():
+        if charter.terms[key].kind != "moving":
+            continue
+        starts[key] = {name: named[f"{key}.{name}"] for name in channel.tensors}
+        if mark(channel, starts[key]) != charter.terms[key].start:
+            raise ConfigurationError(f"{where}: the values of {key!r} are not those whose SHA-256 the charter names")
+    return starts
+
+
+def _finite(content: Any) -> Any:
+    """Without numbers that are infinite: bounds that are none."""
+    if isinstance(content, Mapping):
+        return {k: _finite(v) for k, v in content.items() if not (isinstance(v, float) and math.isinf(v))}
+    return [_finite(v) for v in content] if isinstance(content, list | tuple) else content
+
+
+_BIT = re.compile(r"bit\((.+)\)")
+_FLOAT32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # as what a unit is written down
+
+
+def _encoding(text: str) -> Encoding:
+    if text in ENCODINGS and text != "int32":
+        return ENCODINGS[text]
+    vote = _BIT.fullmatch(text)
+    try:
+        unit = float(vote[1]) if vote else math.nan
+    except ValueError:
+        unit = math.nan
+    if not _FLOAT32[0] <= unit <= _FLOAT32[1]:
+        raise ValueError(f"encoding {text[:80]!r}; known: float32, float16, int8, bit, bit(UNIT)")
+    return Bit(unit=unit)

@@ -1,0 +1,262 @@
+"""The commands with which learners meet: a charter is written, a relay founded, members train as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from consilience import load
+from consilience.models import build
+from consilience.wire.charter import read_charter
+from tests.conftest import Command
+from tests.relay_tools import SOURCE, Running, serve, serving
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> list[Path]:
+    """Two owners' digits, and what both are tested on."""
+    data = load("digits")
+    files = []
+    for i in range(2):
+        own = slice(120 * i, 120 * (i + 1))
+        arrays: dict[str, Any] = {"images": data.inputs[own], "labels": data.targets[own]}
+        arrays |= {"test_images": data.test_inputs[:200], "test_labels": data.test_targets[:200]}
+        files.append(tmp_path / f"{'ab'[i]}.npz")
+        np.savez(files[-1], allow_pickle=False, **arrays)
+    return files
+
+
+def founded(command: Command, method: str, members: tuple[str, ...]) -> list[str]:
+    """A federation in relay.db, and its members' tokens."""
+    assert command("federation", method, "--model", "mlp")[0] == 0
+    assert command("relay", "create", "federation.toml")[0] == 0
+    return [command("relay", "invite", member)[1].strip() for member in members]
+
+
+# --- a charter
+
+
+def test_a_federation_is_written_down_with_its_start_where_it_has_one(command: Command, tmp_path: Path) -> None:
+    code, out, err = command("federation", "representation-sharing:kd=3", "--name", "wards", "--out", "new/wards.toml")
+    assert (code, out) == (0, "")
+    assert "new/wards.toml written; found it at the relay with: consilience relay create new/wards.toml" in err
+    charter = read_charter((tmp_path / "new" / "wards.toml").read_text())
+    assert charter.name == "wards" and charter.method == {"name": "representation-sharing", "kd": 3}
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["wards.toml"]
+    code, _, err = command("federation", "consilience", "--seed", "4", "--set", "method.kd=ramp(0,5,10)")
+    assert code == 0 and "federation.toml and federation.safetensors written" in err
+    charter = read_charter((tmp_path / "federation.toml").read_text())
+    assert charter.name == "digits" and charter.seed == 4 and charter.terms["weights"].kind == "moving"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["independent"], "'independent' shares nothing, so there is nothing to meet for"),
+        (["alone"], "'alone' shares nothing"),
+        (["centralized"], "'centralized' shares nothing"),
+        (["fedavgg"], "Did you mean 'fedavg'?"),
+        (["fedavg:mu=1"], "unknown setting 'mu'"),
+        (["fedavg", "--name", "Wards 7"], "lower-case letters, digits and dashes"),
+        (["fedavg", "--model", "mlp,lenet5"], "cannot share 'weights'"),
+        (["fedavg", "--data", "nothing.npz"], "nothing.npz"),
+    ],
+)
+def test_what_cannot_be_a_federation_is_refused(
+    command: Command, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    code, out, err = command("federation", *arguments)
+    assert code != 0 and out == "" and said in err
+    assert not list(tmp_path.glob("federation.*"))
+
+
+# --- a relay's store
+
+
+def test_a_store_is_filled_and_shown(command: Command) -> None:
+    assert command("relay", "status")[0] != 0  # there is none yet
+    command("federation", "consilience")
+    code, out, _ = command("relay", "create", "federation.toml")
+    assert code == 0 and "digits is founded in relay.db; invite its members with:" in out
+    code, out, err = command("relay", "invite", "ward-a")
+    assert code == 0 and out.startswith("cs1_1_") and len(out.strip()) == 49 and "shown this once" in err
+    assert command("relay", "invite", "ward-b")[0] == 0
+    code, _, err = command("relay", "revoke", "ward-b")
+    assert code == 0 and "opens nothing any more" in err
+    code, out, _ = command("relay", "status")
+    assert code == 0 and "digits (consilience): 0 uploads, 0 bytes; versions: weights 0" in out
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        ["0", "ward-a", "invited", "round", "0"],
+        ["1", "ward-b", "revoked", "round", "0"],
+    ]
+    (told,) = json.loads(command("relay", "status", "--json")[1])
+    assert told["federation"] == "digits" and [m["state"] for m in told["members"]] == ["invited", "revoked"]
+
+
+def test_what_a_store_cannot_do_is_refused(command: Command, tmp_path: Path) -> None:
+    for what in (["invite", "a"], ["revoke", "a"], ["status"], ["serve", "--port", "0"]):
+        code, out, err = command("relay", *what, "--store", "none.db")
+        assert code != 0 and out == "" and "none.db" in err and not (tmp_path / "none.db").exists()
+    command("federation", "fedavg")
+    start = tmp_path / "federation.safetensors"
+    whole, text = start.read_bytes(), (tmp_path / "federation.toml").read_text()
+    for damage, said in (
+        (None, "federation.safetensors: cannot be read"),
+        (whole[:-1], "federation.safetensors"),
+        (whole[:-1] + bytes([whole[-1] ^ 1]), "not those whose SHA-256 the charter names"),
+    ):
+        start.unlink(missing_ok=True)
+        if damage is not None:
+            start.write_bytes(damage)
+        code, _, err = command("relay", "create", "federation.toml")
+        assert code == 2 and said in err
+    start.write_bytes(whole)
+    for damaged in (text.replace("classes = 10", "classes = 1"), text[: len(text) // 2] + "[[", ""):
+        (tmp_path / "broken.toml").write_text(damaged)
+        (tmp_path / "broken.safetensors").write_bytes(whole)
+        code, _, err = command("relay", "create", "broken.toml")
+        assert code == 2 and "broken.toml" in err
+    assert command("relay", "create", "missing.toml")[0] == 2
+    assert command("relay", "create", "federation.toml")[0] == 0
+    code, _, err = command("relay", "create", "federation.toml")
+    assert code == 2 and "has a federation 'digits' already" in err
+    assert command("relay", "invite", "ward-a")[0] == 0
+    for what, said in (
+        (["invite", "ward-a"], "'ward-a' was invited before"),
+        (["invite", "Ward A"], "lower-case letters"),
+        (["invite", "b", "--federation", "digit"], "Did you mean 'digits'?"),
+        (["revoke", "ward-z"], "Did you mean 'ward-a'?"),
+        (["serve", "--tls-cert", "a.pem"], "go together"),
+    ):
+        code, out, err = command("relay", *what)
+        assert code == 2 and out == "" and said in err
+
+
+# --- members
+
+
+class Joined:
+    """A member as a process, as a user starts it; what it says goes to files."""
+
+    def __init__(self, url: str, token: str, data: Path, out: Path, rounds: int, *more: str) -> None:
+        self.out, self.log = out, out.with_suffix(".log")
+        command = [sys.executable, "-m", "consilience", "join", url, "--data", str(data), "--model", "mlp"]
+        command += ["--rounds", str(rounds), "--out", str(out), *more]
+        environment = os.environ | {"PYTHONPATH": str(SOURCE), "CONSILIENCE_TOKEN": token, "OMP_NUM_THREADS": "1"}
+        with self.log.open("a") as said:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment)
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            yield json.loads(line)
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code, and all that it said beside."""
+        assert self.process.stdout is not None
+        try:
+            code = self.process.wait(timeout=60)
+        finally:
+            self.process.kill()
+            self.process.stdout.close()
+        return code, self.log.read_text()
+
+    def kept(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.out / "metrics.jsonl").read_text().splitlines()]
+
+
+@contextmanager
+def ended(*members: Joined) -> Iterator[tuple[Joined, ...]]:
+    try:
+        yield members
+    finally:
+        for member in members:
+            member.process.kill()
+            member.process.wait()
+            assert member.process.stdout is not None
+            member.process.stdout.close()
+
+
+def test_two_members_train_together_and_one_goes_on(command: Command, tmp_path: Path, digits: list[Path]) -> None:
+    tokens = founded(command, "consilience", ("ward-a", "ward-b"))
+    with serving(tmp_path / "relay.db") as running:
+        both = [
+            Joined(running.url, token, data, tmp_path / name, 4, "--wait", "30")
+            for token, data, name in zip(tokens, digits, ("a", "b"), strict=True)
+        ]
+        with ended(*both):
+            said = [member.end() for member in both]
+            for (code, text), member in zip(said, both, strict=True):
+                assert code == 0, text
+                assert "in digits (consilience), 120 samples" in text and "round    4/4  accuracy" in text
+                kept = member.kept()
+                assert [line["round"] for line in kept] == [1, 2, 3, 4]
+                assert all(line["acknowledged"] and line["bytes"]["up"] > 0 for line in kept)
+                assert all(set(line["heard"]) == {"prototypes", "observations", "weights"} for line in kept)
+        states = [load_file(tmp_path / name / "model.safetensors") for name in "ab"]
+        for state in states:
+            build("mlp", (1, 8, 8), 10).load_state_dict(state)
+        assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])  # the common weights, to the bit
+        (told,) = json.loads(command("relay", "status", "--json")[1])
+        assert told["versions"] == {"weights": 4} and [m["round"] for m in told["members"]] == [4, 4]
+        again = ["join", running.url, "--token", tokens[0], "--data", str(digits[0]), "--model", "mlp", "--out", "a"]
+        code, out, err = command(*again, "--rounds", "6", "--wait", "0.1", "--json")
+        assert code == 0 and err == ""
+        assert [json.loads(line)["round"] for line in out.splitlines()] == [5, 6]
+        assert [line["round"] for line in both[0].kept()] == [1, 2, 3, 4, 5, 6]
+        code, _, err = command(*again, "--rounds", "6", "--lr", "0.5")
+        assert code == 1 and "was begun with another lr" in err
+        with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
+            file.write('{"round": 7, "acc')  # killed while it wrote
+        (tmp_path / "a" / "model.safetensors").unlink()
+        code, _, err = command(*again, "--rounds", "6")
+        assert code == 0 and "going on after round 6" in err and len(both[0].kept()) == 6
+        assert (tmp_path / "a" / "model.safetensors").exists()
+
+
+def test_a_relay_that_goes_is_done_without_and_who_is_stopped_can_go_on(
+    command: Command, tmp_path: Path, digits: list[Path]
+) -> None:
+    (token,) = founded(command, "representation-sharing", ("ward-a",))
+    running: Running = serve(tmp_path / "relay.db")
+    with ended(Joined(running.url, token, digits[0], tmp_path / "a", 100000, "--json")) as (member,):
+        try:
+            lines = member.lines()
+            assert next(lines)["acknowledged"]
+        finally:
+            running.kill()
+        alone = next(line for line in lines if not line["acknowledged"])
+        assert alone["heard"] == [] and alone["bytes"] == {"up": 0, "down": 0}
+        member.process.send_signal(signal.SIGINT)
+        rest = list(lines)
+        code, text = member.end()
+        assert code == 130 and "the same command goes on" in text and "Traceback" not in text
+    last = rest[-1]["round"] if rest else alone["round"]
+    assert [line["round"] for line in member.kept()] == list(range(1, last + 1))
+    build("mlp", (1, 8, 8), 10).load_state_dict(load_file(tmp_path / "a" / "model.safetensors"))
+    join = ["join", running.url, "--token", token, "--data", str(digits[0]), "--model", "mlp"]
+    code, out, _ = command(*join, "--out", "a", "--rounds", str(last + 1), "--json")  # and without the relay still
+    assert code == 0 and json.loads(out)["round"] == last + 1
+    code, out, err = command(*join, "--out", "new", "--rounds", "2")
+    assert code == 1 and out == "" and "cannot be reached" in err and not (tmp_path / "new").exists()
+    with serving(tmp_path / "relay.db", running.port):
+        code, out, _ = command(*join, "--out", "a", "--rounds", str(last + 2), "--json")
+        assert code == 0 and json.loads(out)["acknowledged"]
+        code, out, err = command(*join, "--out", "new", "--rounds", "2", "--json")  # a folder that was lost
+        played = [json.loads(line) for line in out.splitlines()]
+        assert code == 0 and [line["round"] for line in played] == [1, 2]
+        assert all(line["acknowledged"] for line in played)
+        (told,) = json.loads(command("relay", "status", "--json")[1])
+        assert told["members"][0]["round"] == last + 4

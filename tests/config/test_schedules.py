@@ -1,0 +1,63 @@
+"""Numbers that change with the rounds."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from consilience.config.schedules import Schedule, scheduled, value_at
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.validation import number
+
+
+def test_a_ramp_goes_in_a_straight_line_and_stays() -> None:
+    ramp = scheduled("ramp(2, 10, 4)")
+    assert [value_at(ramp, r) for r in (0, 1, 2, 3, 4, 5, 100)] == [2, 4, 6, 8, 10, 10, 10]
+
+
+def test_a_cosine_is_slow_at_both_ends() -> None:
+    cosine = scheduled("cosine(1, 0, 4)")
+    assert [cosine.at(r) for r in (0, 2, 4, 9)] == pytest.approx([1, 0.5, 0, 0])
+    assert cosine.at(1) == pytest.approx(0.8535533905932737)
+
+
+def test_a_constant_never_changes() -> None:
+    assert {value_at(scheduled("constant(3)"), r) for r in range(5)} == {3.0}
+    assert value_at(7, 3) == 7
+
+
+def test_what_is_spelled_otherwise_stays_as_it_is() -> None:
+    assert scheduled("classifier") == "classifier"
+    assert scheduled(3) == 3
+
+
+def test_a_schedule_is_the_number_it_comes_to_and_knows_itself() -> None:
+    ramp = scheduled("ramp(0,10,20)")
+    assert float(ramp) == 10.0
+    assert repr(ramp) == str(ramp) == "ramp(0, 10, 20)"
+    assert scheduled(repr(ramp)) == ramp != scheduled("ramp(1, 10, 20)")
+    assert ramp != 10.0
+    assert pickle.loads(pickle.dumps(ramp)) == ramp  # as it travels to a worker
+    assert bool(scheduled("cosine(10, 0, 5)"))
+
+
+@pytest.mark.parametrize(
+    "text", ["ramp(1, 2)", "ramp()", "ramp(1, 2, 0)", "ramp(1, 2, 1.5)", "ramp(a, 2, 3)", "cosine(nan, 1, 2)"]
+)
+def test_what_is_no_schedule_is_refused_with_what_is(text: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"schedule '(ramp|cosine).*(write ramp|must be a (whole|finite) number)"
+    ):
+        scheduled(text)
+
+
+def test_an_unknown_shape_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'ramp'"):
+        scheduled("ramped(0, 1, 2)")
+
+
+def test_a_check_looks_at_the_whole_way() -> None:
+    number("kd", Schedule("ramp", 0, 1, 5))
+    with pytest.raises(ConfigurationError, match=r"kd is ramp\(-1, 1, 5\)"):
+        number("kd", Schedule("ramp", -1, 1, 5))

@@ -1,0 +1,170 @@
+"""Cases: what is said to differ between learners is what does, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from consilience.data.dataset import Dataset
+from consilience.data.heterogeneity import CASES, Case, Distances, case_of, measure
+from consilience.data.local_datasets import Deal, deal
+
+NAMES = ("inputs", "labels_given_inputs", "labels", "inputs_given_labels")
+X, YX, Y, XY = NAMES
+
+TABLE_2 = {
+    "7a": {X, YX, Y, XY},
+    "7b": {X, YX, XY},
+    "7c": {YX, Y, XY},
+    "7d": {YX, XY},
+    "7e": {X, Y},
+    "7f": {YX, Y},
+    "7g": {X, XY},
+    "7h": {X, YX, Y},
+    "7i": {X, Y, XY},
+}
+
+
+def numbers(classes: int, samples: int) -> Dataset:
+    targets = np.arange(samples, dtype=np.int64) % classes
+    inputs = np.zeros((samples, 1, 2, 2), dtype=np.float32)
+    return Dataset("numbers", inputs, targets, inputs[:1], targets[:1], classes)
+
+
+def differing(case: Case) -> set[str]:
+    return {name for name in NAMES if getattr(case, name)}
+
+
+def check(dealt: Deal, found: Distances, times: float, slack: float = 0.0) -> None:
+    """What the case claims to differ does so beyond chance; what it does not claim stays within."""
+    for name in NAMES:
+        distance, chance = getattr(found, name), getattr(found.noise, name)
+        if getattr(dealt.case, name):
+            assert distance > 0.05 and distance > times * chance, name
+        else:
+            assert distance <= 1.25 * chance + slack, name
+
+
+# --- what is said
+
+
+@pytest.mark.parametrize("figure", TABLE_2)
+def test_each_case_differs_in_what_table_2_says(figure: str) -> None:
+    case = case_of(*CASES[figure])
+    assert case.figure == figure and differing(case) == TABLE_2[figure]
+
+
+def test_there_are_nine_cases() -> None:
+    assert list(CASES) == list(TABLE_2)
+
+
+@pytest.mark.parametrize("partition", ["iid", "quantity(0.1)", "shares(1, 9)"])
+@pytest.mark.parametrize("shift", ["none", "ambiguous", "rotate(0)+contrast(1)+noise(0)+swap(0)+relabel(0)"])
+def test_sizes_alone_make_no_case(partition: str, shift: str) -> None:
+    case = case_of(partition, shift)
+    assert case == Case(False, False, False, False) and case.figure == ""
+
+
+@pytest.mark.parametrize(
+    ("partition", "shift", "figure"),
+    [
+        ("shards(2)", "none", "7e"),
+        ("shares(1, 1)", "contrast(2)", "7g"),
+        ("iid", "noise(1)", "7g"),
+        ("iid", "label-noise(0.1)", "7d"),
+        ("iid", "noise(1)+relabel(0.2)", "7a"),
+        ("dirichlet(1)", "prefer(0.9)", "7a"),
+        ("iid", "swap(0.5)+relabel(0.2)", "7c"),
+        ("iid", "relabel(0.2)+ambiguous", "7f"),
+        ("shards(1)", "ambiguous+prefer(1)", "7h"),
+    ],
+)
+def test_other_mixtures_fall_under_the_nine_too(partition: str, shift: str, figure: str) -> None:
+    assert case_of(partition, shift).figure == figure
+
+
+def test_every_mixture_is_one_of_the_nine_or_nothing() -> None:
+    shifts = ("noise(1)", "label-noise(1)", "swap(1)", "relabel(1)", "prefer(1)", "ambiguous")
+    for some in (each for size in range(7) for each in combinations(shifts, size)):
+        for partition in ("iid", "dirichlet(1)"):
+            for classes in (None, 1, 2, 3):
+                case = case_of(partition, "+".join(some) or "none", classes)
+                assert bool(case.figure) == bool(differing(case))
+
+
+def test_a_case_in_words() -> None:
+    assert case_of(*CASES["7a"]).in_words() == "learners differ in p(x), p(y|x), p(y) and p(x|y)"
+    assert case_of(*CASES["7b"]).in_words() == "learners differ in p(x), p(y|x) and p(x|y) but not in p(y)"
+    assert case_of("iid", "none").in_words() == "learners' data come from one distribution"
+
+
+# --- what was dealt
+
+
+@dataclass(frozen=True)
+class Hands:
+    """Two learners' samples, small enough to count by hand."""
+
+    truth: np.ndarray
+    targets: np.ndarray
+    parts: list[np.ndarray]
+    strength: np.ndarray
+
+
+def test_distances_by_hand() -> None:
+    # Learner 0 has classes 0 0 0 1, called 0 0 1 1; learner 1 has 1 1 1 1, called 1 1 1 0.
+    hands = Hands(
+        truth=np.array([0, 0, 0, 1, 1, 1, 1, 1]),
+        targets=np.array([0, 0, 1, 1, 1, 1, 1, 0]),
+        parts=[np.arange(4), np.arange(4, 8)],
+        strength=np.zeros(2),
+    )
+    found = measure(hands)
+    assert found.inputs == pytest.approx(3 / 8)  # 3/4 and 0 of class 0, 3/8 in all
+    assert found.labels == pytest.approx(1 / 8)  # 1/2 and 1/4 of label 0, 3/8 in all
+    # Given class 0, only learner 0 counts. Given class 1, label 0 has 0 of 1 and 1 of 4, 1/5 in all.
+    assert found.labels_given_inputs == pytest.approx((1 / 4 * 1 / 5 + 1 / 20) / 2)
+    # Given label 0, class 0 has 2 of 2 and 0 of 1, 2/3 in all; given label 1, 1 of 2 and 0 of 3, 1/5 in all.
+    assert found.inputs_given_labels == pytest.approx(
+        ((2 / 4 * 1 / 3 + 2 / 4 * 3 / 10) + (1 / 4 * 2 / 3 + 3 / 4 * 1 / 5)) / 2
+    )
+
+
+def test_the_strength_of_a_feature_shift_tells_inputs_apart() -> None:
+    labels = np.array([0, 1, 0, 1])
+    hands = Hands(labels, labels, [np.array([0, 1]), np.array([2, 3])], np.array([0.0, 1.0]))
+    found = measure(hands)
+    assert found[:4] == pytest.approx((0.5, 0, 0, 0.5))
+
+
+def test_chance_is_drawn_with_the_same_sizes_and_the_same_seed() -> None:
+    dealt = deal(numbers(4, 400), 4, partition="shares(97, 1, 1, 1)", seed=1)
+    sizes = [len(part) for part in dealt.parts]
+    assert sizes == [388, 4, 4, 4]
+    found = measure(dealt, draws=50)
+    # Of four classes four blind samples miss 4 * (3/4)**4 = 1.27, a quarter of the whole each; 388 miss next to none.
+    assert found.noise.labels == pytest.approx(3 / 4 * 1.27 / 4, abs=0.02) and found.labels == 0
+    assert measure(dealt) == measure(dealt) and measure(dealt).noise != measure(dealt, seed=1).noise
+
+
+@pytest.mark.parametrize("figure", CASES)
+@pytest.mark.parametrize("learners", [4, 6])
+def test_each_case_is_dealt_as_it_says(figure: str, learners: int) -> None:
+    partition, shift = CASES[figure]
+    for seed in (0, 1):
+        dealt = deal(numbers(10, 4000), learners, partition=partition, shift=shift, seed=seed)
+        assert dealt.case.figure == figure
+        check(dealt, measure(dealt), times=2.5)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 5])
+@pytest.mark.parametrize("partition", ["iid", "dirichlet(1)"])
+def test_every_mixture_is_dealt_as_it_says(partition: str, classes: int) -> None:
+    data = numbers(classes, 6000)
+    shifts = ("noise(1)", "label-noise(0.8)", "swap(0.8)", "relabel(0.8)", "prefer(0.9)", "ambiguous")
+    for some in (each for size in range(7) for each in combinations(shifts, size)):
+        dealt = deal(data, 4, partition=partition, shift="+".join(some) or "none", seed=1)
+        check(dealt, measure(dealt, draws=3), times=2, slack=0.01)

@@ -1,0 +1,294 @@
+"""Texts of several owners: which characters are told from which, what is kept apart, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience import simulate
+from consilience.config.config import make_config
+from consilience.data import Dataset
+from consilience.data.description import describe_dataset
+from consilience.data.heterogeneity import case_of, measure
+from consilience.data.local_datasets import deal
+from consilience.data.readers.text import name_of, windows
+from consilience.errors import ConfigurationError, DataError
+from consilience.simulation.records.provenance import in_words, provenance
+from consilience.simulation.setup.assign_data import joined
+from consilience.simulation.setup.inputs import cut_data
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ANN = "the cat sat on the mat. "  # 24 characters
+BOB = "do re mi fa sol la ti. "  # 23
+
+
+def songs(times: int = 5, **settings: Any) -> Dataset:
+    """Ann's 24 and Bob's 23 characters, so many times over."""
+    return Dataset.from_text("songs", {"ann": ANN * times, "bob": BOB * times}, **{"length": 6, "step": 4, **settings})
+
+
+# --- samples
+
+
+def test_windows_by_hand() -> None:
+    # 10 characters, the last 40 % for tests: "abcabc" and "bcab". Three tell the fourth, beginning every two.
+    data = Dataset.from_text("letters", {"x": "abcabcbcab"}, length=3, step=2, test_share=0.4)
+    assert data.alphabet == "abc" and data.labels == ("a", "b", "c") and data.classes == 3
+    assert [(data.text(i), data.text(t)) for i, t in zip(data.inputs, data.targets, strict=True)] == [
+        ("abc", "a"),
+        ("cab", "c"),
+    ]
+    assert [(data.text(i), data.text(t)) for i, t in zip(data.test_inputs, data.test_targets, strict=True)] == [
+        ("bca", "b")
+    ]
+    assert data.inputs.dtype == np.float32 and data.inputs.tolist() == [[0, 1, 2], [2, 0, 1]]
+    assert (data.mean, data.std) == (0.0, 1.0)  # codes are names and not scaled
+
+
+def test_no_sample_crosses_into_the_tests_and_all_are_of_one_owner() -> None:
+    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))  # every character once, so that places can be told
+    texts = {"first": letters[:120], "second": letters[120:]}
+    data = Dataset.from_text("once", texts, length=10, step=1)
+    assert data.owners is not None and data.owner_names == ("first", "second")
+    for owner, (first, size) in enumerate([(0, 120), (120, 80)]):
+        mine = data.owners == owner
+        places = np.column_stack([data.inputs[mine], data.targets[mine]])  # (samples, 11)
+        assert places.min() == first and places.max() == first + size * 0.8 - 1
+        assert (np.diff(places, axis=1) == 1).all() and len(places) == size * 0.8 - 10
+    tests = np.column_stack([data.test_inputs, data.test_targets])
+    assert sorted({*tests[:, 0]}) == [*range(96, 110), *range(184, 190)]
+
+
+def test_the_alphabet_may_be_given_and_its_order_is_that_of_the_codes() -> None:
+    data = songs(alphabet="zyxwvutsrqponmlkjihgfedcba. ")
+    assert data.classes == len(data.alphabet) == 28 and data.labels[-1] == "space"
+    assert data.text(data.inputs[0]) == ANN[:6] and data.inputs[0, 0] == 6  # t is the seventh from the end
+
+
+def test_names_of_characters_are_seen_and_differ() -> None:
+    assert [name_of(c) for c in "a \n\t\r[\u00e9\x07"] == ["a", "space", "newline", "tab", "return", "[", "é", "U+0007"]
+
+
+def test_many_characters_have_codes_of_their_own() -> None:
+    letters = "".join(map(chr, range(0x100, 0x100 + 300)))
+    raw = windows("letters", {"x": letters}, length=5, step=1)
+    assert raw.inputs.dtype == np.uint16 and raw.test_inputs.max() == 298  # a byte would not do
+    assert Dataset.from_raw("letters", raw).text(raw.test_inputs[-1]) == letters[294:299]
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "said"),
+    [
+        ({}, {}, "there are no owners"),
+        ([ANN * 9, BOB * 9], {}, "texts are given by owner, such as .*, got list"),
+        (ANN * 9, {}, "texts are given by owner, such as .*, got str"),
+        ({"ann": ANN * 9, "bob": ""}, {}, "owner 'bob' has no text"),
+        ({"ann": ANN * 9, "bob": b"do"}, {}, "must be words, got 'bob' with bytes"),
+        (
+            {"ann": ANN * 20, "bob": "do re"},
+            {},
+            r"owner 'bob' has 5 characters, 4 to train and 1 to test.* at least 81",
+        ),
+        ({"ann": ANN * 16}, {}, r"owner 'ann' has 384 characters, 307 to train and 77 to test"),
+        ({"ann": "aaaa"}, {"length": 1}, "at least two characters, got 'a'"),
+        ({"ann": ANN * 20}, {"alphabet": "eehtac"}, "'e' is in the alphabet twice"),
+        ({"x": "ab" * 9, "ann": "abab" * 9 + "!"}, {"length": 1, "alphabet": "ab"}, "owner 'ann': character 36 is '!'"),
+        ({"x": "ab" * 9}, {"length": 1, "alphabet": "bc"}, r"owner 'x': character 0 is 'a', .* alphabet of 2"),
+    ],
+)
+def test_texts_that_cannot_be_learned_from_are_refused(texts: Any, settings: Any, said: str) -> None:
+    with pytest.raises(DataError, match=f"^data set 'mine': .*{said}"):
+        Dataset.from_text("mine", texts, **settings)
+
+
+@pytest.mark.parametrize("settings", [{"length": 0}, {"step": 0}, {"test_share": 0.0}, {"test_share": 1.0}])
+def test_settings_that_cannot_work_are_refused(settings: Any) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(settings))):
+        songs(**settings)
+
+
+# --- the data set itself
+
+
+@pytest.mark.parametrize("code", [-1.0, 0.5, 3.0])
+@pytest.mark.parametrize("half", ["inputs", "test_inputs"])
+def test_codes_outside_the_alphabet_are_refused(half: str, code: float) -> None:
+    data = Dataset.from_text("letters", {"x": "abcabcbcab"}, length=3, step=2, test_share=0.4)
+    wrong = getattr(data, half).copy()
+    wrong[0, 1] = code
+    with pytest.raises(DataError, match=r"characters outside the alphabet.* 0\.\.2"):
+        replace(data, **{half: wrong})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"owners": np.zeros(3, dtype=np.int64)}, r"owners must be int64 of the shape \(45,\)"),
+        ({"owners": np.zeros(45, dtype=np.int32)}, "owners must be int64"),
+        ({"owners": np.full(45, 2)}, r"owners must lie in 0\.\.1 for 2 different names, got 2\.\.2"),
+        ({"owner_names": ("ann", "ann")}, "name each owner once"),
+        ({"owners": None}, "2 owners are named, and no sample is anybody's"),
+        ({"alphabet": "aa"}, "twice"),
+    ],
+)
+def test_owners_and_alphabet_must_agree_with_the_samples(change: dict[str, Any], said: str) -> None:
+    data = songs()
+    assert data.inputs.shape == (45, 6)  # of 96 and of 92 characters, every fourth that has seven from it on
+    with pytest.raises(DataError, match=said):
+        replace(data, **change)
+
+
+def test_a_record_tells_of_owners_and_alphabet_and_its_digest_hangs_on_them() -> None:
+    data = songs()
+    record = describe_dataset(data)
+    assert record["owners"] == ["ann", "bob"] and record["alphabet"] == data.alphabet
+    assert data.owners is not None
+    others = [replace(data, owners=1 - data.owners), replace(data, alphabet=data.alphabet[::-1])]
+    assert len({describe_dataset(each)["sha256"] for each in (data, *others)}) == 3
+    nobody = replace(data, owners=None, owner_names=(), alphabet="")
+    assert describe_dataset(nobody)["owners"] == [] and describe_dataset(nobody)["alphabet"] == ""
+
+
+def test_so_many_samples_are_taken_evenly_and_stay_their_owners() -> None:
+    data = songs(20)
+    assert data.owners is not None
+    few = cut_data(data, make_config({"train": 10, "test": 4}))
+    assert few.owners is not None and few.owners.tolist() == [0] * 6 + [1] * 4  # Ann has a little more than half
+    n = len(data.targets)
+    where = [i * n // 10 for i in range(10)]
+    assert np.array_equal(few.inputs, data.inputs[where]) and np.array_equal(few.targets, data.targets[where])
+    assert len(few.test_targets) == 4 and few.test_inputs.tolist() != data.test_inputs[:4].tolist()
+    raw = windows("songs", {"ann": ANN * 20, "bob": BOB * 20}, length=6, step=4)
+    same = Dataset.from_raw("songs", raw.first("songs", 10, 4))
+    assert describe_dataset(same)["sha256"] == describe_dataset(few)["sha256"]
+    whole = cut_data(data, make_config({}))
+    assert describe_dataset(whole)["sha256"] == describe_dataset(data)["sha256"]
+
+
+def test_data_without_owners_still_gives_its_first_samples() -> None:
+    inputs = np.arange(12, dtype=np.float32).reshape(6, 2)
+    data = Dataset("table", inputs, np.arange(6) % 2, inputs, np.arange(6) % 2, 2, share=np.arange(6) > 0)
+    few = cut_data(data, make_config({"train": 3, "test": 2}))
+    assert few.inputs.tolist() == inputs[:3].tolist() and few.test_inputs.tolist() == inputs[:2].tolist()
+    assert few.share is not None and few.share.tolist() == [False, True, True] and few.owners is None
+
+
+# --- dealt to learners
+
+
+def crowd(owners: int = 5) -> Dataset:
+    return Dataset.from_text("crowd", {f"o{i}": (ANN + BOB) * (i + 3) for i in range(owners)}, length=6, step=4)
+
+
+def test_everybody_is_one_owner() -> None:
+    data = crowd()
+    assert data.owners is not None
+    dealt = deal(data, 5, partition="owners", seed=1)
+    for who, part in enumerate(dealt.parts):
+        assert np.array_equal(part, np.flatnonzero(data.owners == who))
+    assert dealt.inputs is data.inputs and dealt.table().sum() == len(data.targets)
+
+
+def test_fewer_learners_than_owners_leave_samples_to_nobody() -> None:
+    data = crowd()
+    assert data.owners is not None
+    found = set()
+    for seed in range(20):
+        dealt = deal(data, 2, partition="owners", seed=seed)
+        whose = [np.unique(data.owners[part]).tolist() for part in dealt.parts]
+        assert all(len(mine) == 1 for mine in whose) and whose[0] < whose[1]
+        assert dealt.table().sum() == np.isin(data.owners, whose).sum() < len(data.targets)
+        found.add((whose[0][0], whose[1][0]))
+        again = deal(data, 2, partition="owners", seed=seed)
+        assert all(np.array_equal(a, b) for a, b in zip(dealt.parts, again.parts, strict=True))
+    assert len(found) > 5  # of ten pairs
+
+
+def test_a_single_learner_is_one_owner_too() -> None:
+    data = crowd()
+    assert data.owners is not None
+    dealt = deal(data, 1, partition="owners", seed=0)
+    assert len(np.unique(data.owners[dealt.parts[0]])) == 1 and not dealt.case.figure
+
+
+def test_more_learners_than_owners_and_data_without_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="6 learners, and the samples have 5 owners"):
+        deal(crowd(), 6, partition="owners", seed=0)
+    with pytest.raises(ConfigurationError, match=r"samples have owners.* these have none"):
+        deal(replace(crowd(), owners=None, owner_names=()), 2, partition="owners", seed=0)
+
+
+@pytest.mark.parametrize("shift", ["rotate(30)", "contrast(2)", "swap(0.5)+noise(1)"])
+def test_codes_are_not_turned_stretched_or_noisy(shift: str) -> None:
+    with pytest.raises(ConfigurationError, match="codes of characters"):
+        deal(crowd(), 3, partition="owners", shift=shift, seed=0)
+
+
+def test_labels_of_text_may_be_shifted_and_owners_are_kept_in_every_seeds_copy() -> None:
+    data = crowd()
+    deals = [deal(data, 2, partition="owners", shift="swap(1)", seed=seed) for seed in (0, 1)]
+    dealt, parts = joined(data, deals, 2)
+    assert data.owners is not None and dealt.owners is not None
+    assert np.array_equal(dealt.owners, np.tile(data.owners, 2)) and len(dealt.targets) == 2 * len(data.targets)
+    assert all(len(np.unique(dealt.owners[part])) == 1 for mine in parts for part in mine)
+    assert not np.array_equal(dealt.targets[: len(data.targets)], data.targets)
+
+
+def test_owners_differ_in_inputs_and_labels() -> None:
+    assert case_of("owners", "none").figure == "7i"
+    # Ann and Bob have no word in common; Ann and her twin have them all.
+    apart, alike = ({"ann": ANN * 99, "other": other * 99} for other in (BOB, ANN))
+    for texts, differ in ((apart, True), (alike, False)):
+        dealt = deal(Dataset.from_text("two", texts, length=6, step=5), 2, partition="owners", seed=0)
+        found = measure(dealt, kinds=dealt.kinds)
+        for gap, chance in ((found.inputs, found.noise.inputs), (found.labels, found.noise.labels)):
+            assert gap > 3 * chance if differ else gap <= chance
+        assert found.labels_given_inputs == 0
+
+
+def test_samples_that_nobody_has_do_not_count_where_distributions_are_compared() -> None:
+    texts = {"ann": ANN * 99, "ann too": ANN * 99, "bob": BOB * 99}
+    data = Dataset.from_text("three", texts, length=6, step=5)
+    found = {}
+    for seed in range(10):
+        dealt = deal(data, 2, partition="owners", seed=seed)
+        assert data.owners is not None
+        found[tuple(int(data.owners[part[0]]) for part in dealt.parts)] = measure(dealt, kinds=dealt.kinds).labels
+    assert set(found) == {(0, 1), (0, 2), (1, 2)}
+    assert found[0, 1] < 0.02 < found[0, 2] and found[0, 2] == pytest.approx(found[1, 2])
+
+
+def test_a_record_of_a_run_names_the_owners() -> None:
+    data, config = crowd(), make_config({"learners": 2, "partition": "owners", "seed": 3})
+    dealt = deal(data, 2, partition="owners", seed=3)
+    record = provenance(config, data, [dealt])
+    assert data.owners is not None
+    assert record["owners"] == {"3": [f"o{data.owners[part[0]]}" for part in dealt.parts]}
+    assert record["case"]["figure"] == "7i"
+    assert f"crowd: {len(np.concatenate(dealt.parts))} samples for 2 learners, owners" in in_words(config, data, dealt)
+    assert provenance(make_config({"learners": 2}), data, [deal(data, 2, seed=0)])["owners"] == {"0": []}
+
+
+def test_a_federation_of_owners_gives_the_same_alone_and_beside_others() -> None:
+    data = crowd()
+    both = simulate(data=data, model="mlp", learners=3, partition="owners", rounds=2, seeds=2, method="fedavg")
+    alone = simulate(data=data, model="mlp", learners=3, partition="owners", rounds=2, seed=1, method="fedavg")
+    assert both.history.last("accuracy")[1] == pytest.approx(alone.history.last("accuracy")[0])
+    pooled = simulate(data=data, model="mlp", learners=2, partition="owners", rounds=1, method="centralized")
+    assert pooled.finished
+
+
+def test_views_are_for_images() -> None:
+    with pytest.raises(ConfigurationError, match=r"views are for images.*text"):
+        simulate(
+            data=crowd(),
+            model="mlp",
+            learners=2,
+            partition="owners",
+            rounds=1,
+            method="independent:objective=simclr",
+        )

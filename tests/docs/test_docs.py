@@ -1,0 +1,179 @@
+"""The documentation: its commands and examples run, its links lead somewhere, and it builds without a warning."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from consilience import simulate
+from consilience.config.config import Config, GroupConfig
+from consilience.data.heterogeneity import CASES, case_of
+from consilience.data.shifts import SHIFTS
+from consilience.models import registry
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+RUNNING = ["index.md", *(page for page in PAGES if page.startswith("guides/"))]
+FENCE = re.compile(r'^```(\w+)?(?: title="([^"]+)")?\n(.*?)^```$', flags=re.DOTALL | re.MULTILINE)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Block(NamedTuple):
+    language: str
+    title: str
+    body: str
+
+
+class Shown(NamedTuple):
+    """A command of a page, and what the page shows of its output."""
+
+    command: str
+    output: str
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def blocks(name: str) -> list[Block]:
+    return [Block(*found) for found in FENCE.findall(page(name))]
+
+
+def shown(body: str) -> list[Shown]:
+    """The commands of a console block, each with the lines below it."""
+    parts = re.split(r"^\$ ", body.replace(" \\\n", " "), flags=re.MULTILINE)[1:]
+    return [Shown(*part.split("\n", 1)) for part in parts]
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z][\w-]{2,}", text))
+
+
+# --- what is shown is what happens
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_what_a_page_shows_runs_from_top_to_bottom(
+    name: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files a page names are written, examples share their names, commands say at least what the page says they do."""
+    monkeypatch.setitem(os.environ, "CONSILIENCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(os.environ, "PYTHONPATH", str(ROOT / "src"))  # for programs that an example starts
+    monkeypatch.setattr(registry, "MODELS", dict(registry.MODELS))  # what an example registers is forgotten again
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(name):
+        if block.title:
+            (tmp_path / block.title).write_text(block.body, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile(block.body, f"{name}, python", "exec", dont_inherit=True), names)
+        elif block.language == "console":
+            for line, output in shown(block.body):
+                program, *arguments = shlex.split(line)
+                assert program == "consilience", line
+                alone = ["--workers", "0"] * (arguments[0] in ("run", "compare") and "--resume" not in arguments)
+                code, out, err = command(*arguments, *alone)
+                assert (code, bool((out + err).strip())) == (0, True), f"{line}: {err}"
+                assert words(output) <= words(out + err), line
+
+
+def test_every_guide_has_something_to_run() -> None:
+    for name in RUNNING:
+        languages = [block.language for block in blocks(name)]
+        assert "console" in languages or "python" in languages, name
+
+
+def test_titles_are_plain_file_names() -> None:
+    for name in RUNNING:
+        assert all(re.fullmatch(r"[\w-]+\.(py|toml)", block.title) for block in blocks(name) if block.title), name
+
+
+# --- the site
+
+
+def test_the_navigation_names_every_page_once() -> None:
+    _, _, nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
+    assert sorted(re.findall(r"^ +- [\w ]+: (\S+\.md)$", nav, flags=re.MULTILINE)) == PAGES
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str) -> None:
+    text = FENCE.sub("", page(name))
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text):
+        assert (DOCS / name).parent.joinpath(target).exists(), f"{name}: {target}"
+    for target in re.findall(r"`((?:examples|experiments)/[\w./-]+)`", text):
+        assert (ROOT / target).exists(), f"{name}: {target}"
+
+
+def test_the_site_builds_without_a_warning_and_calls_nobody(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="install the extra 'docs' to build the site")
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme warns of a release that is not installed
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    ended = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == 0, said
+    assert "WARNING" not in said and "ERROR" not in said, said
+    for html in (tmp_path / "site").rglob("*.html"):
+        text = html.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]*\ssrc=\"?(\S+)|<link[^>]*\shref=\"?(\S+)", text)
+        assert not [url for pair in loaded for url in pair if re.match(r"(https?:)?//", url)], html.name
+    reference = (tmp_path / "site" / "reference" / "simulate.html").read_text(encoding="utf-8")
+    assert "Simulate a federation and return what came out." in reference
+
+
+# --- what is listed is what there is
+
+
+def test_the_settings_page_lists_every_key_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\|", page("reference/settings.md"), flags=re.MULTILINE)
+    keys = [*Config.model_fields.items(), *GroupConfig.model_fields.items()]
+    assert [key for key, _ in rows] == [key for key, _ in keys]
+    for (key, listed), (_, field) in zip(rows, keys, strict=True):
+        if listed:
+            assert listed == (str(field.default).lower() if isinstance(field.default, bool) else str(field.default)), (
+                key
+            )
+        else:
+            assert field.is_required() or field.default in (None, ()) or field.default_factory is not None, key
+
+
+def test_the_nine_cases_are_as_they_are_made() -> None:
+    text = page("guides/differences.md")
+    row = re.compile(r"^\| (7\w) \|(.*?)\|(.*?)\|(.*?)\|(.*?)\| (.*?) \| (.*?) \|$", flags=re.MULTILINE)
+    rows = {figure: (ticks, line) for figure, *ticks, line, _ in row.findall(text)}
+    assert list(rows) == list(CASES)
+    for figure, (ticks, line) in rows.items():
+        given = dict(re.findall(r"--(partition|shift) '?([^'`]+)'?`", line))
+        partition, shift = given.get("partition", "iid"), given.get("shift", "none")
+        assert (partition, shift) == CASES[figure]
+        case = case_of(partition, shift)
+        flags = [case.inputs, case.labels_given_inputs, case.labels, case.inputs_given_labels]
+        assert [tick.strip() == "✓" for tick in ticks] == flags, figure
+
+
+def test_every_shift_is_explained() -> None:
+    listed = re.findall(r"^\| `([a-z-]+)(?:\([\d.]+\))?` \|", page("guides/differences.md"), flags=re.MULTILINE)
+    assert sorted(listed) == sorted(SHIFTS)
+
+
+def test_every_column_and_file_of_a_run_is_explained(tmp_path: Path) -> None:
+    result = simulate(
+        method="representation-sharing", learners=2, train=40, test=20, rounds=1, workers=0, out=tmp_path / "run"
+    )
+    text = page("guides/metrics.md")
+    for column in ("round", "seed", "learner", *result.history.metrics):
+        assert f"`{column}`" in text, column
+    for path in (tmp_path / "run").iterdir():
+        assert f"`{path.name.replace('-1.', '-3.')}`" in text, path.name  # the page's run has three rounds
+    first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    assert set(first) == {"round", "seed", "learner", *(key.split(".")[0] for key in result.history.metrics)}

@@ -1,0 +1,112 @@
+"""The configurations in experiments/ can be run as they stand, and are what they say they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from consilience.config.config import Config, read_config
+from consilience.config.schedules import Schedule, scheduled
+from consilience.data.heterogeneity import CASES
+from consilience.data.local_datasets import deal
+from consilience.models import describe
+from consilience.simulation.setup.inputs import load_data
+from consilience.simulation.simulate import rehearse
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+REAL = Path(os.environ.get("CONSILIENCE_DATA") or Path(__file__).parents[3] / "shared" / "data")
+FILES = sorted(EXPERIMENTS.rglob("*.toml"))
+FIGURES = sorted(path.stem for path in (EXPERIMENTS / "discrepancy").glob("*.toml"))
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def experiment(name: str) -> Config:
+    return read_config(EXPERIMENTS / f"{name}.toml")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_can_be_run(path: Path) -> None:
+    config = read_config(path)
+    if config.data != "digits":
+        if not (REAL / config.data / "train-images-idx3-ubyte.gz").is_file():
+            pytest.skip(f"{config.data} is not in {REAL}; set CONSILIENCE_DATA to the folder that has it")
+        config = config.model_copy(update={"data_dir": str(REAL)})
+    rehearse(config)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_it_says_how_to_run_it(path: Path) -> None:
+    """By its own name, as seen from the root of the repository."""
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("# ")
+    named = re.findall(r"^#   consilience (?:run|compare) (experiments/\S+\.toml)", text, flags=re.MULTILINE)
+    assert set(named) == {path.relative_to(EXPERIMENTS.parent).as_posix()}
+
+
+# --- the nine cases
+
+
+def test_there_is_a_file_for_each_of_the_nine_cases() -> None:
+    assert sorted(CASES) == FIGURES
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_case_is_the_one_it_claims_to_be(figure: str) -> None:
+    config = experiment(f"discrepancy/{figure}")
+    assert (config.partition, config.shift) == CASES[figure]
+    hands = deal(load_data(config), config.learners, partition=config.partition, shift=config.shift, seed=config.seed)
+    assert hands.case.figure == figure
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_case_says_in_words_what_differs(figure: str) -> None:
+    text = (EXPERIMENTS / "discrepancy" / f"{figure}.toml").read_text(encoding="utf-8")
+    said = " ".join(text.split("# In life:")[0].replace("#", " ").split())
+    assert f"Case {figure} of the nine" in said
+    differ, _, same = said.split(":")[-1].partition("differ")
+    config = experiment(f"discrepancy/{figure}")
+    case = deal(load_data(config), 4, partition=config.partition, shift=config.shift, seed=0).case
+    flags = {
+        "p(x)": case.inputs,
+        "p(y|x)": case.labels_given_inputs,
+        "p(y)": case.labels,
+        "p(x|y)": case.inputs_given_labels,
+    }
+    assert {symbol: symbol in differ for symbol in flags} == flags
+    assert {symbol: symbol not in same for symbol in flags} == flags
+    assert f"--partition '{config.partition}' --shift '{config.shift}'" in text
+
+
+# --- what the others promise
+
+
+def test_the_published_setting_is_the_published_one() -> None:
+    config = experiment("mnist")
+    assert (config.data, config.train, config.test, config.learners, config.rounds) == ("mnist", 1200, None, 10, 100)
+    assert (config.model, config.batch_size, config.epochs, config.lr) == ("lenet5", 32, 1, 1e-3)
+    assert config.method.settings == {"kd": 10, "contrast": 1, "n_avg": 10}
+
+
+def test_mixed_architectures_have_one_width() -> None:
+    config = experiment("mixed-architectures")
+    assert config.width == 64
+    members = config.members()
+    models = [members.get(who) for who in range(config.learners)]
+    assert [found[1].model for found in models if found] == ["lenet5"] * 2 + ["mlp"] * 2 + ["resnet9"] * 2
+    text = (EXPERIMENTS / "mixed-architectures.toml").read_text(encoding="utf-8")
+    for model in ("lenet5", "mlp", "resnet9"):
+        assert f"{describe(model, (1, 28, 28), 10, config.width)['parameters']:,} parameters" in text
+
+
+def test_own_terms_show_every_kind_of_term() -> None:
+    config = experiment("own-terms")
+    groups = config.groups.values()
+    assert isinstance(scheduled(config.lr), Schedule)
+    assert isinstance(scheduled(config.method.settings["kd"]), Schedule)
+    assert any(group.method for group in groups) and any(group.epochs for group in groups)
+    assert [group.gives for group in groups].count(False) == [group.listens for group in groups].count(False) == 1
+    assert any(group.never_share for group in groups) and any(group.exchanges for group in groups)

@@ -1,0 +1,98 @@
+"""The protocol page: its tables are those of the code, and its example by hand is taken by a relay."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+from pydantic import BaseModel
+
+from consilience.relay import admin
+from consilience.relay.app import Limits
+from consilience.relay.openapi import description
+from consilience.relay.rejections import STATUS
+from consilience.relay.timeouts import HEAD_LIMIT, Patience
+from consilience.wire.charter import PROTOCOL, ChannelTerms, Charter, Rules, TensorTerms
+from consilience.wire.codec import CODES
+from consilience.wire.headers import ANSWER, PUT
+from tests.relay_tools import serving
+
+PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+def table(first: str) -> list[list[str]]:
+    """The cells of the rows of the table whose first line begins so."""
+    _, _, rest = PAGE.partition(f"\n| {first} |")
+    lines = rest.split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def block(title: str) -> str:
+    found = re.search(rf'^```\w+ title="{re.escape(title)}"\n(.*?)^```$', PAGE, flags=re.DOTALL | re.MULTILINE)
+    assert found is not None, title
+    return found[1]
+
+
+def test_every_code_is_listed_with_its_status() -> None:
+    listed = {code.strip("`"): int(status) for code, status, _ in table("code")}
+    assert listed == dict.fromkeys(CODES, 400) | STATUS
+    assert len(table("code")) == len(listed)
+
+
+def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
+    parts: dict[str, type[BaseModel]] = {
+        "key": Charter,
+        "of `[rules]`": Rules,
+        "of `[channels.NAME]`": ChannelTerms,
+        "of `[channels.NAME.tensors.KEY]`": TensorTerms,
+    }
+    for first, model in parts.items():
+        rows = {key: row[1] for row in table(first) for key in re.findall(r"`(\w+)`", row[0])}
+        fields = {field.alias or key: field for key, field in model.model_fields.items()}
+        assert rows.keys() == fields.keys()
+        for key, listed in rows.items():
+            default = {"[]": "()", "true": "True"}.get(listed.strip("`"), listed.strip("`"))
+            if default in ("", "none"):
+                assert fields[key].is_required() or key in ("rules", "quorum", "about", "start", "low", "high"), key
+            else:
+                assert default == str(fields[key].default), key
+
+
+def test_every_place_is_listed() -> None:
+    listed = re.findall(r"^\| `(GET|PUT) (/\S+)` \|", PAGE, flags=re.MULTILINE)
+    assert {(place, method.lower()) for method, place in listed} == {
+        (place, method) for place, methods in description()["paths"].items() for method in methods
+    }
+
+
+def test_every_limit_is_the_one_that_holds() -> None:
+    limits, patience = Limits(), Patience()
+    told = [row[1] for row in table("what")]
+    assert told[0] == f"{limits.rate:g}, {limits.burst}"
+    assert told[1:5] == [f"{n:g}" for n in (patience.head, patience.idle, patience.body, patience.answer)]
+    assert told[6].split("; ")[0] == str(HEAD_LIMIT)
+
+
+def test_the_example_by_hand_is_taken_and_comes_back(tmp_path: Path) -> None:
+    for title in ("tiny.toml", "body.py"):
+        (tmp_path / title).write_text(block(title), encoding="utf-8")
+    body = subprocess.run([sys.executable, tmp_path / "body.py"], capture_output=True, check=True, timeout=60).stdout
+    receipt, refused = [json.loads(found) for found in re.findall(r"^(\{.*\})$", PAGE, flags=re.MULTILINE)][1:]
+    store = tmp_path / "relay.db"
+    admin.create(store, tmp_path / "tiny.toml")
+    head = {"Authorization": f"Bearer {admin.invite(store, 'ward-7')}"}
+    with serving(store) as relay, httpx.Client(base_url=relay.url, headers=head, timeout=20, trust_env=False) as client:
+        assert client.get("/health").json() == {"status": "ok", "protocol": PROTOCOL}
+        for _ in range(2):
+            put = client.put("/v1/rounds/1", content=body, headers={PUT: "prototypes"})
+            assert (put.status_code, put.json()) == (200, receipt)
+        answer = client.get("/v1/answers", params={"round": 1})
+        assert (answer.content, answer.headers[ANSWER]) == (body, "prototypes")
+        again = client.get("/v1/answers", params={"round": 1}, headers={"If-None-Match": answer.headers["etag"]})
+        assert again.status_code == 304
+        short = client.put("/v1/rounds/2", content=body[:100], headers={PUT: "prototypes"})
+        assert (short.status_code, short.json()) == (400, refused)

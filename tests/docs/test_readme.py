@@ -1,0 +1,71 @@
+"""The README's commands and examples do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from consilience.cli.main import main
+from consilience.methods import METHODS, settings_of
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_there_is_something_to_run() -> None:
+    assert len(blocks("python")) == 2
+    assert len(blocks("console")) == 1
+
+
+def test_commands_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    commands = [line[2:] for line in blocks("console")[0].splitlines() if line.startswith("$ ")]
+    assert len(commands) >= 5
+    for command in commands:
+        program, *arguments = shlex.split(command)
+        assert program == "consilience"
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, "--workers", "0"] if arguments[0] in ("run", "compare") else arguments)
+        assert ended.value.code in (0, None), command
+        assert capsys.readouterr().out.strip(), command
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_python_examples(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = compile(blocks("python")[number], f"README example {number}", "exec", dont_inherit=True)
+    exec(code, {"__name__": "__main__"})
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"^make (\w+)", README, flags=re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_methods_page_lists_every_method_with_its_settings() -> None:
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| .*? \| ([^|]*?) ?\|$", page, flags=re.MULTILINE))
+    assert set(rows) == set(METHODS)
+    for name, listed in rows.items():
+        assert [s for s in listed.split(", ") if s] == list(settings_of(name)), name
+
+
+def test_continuous_integration_runs_the_tests() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert "make test" in script.read_text(encoding="utf-8")

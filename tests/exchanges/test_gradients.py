@@ -1,0 +1,582 @@
+"""Gradients: a part of the model that moves by vote alone; equation 9 by hand, ties, and voters who are away."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from consilience.channels import MovingMean
+from consilience.config.config import Config, make_config
+from consilience.data import Dataset, load
+from consilience.errors import ChannelError, ConfigurationError, TrainingError
+from consilience.exchanges import Contribution, Exchange, Gradients, Received, View
+from consilience.exchanges.gradients import VOTE
+from consilience.learner.learner import Blueprint, Learner
+from consilience.method import Method, Role
+from consilience.methods import build_method
+from consilience.models import SplitModel, build, cut
+from consilience.objectives import TwoStage
+from consilience.optimizers import SGD
+from consilience.randomness import coin
+from consilience.relay.rejections import Refusal
+from consilience.relay.writer import Putting
+from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.engines.stack.engine import StackEngine
+from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.round import round as rounds_module
+from consilience.simulation.round.plan import Presence
+from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.simulate import simulate
+from consilience.task import Task
+from consilience.wire import codec, schema
+from consilience.wire.encodings import BIT, FLOAT32, Bit, votes
+from consilience.wire.headers import Part, spell
+from tests.relay_tools import desk, founded
+
+Command = Callable[..., tuple[int, str, str]]
+each_engine = pytest.mark.parametrize("engine", ["loop", "stack"])
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load("digits", train=120, test=40)
+
+
+# By hand
+
+
+def task(size: int) -> Task:
+    return Task(
+        2, 1, parameters={"server.w": (size,)}, parts={"device": frozenset(), "server": frozenset({"server.w"})}
+    )
+
+
+def seen(gradient: Tensor, samples: float = 3.0) -> View:
+    """What the exchange sees of a learner with this gradient."""
+    none = torch.empty(0, dtype=gradient.dtype)
+    return View(
+        task=task(len(gradient)),
+        parameters={"server.w": torch.zeros_like(gradient)},
+        buffers={},
+        inputs=none,
+        features=none,
+        logits=none,
+        targets=none.long(),
+        valid=none,
+        classify=lambda features: features,
+        samples=torch.tensor(samples, dtype=gradient.dtype),
+        gradients={"server.w": gradient},
+    )
+
+
+def heard(version: float = 0.0) -> Received:
+    return Received({}, torch.tensor(version, dtype=torch.float64), torch.tensor(True))
+
+
+def voice(exchange: Gradients, gradient: Tensor, version: float = 0.0, samples: float = 3.0) -> tuple[Tensor, float]:
+    """What a learner puts up, as the wire shows it, and what it weighs."""
+    put = exchange.contribute({}, seen(gradient, samples), heard(version))
+    encoding = exchange.channel(task(len(gradient))).tensors["server.w"].up
+    return torch.as_tensor(encoding.quantise(put.tensors["server.w"])), float(put.weight)
+
+
+def closed(exchange: Gradients, start: Any, put: Sequence[tuple[Tensor, float]], version: int = 0) -> MovingMean:
+    """A channel, in the library of its start, that these were put into."""
+    made = exchange.channel(task(len(start)))
+    mean = MovingMean(made, len(put), {"server.w": start})
+    mean.version = version
+    values = torch.stack([value for value, _ in put])
+    weights = torch.tensor([weight for _, weight in put], dtype=torch.float64)
+    if isinstance(start, np.ndarray):
+        mean.put(range(len(put)), {"server.w": values.numpy()}, weights.numpy(), [version] * len(put))
+    else:
+        mean.put(range(len(put)), {"server.w": values}, weights, [version] * len(put))
+    mean.close()
+    return mean
+
+
+def test_equation_9_by_hand() -> None:
+    """w <- w - delta x sign(sum of signs), with three voters, four weights and a delta of a quarter."""
+    gradients = torch.tensor(
+        [
+            [0.5, -2.0, 1e-9, -3.0],  # signs + - + -
+            [-0.1, -1.0, -5.0, -1.0],  #      - - - -
+            [9.0, -0.5, -1e-3, 2.0],  #       + - - +
+        ]
+    )  # sums                               1 -3 -1 -1
+    exchange = Gradients(delta=0.25)
+    put = [voice(exchange, gradient) for gradient in gradients]
+    # What is put up is where a weight should go, against its gradient.
+    assert [value.tolist() for value, _ in put] == [[-1, 1, -1, 1], [1, 1, 1, 1], [-1, 1, 1, -1]]
+    for start in (torch.tensor([1.0, 1.0, 1.0, -2.0]), np.array([1, 1, 1, -2], dtype=np.float32)):
+        mean = closed(exchange, start, put)
+        assert mean.common["server.w"].tolist() == [0.75, 1.25, 1.25, -1.75]
+        assert mean.reply["server.w"].tolist() == [-0.25, 0.25, 0.25, 0.25]
+        assert mean.version == 1 and float(mean.answer().count) == 1.0
+
+
+def test_the_mean_gradient_by_hand() -> None:
+    """Without a vote: the mean over samples, of 1 and of 3, times delta."""
+    exchange = Gradients(delta=0.5, vote=False)
+    put = [
+        voice(exchange, torch.tensor([4.0, 0.0]), samples=1.0),
+        voice(exchange, torch.tensor([0.0, -2.0]), samples=3.0),
+    ]
+    assert [weight for _, weight in put] == [1.0, 3.0]
+    mean = closed(exchange, torch.zeros(2), put)
+    # (4 x 1 + 0 x 3) / 4 = 1, (0 x 1 - 2 x 3) / 4 = -1.5
+    assert mean.common["server.w"].tolist() == [-0.5, 0.75]
+
+
+@pytest.mark.parametrize("samples", [1.0, 30.0, 1e6])
+def test_nobody_s_vote_weighs_more(samples: float) -> None:
+    assert voice(Gradients(), torch.tensor([1.0, -1.0]), samples=samples)[1] == 1.0
+
+
+def test_what_travels_is_one_bit_each_way_of_one_length() -> None:
+    channel = Gradients(delta=0.02).channel(task(4))
+    assert isinstance(channel, schema.Mean) and channel.moving and channel.rows == ()
+    (tensor,) = channel.tensors.values()
+    assert (tensor.up, tensor.down) == (VOTE, Bit(unit=0.02)) and votes(tensor.up) and votes(tensor.down)
+    assert not votes(BIT) and not votes(FLOAT32)
+    plain = Gradients(vote=False).channel(task(4)).tensors["server.w"]
+    assert (plain.up, plain.down) == (FLOAT32, FLOAT32)
+
+
+# Ties
+
+MANY = 4000
+
+
+def tied(version: int, like: str = "torch") -> np.ndarray:
+    """Where two voters who never agree send many weights."""
+    up = torch.ones(MANY), 1.0
+    start = torch.zeros(MANY) if like == "torch" else np.zeros(MANY, np.float32)
+    return np.asarray(closed(Gradients(delta=1.0), start, [up, (-up[0], 1.0)], version).reply["server.w"])
+
+
+def test_ties_are_broken_by_a_coin_that_everybody_can_throw() -> None:
+    first = tied(0)
+    assert set(first.tolist()) == {-1.0, 1.0}
+    np.testing.assert_array_equal(first, tied(0, "numpy"))  # a relay says what a simulation says
+    np.testing.assert_array_equal(first, coin("gradients.server.w", 0, np.zeros(MANY, np.float32)))
+    assert abs(first.mean()) < 4 / math.sqrt(MANY)  # about half of them up
+    second = tied(1)
+    assert abs((first * second).mean()) < 4 / math.sqrt(MANY), "and another time another half"
+    assert abs(second.mean()) < 4 / math.sqrt(MANY)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 3, 4)])
+def test_a_coin_is_the_same_in_both_libraries_and_under_vmap(shape: tuple[int, ...]) -> None:
+    mine = coin("w", 5, np.zeros(shape, np.float32))
+    assert mine.shape == shape and mine.dtype == np.float32 and set(mine.reshape(-1).tolist()) <= {-1.0, 1.0}
+    theirs = coin("w", torch.tensor(5.0, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64))
+    assert theirs.dtype == torch.float64
+    np.testing.assert_array_equal(mine, theirs.numpy())
+    turns = torch.tensor([4.0, 5.0, 6.0], dtype=torch.float64)
+    stacked = torch.func.vmap(lambda turn, x: coin("w", turn, x))(turns, torch.zeros(3, *shape))
+    for turn, drawn in zip((4, 5, 6), stacked, strict=True):
+        np.testing.assert_array_equal(drawn.numpy(), coin("w", turn, np.zeros(shape, np.float32)))
+
+
+def test_a_coin_hangs_on_what_it_is_thrown_for() -> None:
+    zeros = np.zeros(MANY, np.float32)
+    assert abs((coin("gradients.a", 0, zeros) * coin("gradients.b", 0, zeros)).mean()) < 4 / math.sqrt(MANY)
+
+
+def test_who_has_no_gradient_votes_by_the_same_coin_as_all() -> None:
+    """Of a weight with a gradient it has an opinion, of one without, the coin of the common values it started from."""
+    gradient = torch.zeros(MANY)
+    gradient[:2] = torch.tensor([3.0, -3.0])
+    for version in (0, 4):
+        put, weight = voice(Gradients(), gradient, version)
+        thrown = coin("gradients.server.w", version, np.zeros(MANY, np.float32))
+        assert put[:2].tolist() == [-1.0, 1.0] and weight == 1.0
+        np.testing.assert_array_equal(put[2:].numpy(), thrown[2:])
+    # Where everybody has none, everybody throws what a tie would have thrown.
+    silent = voice(Gradients(delta=1.0), torch.zeros(MANY))
+    mean = closed(Gradients(delta=1.0), torch.zeros(MANY), [silent] * 3)
+    np.testing.assert_array_equal(mean.reply["server.w"].numpy(), tied(0))
+
+
+def test_minus_zero_is_no_opinion() -> None:
+    assert (
+        voice(Gradients(), torch.tensor([0.0, -0.0] * 50))[0].tolist()
+        == coin("gradients.server.w", 0, np.zeros(100, np.float32)).tolist()
+    )
+
+
+# Who may vote, and when nobody does
+
+
+def test_a_vote_without_voters_moves_nothing() -> None:
+    made, start = Gradients(delta=1.0).channel(task(3)), torch.tensor([1.0, 2.0, 3.0])
+    mean = MovingMean(made, 2, {"server.w": start})
+    assert mean.close() is False
+    mean.put([0, 1], {"server.w": torch.ones(2, 3)}, torch.zeros(2), [0, 0])  # there, but without a vote
+    assert mean.close() is False
+    assert mean.version == 0 and torch.equal(mean.common["server.w"], start)
+    mean.put([1], {"server.w": torch.ones(1, 3)}, torch.ones(1), [0])
+    assert mean.close() is True and mean.common["server.w"].tolist() == [2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("weight", [2.0, 0.5, 30.0])
+def test_a_vote_of_another_weight_is_refused_by_the_channel(weight: float) -> None:
+    mean = MovingMean(Gradients().channel(task(3)), 2, {"server.w": torch.zeros(3)})
+    with pytest.raises(ChannelError, match=f"gradients: member 1 weighs {weight}; a vote weighs 1, or 0"):
+        mean.put([0, 1], {"server.w": torch.ones(2, 3)}, torch.tensor([1.0, weight]), [0, 0])
+    assert mean.close() is False, "nothing of the put was taken"
+
+
+def test_a_stale_vote_counts_whole_and_too_stale_a_one_not_at_all() -> None:
+    exchange = Gradients(delta=1.0, max_staleness=2)
+    mean = MovingMean(exchange.channel(task(MANY)), 3, {"server.w": torch.zeros(MANY)})
+    mean.version = 3
+    put = torch.tensor([1.0, -1.0, -1.0])[:, None].expand(3, MANY)
+    assert mean.put([0, 1, 2], {"server.w": put}, torch.ones(3), [3, 1, 0]) == [2]
+    assert mean.close()
+    # One for, one against: a stale vote that counted 1 / sqrt(3) would have left no ties.
+    np.testing.assert_array_equal(mean.reply["server.w"].numpy(), tied(3))
+
+
+def test_the_relay_refuses_a_vote_of_another_weight(tmp_path: Path) -> None:
+    channel = schema.Mean("weights", {"w": schema.Tensor((9,), VOTE, Bit(unit=0.25))}, moving=True)
+    federation = founded(tmp_path, 2, {"weights": channel})
+    with desk(federation) as relay:
+        upload = federation.upload(0, 1)
+
+        def put(member: int, weight: float) -> BaseException | None:
+            said = spell({"weights": Part(version=0, weight=weight)})
+            (receipt,) = relay.write(Putting(member + 1, 1, said, upload.body))
+            return receipt.exception(timeout=5)
+
+        for weight in (3.5, 0.5):
+            refused = put(0, weight)
+            assert isinstance(refused, Refusal) and refused.code == "wrong-weight"
+            assert f"weight={weight:g}; a vote weighs 1, or 0" in str(refused)
+        assert put(0, 0.0) is None and put(1, 1.0) is None
+        wishes = upload.of("weights")["w"]
+        assert relay.version == 1
+        moved = relay.hall.sight.moving["weights"].common["w"]
+        np.testing.assert_array_equal(moved, np.float32(1) + np.float32(0.25) * wishes)
+
+
+# In a federation
+
+
+def settings(**others: Any) -> Config:
+    small = {"learners": 3, "batch_size": 16, "workers": 0, "method": {"name": "two-stage"}}
+    return make_config({**small, **others})
+
+
+@contextmanager
+def stage(
+    config: Config, data: Dataset, engine: str = "loop", method: Method | None = None, model: Any = "mlp"
+) -> Iterator[Rounds]:
+    """A federation before its first round."""
+    chosen = method or build_method(config.method.name, config.method.settings)
+    scene = set_scene(config, chosen, data, [model])
+    plans = list(scene.plans)
+    with LoopEngine(plans, scene.data, 0) if engine == "loop" else StackEngine(plans, scene.data) as opened:
+        rounds = Rounds(scene, opened)
+        rounds.begin()
+        yield rounds
+
+
+def voted(**exchange: Any) -> Method:
+    """Batches are as they are, never filled up, for their samples are told apart."""
+    return Method("voted", {"learner": Role(TwoStage(alpha_1=0.1, alpha_2=0.5), (Gradients(**exchange),))})
+
+
+def flat(rounds: Rounds, part: str) -> Tensor:
+    """A part of everybody's model, (learners, size)."""
+    learner = rounds.learners[0]
+    mask = learner.parameters.mask(set(learner.task.covered(part, learner.task.parameters)))
+    return rounds.engine.cohorts[0].state["parameters"][:, mask].clone()
+
+
+def common_of(rounds: Rounds) -> dict[str, Tensor]:
+    channel = rounds.federations[0].channels["gradients"]
+    assert isinstance(channel, MovingMean)
+    return channel.common
+
+
+def served(rounds: Rounds, row: int) -> dict[str, Tensor]:
+    """The server's part of one learner's model, by name."""
+    learner = rounds.learners[0]
+    views = learner.parameters.views(rounds.engine.cohorts[0].state["parameters"][row])
+    return {name: views[name].clone() for name in common_of(rounds)}
+
+
+@each_engine
+@pytest.mark.parametrize("vote", [True, False])
+def test_a_round_is_what_plain_torch_gives(vote: bool, engine: str, data: Dataset) -> None:
+    """One step a round, on 90, 20 and 10 samples: signs of three are counted, or gradients weighed by samples."""
+    config = settings(partition="shares(0.75, 0.17, 0.08)", batch_size=120, precision="float64")
+    method = voted(delta=0.01, vote=vote)
+    with stage(config, data, engine, method) as rounds:
+        start = {name: value.clone() for name, value in common_of(rounds).items()}
+        sizes = rounds.engine.cohorts[0].plan.members.sizes
+        assert len(set(sizes.tolist())) == 3 and sizes.max() > 4 * sizes.min()
+        expected = {name: torch.zeros_like(value) for name, value in start.items()}
+        loud = {name: torch.ones_like(value, dtype=torch.bool) for name, value in start.items()}
+        for row in range(3):
+            learner = rounds.learners[0]
+            learner.wear({k: t.clone() for k, t in rounds.engine.cohorts[0].row(row).items()})
+            chosen = rounds.engine.cohorts[0].samples(row)
+            inputs = torch.from_numpy(data.inputs[chosen]).double()
+            loss = F.cross_entropy(learner.model(inputs), torch.from_numpy(data.targets[chosen]))
+            named = dict(learner.model.named_parameters())
+            gradients = torch.autograd.grad(loss, [named[name] for name in start])
+            for name, gradient in zip(start, gradients, strict=True):
+                expected[name] -= gradient.sign() if vote else gradient * (sizes[row] / sizes.sum())
+                loud[name] &= gradient != 0
+        rounds.play(evaluate=False)
+        for name, value in common_of(rounds).items():
+            step = expected[name].sign() if vote else expected[name]
+            sure = loud[name] if vote else torch.ones_like(loud[name])  # where all have a gradient there is no coin
+            assert sure.float().mean() > 0.5
+            torch.testing.assert_close(value[sure], (start[name] + 0.01 * step)[sure], rtol=0, atol=1e-9)
+
+
+@each_engine
+@pytest.mark.parametrize(
+    "trained",
+    [
+        {"optimiser": "adam", "weight_decay": 0.1},
+        {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.1},
+    ],
+    ids=["adam", "sgd"],
+)
+def test_local_training_moves_the_device_and_leaves_the_server(
+    trained: dict[str, Any], engine: str, data: Dataset
+) -> None:
+    """Nobody can be reached, so there is no vote."""
+    with stage(settings(offline=1.0, epochs=2, **trained), data, engine) as rounds:
+        device, server = flat(rounds, "device"), flat(rounds, "server")
+        for _ in range(2):
+            record = rounds.play(evaluate=False)
+        assert torch.equal(flat(rounds, "server"), server)
+        assert rounds.federations[0].version("gradients") == 0
+        assert record["bytes.up"].sum() == record["bytes.down"].sum() == 0
+        assert (flat(rounds, "device") != device).any(dim=1).all()
+
+
+@each_engine
+def test_server_parts_are_the_same_bits_for_all_who_have_caught_up(
+    engine: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(learners=10, participation=0.3, offline=0.3, batch_size=4, partition="dirichlet(0.5)")
+    with stage(config, data, engine, method=build_method("two-stage", {"alpha_1": 0.0})) as rounds:
+        by_version = {0: {name: value.clone() for name, value in common_of(rounds).items()}}
+        behind = 0
+        for _ in range(8):
+            rounds.play(evaluate=False)
+            newest = rounds.federations[0].version("gradients")
+            by_version[newest] = {name: value.clone() for name, value in common_of(rounds).items()}
+            held = rounds.answers.versions(rounds.answers.held[0]["gradients"])
+            behind += int((held < newest).sum())
+            for row in range(10):
+                mine = served(rounds, row)
+                assert all(torch.equal(mine[name], value) for name, value in by_version[int(held[row])].items())
+        assert behind > 0 and newest > 2, "or the test shows nothing"
+        everybody = np.ones((1, 10), dtype=bool)
+        monkeypatch.setattr(rounds_module, "presences", lambda *given: Presence(everybody, everybody))
+        rounds.play(evaluate=False)
+        for row in range(10):
+            mine = served(rounds, row)
+            assert all(torch.equal(mine[name], value) for name, value in common_of(rounds).items())
+        assert not torch.equal(flat(rounds, "device")[0], flat(rounds, "device")[1])
+
+
+def test_one_bit_a_weight_travels_each_way(data: Dataset) -> None:
+    result = simulate(settings(rounds=1), data=data)
+    names = build("mlp", data.shape, data.classes).parts["server"]
+    own = {n: p for n, p in build("mlp", data.shape, data.classes).named_parameters() if n in names}
+    count = sum(p.numel() for p in own.values())
+    assert count == 64 * 32 + 32 + 32 * 10 + 10
+    task_ = Task(10, 32, parameters={n: tuple(p.shape) for n, p in own.items()})
+    channel = replace(Gradients(), part="*").channel(task_)
+    for way, unit in (("up", 1.0), ("down", 1e-3)):
+        message = channel.message("up" if way == "up" else "down")
+        drawn = {
+            k: np.where(np.arange(f.size) % 3, unit, -unit).reshape(f.shape).astype("f4") for k, f in message.items()
+        }
+        body = codec.encode(message, drawn)
+        assert len(body) == codec.size(message) == result.message_bytes[way]
+        # The bits, and a header that says what they are; nothing that grows with the weights.
+        assert math.ceil(count / 8) <= len(body) <= math.ceil(count / 8) + 256
+        assert all(np.array_equal(codec.decode(message, body)[k], v) for k, v in drawn.items())
+    assert result.history["bytes.up"][0].tolist() == [[result.message_bytes["up"]] * 3]
+    assert result.history["bytes.down"][0].tolist() == [[result.message_bytes["down"]] * 3]
+
+
+# What is no number
+
+
+class Rooted(nn.Module):
+    """The server has a weight at 0 under a root: the loss is finite, the weight's gradient is no number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.device, self.root, self.head = nn.Linear(64, 8), Root(), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.root(torch.relu(self.device(x.flatten(1)))))
+        return logits
+
+
+class Root(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight.square().sqrt()
+
+
+def rooted() -> SplitModel:
+    return cut(Rooted(), at="device")
+
+
+@each_engine
+def test_a_gradient_that_is_no_number_is_no_vote(engine: str, data: Dataset) -> None:
+    with pytest.raises(TrainingError) as stopped:
+        simulate(settings(rounds=2, engine=engine), data=data, model=rooted)
+    said = str(stopped.value)
+    assert said.startswith(
+        "two-stage: learner 0 (seed 0), round 1: exchange 'gradients' would put up what is no number"
+    )
+
+
+def test_what_is_no_number_is_seen_behind_one_bit() -> None:
+    put, _ = voice(Gradients(), torch.tensor([1.0, math.nan, -1.0]))
+    assert put[[0, 2]].tolist() == [-1.0, 1.0] and math.isnan(put[1])
+    assert np.isnan(BIT.quantise(np.array([1.0, np.nan]))).any()
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("delta", "said"),
+    [
+        (0, "delta is 0; it must be a finite number, 1e-12 or more"),
+        (-0.1, "delta is -0.1"),
+        (math.nan, "delta is nan"),
+        (math.inf, "delta is inf"),
+        ("ramp(0.1, 0.01, 5)", r"delta is ramp\(0.1, 0.01, 5\), and cannot change with the rounds; give one number"),
+        ("much", "delta"),
+    ],
+)
+def test_a_length_that_cannot_be_is_refused(delta: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        build_method("two-stage", {"delta": delta})
+
+
+@pytest.mark.parametrize("field", [{"every": 0}, {"max_staleness": -1}, {"delta": True}, {"part": None}, {"part": ""}])
+def test_other_settings_that_cannot_be_are_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(field))):
+        Gradients(**field)
+
+
+def learner_with(model: Callable[[], nn.Module], exchange: Exchange) -> Learner:
+    return Learner(Blueprint(model, Role(exchanges=(exchange,)), SGD(), (6,), "net"))
+
+
+def plain() -> SplitModel:
+    return SplitModel(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)), nn.Linear(4, 3))
+
+
+def test_a_part_that_covers_nothing_is_refused_with_what_there_is() -> None:
+    for model, exchange, said in (
+        (
+            lambda: cut(plain(), at="1"),
+            Gradients(part="tail"),
+            "part 'tail' covers nothing of net; its parts are device, s",
+        ),
+        (plain, Gradients(part="tail"), "part 'tail' covers nothing of net; its parameters are fea"),
+        (plain, Gradients(), "part 'server' is of a model in two parts, and net is in one; take one that is cut"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"gradients: {said}"):
+            learner_with(model, exchange)
+
+
+def test_the_part_may_be_a_module_of_a_model_in_one() -> None:
+    learner = learner_with(plain, Gradients(part="classifier"))
+    assert list(learner.channels["gradients"].tensors) == ["classifier.weight", "classifier.bias"]
+    assert int(learner.trained.sum()) == 6 * 5 + 5 + 5 * 4 + 4
+
+
+def test_a_frozen_weight_has_no_gradient_to_be_moved_by() -> None:
+    """A coin would move it, round after round."""
+
+    def frozen() -> SplitModel:
+        model = cut(plain(), at="1")
+        model.classifier.bias.requires_grad_(False)
+        return model
+
+    with pytest.raises(ConfigurationError, match=r"net: 'classifier\.bias' is frozen"):
+        learner_with(frozen, Gradients())
+    learner_with(frozen, Gradients(part="features.2"))
+
+
+# Two lengths in a sweep
+
+SMALL = ["--learners", "3", "--rounds", "1", "--train", "60", "--test", "40", "--engine", "loop", "--workers", "0"]
+
+
+def test_a_sweep_uses_each_length(command: Command) -> None:
+    """From one start the first votes are the same, so all weights are as far apart as the lengths are."""
+    given = ["sweep", "--method", "two-stage", "--set", "method.delta=0.01,0.5", *SMALL, "--out", "swept", "--json"]
+    code, out, err = command(*given)
+    assert code == 0, err
+    folders = sorted(Path("swept").rglob("config.toml"))
+    kept = {f.parent: RunFolder.open(f.parent).load() for f in folders if list(f.parent.glob("checkpoint-*"))}
+    found = [checkpoint[0] for checkpoint in kept.values() if checkpoint is not None]
+    assert len(found) == 2, out
+    server = [key for key in found[0] if key.startswith("channels.0.gradients.common.")]
+    assert server
+    for key in server:
+        far = np.abs(found[0][key].astype(np.float64) - found[1][key])
+        np.testing.assert_allclose(far, 0.49, rtol=0, atol=1e-6)
+    assert [json.loads(line) for line in out.splitlines()]
+
+
+def test_lengths_cannot_run_side_by_side(data: Dataset) -> None:
+    variants = [{"method.delta": 0.01}, {"method.delta": 0.5}]
+    with pytest.raises(ConfigurationError, match=r"method\.delta=.* changes more than weights and rates"):
+        simulate(settings(rounds=1, variants=variants), data=data)
+
+
+def test_learners_of_one_federation_have_one_length(data: Dataset) -> None:
+    groups = {"hasty": {"learners": [1], "method": {"delta": 0.5}}}
+    with pytest.raises(ConfigurationError, match="cannot share 'gradients'") as refused:
+        simulate(settings(rounds=1, groups=groups), data=data)
+    said = str(refused.value)
+    assert re.search(r"travels back in bit\([\d.]+\) at one and bit\(0\.5\) at the other", said)
+    assert "delta must be the same for all: it is a setting of the method and not of a group" in said
+
+
+def test_a_contribution_has_a_wish_for_each_weight_of_the_part(data: Dataset) -> None:
+    with stage(settings(), data) as rounds:
+        learner = rounds.learners[0]
+        learner.wear(learner.template())
+        received = {"gradients": Received(common_of(rounds), torch.zeros((), dtype=torch.float64), torch.tensor(True))}
+        put: Contribution = learner.contribute(learner.nothing(), learner.count(9), {}, received)["gradients"]
+        assert set(put.tensors) == set(common_of(rounds)) and float(put.weight) == 1.0
+        assert all(set(value.flatten().tolist()) <= {-1.0, 1.0} for value in put.tensors.values())

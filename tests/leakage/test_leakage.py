@@ -1,0 +1,509 @@
+"""What leaks of a run's data: what is measured, what is kept, what a page shows of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from consilience.cli import leakage as command_module
+from consilience.errors import CheckpointError, ConfigurationError, DataError, TrainingError, UnknownName
+from consilience.functional.distance_correlation import distance_correlation
+from consilience.leakage import measure as examining
+from consilience.leakage.class_means import Group, groups_of, told_apart
+from consilience.leakage.findings import FILE, Leakage, OfLearners, keep, read
+from consilience.leakage.image_grids import columns_of
+from consilience.leakage.measure import examine
+from consilience.leakage.settings import Settings
+from consilience.leakage.subject import Side, evenly, modules_of, subject, usual_layers
+from consilience.simulation.records.export import Kept, read_kept
+from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.simulate import simulate
+
+Command = Callable[..., tuple[int, str, str]]
+QUICK = Settings(learners=2, epochs=3)
+SMALL: dict[str, Any] = {"learners": 3, "rounds": 2, "train": 240, "test": 200, "workers": 0}
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def quietly(what: str, done: int, all_: int) -> None:
+    """Nobody watches."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of digits that keeps its models."""
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    simulate(method="fedproto", out=folder, **SMALL)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def found(run: Path) -> tuple[Leakage, dict[str, bytes]]:
+    """What there is to find at two layers of it."""
+    settings = Settings(layers=("features.hidden", "features"), learners=2, epochs=30)
+    return examine(read_kept(run), settings, quietly)
+
+
+def side(features: Any, targets: Any) -> Side:
+    values = torch.tensor(features, dtype=torch.float32)
+    return Side(values, None, np.array(targets), {"features": values})
+
+
+# --- what layers give
+
+
+def test_the_output_of_features_is_the_features(run: Path) -> None:
+    kept = read_kept(run)
+    inputs, _ = kept.samples(1)
+    outputs = kept.outputs(1, inputs, ["features", "features.hidden", "classifier"])
+    assert np.array_equal(outputs["features"], kept.features(1, inputs))
+    assert {name: seen.shape for name, seen in outputs.items()} == {
+        "features": (80, 32),
+        "features.hidden": (80, 64),
+        "classifier": (80, 10),
+    }
+
+
+def test_a_hidden_layer_gives_what_its_weights_make_of_the_inputs(run: Path) -> None:
+    kept = read_kept(run)
+    inputs, _ = kept.samples(0)
+    layer = kept.learner(0).model.get_submodule("features.hidden")
+    with torch.no_grad():
+        wanted = layer(torch.from_numpy(inputs).flatten(1)).numpy()
+    assert np.allclose(kept.outputs(0, inputs, ["features.hidden"])["features.hidden"], wanted, atol=1e-5)
+
+
+def test_learners_have_their_own_samples_as_they_were_dealt(run: Path) -> None:
+    kept = read_kept(run)
+    parts = [kept.samples(who)[0] for who in range(3)]
+    assert sum(map(len, parts)) == 240
+    assert np.array_equal(kept.deal.inputs[np.sort(kept.deal.parts[2])], parts[2])
+
+
+def test_tests_are_shifted_as_a_learner_s_own_samples_are(tmp_path: Path) -> None:
+    simulate(method="independent", out=tmp_path / "turned", shift="rotate(180)", **SMALL)
+    kept = read_kept(tmp_path / "turned")
+    first, last = kept.tests(0)[0], kept.tests(2)[0]
+    turned = first[:, :, ::-1, ::-1]
+    assert np.abs(first - turned).mean() > 0.1
+    assert np.abs(last - turned).mean() < 0.01 * np.abs(first - turned).mean()
+
+
+def test_a_layer_that_nobody_has_is_refused_with_the_nearest(run: Path) -> None:
+    kept = read_kept(run)
+    with pytest.raises(UnknownName, match=r"Did you mean 'features.hidden'\?"):
+        kept.outputs(0, kept.samples(0)[0], ["features.hiden"])
+    with pytest.raises(UnknownName, match=r"unknown layer 'feature' of mlp. Did you mean 'features'\?"):
+        modules_of(kept, 0, ["feature"])
+    assert modules_of(kept, 0, ["cut", "features"]) == {"cut": "features.hidden", "features": "features"}
+
+
+ODD = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.LSTM(8, 12, batch_first=True)
+        self.spare = nn.Linear(3, 3)
+        self.columns = nn.LSTM(8, 4)
+        self.fc = nn.Linear(12 + 32, 10)
+
+    def forward(self, x):
+        seen, _ = self.rows(x[:, 0])
+        other, _ = self.columns(x[:, 0].transpose(0, 1))
+        return self.fc(torch.cat([seen[:, -1], other.transpose(0, 1).flatten(1)], 1))
+"""
+
+
+def test_layers_that_give_several_things_nothing_or_no_value_a_sample(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(ODD)
+    small = SMALL | {"rounds": 1, "learners": 2}
+    simulate(method="independent", model=f"{tmp_path / 'net.py'}:Net", out=tmp_path / "odd", **small)
+    kept = read_kept(tmp_path / "odd")
+    assert usual_layers(kept, [0, 1]) == ("features",)
+    with pytest.raises(ConfigurationError, match=r"Net, the model of learner 0, is not cut; name a layer of it"):
+        modules_of(kept, 0, ["cut"])
+    inputs, _ = kept.samples(0)
+    assert kept.outputs(0, inputs, ["features.model.rows"])["features.model.rows"].shape == (120, 8, 12)
+    with pytest.raises(ConfigurationError, match=r"'features.model.spare' .* is not reached"):
+        kept.outputs(0, inputs, ["features.model.spare"])
+    with pytest.raises(ConfigurationError, match=r"gives \(8, 120, 4\) for 120 samples"):
+        kept.outputs(0, inputs, ["features.model.columns"])
+
+
+# --- means, and who is in them
+
+
+def test_groups_are_apart_and_small_ones_lie_in_the_first_of_the_larger() -> None:
+    targets = np.array([0] * 7 + [1] * 3 + [2])
+    pairs = groups_of(targets, 2, seed=5, who=0)
+    assert [group.label for group in pairs] == [0, 0, 0, 1]
+    places = np.concatenate([group.places for group in pairs])
+    assert len(np.unique(places)) == 8 and all((targets[group.places] == group.label).all() for group in pairs)
+    (five,) = groups_of(targets, 5, seed=5, who=0)
+    assert set(pairs[0].places) < set(five.places)
+    assert [len(group.places) for group in groups_of(targets, None, seed=5, who=0)] == [7, 3], "one sample is no mean"
+    assert len(groups_of(np.zeros(50, dtype=int), 1, seed=5, who=0)) == 10
+    assert not np.array_equal(groups_of(targets, 5, 6, 0)[0].places, five.places)
+
+
+def test_who_is_in_a_mean_of_one_is_always_told() -> None:
+    own = side([[0.0, 1.0], [2.0, 0.0]], [0, 1])
+    tests = side([[0.0, 2.0], [3.0, 0.0]], [0, 1])
+    told = told_apart(own, tests, groups_of(own.targets, 1, 0, 0), seed=0, who=0)
+    assert told is not None and (told[0].auc, told[0].advantage) == (1.0, 1.0)
+
+
+def test_distances_of_a_mean_by_hand() -> None:
+    """Samples at 0 and 4, whose mean is 2; test samples at 1 and 5, 1 and 3 away from it.
+
+    Those inside are 2 away both: nearer than one of the two outside, so AUC is 1/2, and the best threshold, 2, has all
+    inside and half outside.
+    """
+    own, tests = side([[0.0], [4.0]], [0, 0]), side([[1.0], [5.0]], [0, 0])
+    told = told_apart(own, tests, [Group(0, np.array([0, 1]))], seed=0, who=0)
+    assert told is not None and told[0].auc == 0.5 and told[0].advantage == 0.5
+
+
+def test_that_classes_differ_tells_nobody() -> None:
+    """Members mostly of a narrow class, tests mostly of a wide one: by distances alone that would look like a leak."""
+    generator = np.random.default_rng(0)
+    own_targets, test_targets = np.array([0] * 90 + [1] * 10), np.array([0] * 100 + [1] * 900)
+    own, tests = (
+        side(generator.normal(size=(len(t), 4)) * np.where(t == 0, 0.1, 10.0)[:, None], t)
+        for t in (own_targets, test_targets)
+    )
+    told = told_apart(own, tests, groups_of(own_targets, None, 0, 0), seed=0, who=0)
+    assert told is not None and abs(told[0].auc - 0.5) < 0.1
+    assert 0 < told[1] < 0.2, "chance alone seems to give something"
+
+
+def test_a_rare_class_is_not_left_out() -> None:
+    """Few test samples of one class, and few samples of the other in a mean: both are in the number, by their share."""
+    generator = np.random.default_rng(0)
+    own, tests = (
+        side(generator.normal(size=(sum(sizes), 32)), np.repeat([0, 1], sizes)) for sizes in ((1000, 4), (5, 200))
+    )
+    groups = groups_of(own.targets, None, 0, 0)
+    both, often, rare = (told_apart(own, tests, some, seed=0, who=0) for some in (groups, groups[:1], groups[1:]))
+    assert both is not None and often is not None and rare is not None
+    assert rare[0].auc > 0.8 > often[0].auc
+    for one, of_often, of_rare in (
+        (both[0].auc, often[0].auc, rare[0].auc),
+        (both[0].advantage, often[0].advantage, rare[0].advantage),
+        (both[1], often[1], rare[1]),
+    ):
+        assert one == pytest.approx((1000 * of_often + 4 * of_rare) / 1004) and one != of_often
+
+
+def test_means_of_one_class_are_told_together() -> None:
+    """Two means of class 0 as above, AUC 1/2; of class 1 the test sample is the mean itself: AUC 0."""
+    own = side([[0.0], [4.0], [0.0], [4.0], [0.0], [2.0]], [0, 0, 0, 0, 1, 1])
+    tests = side([[1.0], [5.0], [1.0]], [0, 0, 1])
+    groups = [Group(0, np.array([0, 1])), Group(0, np.array([2, 3])), Group(1, np.array([4, 5]))]
+    told = told_apart(own, tests, groups, seed=0, who=0)
+    assert told is not None and told[0].auc == pytest.approx((4 * 0.5 + 2 * 0) / 6)
+
+
+def test_nobody_is_told_where_no_test_sample_is_of_the_class() -> None:
+    own, tests = side([[0.0], [4.0]], [0, 0]), side([[1.0]], [1])
+    assert told_apart(own, tests, groups_of(own.targets, None, 0, 0), seed=0, who=0) is None
+
+
+def test_means_of_a_class_without_test_samples_do_not_count(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    targets, test_targets = np.arange(120) % 3, np.arange(40) % 2
+    inputs, test_inputs = (generator.normal(size=(len(t), 6)) + t[:, None] for t in (targets, test_targets))
+    np.savez(tmp_path / "table.npz", x=inputs, y=targets, test_x=test_inputs, test_y=test_targets)
+    data = str(tmp_path / "table.npz")
+    simulate(method="independent", data=data, learners=2, rounds=1, workers=0, out=tmp_path / "run")
+    kept = read_kept(tmp_path / "run")
+    assert all(set(kept.samples(who)[1].tolist()) == {0, 1, 2} for who in (0, 1))
+    whole = examine(kept, QUICK, quietly)[0].shared[-1]
+    assert whole.n_avg is None and whole.members is not None and whole.means == 4, "two classes of two learners"
+
+
+def test_what_is_never_shared_is_in_no_mean(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    targets, share = np.arange(120) % 3, np.arange(120) < 90
+    inputs = generator.normal(size=(120, 6)) + targets[:, None]
+    np.savez(tmp_path / "table.npz", x=inputs, y=targets, share=share, test_x=inputs[:60], test_y=targets[:60])
+    withheld = {"careful": {"learners": [0], "never_share": [2]}}
+    simulate(
+        method="representation-sharing",
+        data=str(tmp_path / "table.npz"),
+        learners=2,
+        rounds=1,
+        workers=0,
+        groups=withheld,
+        out=tmp_path / "run",
+    )
+    kept = read_kept(tmp_path / "run")
+    for who in (0, 1):
+        seen, marks = subject(kept, who, [], None, "cpu"), kept.may_share(who)
+        part = np.sort(kept.deal.parts[who])
+        assert np.array_equal(marks, share[part] & ((targets[part] != 2) | (who == 1))) and not marks.all()
+        for n_avg in (1, 5, None):
+            groups = groups_of(seen.own.targets, n_avg, 0, who, seen.shared)
+            assert {group.label for group in groups} == ({0, 1} if who == 0 else {0, 1, 2})
+            assert all(marks[group.places].all() for group in groups)
+    whole = examine(kept, QUICK, quietly)[0].shared[-1]
+    assert whole.n_avg is None and whole.means == 5, "two classes of one learner and three of the other"
+
+
+# --- a run, examined
+
+
+def test_what_is_told_is_what_the_functions_give(run: Path, found: tuple[Leakage, dict[str, bytes]]) -> None:
+    kept, (leakage, _) = read_kept(run), found
+    tests, _ = kept.tests(0)
+    wanted = distance_correlation(torch.from_numpy(tests), torch.from_numpy(kept.features(0, tests)))
+    hidden, features = leakage.layers
+    assert (hidden.name, features.name, features.values, features.tests.samples) == (
+        "features.hidden",
+        "features",
+        32,
+        200,
+    )
+    assert features.tests.plain.each[0] == pytest.approx(float(wanted), abs=1e-5)
+    assert leakage.learners == (0, 1) and leakage.round == 2 and leakage.auxiliary == 100
+    assert len(features.own.plain.each) == 2 and features.own.samples == 80
+
+
+def test_a_layer_near_the_input_tells_more(found: tuple[Leakage, dict[str, bytes]]) -> None:
+    hidden, features = found[0].layers
+    assert hidden.rebuilt is not None and features.rebuilt is not None
+    assert mean(hidden.tests.corrected) > mean(features.tests.corrected) > 0
+    assert mean(hidden.rebuilt.ssim) > mean(hidden.rebuilt.guess_ssim) + 0.05
+    assert hidden.rebuilt.samples == 80
+
+
+def mean(value: OfLearners) -> float:
+    assert value.mean is not None
+    return value.mean
+
+
+def test_more_samples_in_a_mean_tell_less_of_each(found: tuple[Leakage, dict[str, bytes]]) -> None:
+    shared = {each.n_avg: each for each in found[0].shared}
+    assert list(shared) == [1, 2, 5, None], "no class has 10 samples of 80"
+    members = {n_avg: each.members for n_avg, each in shared.items()}
+    assert all(each is not None for each in members.values())
+    aucs = [mean(each.auc) for each in members.values() if each is not None]
+    assert aucs[0] == 1.0 and aucs == sorted(aucs, reverse=True) and aucs[-1] >= 0.5
+
+
+def test_twice_the_same_and_nobody_s_generator_is_touched(run: Path) -> None:
+    before = torch.random.get_rng_state()
+    one, other = (examine(read_kept(run), QUICK, quietly) for _ in range(2))
+    assert one == other
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_pictures_have_a_column_for_each_class(found: tuple[Leakage, dict[str, bytes]], tmp_path: Path) -> None:
+    leakage, pictures = found
+    assert set(pictures) == set(leakage.pictures.values()) == {"layers.png", "means.png"}
+    for name, content in pictures.items():
+        (tmp_path / name).write_bytes(content)
+        with Image.open(tmp_path / name) as picture:
+            assert picture.format == "PNG" and picture.width > 10 * 48 and picture.height >= 3 * 48
+
+
+def test_columns_show_each_class_first() -> None:
+    assert columns_of(np.array([1, 1, 0, 1, 2]), most=4).tolist() == [2, 0, 1, 4]
+    assert columns_of(np.array([3, 3, 3]), most=10).tolist() == [0, 1, 2]
+
+
+def test_evenly_takes_the_first_and_the_last() -> None:
+    assert evenly(3, 5).tolist() == [0, 1, 2]
+    assert evenly(9, 3).tolist() == [0, 4, 8]
+
+
+# --- data of other kinds
+
+
+def test_tables_have_no_pictures_and_all_else(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    targets = np.arange(160) % 4
+    inputs = generator.normal(size=(160, 6)) + targets[:, None]
+    np.savez(tmp_path / "table.npz", x=inputs, y=targets)
+    simulate(
+        method="independent", data=str(tmp_path / "table.npz"), learners=2, rounds=2, workers=0, out=tmp_path / "run"
+    )
+    leakage, pictures = examine(read_kept(tmp_path / "run"), QUICK, quietly)
+    (layer,) = leakage.layers
+    assert layer.rebuilt is None and pictures == {} and leakage.pictures == {}
+    assert 0 < mean(layer.tests.plain) <= 1
+    assert all(each.rebuilt is None and each.members is not None for each in leakage.shared)
+
+
+def test_images_beyond_0_to_1_are_brought_there(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    images, targets = generator.normal(size=(80, 1, 8, 8)) * 7, np.arange(80) % 2
+    np.savez(tmp_path / "images.npz", x=images, y=targets)
+    small: dict[str, Any] = {"learners": 2, "rounds": 1, "workers": 0}
+    simulate(method="independent", data=str(tmp_path / "images.npz"), out=tmp_path / "run", **small)
+    seen = subject(read_kept(tmp_path / "run"), 0, [], None, "cpu")
+    assert seen.own.images is not None and seen.tests.images is not None
+    both = torch.cat([seen.own.images, seen.tests.images])
+    assert float(both.min()) == 0.0 and float(both.max()) == 1.0
+
+
+def test_a_pooled_learner_has_everybody_s_samples(tmp_path: Path) -> None:
+    simulate(method="centralized", out=tmp_path / "run", **SMALL)
+    kept = read_kept(tmp_path / "run")
+    assert len(kept.samples(0)[1]) == 240
+    leakage, _ = examine(kept, QUICK, quietly)
+    assert leakage.learners == (0,) and leakage.layers[0].own.samples == 240
+    assert leakage.layers[0].own.plain.std_learners is None, "one learner has no spread"
+
+
+# --- what is kept
+
+
+def test_what_is_kept_is_read_again(found: tuple[Leakage, dict[str, bytes]], tmp_path: Path) -> None:
+    leakage, pictures = found
+    keep(tmp_path, leakage, pictures)
+    assert read(tmp_path) == leakage
+    assert sorted(path.name for path in (tmp_path / "leakage").iterdir()) == sorted(pictures)
+    assert read(tmp_path / "leakage") is None
+
+
+def test_a_damaged_file_is_refused_by_name(found: tuple[Leakage, dict[str, bytes]], tmp_path: Path) -> None:
+    keep(tmp_path, *found)
+    whole = json.loads((tmp_path / FILE).read_text())
+    for damaged in ("{", "[]", json.dumps(whole | {"round": "two"}), json.dumps({"round": 2})):
+        (tmp_path / FILE).write_text(damaged)
+        with pytest.raises(CheckpointError, match=r"leakage.json is damaged: .*consilience leakage"):
+            read(tmp_path)
+
+
+def test_learners_without_a_number_are_left_out_of_the_mean() -> None:
+    assert OfLearners.of([1.0, 3.0]) == OfLearners(2.0, 1.0, (1.0, 3.0))
+    assert OfLearners.of([1.0, None, float("nan")]) == OfLearners(1.0, None, (1.0, None, None))
+    assert OfLearners.of([]) == OfLearners(None, None, ())
+
+
+# --- what is refused
+
+
+def test_a_run_without_models_is_refused_by_name(run: Path, tmp_path: Path, command: Command) -> None:
+    simulate(method="independent", out=tmp_path / "forgotten", **SMALL)
+    RunFolder.open(tmp_path / "forgotten").forget()
+    code, out, err = command("leakage", str(run), str(tmp_path / "forgotten"), "--epochs", "1")
+    assert (code, out) == (1, "") and "forgotten: no checkpoint is kept in the run's folder" in err
+    assert not (run / FILE).exists(), "before anything is worked on"
+
+
+def test_a_layer_is_refused_before_the_work(run: Path, command: Command) -> None:
+    code, out, err = command("leakage", str(run), "--layer", "features.hiden")
+    assert (code, out) == (2, "") and "Did you mean 'features.hidden'?" in err
+    code, _, err = command("leakage", str(run), "--device", "abacus")
+    assert code == 2 and "abacus" in err
+    code, _, err = command("leakage", str(run), "--auxiliary", "201")
+    assert code == 2 and "auxiliary is 201; there are 200 test samples" in err
+    code, _, err = command("leakage", str(run), "--out", ".")
+    assert code == 2 and "is a folder" in err
+    assert not (run / FILE).exists()
+
+
+def test_features_that_are_no_numbers_are_refused(run: Path) -> None:
+    kept = read_kept(run)
+    arrays = {k: v * np.nan if "parameters" in k else v for k, v in kept.arrays.items()}
+    broken = Kept(kept.config, arrays, kept.numbers)
+    with pytest.raises(TrainingError, match=r"outputs of layer 'features.hidden' of learner 0 are no numbers"):
+        examine(broken, QUICK, quietly)
+
+
+def test_learners_with_too_few_samples_are_passed_over(tmp_path: Path) -> None:
+    small = SMALL | {"train": 12, "learners": 3, "rounds": 1, "partition": "shares(0.17,0.66,0.17)"}
+    simulate(method="independent", out=tmp_path / "run", **small)
+    kept = read_kept(tmp_path / "run")
+    sizes = [len(kept.samples(who)[1]) for who in range(3)]
+    assert min(sizes) < 4 <= max(sizes), "as the test needs it"
+    leakage, _ = examine(kept, QUICK, quietly)
+    assert [sizes[who] >= 4 for who in leakage.learners] == [True] * sum(size >= 4 for size in sizes)
+    simulate(method="independent", out=tmp_path / "tiny", **small | {"train": 6, "partition": "iid"})
+    with pytest.raises(DataError, match="no learner of the run has 4 training samples"):
+        examine(read_kept(tmp_path / "tiny"), QUICK, quietly)
+
+
+# --- the command, and the page
+
+
+def copied(run: Path, to: Path) -> Path:
+    to.mkdir()
+    for file in run.iterdir():
+        if file.is_file():
+            (to / file.name).write_bytes(file.read_bytes())
+    return to
+
+
+def words_of_the_page() -> set[str]:
+    """What the documentation shows of the tables' headings."""
+    page = (Path(__file__).parents[2] / "docs" / "leakage.md").read_text(encoding="utf-8")
+    shown = page.partition("```text\n")[2].partition("```")[0]
+    return set(re.findall(r"[A-Za-z]+", shown)) - {"cut"}
+
+
+def test_the_command_prints_keeps_and_draws(run: Path, tmp_path: Path, command: Command) -> None:
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    mine = copied(run, tmp_path / "mine")
+    options = ("--epochs", "2", "--learners", "1", "--layer", "features", "--layer", "features.hidden")
+    code, out, err = command("leakage", "mine", *options, "--out", "page.html")
+    assert code == 0, err
+    for word in ("What outputs of layers tell", "What means of classes tell", "Who was in a mean", "features.hidden"):
+        assert word in out
+    assert words_of_the_page() <= set(out.split()), "the page shows what is printed"
+    assert err.splitlines() == [
+        "kept in mine/leakage.json, with pictures in mine/leakage",
+        "the page is page.html",
+    ]
+    page = (tmp_path / "page.html").read_text()
+    for heading in ("What leaks", "Rebuilt from outputs", "Rebuilt from means", "Who was in a mean"):
+        assert f"<h3>{heading}</h3>" in page
+    assert len(re.findall(r'<img src="data:image/png;base64,[A-Za-z0-9+/=]+" alt="fedproto, learner 0">', page)) == 2
+    (mine / "leakage" / "means.png").unlink()
+    assert command("report", "mine", "--out", "page.html")[0] == 0, "a picture that is gone is left out"
+    (mine / FILE).write_text("{")
+    assert command("report", "mine", "--out", "page.html")[0] == 0
+    assert "leakage.json is damaged" in (tmp_path / "page.html").read_text()
+
+
+def test_json_is_one_object_a_run(run: Path, tmp_path: Path, command: Command) -> None:
+    copied(run, tmp_path / "a"), copied(run, tmp_path / "b")
+    code, out, _ = command("leakage", "a", "b", "--epochs", "1", "--learners", "1", "--json")
+    assert code == 0
+    one, other = (json.loads(line) for line in out.splitlines())
+    assert (one.pop("run"), other.pop("run")) == ("a", "b")
+    assert one == other == json.loads((tmp_path / "a" / FILE).read_text())
+
+
+def test_ctrl_c_keeps_what_was_done_before(
+    run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied(run, tmp_path / "a"), copied(run, tmp_path / "b")
+    done: list[Kept] = []
+
+    def interrupted(kept: Kept, settings: Settings, step: examining.Step) -> Any:
+        if done:
+            raise KeyboardInterrupt
+        done.append(kept)
+        return examine(kept, settings, step)
+
+    monkeypatch.setattr(command_module, "examine", interrupted)
+    code, _, err = command("leakage", "a", "b", "--epochs", "1", "--learners", "1")
+    assert code == 130 and "stopped" in err
+    assert read(tmp_path / "a") is not None
+    assert not list((tmp_path / "b").glob("leakage*"))

@@ -1,0 +1,599 @@
+"""Every hook an exchange or objective has, proved by a tiny one in a real run on the digits."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from consilience import simulate
+from consilience.channels import MovingMean, StandingMean
+from consilience.config.config import make_config
+from consilience.data import Dataset, load
+from consilience.errors import ConfigurationError
+from consilience.exchanges import (
+    Contribution,
+    Exchange,
+    Observations,
+    Prototypes,
+    Received,
+    State,
+    Update,
+    View,
+    Weights,
+)
+from consilience.method import Method, Role
+from consilience.models import SplitModel, build
+from consilience.objectives import Objective
+from consilience.randomness import uniform
+from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.records.history import History
+from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.round.plan import batches
+from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.setup import set_scene
+from consilience.task import Task, part_of
+from consilience.wire import schema
+from consilience.wire.encodings import BIT
+
+SETTINGS: dict[str, Any] = {
+    "learners": 2,
+    "batch_size": 8,
+    "optimiser": "sgd",
+    "lr": 0.1,
+    "precision": "float64",
+    "rounds": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load("digits", train=48, test=20)
+
+
+def method(*exchanges: Exchange, **more: Any) -> Method:
+    return Method("trial", {"learner": Role(exchanges=exchanges)}, **more)
+
+
+@contextmanager
+def rounds_of(chosen: Method, data: Dataset, **settings: Any) -> Iterator[Rounds]:
+    """A federation before its first round."""
+    scene = set_scene(make_config(SETTINGS | settings), chosen, data, ["mlp"])
+    with LoopEngine(list(scene.plans), data, workers=0) as engine:
+        yield Rounds(scene, engine)
+
+
+def place(rounds: Rounds, learner: int) -> tuple[int, int]:
+    """Where a learner's state lies: its cohort and row."""
+    return int(rounds.scene.homes[0, learner]), int(rounds.scene.rows[:, 0, learner].max())
+
+
+def row(rounds: Rounds, learner: int) -> dict[str, Tensor]:
+    cohort, number = place(rounds, learner)
+    return rounds.engine.cohorts[cohort].row(number)
+
+
+def parameters(rounds: Rounds, learner: int) -> dict[str, Tensor]:
+    """One learner's parameters by name, copied."""
+    cohort, _ = place(rounds, learner)
+    views = rounds.learners[cohort].parameters.views(row(rounds, learner)["parameters"])
+    return {name: view.clone() for name, view in views.items()}
+
+
+def local_batches(rounds: Rounds, data: Dataset, learner: int, round_: int) -> list[tuple[Tensor, Tensor]]:
+    """What a learner trains on in a round, as the plan has it."""
+    cohort, number = place(rounds, learner)
+    samples = rounds.engine.cohorts[cohort].samples(number)
+    planned = batches(rounds.scene.seeds[0], round_, learner, len(samples), 8, 1, even=True, least=1)
+    return [
+        (torch.from_numpy(data.inputs[samples[p]]).double(), torch.from_numpy(data.targets[samples[p]]))
+        for p in planned
+    ]
+
+
+def model_of(seed: int, data: Dataset) -> SplitModel:
+    """The model anybody makes from a seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return build("mlp", data.shape, data.classes).double()
+
+
+# --- modules, and named outputs
+
+
+@dataclass(frozen=True)
+class Guessing(Exchange):
+    """A module of its own reads a hidden layer and learns to guess the mean input; a standing mean gathers its bias."""
+
+    name: str = "guessing"
+    layers: tuple[str, ...] = ("features.hidden",)
+    weight: float = 0.5
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        return {"guess": nn.Linear(64, 1)}
+
+    def channel(self, task: Task) -> schema.Mean:
+        return schema.Mean(self.name, {"guess": schema.Tensor((1,)), "hidden": schema.Tensor((64,))})
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        guess = view.modules["guess"](view.outputs["features.hidden"])  # (rows, 1)
+        return (guess - view.inputs.flatten(1).mean(1, keepdim=True)).square().mean()
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        hidden = view.outputs["features.hidden"].mean(0)
+        return Contribution({"guess": view.modules["guess"](hidden), "hidden": hidden}, view.samples)
+
+
+def test_modules_are_trained_by_the_local_optimiser_on_named_outputs(digits: Dataset) -> None:
+    """Two rounds against torch.optim over the model and the module together."""
+    with rounds_of(method(Guessing()), digits) as rounds:
+        rounds.begin()
+        records = [rounds.play(evaluate=False) for _ in range(2)]
+        expected: list[tuple[Tensor, Tensor]] = []
+        for learner in range(2):
+            with torch.random.fork_rng():
+                torch.manual_seed(rounds.scene.learner_seed(0, learner))
+                model, guess = build("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
+            optimiser = torch.optim.SGD([*model.parameters(), *guess.parameters()], lr=0.1)
+            hidden = model.get_submodule("features.hidden")
+            for round_ in (1, 2):
+                terms = []
+                for inputs, targets in local_batches(rounds, digits, learner, round_):
+                    wanted = inputs.flatten(1).mean(1, keepdim=True)
+                    term = (guess(hidden(inputs.flatten(1))) - wanted).square().mean()
+                    optimiser.zero_grad()
+                    (F.cross_entropy(model(inputs), targets) + 0.5 * term).backward()
+                    optimiser.step()
+                    terms.append(term.item())
+                assert records[round_ - 1]["loss.guessing"][0, learner] == pytest.approx(np.mean(terms), rel=1e-9)
+            mine = parameters(rounds, learner)
+            for name, parameter in [*model.named_parameters(), *guess.named_parameters(prefix="guessing/guess")]:
+                torch.testing.assert_close(mine[name], parameter.data, rtol=1e-9, atol=1e-12)
+            every = torch.cat([inputs for inputs, _ in local_batches(rounds, digits, learner, 1)]).flatten(1)
+            seen = hidden(every).mean(0).detach()
+            expected.append((guess(seen).detach(), seen))
+        (answer,), _ = rounds.federations[0].answers("guessing", np.arange(2))
+        assert answer.count == 48
+        for key, both in zip(("guess", "hidden"), zip(*expected, strict=True), strict=True):
+            torch.testing.assert_close(answer.tensors[key], torch.stack(both).mean(0), rtol=1e-9, atol=1e-12)
+
+
+# --- init, step, and state that lasts
+
+
+@dataclass(frozen=True)
+class Counting(Exchange):
+    """Counts mini-batches and samples, and remembers a momentum of the classifier's bias."""
+
+    name: str = "counting"
+
+    def channel(self, task: Task) -> schema.Mean:
+        return schema.Mean(self.name, {"steps": schema.Tensor(())})
+
+    def init(self, view: View) -> State:
+        return {
+            "steps": torch.zeros((), dtype=torch.int64),
+            "samples": torch.zeros((), dtype=torch.float64),
+            "momentum": view.parameters["classifier.bias"],
+        }
+
+    def step(self, state: State, view: View) -> State:
+        return {
+            "steps": state["steps"] + 1,
+            "samples": state["samples"] + view.valid.sum(),
+            "momentum": 0.9 * state["momentum"] + 0.1 * view.parameters["classifier.bias"],
+        }
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({"steps": state["steps"].double()}, view.samples)
+
+
+def test_state_begins_once_and_moves_with_every_batch(digits: Dataset) -> None:
+    """24 samples in batches of 8, two epochs a round: six steps a round."""
+    with rounds_of(method(Counting()), digits, epochs=2) as rounds:
+        rounds.begin()
+        first = [parameters(rounds, i)["classifier.bias"] for i in range(2)]
+        for i in range(2):
+            assert torch.equal(row(rounds, i)["state.counting.momentum"], first[i])
+        assert not torch.equal(first[0], first[1])
+        for played in (1, 2):
+            rounds.play(evaluate=False)
+            for i in range(2):
+                mine = row(rounds, i)
+                assert (int(mine["state.counting.steps"]), float(mine["state.counting.samples"])) == (
+                    6 * played,
+                    48 * played,
+                )
+            (answer,), which = rounds.federations[0].answers("counting", np.arange(2))
+            assert (float(answer.tensors["steps"]), which.tolist()) == (6.0 * played, [0, 0])
+
+
+def test_step_sees_the_parameters_before_the_move(digits: Dataset) -> None:
+    """A momentum encoder follows the student, sees the batch, and only then is asked for a penalty."""
+    with rounds_of(method(Counting()), digits, batch_size=24) as rounds:  # a single step a round
+        rounds.begin()
+        slow = row(rounds, 0)["state.counting.momentum"].clone()
+        for _ in range(2):
+            seen = parameters(rounds, 0)["classifier.bias"]
+            rounds.play(evaluate=False)
+            slow = 0.9 * slow + 0.1 * seen
+        assert not torch.allclose(parameters(rounds, 0)["classifier.bias"], seen)
+        torch.testing.assert_close(row(rounds, 0)["state.counting.momentum"], slow)
+
+
+def kept(folder: Path) -> dict[str, np.ndarray]:
+    found = RunFolder(folder).load()
+    assert found is not None
+    return found[0]
+
+
+def test_state_is_in_checkpoints_and_goes_on_from_them(digits: Dataset, tmp_path: Path) -> None:
+    chosen = method(Counting(), Steering(), Guessing())
+
+    def interrupt(name: str, round_: int, of: int, history: History) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    whole = simulate(data=digits, method=chosen, model="mlp", out=tmp_path / "whole", **SETTINGS)
+    half = simulate(data=digits, method=chosen, model="mlp", out=tmp_path / "half", on_round=interrupt, **SETTINGS)
+    assert (whole.finished, half.finished, half.history.rounds) == (True, False, 1)
+    assert kept(tmp_path / "half")["learners.0.state.counting.steps"].tolist() == [3, 3]
+    resumed = simulate(resume=tmp_path / "half", data=digits, method=chosen)
+    assert resumed.finished
+    assert kept(tmp_path / "half")["learners.0.state.counting.steps"].tolist() == [6, 6]
+    one, other = kept(tmp_path / "whole"), kept(tmp_path / "half")
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        assert value.tobytes() == other[key].tobytes(), key
+
+
+# --- owned parts
+
+
+@dataclass(frozen=True)
+class Steering(Exchange):
+    """The classifier moves against everybody's mean gradient and by nothing else."""
+
+    name: str = "steering"
+    owns: str | None = "classifier"
+    start: Any = "common"
+    rate: float = 0.3
+    every: int = 1
+
+    def channel(self, task: Task) -> schema.Mean:
+        tensors = {n: schema.Tensor(task.parameters[n]) for n in part_of("classifier", task.parameters)}
+        return schema.Mean(self.name, tensors, moving=True)
+
+    def common(self, view: View) -> dict[str, Tensor]:
+        return {n: view.parameters[n] for n in part_of("classifier", view.parameters)}
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({n: -self.rate * g for n, g in view.gradients.items()}, view.samples)
+
+    def receive(self, state: State, view: View, received: Received) -> Update:
+        now = view.parameters
+        return Update({n: torch.where(received.fresh, t, now[n]) for n, t in received.tensors.items()}, state=state)
+
+
+def mean_gradient(model: SplitModel, learner_batches: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Train the features by hand with SGD; the classifier's mean gradient on the way."""
+    optimiser = torch.optim.SGD(model.features.parameters(), lr=0.1)
+    model.classifier.zero_grad()
+    for inputs, targets in learner_batches:
+        optimiser.zero_grad()
+        loss = F.cross_entropy(model(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]  # the classifier's gradients add up meanwhile
+        optimiser.step()
+    gradients = {}
+    for name, parameter in model.classifier.named_parameters(prefix="classifier"):
+        assert parameter.grad is not None
+        gradients[name] = parameter.grad / len(learner_batches)
+    return gradients
+
+
+def test_owned_parts_move_by_the_exchange_alone(digits: Dataset) -> None:
+    """Two rounds by hand: features by SGD at home, the common classifier by 0.3 times the mean of mean gradients."""
+    with rounds_of(method(Steering()), digits) as rounds:
+        rounds.begin()
+        models = [model_of(rounds.scene.learner_seed(0, i), digits) for i in range(2)]
+        common = {n: p.detach().clone() for n, p in model_of(rounds.scene.common_seed(0), digits).named_parameters()}
+        for round_ in (1, 2):
+            gradients = []
+            for learner, model in enumerate(models):
+                with torch.no_grad():
+                    for name, parameter in model.classifier.named_parameters(prefix="classifier"):
+                        parameter.copy_(common[name])
+                gradients.append(mean_gradient(model, local_batches(rounds, digits, learner, round_)))
+            rounds.play(evaluate=False)
+            for name in ("classifier.weight", "classifier.bias"):
+                common[name] = common[name] - 0.3 * (gradients[0][name] + gradients[1][name]) / 2
+            for learner, model in enumerate(models):
+                mine = parameters(rounds, learner)
+                for name in mine:
+                    expected = common[name] if name.startswith("classifier") else model.get_parameter(name).data
+                    torch.testing.assert_close(mine[name], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_owned_parts_stand_still_while_their_exchange_rests(digits: Dataset) -> None:
+    with rounds_of(method(Steering(every=2)), digits) as rounds:
+        rounds.begin()
+        start = parameters(rounds, 0)
+        rounds.play(evaluate=False)
+        between = parameters(rounds, 0)
+        rounds.play(evaluate=False)
+        end = parameters(rounds, 0)
+    still = [torch.equal(start[n], between[n]) for n in start]
+    assert still == [n.startswith("classifier") for n in start]
+    assert not any(torch.equal(between[n], end[n]) for n in start)
+
+
+def test_an_owned_part_beside_an_eager_exchange(digits: Dataset) -> None:
+    """Before the first round there is no gradient yet, and nobody asks for one."""
+    with rounds_of(method(Steering(), Prototypes()), digits) as rounds:
+        assert (rounds.begin()["bytes.up"] > 0).all()
+        rounds.play(evaluate=True)
+
+
+# --- every, eager
+
+
+@dataclass(frozen=True)
+class Tallying(Exchange):
+    """Puts up how often it has put up; its penalty is the newest answer, so that losses tell what was known when."""
+
+    name: str = "tally"
+    weight: float = 1.0
+    every: int = 1
+
+    def channel(self, task: Task) -> schema.Mean:
+        return schema.Mean(self.name, {"told": schema.Tensor(())})
+
+    def init(self, view: View) -> State:
+        return {"batches": torch.zeros((), dtype=torch.float64)}
+
+    def step(self, state: State, view: View) -> State:
+        return {"batches": state["batches"] + 1}
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        return received.tensors["told"] + 0.0 * view.logits.sum()
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({"told": state["batches"] / 3 + 1}, view.samples)  # three batches a round
+
+
+@dataclass(frozen=True)
+class EagerTallying(Tallying):
+    eager: ClassVar[bool] = True
+
+
+def losses(rounds: Rounds, learner: int, count: int, name: str = "tally") -> list[float]:
+    rounds.begin()
+    return [float(rounds.play(evaluate=False)[f"loss.{name}"][0, learner]) for _ in range(count)]
+
+
+def test_an_eager_exchange_puts_up_before_the_first_round(digits: Dataset) -> None:
+    for exchange, known in ((EagerTallying(), [1.0, 2.0, 3.0]), (Tallying(), [0.0, 2.0, 3.0])):
+        with rounds_of(method(exchange), digits) as rounds:
+            assert losses(rounds, 0, 3) == known
+        with rounds_of(method(exchange), digits) as rounds:
+            first = rounds.begin()
+            assert ((first["bytes.up"] > 0) == exchange.eager).all()
+            assert ((first["bytes.down"] > 0) == exchange.eager).all()
+
+
+def test_untrained_representations_are_there_in_the_first_round(digits: Dataset) -> None:
+    with rounds_of(method(Prototypes(), Observations(), Weights()), digits) as rounds:
+        rounds.begin()
+        for name in ("prototypes", "observations"):
+            answers, _ = rounds.federations[0].answers(name, np.arange(2), 0, 0)
+            assert (answers.count > 0).all()
+        assert rounds.federations[0].version("weights") == 0
+        record = rounds.play(evaluate=False)
+        assert (record["loss.prototypes"] > 0).all() and (record["loss.observations"] > 0).all()
+
+
+def test_an_exchange_takes_part_in_every_kth_round(digits: Dataset) -> None:
+    with rounds_of(method(Tallying(every=2)), digits) as rounds:
+        assert losses(rounds, 0, 5) == [0.0, 0.0, 3.0, 3.0, 5.0]
+    with rounds_of(method(Tallying(every=2)), digits) as rounds:
+        rounds.begin()
+        sent = [rounds.play(evaluate=False) for _ in range(4)]
+        assert [bool((r["bytes.up"] > 0).all()) for r in sent] == [False, True, False, True]
+        assert [bool((r["bytes.down"] > 0).all()) for r in sent] == [False, True, False, True]
+        assert [bool((r["bytes.up"] > 0).any()) for r in sent] == [False, True, False, True]
+
+
+# --- start
+
+
+def test_where_learners_start(digits: Dataset) -> None:
+    """With a learning rate of nearly nothing the first merge is the mean of the first weights."""
+    for start in ("common", "different"):
+        with rounds_of(method(Weights(start=start)), digits, lr=1e-300) as rounds:
+            rounds.begin()
+            first = [parameters(rounds, i) for i in range(2)]
+            common = dict(model_of(rounds.scene.common_seed(0), digits).named_parameters())
+            own = dict(model_of(rounds.scene.learner_seed(0, 1), digits).named_parameters())
+            rounds.play(evaluate=False)
+            for name, merged in parameters(rounds, 0).items():
+                assert torch.equal(first[1][name], (common if start == "common" else own)[name])
+                torch.testing.assert_close(merged, (first[0][name] + first[1][name]) / 2, rtol=1e-12, atol=1e-15)
+                assert torch.equal(merged, parameters(rounds, 1)[name])
+
+
+# --- roles
+
+
+@dataclass(frozen=True)
+class Hearing(Exchange):
+    """Listens to the tally and never puts up anything."""
+
+    name: str = "tally"
+    weight: float = 1.0
+
+    def channel(self, task: Task) -> schema.Mean:
+        return Tallying().channel(task)
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        return received.tensors["told"] + 0.0 * view.logits.sum()
+
+
+def two_roles(*order: str) -> Method:
+    roles = {"speaker": Role(exchanges=(Tallying(),)), "listener": Role(exchanges=(Hearing(),), epochs=2)}
+    return Method("trial", {name: roles[name] for name in order}, {0: "speaker", 1: "speaker", 2: "listener"})
+
+
+def test_roles_act_in_order_within_a_round(digits: Dataset) -> None:
+    """Who acts second hears what was said in the same round; who acts first hears it a round later."""
+    with rounds_of(two_roles("speaker", "listener"), digits, learners=3, batch_size=6) as rounds:
+        assert losses(rounds, 2, 3) == pytest.approx([1 + 3 / 3, 1 + 6 / 3, 1 + 9 / 3])
+    with rounds_of(two_roles("listener", "speaker"), digits, learners=3, batch_size=6) as rounds:
+        assert losses(rounds, 2, 3) == pytest.approx([0, 1 + 3 / 3, 1 + 6 / 3])
+
+
+def test_a_listener_trains_and_hears_and_puts_up_nothing(digits: Dataset) -> None:
+    with rounds_of(two_roles("speaker", "listener"), digits, learners=3, batch_size=6) as rounds:
+        rounds.begin()
+        start = parameters(rounds, 2)
+        record = rounds.play(evaluate=True)
+        channel = rounds.federations[0].channels["tally"]
+        assert isinstance(channel, StandingMean)
+        assert channel.put_at.tolist() == [1, 1, -1] and float(channel.count) == 32
+        assert (record["bytes.up"][0] > 0).tolist() == [True, True, False]
+        assert (record["bytes.down"][0] > 0).tolist() == [True, True, True]
+        assert len(set(record["bytes.down"][0])) == 1  # one answer each: nobody is told twice
+        assert int(row(rounds, 2)["step"]) == 6 and int(row(rounds, 0)["step"]) == 3  # the role's own epochs
+        assert not torch.equal(parameters(rounds, 2)["classifier.bias"], start["classifier.bias"])
+        assert np.isfinite(record["accuracy"]).all()
+
+
+@dataclass(frozen=True)
+class Following(Weights):
+    """Takes the common weights and puts up nothing."""
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({n: 0 * t for n, t in received.tensors.items()}, 0 * view.samples)
+
+
+def test_a_role_may_follow_a_moving_mean_without_moving_it(digits: Dataset) -> None:
+    chosen = Method(
+        "trial",
+        {"worker": Role(exchanges=(Weights(),)), "follower": Role(exchanges=(Following(),))},
+        {0: "worker", 1: "worker", 2: "follower"},
+    )
+    with rounds_of(chosen, digits, learners=3) as rounds:
+        rounds.begin()
+        for played in (1, 2):
+            rounds.play(evaluate=False)
+            channel = rounds.federations[0].channels["weights"]
+            assert isinstance(channel, MovingMean) and channel.version == played
+            common, models = channel.answer().tensors, [parameters(rounds, i) for i in range(3)]
+            for name, value in common.items():
+                assert torch.equal(models[0][name], value) and torch.equal(models[1][name], value)
+                # The follower has trained on from there: a mean that has not moved since does not undo it.
+                assert not torch.equal(models[2][name], value)
+
+
+def test_roles_that_cannot_be_held_are_refused(digits: Dataset) -> None:
+    roles = {"speaker": Role(exchanges=(Tallying(),)), "listener": Role(exchanges=(Hearing(),))}
+    with pytest.raises(ConfigurationError, match="gives learner 3 a role; there are learners 0 to 2"):
+        simulate(data=digits, method=Method("trial", roles, {3: "listener"}), **SETTINGS | {"learners": 3})
+    with pytest.raises(ConfigurationError, match="nobody of 3 learners has the role 'listener'"):
+        simulate(data=digits, method=Method("trial", roles), **SETTINGS | {"learners": 3})
+
+
+# --- a method of one's own from outside
+
+
+def test_simulate_takes_a_method_of_one_s_own(digits: Dataset) -> None:
+    result = simulate(data=digits, model="mlp", method=method(Steering(), Tallying(), Guessing()), **SETTINGS)
+    assert result.finished and result.history["loss.tally"][:, 0, 0].tolist() == [0.0, 2.0]
+    assert result.config.method.name == "trial"
+
+
+# --- objectives
+
+
+@dataclass(frozen=True)
+class Dimmed(Objective):
+    """Shows the model dimmed inputs, and lets a head of its own guess from a hidden layer how dim they are."""
+
+    name: ClassVar[str] = "dimmed"
+    layers: tuple[str, ...] = ("features.hidden",)
+
+    @property
+    def batch_draws(self) -> int:
+        return 1
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        return {"head": nn.Linear(64, 1)}
+
+    def prepare(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
+        return inputs * draws[0].view(-1, 1, 1, 1)
+
+    def loss(self, view: View) -> Tensor:
+        guess = view.modules["head"](view.outputs["features.hidden"])[:, 0]
+        return (guess - view.draws[0]).square().mean() + F.cross_entropy(view.logits, view.targets)
+
+
+def test_an_objective_has_modules_draws_views_and_named_outputs(digits: Dataset) -> None:
+    """One round against torch.optim over the model and the head together."""
+    with rounds_of(Method("trial", {"learner": Role(Dimmed())}), digits) as rounds:
+        rounds.begin()
+        record = rounds.play(evaluate=False)
+        for learner in range(2):
+            with torch.random.fork_rng():
+                torch.manual_seed(rounds.scene.learner_seed(0, learner))
+                model, head = build("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
+            optimiser = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+            losses = []
+            for step, (inputs, targets) in enumerate(local_batches(rounds, digits, learner, 1)):
+                dim = torch.from_numpy(uniform("draws dimmed", 0, 1, learner, step, 0, np.arange(len(targets))))
+                shown = inputs * dim.view(-1, 1, 1, 1)
+                guess = head(model.get_submodule("features.hidden")(shown.flatten(1)))[:, 0]
+                loss = (guess - dim).square().mean() + F.cross_entropy(model(shown), targets)
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                losses.append(loss.item())
+            assert record["loss.dimmed"][0, learner] == pytest.approx(np.mean(losses), rel=1e-9)
+            mine = parameters(rounds, learner)
+            for name, parameter in [*model.named_parameters(), *head.named_parameters(prefix="dimmed/head")]:
+                torch.testing.assert_close(mine[name], parameter.data, rtol=1e-9, atol=1e-12)
+
+
+# --- two of a kind
+
+
+def test_a_role_may_hold_two_of_a_kind_under_two_names(digits: Dataset) -> None:
+    head, rest = Weights(part="classifier", name="head"), Weights(part="features", up=BIT, down=BIT)
+    with rounds_of(method(head, rest), digits) as rounds, rounds_of(method(Weights(part="classifier")), digits) as one:
+        for each in (rounds, one):
+            each.begin()
+            each.play(evaluate=False)
+        assert set(rounds.federations[0].channels) == {"head", "weights"}
+        both, alone = (parameters(rounds, who) for who in (0, 1)), parameters(one, 0)
+        first, second = both
+        assert all(torch.equal(first[name], second[name]) for name in first)
+        torch.testing.assert_close(first["classifier.weight"], second["classifier.weight"])
+        assert not torch.equal(first["features.hidden.weight"], alone["features.hidden.weight"])
+        sizes = {n: rounds.traffic[0].up([n]) for n in ("head", "weights")}
+        assert sizes["head"] > 330 * 4 and sizes["weights"] < 6240 / 8 + 300
+
+
+def test_two_of_a_kind_under_one_name_or_over_one_tensor_are_refused(digits: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match=r"'weights' twice; give one of them another name"):
+        method(Weights(), Weights(part="classifier"))
+    with (
+        pytest.raises(ConfigurationError, match=r"'weights' and 'head' both share 'classifier\.weight'"),
+        rounds_of(method(Weights(), Weights(part="classifier", name="head")), digits),
+    ):
+        pass

@@ -1,0 +1,673 @@
+"""One data owner: what its row holds, what its exchanges see, and what the relay sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from consilience.errors import ConfigurationError
+from consilience.exchanges import (
+    Contribution,
+    Exchange,
+    Logits,
+    Observations,
+    Prototypes,
+    Received,
+    State,
+    Update,
+    View,
+    Weights,
+)
+from consilience.learner.learner import PASS_ROWS, Batch, Blueprint, Learner, Row
+from consilience.method import Role
+from consilience.models import SplitModel
+from consilience.optimizers import SGD, Adam, Optimiser
+from consilience.task import Task
+from consilience.wire import codec, schema
+from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8, Encoding
+
+CLASSES = 3
+STEEP = SGD(0.5)
+
+
+class Normalised(nn.Module):
+    """Features with everything a row must hold: parameters, floating buffers, whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 2), nn.BatchNorm1d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.norm(self.linear(x)))
+
+
+def build() -> SplitModel:
+    return SplitModel(Normalised(), nn.Linear(2, CLASSES), bound=1.0)
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def made(*exchanges: Exchange, optimiser: Optimiser = STEEP, dtype: torch.dtype = torch.float64) -> Learner:
+    return Learner(Blueprint(build, Role(exchanges=exchanges), optimiser, (4,), "normalised", dtype))
+
+
+def worn(learner: Learner, seed: int = 0) -> Row:
+    """A new row, worn, with the exchanges' first states."""
+    row = learner.initial(seed)
+    learner.wear(row)
+    row |= learner.states()
+    return row
+
+
+def samples(n: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 4, generator=generator, dtype=torch.float64), torch.arange(n) % CLASSES
+
+
+def nothing_received(learner: Learner) -> dict[str, Received]:
+    """What learners hold before the first answer: zeros with count 0, or their own weights as the common ones."""
+    held = {}
+    for exchange in learner.exchanges:
+        channel = learner.channels[exchange.name]
+        lead = (channel.draw,) if isinstance(channel, schema.Pool) else ()
+        zeros = {k: torch.zeros((*lead, *t.shape), dtype=learner.dtype) for k, t in channel.tensors.items()}
+        start = learner.common(exchange)
+        held[exchange.name] = Received(start or zeros, torch.zeros((*lead, *channel.rows)), torch.tensor(True))
+    return held
+
+
+def put_up(learner: Learner, received: Mapping[str, Received] | None = None, n: int = 6) -> dict[str, Contribution]:
+    inputs, targets = samples(n)
+    wanted = {e.name: e.sample_draws for e in learner.exchanges if e.sample_draws}
+    draws = {name: torch.linspace(0, 0.9, k * n, dtype=torch.float64).reshape(k, n) for name, k in wanted.items()}
+    held = nothing_received(learner) if received is None else received
+    seen = learner.represent(inputs, targets) if learner.looks(held) else learner.nothing()
+    return learner.contribute(seen, learner.count(n), draws, held)
+
+
+# --- rows
+
+
+def test_a_row_holds_the_whole_learner() -> None:
+    learner = made(Weights(up=BIT), optimiser=Adam())
+    row = worn(learner)
+    parameters = {"features.linear.weight": (2, 4), "features.linear.bias": (2,), "features.norm.weight": (2,)}
+    parameters |= {"features.norm.bias": (2,), "classifier.weight": (3, 2), "classifier.bias": (3,)}
+    assert learner.task == Task(
+        3,
+        2,
+        (4,),
+        1.0,
+        parameters,
+        {"features.norm.running_mean": (2,), "features.norm.running_var": (2,)},
+        "normalised",
+    )
+    errors = {f"error.weights.{n}": s for n, s in parameters.items()}
+    assert {k: tuple(t.shape) for k, t in row.items()} == {
+        "parameters": (23,),
+        "buffers": (4,),
+        "counters": (1,),
+        "step": (),
+        "optimiser.first": (23,),
+        "optimiser.second": (23,),
+        **errors,  # of parameters alone: buffers are means and keep no error
+    }
+    assert row["parameters"].dtype == torch.float64 and row["counters"].dtype == torch.int64
+
+
+def test_num_batches_tracked_stays_at_home() -> None:
+    learner = made(Weights())
+    worn(learner)
+    assert "features.norm.num_batches_tracked" not in learner.channels["weights"].tensors
+    assert "features.norm.num_batches_tracked" not in put_up(learner)["weights"].tensors
+    assert "features.norm.running_mean" in learner.channels["weights"].tensors
+
+
+def test_the_same_seed_gives_the_same_weights_and_leaves_the_generator_alone() -> None:
+    learner = made()
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one, same, other = (learner.initial(seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(one["parameters"], same["parameters"])
+    assert not torch.equal(one["parameters"], other["parameters"])
+    torch.manual_seed(1)
+    plain = build()  # as anybody would make it
+    learner.wear(one)
+    for name, parameter in plain.named_parameters():
+        assert torch.equal(dict(learner.model.named_parameters())[name].float(), parameter), name
+
+
+def test_extra_modules_do_not_change_the_model_s_first_weights() -> None:
+    plain, extended = made().initial(3), made(Observations(discriminator="exponential")).initial(3)
+    assert torch.equal(plain["parameters"], extended["parameters"][:23])
+    assert len(extended["parameters"]) == 23 + 2 * 2 + 2
+
+
+def test_wearing_a_row_is_looking_into_it() -> None:
+    learner = made()
+    one, other = learner.initial(1), learner.initial(2)
+    learner.wear(one)
+    with torch.no_grad():
+        learner.model.classifier.bias.fill_(7.0)
+        learner.model.get_buffer("features.norm.running_mean").fill_(8.0)
+        learner.model.get_buffer("features.norm.num_batches_tracked").fill_(9)
+    assert one["parameters"][-3:].tolist() == [7.0] * 3
+    assert one["buffers"].tolist() == [8.0, 8.0, 1.0, 1.0] and one["counters"].tolist() == [9]
+    learner.wear(other)
+    assert torch.equal(learner.model.classifier.bias, other["parameters"][-3:])
+    other["parameters"].zero_()
+    assert not learner.model.classifier.bias.any()
+    assert one["parameters"][-3:].tolist() == [7.0] * 3
+
+
+def test_training_one_row_leaves_the_others_alone() -> None:
+    learner = made(optimiser=SGD(0.1, momentum=0.9))
+    stacked = {k: torch.stack([t, t, t]) for k, t in learner.initial(1).items()}
+    learner.wear({k: t[1] for k, t in stacked.items()})
+    learner.train([Batch(*samples())], 6, {})
+    for key, rows in stacked.items():
+        assert torch.equal(rows[0], rows[2]), key
+        assert not torch.equal(rows[0], rows[1]), (
+            key
+        )  # parameters, buffers, whole numbers, steps and velocity all moved
+
+
+# --- training
+
+
+@pytest.mark.parametrize("optimiser", [SGD(0.3, momentum=0.5), Adam(0.02)], ids=["sgd", "adam"])
+def test_training_is_that_of_torch(optimiser: Optimiser) -> None:
+    learner = made(optimiser=optimiser)
+    row = worn(learner, seed=4)
+    torch.manual_seed(4)
+    model = build().double()
+    theirs = (
+        torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.5)
+        if isinstance(optimiser, SGD)
+        else torch.optim.Adam(model.parameters(), lr=0.02)
+    )
+    batches = [samples(4, seed) for seed in range(5)]
+    expected, right = [], []
+    for inputs, targets in batches:
+        theirs.zero_grad()
+        logits = model(inputs)
+        loss = nn.functional.cross_entropy(logits, targets)
+        right.append((logits.argmax(1) == targets).double().mean().item())
+        loss.backward()  # type: ignore[no-untyped-call]
+        theirs.step()
+        expected.append(loss.item())
+    losses = learner.train([Batch(*b) for b in batches], 4, {})
+    assert losses.tolist() == pytest.approx([np.mean(expected), np.mean(right)], rel=1e-12)
+    assert int(row["step"]) == 5
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        mine = learner.model.get_parameter(name) if isinstance(tensor, nn.Parameter) else learner.model.get_buffer(name)
+        torch.testing.assert_close(mine, tensor.to(mine.dtype), rtol=1e-10, atol=1e-9)
+
+
+def test_penalties_are_weighed_and_told_apart() -> None:
+    """One step with prox alone: the loss reports the penalty itself, the gradient carries its weight."""
+    plain, held = made(), made(Weights(prox=0.25))
+    worn(plain)
+    row = worn(held)
+    start = row["parameters"].clone()
+    elsewhere = {n: t - 2.0 for n, t in held.common(held.exchanges[0]).items()}
+    received = {"weights": Received(elsewhere, torch.ones(()), torch.tensor(True))}
+    alone = plain.train([Batch(*samples())], 6, {})
+    losses = held.train([Batch(*samples())], 6, received)
+    assert losses[0] == alone[0]
+    assert losses[1].item() == pytest.approx(23 * 2.0**2 / 2)
+    moved = start - plain.row["parameters"]
+    torch.testing.assert_close(start - row["parameters"], moved + 0.5 * 0.25 * 2.0)
+
+
+def test_forgetting_the_optimiser() -> None:
+    learner = made(optimiser=Adam())
+    row = worn(learner)
+    learner.train([Batch(*samples())], 6, {})
+    kept = {k: row[k].clone() for k in ("parameters", "buffers", "counters")}
+    assert row["step"] == 1 and row["optimiser.first"].any() and row["optimiser.second"].any()
+    learner.forget_optimiser()
+    assert row["step"] == 0 and not row["optimiser.first"].any() and not row["optimiser.second"].any()
+    assert all(torch.equal(row[k], v) for k, v in kept.items())
+
+
+# --- the one pass
+
+
+def test_one_pass_serves_every_exchange() -> None:
+    learner = made(Prototypes(), Observations(up=2), Logits(), Weights())
+    worn(learner)
+    seen: list[int] = []
+    learner.model.features.register_forward_hook(lambda m, i, o: seen.append(len(o)))
+    put = put_up(learner)
+    assert set(put) == {"prototypes", "observations", "logits", "weights"}
+    assert seen == [6]
+
+
+def test_where_nobody_looks_at_samples_there_is_no_pass() -> None:
+    learner = made(Weights())
+    worn(learner)
+    seen: list[int] = []
+    learner.model.features.register_forward_hook(lambda m, i, o: seen.append(len(o)))
+    assert put_up(learner)["weights"].weight.item() == 6.0
+    assert seen == []
+
+
+def test_a_large_pass_is_made_in_parts_and_in_evaluation_mode() -> None:
+    learner = made(Prototypes())
+    row = worn(learner)
+    buffers = row["buffers"].clone()
+    seen: list[int] = []
+    learner.model.features.register_forward_hook(lambda m, i, o: seen.append(len(o)))
+    n = PASS_ROWS + 5
+    put = put_up(learner, n=n)["prototypes"]
+    assert seen == [PASS_ROWS, 5]
+    assert torch.equal(row["buffers"], buffers)
+    inputs, targets = samples(n)
+    with torch.no_grad():
+        features = learner.model.eval().features(inputs)
+    for label in range(CLASSES):
+        torch.testing.assert_close(put.tensors["mean"][label], features[targets == label].mean(0))
+    assert put.weight.sum() == n
+
+
+def test_only_who_is_asked_contributes() -> None:
+    learner = made(Prototypes(), Logits())
+    worn(learner)
+    assert [*put_up(learner, {"logits": nothing_received(learner)["logits"]})] == ["logits"]
+
+
+# --- what the relay sees
+
+
+@dataclass(frozen=True)
+class Telling(Exchange):
+    """Puts up what it is told to, on a moving mean."""
+
+    name: str = "telling"
+    values: tuple[float, ...] = (1.0, -3.0)
+    encoding: Encoding = BIT
+    moving: bool = True
+
+    def channel(self, task: Task) -> schema.Mean:
+        tensor = schema.Tensor((len(self.values),), self.encoding, FLOAT32)
+        return schema.Mean(self.name, {"x": tensor}, moving=self.moving)
+
+    def common(self, view: View) -> dict[str, Tensor]:
+        return {"x": torch.zeros(len(self.values), dtype=torch.float64)}
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({"x": received.tensors["x"] + torch.tensor(self.values, dtype=torch.float64)}, view.samples)
+
+
+def told(learner: Learner, *values: float) -> list[float]:
+    """What the relay sees when the exchange wants to put up these values more than its own."""
+    extra = {"x": torch.tensor(values, dtype=torch.float64)}
+    found: list[float] = (
+        put_up(learner, {"telling": Received(extra, torch.ones(()), torch.tensor(True))})["telling"]
+        .tensors["x"]
+        .tolist()
+    )
+    return found
+
+
+def test_rounding_errors_are_sent_later() -> None:
+    """Two rounds at one bit, by hand; the sign of 0 is +."""
+    learner = made(Telling())
+    row = worn(learner)
+    assert row["error.telling.x"].tolist() == [0.0, 0.0]
+    assert told(learner, 0.0, 0.0) == [2.0, -2.0]  # of (1, -3)
+    assert row["error.telling.x"].tolist() == [-1.0, -1.0]
+    assert told(learner, 0.0, -2.0) == [3.0, -3.0]  # of (1, -5) + (-1, -1) = (0, -6)
+    assert row["error.telling.x"].tolist() == [-3.0, -3.0]
+
+
+def test_every_row_has_its_own_rounding_error() -> None:
+    learner = made(Telling())
+    one, other = (learner.initial(s) for s in (0, 1))
+    learner.wear(one)
+    told(learner, 0.0, 0.0)
+    learner.wear(other)
+    assert told(learner, 0.0, 0.0) == [2.0, -2.0]
+    assert one["error.telling.x"].tolist() == other["error.telling.x"].tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "kept"),
+    [
+        (Telling(encoding=BIT), True),
+        (Telling(encoding=INT8), True),
+        (Telling(encoding=FLOAT16), False),
+        (Telling(encoding=FLOAT32), False),
+        (
+            Telling(encoding=BIT, moving=False),
+            False,
+        ),  # a mean is put up whole each time: there is nothing to make up for
+    ],
+    ids=lambda x: f"{x.encoding.name} {x.moving}" if isinstance(x, Telling) else "",
+)
+def test_coarse_changes_keep_their_error(exchange: Telling, kept: bool) -> None:
+    assert ("error.telling.x" in made(exchange).initial(0)) == kept
+
+
+@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT], ids=lambda e: e.name)
+def test_the_relay_sees_what_the_wire_would_show_it(encoding: Encoding) -> None:
+    exchanges = (
+        Prototypes(encoding=encoding),
+        Observations(up=2, encoding=encoding),
+        Weights(up=encoding, start="different"),
+    )
+    exact, coded = (
+        made(*e, dtype=torch.float32)
+        for e in ((Prototypes(), Observations(up=2), Weights(start="different")), exchanges)
+    )
+    for learner in (exact, coded):
+        worn(learner)
+    away = {n: t + 0.3 * torch.arange(t.numel()).reshape(t.shape) for n, t in exact.common(exact.exchanges[2]).items()}
+    held = nothing_received(exact) | {"weights": Received(away, torch.ones(()), torch.tensor(True))}
+    inputs, targets = samples(12)
+    draws = {"observations": torch.rand(2, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
+    wanted, shown = (
+        m.contribute(m.represent(inputs.float(), targets), m.count(12), draws, held) for m in (exact, coded)
+    )
+    for name, channel in coded.channels.items():
+        message = channel.message("up")
+        tensors = {f"{name}.{k}": t.numpy() for k, t in wanted[name].tensors.items()}
+        counts = {f"{name}.count": wanted[name].weight.numpy()} if channel.rows else {}
+        arrived = codec.decode(message, codec.encode(message, tensors | counts))
+        for key, tensor in shown[name].tensors.items():
+            tolerance = 1e-6 if encoding == BIT else 0  # its scale is a sum, and torch adds up in another order
+            np.testing.assert_allclose(tensor.numpy(), arrived[f"{name}.{key}"], rtol=tolerance, atol=0)
+        if channel.rows:
+            assert shown[name].weight.tolist() == arrived[f"{name}.count"].tolist()
+
+
+# --- receiving, and the exchanges' own states
+
+
+def test_only_exchanges_that_change_the_model_receive() -> None:
+    learner = made(Prototypes(), Weights(part="classifier"))
+    row = worn(learner)
+    before = row["parameters"].clone()
+    held = nothing_received(learner)
+    moved = {n: t + 1.0 for n, t in held["weights"].tensors.items()}
+    learner.receive({"prototypes": held["prototypes"], "weights": Received(moved, torch.ones(()), torch.tensor(True))})
+    assert torch.equal(row["parameters"][:14], before[:14])
+    torch.testing.assert_close(row["parameters"][14:], before[14:] + 1.0)
+    learner.receive({"prototypes": held["prototypes"]})
+    torch.testing.assert_close(row["parameters"][14:], before[14:] + 1.0)
+
+
+@dataclass(frozen=True)
+class Remembering(Telling):
+    """Keeps this batch's mean target and the last one's; `newest_first` is the order in which it hands them back."""
+
+    name: str = "remembering"
+    newest_first: bool = True
+
+    def init(self, view: View) -> State:
+        return {"now": torch.full((), -1.0), "before": torch.full((), -2.0), "received": torch.zeros(())}
+
+    def step(self, state: State, view: View) -> State:
+        now, before = view.targets.double().mean(), state["now"]
+        fresh = {"now": now, "before": before} if self.newest_first else {"before": before, "now": now}
+        return state | fresh
+
+    def receive(self, state: State, view: View, received: Received) -> Update:
+        return Update(state=state | {"received": state["received"] + received.tensors["x"].sum()})
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_states_move_as_if_by_pure_functions(newest_first: bool) -> None:
+    """A hook may hand back one of its old values under another name, in any order."""
+    learner = made(Remembering(newest_first=newest_first))
+    row = worn(learner)
+    inputs, _ = samples(2)
+    batches = [Batch(inputs, torch.tensor(t)) for t in ([0, 0], [1, 1], [2, 2])]
+    learner.train(batches, 2, nothing_received(learner))
+    assert {k: v.item() for k, v in row.items() if k.startswith("state.")} == {
+        "state.remembering.now": 2.0,
+        "state.remembering.before": 1.0,
+        "state.remembering.received": 0.0,
+    }
+
+
+def test_what_is_not_fresh_changes_nothing() -> None:
+    learner = made(Weights())
+    row = worn(learner)
+    before = row["parameters"].clone()
+    away = {name: value + 1 for name, value in learner.common(learner.exchanges[0]).items()}
+    for fresh, moved in ((False, 0.0), (True, 1.0)):
+        learner.receive({"weights": Received(away, torch.ones(()), torch.tensor(fresh))})
+        torch.testing.assert_close(row["parameters"], before + moved)
+
+
+def test_states_move_when_answers_come() -> None:
+    learner = made(Remembering())
+    row = worn(learner)
+    answer = Received({"x": torch.tensor([2.0, 3.0])}, torch.ones(()), torch.tensor(True))
+    for total in (5.0, 10.0):
+        learner.receive({"remembering": answer})
+        assert row["state.remembering.received"].item() == total
+
+
+# --- layers, modules, owned parts
+
+
+@dataclass(frozen=True)
+class Watching(Telling):
+    """Looks at a layer inside the features."""
+
+    name: str = "watching"
+    layers: tuple[str, ...] = ("features.linear",)
+    weight: float = 1.0
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        return view.outputs["features.linear"].square().mean()
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        (watched,) = view.outputs.values()
+        assert watched.shape == view.features.shape
+        return Contribution({"x": watched.mean(0)}, view.samples)
+
+
+def test_layers_are_seen_in_training_and_after() -> None:
+    learner = made(Watching(encoding=FLOAT32))
+    worn(learner)
+    inputs, targets = samples()
+    with torch.no_grad():
+        watched = learner.model.get_submodule("features.linear")(inputs)
+    before = learner.model.get_parameter("features.linear.weight").detach().clone()
+    plain = made()
+    worn(plain)
+    plain.train([Batch(inputs, targets)], 6, {})
+    losses = learner.train([Batch(inputs, targets)], 6, nothing_received(learner))
+    assert losses[1].item() == pytest.approx(watched.square().mean().item())
+    # Behind BatchNorm the bias alone moves nothing, so what it moves by is the penalty's doing.
+    assert not torch.equal(learner.model.get_parameter("features.linear.weight"), before)
+    assert not torch.equal(learner.row["parameters"], plain.row["parameters"])
+
+
+def test_layers_of_a_large_pass_are_whole() -> None:
+    learner = made(Watching(encoding=FLOAT32))
+    worn(learner)
+    n = PASS_ROWS + 5
+    put = put_up(learner, n=n)["watching"].tensors["x"]
+    with torch.no_grad():
+        whole = learner.model.get_submodule("features.linear")(samples(n)[0]).mean(0)
+    torch.testing.assert_close(put, whole)
+
+
+@dataclass(frozen=True)
+class Peeking(Watching):
+    """Looks at a layer when no data has been seen."""
+
+    name: str = "peeking"
+
+    def init(self, view: View) -> State:
+        return {"outputs": torch.tensor(len(view.outputs))}
+
+    def receive(self, state: State, view: View, received: Received) -> Update:
+        return Update(state={"outputs": torch.tensor(len(view.outputs))})
+
+
+def test_no_data_is_seen_where_there_is_none() -> None:
+    """Outputs of whoever was worn before must not be left over."""
+    learner = made(Peeking(encoding=FLOAT32))
+    row = worn(learner)
+    learner.train([Batch(*samples())], 6, nothing_received(learner))
+    learner.receive(nothing_received(learner))
+    assert row["state.peeking.outputs"] == 0
+    assert worn(learner, seed=1)["state.peeking.outputs"] == 0
+
+
+@dataclass(frozen=True)
+class Projecting(Telling):
+    """Brings a module of its own, with everything a module can have."""
+
+    name: str = "projecting"
+    weight: float = 1.0
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        return {"head": nn.Sequential(nn.Linear(task.width, 2), nn.BatchNorm1d(2))}
+
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        return (view.modules["head"](view.features) - 1.0).square().mean()
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({"x": view.modules["head"](view.features).mean(0)}, view.samples)
+
+
+def test_modules_are_trained_and_stay_with_their_learner() -> None:
+    learner = made(Projecting(encoding=FLOAT32), Weights())
+    one, other = (worn(learner, seed) for seed in (1, 2))
+    assert len(one["parameters"]) == 23 + 6 + 4 and len(one["buffers"]) == 4 + 4 and len(one["counters"]) == 2
+    start, untouched = one["parameters"].clone(), {k: v.clone() for k, v in other.items()}
+    learner.wear(one)
+    losses = learner.train([Batch(*samples())], 6, nothing_received(learner))
+    assert losses[1].item() == pytest.approx(2.0, rel=1e-3)  # normalised to mean 0 and variance 1, one away from 1
+    assert (one["parameters"][-4:] != start[-4:]).all()  # scale and shift
+    assert one["counters"].tolist() == [1, 1] and (one["buffers"][4:] != torch.tensor([0.0, 0, 1, 1])).all()
+    assert all(torch.equal(v, untouched[k]) for k, v in other.items())
+    travels = set(learner.task.parameters) | set(learner.task.buffers)
+    assert set(learner.channels["weights"].tensors) == set(learner.common(learner.exchanges[1])) == travels
+    assert not any("/" in name for name in travels)
+
+
+def test_modules_are_in_evaluation_mode_when_nothing_is_trained() -> None:
+    """Another learner's running statistics, or the batch's, would show in what is put up."""
+    learner = made(Projecting(encoding=FLOAT32))
+    one, other = (worn(learner, seed) for seed in (1, 2))
+    learner.wear(one)
+    learner.train([Batch(*samples())], 6, nothing_received(learner))
+    learner.wear(other)
+    before = {k: v.clone() for k, v in other.items()}
+    put = put_up(learner)["projecting"].tensors["x"]
+    assert all(torch.equal(other[k], v) for k, v in before.items())
+    linear = learner.modules["projecting"].get_submodule("head.0")
+    with torch.no_grad():
+        means = linear(learner.model.features(samples()[0])).mean(0)
+    torch.testing.assert_close(put, means / (1 + 1e-5) ** 0.5)  # of fresh statistics: mean 0, variance 1
+
+
+@dataclass(frozen=True)
+class Owning(Telling):
+    """Owns the classifier and puts up its gradient."""
+
+    name: str = "owning"
+    owns: str | None = "classifier"
+    eager: ClassVar[bool] = True
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        assert [*view.gradients] == ["classifier.weight", "classifier.bias"]
+        return Contribution({"x": view.gradients["classifier.bias"][:2]}, view.samples)
+
+
+@pytest.mark.parametrize(
+    "optimiser", [SGD(0.5, momentum=0.9, weight_decay=0.1), Adam(weight_decay=0.1)], ids=["sgd", "adam"]
+)
+def test_the_optimiser_leaves_owned_parts_alone(optimiser: Optimiser) -> None:
+    learner = made(Owning(), optimiser=optimiser)
+    row = worn(learner)
+    before = row["parameters"].clone()
+    learner.train([Batch(*samples(seed=s)) for s in range(3)], 6, nothing_received(learner))
+    assert torch.equal(row["parameters"][14:], before[14:])
+    assert (row["parameters"][:14] != before[:14]).all()
+
+
+def test_gradients_of_owned_parts_are_the_mean_over_the_batches() -> None:
+    learner = made(Owning(encoding=FLOAT32))
+    row = worn(learner)
+    expected, batches = [], [samples(6, seed) for seed in range(3)]
+    twin = made()
+    for inputs, targets in batches:  # by hand, from where the learner is at each batch
+        twin.wear({k: v.clone() for k, v in row.items() if k in twin.initial(0)})
+        twin.model.train()
+        loss = nn.functional.cross_entropy(twin.model(inputs), targets)
+        expected.append(torch.autograd.grad(loss, twin.model.classifier.bias)[0])
+        learner.train([Batch(inputs, targets)], 6, nothing_received(learner))
+    learner = made(Owning(encoding=FLOAT32))
+    worn(learner)
+    learner.train([Batch(*b) for b in batches], 6, nothing_received(learner))
+    put = put_up(learner)["owning"].tensors["x"]
+    torch.testing.assert_close(put, torch.stack(expected).mean(0)[:2], rtol=1e-12, atol=1e-14)
+
+
+def test_before_any_training_gradients_are_zero() -> None:
+    """Eager exchanges put up before the first round."""
+    learner = made(Owning(encoding=FLOAT32), Prototypes())
+    worn(learner)
+    put = put_up(learner)
+    assert put["owning"].tensors["x"].tolist() == [0.0, 0.0]
+    assert put["prototypes"].weight.tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "message"),
+    [
+        (Owning(owns="clasifier"), "part 'clasifier' covers nothing of normalised"),
+        (Watching(layers=("features.linaer",)), "'features.linaer'"),
+    ],
+    ids=["owns", "layers"],
+)
+def test_parts_and_layers_the_model_lacks_are_refused(exchange: Exchange, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        made(exchange)
+
+
+# --- testing
+
+
+def test_evaluation_counts_what_is_told_right_by_class() -> None:
+    learner = made()
+    worn(learner)
+    with torch.no_grad():
+        learner.model.classifier.weight.zero_()
+        learner.model.classifier.bias.copy_(torch.tensor([0.0, 1.0, 0.5]))  # always the second class
+    inputs, targets = samples(7)
+    assert targets.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    right = learner.evaluate(inputs, targets)
+    assert right.tolist() == [0, 2, 0]
+
+
+def test_evaluation_is_that_of_the_model_in_evaluation_mode() -> None:
+    learner = made()
+    row = worn(learner)
+    learner.train([Batch(*samples())], 6, {})
+    inputs, targets = samples(600, seed=9)
+    before = {k: v.clone() for k, v in row.items()}
+    right = learner.evaluate(inputs, targets)
+    with torch.no_grad():
+        told_right = targets[learner.model.eval()(inputs).argmax(1) == targets]
+    assert right.tolist() == torch.bincount(told_right, minlength=CLASSES).tolist()
+    assert 0 < right.sum() < 600
+    assert all(torch.equal(row[k], v) for k, v in before.items())

@@ -1,0 +1,427 @@
+"""Models: their published sizes, what they compute, and that thousands can be stacked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pickle import dumps, loads
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+import consilience.models
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.models import MODELS, SplitModel, as_split, build, describe, model_names, recipe, register
+from consilience.models.nets.blocks import Residual, Shortcut
+
+MNIST = (1, 28, 28)
+CIFAR = (3, 32, 32)
+SIZES = [
+    ("lenet5", MNIST, 30_986, 84),
+    ("resnet9", MNIST, 2_470_730, 128),
+    ("resnet18", CIFAR, 11_302_730, 256),
+    ("mlp", (1, 8, 8), 6_570, 32),
+]
+OF_IMAGES = sorted(set(MODELS) - {"lstm", "device-lstm"})  # those read text
+STACKED = [("lenet5", (1, 8, 8)), ("resnet9", (2, 16, 16)), ("resnet18", (1, 9, 9)), ("mlp", (1, 8, 8))]
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def made(name: str, shape: tuple[int, ...], seed: int = 0, classes: int = 10) -> SplitModel:
+    torch.manual_seed(seed)
+    return build(name, shape, classes)
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def gradient(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """What ordinary training would follow, by parameter name."""
+    names, values = zip(*model.named_parameters(), strict=True)
+    loss = F.cross_entropy(model(x), y)
+    return dict(zip(names, torch.autograd.grad(loss, values), strict=True))
+
+
+# --- sizes, names, values
+
+
+@pytest.mark.parametrize(("name", "shape", "count", "width"), SIZES)
+def test_sizes_are_the_published_ones(name: str, shape: tuple[int, int, int], count: int, width: int) -> None:
+    model = made(name, shape)
+    assert parameters(model) == count
+    assert (model.width, model.classes, model.bound) == (width, 10, 1.0)
+    assert model.classifier.in_features == width and model.classifier.out_features == 10
+
+
+@pytest.mark.parametrize(("name", "shape", "count", "width"), SIZES)
+def test_logits_are_the_classifier_of_bounded_features(
+    name: str, shape: tuple[int, int, int], count: int, width: int
+) -> None:
+    model = made(name, shape).eval()
+    x = 100 * torch.randn(5, *shape)
+    features = model.features(x)  # (5, width)
+    assert features.shape == (5, width) and features.abs().max() <= model.bound
+    expected = features @ model.classifier.weight.T + model.classifier.bias
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_parameter_names_are_readable() -> None:
+    assert [name for name, _ in made("lenet5", MNIST).named_parameters() if name.endswith("weight")] == [
+        "features.conv1.weight",
+        "features.conv2.weight",
+        "features.conv3.weight",
+        "features.linear.weight",
+        "classifier.weight",
+    ]
+    assert {"features.hidden.weight", "features.linear.weight"} < set(made("mlp", MNIST).state_dict())
+    names = set(made("resnet9", MNIST).state_dict())
+    assert {"features.block1.conv.weight", "features.residual2.second.norm.running_mean"} < names
+    assert len(names) == 52 and not any("shortcut" in name for name in names)  # 8 blocks of 6, and 2 linear layers
+    shortcuts = {name for name in made("resnet18", CIFAR).state_dict() if name.endswith("shortcut.conv.weight")}
+    assert shortcuts == {f"features.pair{i}.0.shortcut.conv.weight" for i in (2, 3, 4)}
+
+
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_channels_and_classes_come_from_the_task(name: str) -> None:
+    model = made(name, (3, 32, 32), classes=7).eval()
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+
+
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_the_same_seed_gives_the_same_weights(name: str) -> None:
+    one, two, other = (made(name, MNIST, seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert not torch.equal(one["classifier.weight"], other["classifier.weight"])
+
+
+def test_lenet5_against_its_definition() -> None:
+    model = made("lenet5", MNIST)
+    state, inputs = model.state_dict(), torch.randn(3, *MNIST)
+    x = inputs
+    for layer, padding, pool in (("conv1", 2, True), ("conv2", 2, True), ("conv3", 1, False)):
+        weight, bias = state[f"features.{layer}.weight"], state[f"features.{layer}.bias"]
+        x = F.conv2d(x, weight, bias, padding=padding).clamp(min=0)
+        x = F.max_pool2d(x, 2) if pool else x
+    assert x.shape == (3, 120, 7, 7)
+    x = F.adaptive_avg_pool2d(x, 1).reshape(3, 120)
+    x = torch.tanh(x @ state["features.linear.weight"].T + state["features.linear.bias"])
+    torch.testing.assert_close(model.features(inputs), x)
+
+
+def test_a_residual_block_adds_the_shortcut_after_the_last_relu() -> None:
+    block = Residual(1).eval()
+    with torch.no_grad():
+        for part in (block.first, block.second):
+            part.conv.weight.zero_()
+            part.conv.weight[0, 0, 1, 1] = -1.0  # the middle of the kernel: each convolution turns the sign
+    x = torch.tensor([-2.0, 3.0]).reshape(1, 1, 1, 2)
+    # -2 -> 2 -> relu 2 -> -2 -> relu 0, plus -2. 3 -> -3 -> relu 0 -> 0 -> relu 0, plus 3: negative sums remain.
+    torch.testing.assert_close(block(x), x, rtol=1e-4, atol=1e-4)
+
+
+def test_a_strided_residual_block_has_a_shortcut_of_its_own() -> None:
+    block = Residual(1, 2, stride=2).eval()
+    with torch.no_grad():
+        block.second.conv.weight.zero_()  # only the shortcut is left
+        assert isinstance(block.shortcut, Shortcut)
+        block.shortcut.conv.weight.copy_(torch.tensor([1.0, -3.0]).reshape(2, 1, 1, 1))
+    x = torch.arange(9.0).reshape(1, 1, 3, 3)
+    # Every second place of every second row, times 1 and -3: no ReLU after the sum.
+    expected = torch.tensor([[0.0, 2.0], [6.0, 8.0]])
+    torch.testing.assert_close(block(x), torch.stack([expected, -3 * expected])[None], rtol=1e-4, atol=1e-4)
+
+
+def test_resnet18_against_its_definition() -> None:
+    model = made("resnet18", (2, 9, 7)).eval()
+    state, inputs = model.state_dict(), torch.randn(2, 2, 9, 7)
+
+    def conv(x: Tensor, name: str, stride: int = 1) -> Tensor:
+        weight, norm = state[f"features.{name}.conv.weight"], f"features.{name}.norm"
+        x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+        named = (state[f"{norm}.{key}"] for key in ("running_mean", "running_var", "weight", "bias"))
+        mean, var, scale, shift = (t.reshape(-1, 1, 1) for t in named)
+        normed: Tensor = (x - mean) / torch.sqrt(var + 1e-5) * scale + shift
+        return normed
+
+    x = conv(inputs, "block").clamp(min=0)
+    for pair, stride in ((1, 1), (2, 2), (3, 2), (4, 2)):
+        for half, step in ((0, stride), (1, 1)):
+            block = f"pair{pair}.{half}"
+            short = conv(x, f"{block}.shortcut", step) if step > 1 else x
+            x = conv(conv(x, f"{block}.first", step).clamp(min=0), f"{block}.second").clamp(min=0) + short
+    assert x.shape == (2, 512, 2, 1)
+    x = torch.tanh(x.mean((2, 3)) @ state["features.linear.weight"].T + state["features.linear.bias"])
+    torch.testing.assert_close(model.features(inputs), x, rtol=1e-4, atol=1e-5)
+
+
+def test_resnet9_is_normalised_by_its_batch_only_while_training() -> None:
+    model = made("resnet9", (1, 16, 16))
+    x = torch.randn(4, 1, 16, 16)
+    model.train()(x)
+    tracked = model.state_dict()["features.block1.norm.num_batches_tracked"]
+    assert tracked.item() == 1
+    model.eval()
+    torch.testing.assert_close(model(x)[:1], model(x[:1]), rtol=1e-4, atol=1e-5)
+    assert tracked.item() == 1
+
+
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_every_parameter_gets_a_gradient_and_the_input_is_left_alone(name: str) -> None:
+    model = made(name, (1, 16, 16)).train()
+    x = torch.randn(6, 1, 16, 16)
+    before = x.clone()
+    gradients = gradient(model, x, torch.arange(6))
+    assert torch.equal(x, before)
+    for key, value in gradients.items():
+        assert value.abs().sum() > 0, key
+
+
+# --- stacked
+
+
+Loss = tuple[Tensor, dict[str, Tensor]]
+
+
+def objective(model: nn.Module) -> Callable[[dict[str, Tensor], dict[str, Tensor], Tensor, Tensor], Loss]:
+    def loss(weights: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, y: Tensor) -> Loss:
+        logits = functional_call(model, (weights, buffers), (x,))
+        return F.cross_entropy(logits, y), buffers
+
+    return loss
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("name", "shape"), STACKED)
+def test_a_stack_computes_what_its_models_compute(name: str, shape: tuple[int, int, int], training: bool) -> None:
+    models = [made(name, shape, seed).double().train(training) for seed in range(2)]
+    weights, buffers = stack_module_state(models)
+    x = torch.randn(2, 3, *shape, dtype=torch.float64)  # (learners, batch, *shape)
+    y = torch.randint(0, 10, (2, 3))  # (learners, batch)
+    weights = {key: value.detach() for key, value in weights.items()}
+    gradients, moved = vmap(grad(objective(models[0]), has_aux=True))(weights, buffers, x, y)
+    for learner, model in enumerate(models):
+        for key, value in gradient(model, x[learner], y[learner]).items():
+            torch.testing.assert_close(gradients[key][learner], value, rtol=1e-9, atol=1e-12)
+        for key, buffer in model.named_buffers():
+            torch.testing.assert_close(moved[key][learner], buffer, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "shape"), STACKED)
+def test_stacked_features_and_classifier_can_be_asked_alone(name: str, shape: tuple[int, int, int]) -> None:
+    models = [made(name, shape, seed).eval() for seed in range(2)]
+    weights, buffers = stack_module_state([model.features for model in models])
+    x = torch.randn(4, *shape)
+
+    def features(w: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
+        out: Tensor = functional_call(models[0].features, (w, b), (x,))
+        return out
+
+    stacked = vmap(features)(weights, buffers)  # (learners, batch, width)
+    for learner, model in enumerate(models):
+        torch.testing.assert_close(stacked[learner], model.features(x), rtol=1e-4, atol=1e-5)
+
+
+# --- any model of one's own
+
+
+class Own(nn.Module):
+    """A stranger's model, with or without what is needed."""
+
+    def __init__(self, **parts: object) -> None:
+        super().__init__()
+        for key, value in parts.items():
+            setattr(self, key, value)
+
+
+def test_a_module_with_both_halves_is_taken_and_shares_its_weights() -> None:
+    own = Own(features=nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), classifier=nn.Linear(3, 2))
+    split = as_split(own)
+    assert (split.width, split.classes, split.bound) == (3, 2, math.inf)
+    assert split.classifier is own.classifier and split.features is own.features
+    assert split(torch.zeros(5, 1, 2, 2)).shape == (5, 2)
+    assert as_split(Own(features=own.features, classifier=own.classifier, bound=2)).bound == 2.0
+
+
+def test_a_split_model_is_taken_as_it_is() -> None:
+    model = made("mlp", MNIST)
+    assert as_split(model) is model
+
+
+@pytest.mark.parametrize(
+    ("own", "says"),
+    [
+        (nn.Linear(3, 2), "Linear is no split model.*features = nothing and classifier = nothing"),
+        (Own(classifier=nn.Linear(3, 2)), r"features = nothing and classifier = Linear\(3, 2\)"),
+        (Own(features=nn.Flatten()), "features = Flatten and classifier = nothing"),
+        (Own(features=nn.Flatten(), classifier=nn.Sequential(nn.Linear(3, 2))), "classifier = Sequential"),
+        (Own(features=nn.Flatten(), classifier=torch.zeros(2, 3)), r"a tensor of the shape \(2, 3\)"),
+        (Own(features=lambda x: x, classifier=nn.Linear(3, 2)), "features = function"),
+    ],
+)
+def test_a_module_without_a_linear_classifier_is_refused(own: nn.Module, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        as_split(own)
+
+
+@pytest.mark.parametrize("classifier", [nn.Sequential(nn.Linear(3, 2)), nn.Conv2d(3, 2, 1), nn.LazyLinear(2), None])
+def test_a_classifier_that_is_not_linear_is_refused(classifier: nn.Module | None) -> None:
+    with pytest.raises(ConfigurationError, match=r"must be a torch.nn.Linear.*into the features"):
+        SplitModel(nn.Flatten(), classifier)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
+def test_a_bound_that_bounds_nothing_is_refused(bound: float) -> None:
+    with pytest.raises(ConfigurationError, match="bound"):
+        SplitModel(nn.Flatten(), nn.Linear(3, 2), bound=bound)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "smallest"),
+    [("resnet9", (1, 8, 8), 16), ("resnet9", (1, 28, 15), 16), ("lenet5", (1, 3, 8), 4), ("lenet5", (1, 8, 3), 4)],
+)
+def test_inputs_that_pools_would_swallow_are_refused(name: str, shape: tuple[int, int, int], smallest: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"at least {smallest}x{smallest} .*got {shape[1]}x{shape[2]}"):
+        build(name, shape, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [("lenet5", 4), ("lenet5", 8), ("resnet9", 16), ("resnet9", 31), ("resnet18", 1), ("mlp", 1)]
+)
+def test_the_smallest_inputs_work(name: str, side: int) -> None:
+    assert made(name, (1, side, side)).eval()(torch.zeros(2, 1, side, side)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1, 8, 0), (0, 8, 8), (-1, 8, 8)])
+def test_a_shape_that_is_none_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigurationError, match=r"\(channels, height, width\) or \(features,\).*got \("):
+        build("mlp", shape, 10)
+
+
+@pytest.mark.parametrize("shape", [(13,), (8, 8), (1, 1, 8, 8)])
+@pytest.mark.parametrize("name", ["lenet5", "resnet9", "resnet18"])
+def test_what_is_no_image_is_refused_by_convolutions(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'{name}' takes images.*\(channels, height, width\).*model 'mlp'"):
+        build(name, shape, 10)
+
+
+@pytest.mark.parametrize("shape", [(13,), (8, 8), (1, 1, 8, 8)])
+def test_a_perceptron_takes_any_shape(shape: tuple[int, ...]) -> None:
+    assert made("mlp", shape)(torch.zeros(2, *shape)).shape == (2, 10)
+
+
+def test_no_classes_and_no_such_model_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="at least 1 class, got 0"):
+        build("mlp", MNIST, 0)
+    with pytest.raises(UnknownName, match=r"unknown model 'lenet'. Did you mean 'lenet5'\?") as caught:
+        build("lenet", MNIST, 10)
+    assert caught.value.kind == "model"
+
+
+def test_the_names_are_exact() -> None:
+    assert consilience.models.__all__ == sorted(consilience.models.__all__)
+    assert set(consilience.models.__all__) == {
+        *("MODELS", "SplitModel", "absolute", "as_split", "build", "describe", "digest", "is_path", "load_builder"),
+        *("cut", "model_names", "recipe", "register", "split"),
+    }
+    assert all(hasattr(consilience.models, name) for name in consilience.models.__all__)
+    assert (
+        model_names()
+        == sorted(MODELS)
+        == [
+            *("cnn", "cnn5", "device-cnn", "device-lstm", "encoder18", "encoder50", "lenet5", "lstm", "mlp"),
+            *("resnet18", "resnet9"),
+        ]
+    )
+
+
+# --- any width of the features
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in SIZES])
+def test_features_can_have_any_width(name: str) -> None:
+    shape = (1, 16, 16)
+    model = build(name, shape, 10, width=7).eval()
+    assert (model.width, model.bound) == (7, 1.0) and model.features(torch.zeros(2, *shape)).shape == (2, 7)
+    assert build(name, shape, 10, None).width == next(width for known, _, _, width in SIZES if known == name)
+
+
+@pytest.mark.parametrize("width", [0, -3])
+def test_a_width_below_one_is_refused(width: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"'mlp' needs features of a width of at least 1, got {width}"):
+        build("mlp", MNIST, 10, width)
+
+
+def test_a_model_in_numbers() -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    assert describe("mlp", (1, 8, 8), 10) == {"parameters": 6_570, "width": 32}
+    # 64 * 64 + 64 in the hidden layer, 64 * 5 + 5 to the features, 5 * 3 + 3 in the classifier.
+    assert describe("mlp", (64,), 3, width=5) == {"parameters": 4_160 + 325 + 18, "width": 5}
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- registered models
+
+
+def small(channels: int, num_classes: int, depth: int = 1) -> nn.Module:
+    hidden = [nn.Linear(channels, channels) for _ in range(depth)]
+    return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(channels, num_classes))
+
+
+@pytest.fixture
+def models() -> Iterator[dict[str, Callable[..., nn.Module]]]:
+    """The registry, from which "small" is taken out again."""
+    yield MODELS
+    MODELS.pop("small", None)
+
+
+def test_a_registered_model_is_given_what_it_asks_for(models: dict[str, Callable[..., nn.Module]]) -> None:
+    assert register("small")(small) is small and models["small"] is small
+    model = build("small", (6,), 3)
+    assert (model.width, model.classes, parameters(model)) == (6, 3, 6 * 6 + 6 + 6 * 3 + 3)
+    assert build("small", (6,), 3, width=6).width == 6
+    with pytest.raises(ConfigurationError, match="'small' has features of width 6, and 5 was asked for"):
+        build("small", (6,), 3, width=5)
+
+
+def test_a_recipe_carries_what_was_registered(models: dict[str, Callable[..., nn.Module]]) -> None:
+    register("small")(small)
+    made = recipe("small", (6,), 3)
+    del models["small"]  # as in another process
+    assert made().width == 6
+    packed = loads(dumps(recipe("mlp", (6,), 3, 4)))
+    assert packed().width == 4
+    with pytest.raises(UnknownName, match="unknown model 'small'"):
+        recipe("small", (6,), 3)
+
+
+@pytest.mark.parametrize("name", ["mlp", "", "net.py", "a:b", "a,b"])
+def test_a_name_that_is_taken_or_none_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"a model '{name}' already|'{name}' cannot be the name"):
+        register(name)
+
+
+@pytest.mark.parametrize(
+    ("builder", "says"),
+    [
+        (lambda depth, classes: nn.Identity(), r"'small' asks for 'depth', which nobody can give it.*shape, channels"),
+        (lambda width: nn.Identity(), "'small' asks for 'width', and no width was chosen"),
+        (lambda shape: 3, "its builder gave int; it must give a torch.nn.Module"),
+        (type, "cannot tell what type asks for"),
+    ],
+)
+def test_a_builder_that_cannot_be_used_is_refused(
+    builder: Callable[..., nn.Module], says: str, models: dict[str, Callable[..., nn.Module]]
+) -> None:
+    register("small")(builder)
+    with pytest.raises(ConfigurationError, match=says):
+        build("small", (6,), 3)

@@ -1,0 +1,443 @@
+"""Two-stage learning: the loss by hand and whom it moves, what all tell together, and what a layer gives away."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dcor
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from consilience.config.config import Config, make_config
+from consilience.data import Dataset, load
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.exchanges import Gradients
+from consilience.functional.distance_correlation import log_distance_correlation
+from consilience.learner.learner import Batch, Blueprint, Learner
+from consilience.method import Method, Role
+from consilience.methods import build_method
+from consilience.models import SplitModel, build, cut
+from consilience.objectives import TwoStage
+from consilience.objectives.two_stage import measured
+from consilience.optimizers import SGD
+from consilience.simulation.engines.inspection import SAMPLES
+from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.engines.stack.engine import StackEngine
+from consilience.simulation.records.export import read_kept
+from consilience.simulation.records.history import History
+from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.round.plan import widths
+from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.simulate import simulate
+from consilience.task import PARTS, Task
+from tests.peer_tools import federation, net
+from tests.relay_tools import serving
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load("digits", train=120, test=40)
+
+
+def settings(**others: Any) -> Config:
+    method = {"name": "two-stage", **others.pop("method", {})}
+    return make_config({"learners": 3, "rounds": 2, "batch_size": 16, "workers": 0, "method": method, **others})
+
+
+# The loss, by hand
+
+
+def worn(objective: TwoStage, model: Callable[[], nn.Module] | None = None, symbols: int = 0) -> Learner:
+    """A learner on digits, in double precision."""
+    made = model or (lambda: build("mlp", (1, 8, 8), 10))
+    shape = (1, 8, 8) if not symbols else (5,)
+    role, dtype = Role(objective), torch.float64
+    learner = Learner(Blueprint(made, role, SGD(0.1), shape, "net", dtype, symbols=symbols))
+    learner.template()
+    return learner
+
+
+def batch(rows: int = 12) -> Batch:
+    chance = torch.Generator().manual_seed(4)
+    inputs = torch.randn(rows, 1, 8, 8, generator=chance, dtype=torch.float64)
+    return Batch(inputs, torch.randint(10, (rows,), generator=chance))
+
+
+def z_of(learner: Learner, inputs: Tensor) -> Tensor:
+    z: Tensor = learner.model.get_submodule("features.hidden")(inputs.flatten(1))
+    return z
+
+
+@pytest.mark.parametrize(
+    "weights", [(0.1, 1.0, 1.0), (0.7, 0.3, 2.0), (0.0, 1.0, 1.0), (1.0, 0.0, 0.5), (1.0, 1.0, 0.0)]
+)
+def test_the_loss_of_a_batch_is_three_terms(weights: tuple[float, float, float]) -> None:
+    alpha_1, alpha_2, lam = weights
+    learner, some = worn(TwoStage(alpha_1, alpha_2, lam)), batch()
+    loss, told = learner.losses(some, learner.count(12), {})
+    z = z_of(learner, some.inputs)
+    server = learner.model.classifier(torch.tanh(learner.model.get_submodule("features.linear")(torch.relu(z))))
+    head = learner.modules["two_stage"]["head"](z)
+    by_library = dcor.distance_correlation(some.inputs.flatten(1).numpy(), z.detach().numpy())
+    expected = alpha_1 * np.log(by_library) + alpha_2 * F.cross_entropy(head, some.targets).item()
+    expected += lam * F.cross_entropy(server, some.targets).item()
+    assert loss.item() == pytest.approx(expected, rel=1e-9)
+    assert told[0].item() == loss.item()
+    right = (server.argmax(1) == some.targets).double().mean().item()
+    assert told[-1].item() == pytest.approx(right), "accuracy in training is the server's"
+    assert log_distance_correlation(some.inputs, z).item() == pytest.approx(np.log(by_library), rel=1e-9)
+
+
+def gradients(objective: TwoStage) -> dict[str, float]:
+    """The largest gradient of each part, and of the device's own head."""
+    learner, some = worn(objective), batch()
+    learner.losses(some, learner.count(12), {})[0].backward()  # type: ignore[no-untyped-call]
+    named = {n: learner._parameters[n].grad for n in learner.task.parameters}
+    found = {}
+    for part in ("device", "server"):
+        own = [named[n] for n in learner.model.parts[part] if n in named]
+        found[part] = max(float(g.abs().max()) for g in own if g is not None)
+    head = named["two_stage/head.weight"]
+    assert head is not None
+    return found | {"head": float(head.abs().max())}
+
+
+def test_whom_each_term_moves() -> None:
+    dependence = gradients(TwoStage(alpha_1=1.0, alpha_2=1e-300, lam=0.0))
+    assert dependence["device"] > 1e-5 and dependence["server"] == 0.0 and dependence["head"] < 1e-290
+    own = gradients(TwoStage(alpha_1=0.0, alpha_2=1.0, lam=0.0))
+    assert own["device"] > 1e-5 and own["server"] == 0.0 and own["head"] > 1e-5
+    served = gradients(TwoStage(alpha_1=0.0, alpha_2=0.0, lam=1.0))
+    assert served["device"] > 1e-5 and served["server"] > 1e-5 and served["head"] == 0.0
+
+
+def test_the_server_s_gradient_is_lam_s_alone() -> None:
+    assert gradients(TwoStage(0.9, 0.7, 2.0))["server"] == pytest.approx(
+        2 * gradients(TwoStage(0.0, 0.0, 1.0))["server"]
+    )
+
+
+def test_the_head_is_of_the_device_and_never_of_the_server() -> None:
+    task = worn(TwoStage()).task
+    assert task.cut == (64,)
+    head = {"two_stage/head.weight", "two_stage/head.bias"}
+    assert head <= task.parts["device"] and not head & task.parts["server"]
+    assert task.parts["device"] | task.parts["server"] == set(task.parameters) | set(task.buffers)
+
+
+def test_distances_of_text_are_between_characters_and_not_between_their_codes() -> None:
+    inputs = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
+    coded = measured(Task(4, 2, (2,), symbols=4), inputs)
+    assert coded.shape == (2, 2, 4) and coded.dtype == inputs.dtype
+    assert coded[0].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]] and coded.sum().item() == 4.0
+    assert measured(Task(4, 2, (2,)), inputs) is inputs
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"lam": 0}, "lam is 0; it must be a finite number"),
+        ({"alpha_1": -0.1}, "alpha_1 is -0.1; it must be a finite number, 0 or more"),
+        ({"alpha_2": float("nan")}, "alpha_2 is nan"),
+        ({"lam": float("inf")}, "lam is inf"),
+        ({"alpha_1": "ramp(0, 1, 5)"}, r"alpha_1 is ramp\(0, 1, 5\), and cannot change with the rounds"),
+    ],
+)
+def test_weights_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        build_method("two-stage", given)
+
+
+# How many samples a batch needs
+
+
+def test_one_sample_alone_has_no_distance_to_another(data: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match="batch_size is 1, and objective 'two_stage' needs at least 2 samples"):
+        simulate(settings(batch_size=1), data=data)
+    few = replace(data, inputs=data.inputs[:4], targets=data.targets[:4])
+    with pytest.raises(ConfigurationError, match="learner 1 has one sample, and objective 'two_stage' needs two"):
+        simulate(settings(learners=3), data=few)
+
+
+def test_without_distances_one_sample_is_enough(data: Dataset) -> None:
+    few = replace(data, inputs=data.inputs[:4], targets=data.targets[:4])
+    result = simulate(settings(learners=3, batch_size=1, rounds=1, method={"alpha_1": 0.0}), data=few)
+    assert np.isfinite(result.history["loss.two_stage"]).all()
+
+
+def test_a_last_sample_gets_company(data: Dataset) -> None:
+    """Of 17 samples in batches of 16 one is left over: it would have no distance to anything."""
+    some = replace(data, inputs=data.inputs[:51], targets=data.targets[:51])
+    config = settings(precision="float64")
+    (plan,) = set_scene(config, build_method("two-stage"), some, ["mlp"]).plans
+    assert plan.members.sizes.tolist() == [17, 17, 17] and plan.work.least == 2
+    assert widths(17, 16, 1, even=bool(plan.members.even[0]), least=plan.work.least) == [16, 2]
+    result = simulate(config, data=some)
+    assert np.isfinite(result.history["loss.two_stage"]).all()
+
+
+def whole() -> SplitModel:
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh()), nn.Linear(8, 10), bound=1.0)
+
+
+def halved() -> SplitModel:
+    return cut(whole(), at="1")
+
+
+def test_a_model_without_a_cut_is_refused(data: Dataset) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"whole is in one; take one that is cut after a layer, cut\(model, at="
+    ):
+        simulate(settings(), data=data, model=whole)
+    with pytest.raises(ConfigurationError, match=r"whole is in one part.*cut it after a layer, cut\(model, at=...\)"):
+        looking = Role(TwoStage(), (Gradients(part="classifier"),))
+        simulate(settings(), data=data, model=whole, method=Method("own", {"learner": looking}))
+    simulate(settings(rounds=1), data=data, model=halved)
+
+
+# Both engines, and going on
+
+
+def played(engine: str, config: Config, data: Dataset) -> tuple[dict[str, np.ndarray], list[Any]]:
+    scene = set_scene(config, build_method("two-stage", config.method.settings), data, config.model_name.split(","))
+    plans = list(scene.plans)
+    with LoopEngine(plans, scene.data, 0) if engine == "loop" else StackEngine(plans, scene.data) as opened:
+        rounds = Rounds(scene, opened)
+        records = [rounds.begin(), *(rounds.play(evaluate=True) for _ in range(3))]
+        return {k: v.copy() for k, v in rounds.state()[0].items()}, records
+
+
+@pytest.mark.parametrize("device", ["private", "voted"])
+@pytest.mark.parametrize("model", ["mlp", "lenet5"])
+def test_loop_equals_stack(model: str, device: str, data: Dataset) -> None:
+    config = settings(
+        **{"learners": 6, "model": model, "partition": "shards(2)", "participation": 0.5, "precision": "float64"},
+        **{"watch": "cut", "method": {"alpha_1": 0.5, "delta": 0.01, "device": device}},
+    )
+    (one, first), (other, second) = played("loop", config, data), played("stack", config, data)
+    assert set(one) == set(other)
+    for key, value in one.items():
+        slack = 1e-9 * max(1.0, np.abs(value).max(initial=0))
+        np.testing.assert_allclose(other[key], value, rtol=0, atol=slack, err_msg=key)
+    for a, b in zip(first, second, strict=True):
+        for key in (k for k in a if not k.startswith(("seconds.", "wall."))):
+            np.testing.assert_allclose(b[key], a[key], rtol=1e-9, atol=1e-9, err_msg=key)
+    assert np.isfinite(first[-1]["dependence"]).all() and np.isfinite(first[-1]["accuracy_ensemble"]).all()
+
+
+@pytest.mark.parametrize("start", ["common", "different"])
+@pytest.mark.parametrize("device", ["private", "voted"])
+def test_what_devices_begin_with_and_what_they_share(device: str, start: str, data: Dataset) -> None:
+    config = settings(learners=2, method={"device": device, "start": start})
+    scene = set_scene(config, build_method("two-stage", config.method.settings), data, ["mlp"])
+    with LoopEngine(list(scene.plans), data, 0) as engine:
+        rounds = Rounds(scene, engine)
+        rounds.begin()
+        learner = rounds.learners[0]
+        masks = [learner.parameters.mask(set(learner.task.covered(p, learner.task.parameters))) for p in PARTS]
+
+        def alike() -> list[bool]:
+            one, other = engine.cohorts[0].state["parameters"]
+            return [torch.equal(one[mask], other[mask]) for mask in masks]
+
+        assert alike() == [start == "common", True]
+        rounds.play(evaluate=False)
+        assert alike() == [device == "voted", True]
+        assert list(learner.channels) == (["gradients", "weights"] if device == "voted" else ["gradients"])
+
+
+@pytest.mark.parametrize("engine", ["loop", "stack"])
+def test_stopping_and_going_on_gives_the_same_bits(engine: str, data: Dataset, tmp_path: Path) -> None:
+    config = settings(rounds=3, engine=engine, participation=0.7, offline=0.2, learners=4, watch="cut")
+
+    def stop(method: str, round_: int, total: int, history: History) -> None:
+        if round_ == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    once = simulate(config, data=data, out=tmp_path / "whole")
+    parts = simulate(config, data=data, out=tmp_path / "parts", on_round=stop)
+    assert not parts.finished and parts.history.rounds == 1
+    parts = simulate(data=data, resume=tmp_path / "parts")
+    assert parts.finished
+    one, other = (RunFolder.open(tmp_path / name).load() for name in ("whole", "parts"))
+    assert one is not None and other is not None
+    assert [key for key in one[0] if one[0][key].tobytes() != other[0][key].tobytes()] == []
+    for metric in (m for m in once.history.records[0] if not m.startswith(("seconds.", "wall."))):
+        assert np.array_equal(once.history[metric], parts.history[metric], equal_nan=True), metric
+
+
+# What all learners tell together
+
+
+def test_the_ensemble_is_the_mean_of_everybody_s_logits(tmp_path: Path) -> None:
+    config = settings(learners=5, rounds=3, partition="shards(2)", train=200, test=100)
+    result = simulate(config, out=tmp_path / "run")
+    kept = read_kept(tmp_path / "run")
+    inputs = torch.from_numpy(kept.data.test_inputs)
+    with torch.no_grad():
+        logits = torch.stack([kept.learner(who).model.eval()(inputs) for who in range(5)]).double()  # (learners, n, 10)
+    right = (logits.mean(0).argmax(1).numpy() == kept.data.test_targets).mean()
+    assert result.history["accuracy_ensemble"][-1].tolist() == [[pytest.approx(100 * right)] * 5]
+    each = (logits.argmax(2).numpy() == kept.data.test_targets).mean(axis=1)
+    np.testing.assert_allclose(result.history["accuracy"][-1][0], 100 * each)
+    assert len(set(each.tolist())) > 1 and right != each.mean(), "or the test shows nothing"
+    assert result.summary()["ensemble"]["mean"] == pytest.approx(100 * right)
+
+
+def test_the_devices_own_heads_are_asked_together_as_well(tmp_path: Path) -> None:
+    result = simulate(settings(rounds=2, partition="shards(2)", method={"name": "two-stage"}), out=tmp_path / "run")
+    kept = read_kept(tmp_path / "run")
+    inputs = torch.from_numpy(kept.data.test_inputs)
+    learners = [kept.learner(who) for who in range(kept.learners)]
+    with torch.no_grad():
+        told = [one.modules["two_stage"]["head"](one.outputs(inputs, ["cut"])["cut"].flatten(1)) for one in learners]
+    right = (torch.stack(told).sum(0).argmax(1).numpy() == kept.data.test_targets).mean()
+    assert result.summary()["heads"]["mean"] == pytest.approx(100 * right)
+    alone = simulate(settings(rounds=1, method={"name": "independent"}, ensemble="on"))
+    assert alone.summary()["heads"]["mean"] is None and "accuracy_heads" not in alone.history.metrics
+
+
+def test_z_is_what_the_cut_layer_gave_whatever_follows_changes() -> None:
+    def chain(inplace: bool) -> SplitModel:
+        torch.manual_seed(0)
+        layers = [nn.Flatten(), nn.Linear(64, 16), nn.ReLU(inplace=inplace), nn.Linear(16, 10)]
+        return cut(nn.Sequential(*layers), at="1")
+
+    seen = []
+    for inplace in (False, True):
+        learner, one = worn(TwoStage(alpha_1=1.0), partial(chain, inplace)), batch()
+        loss, _ = learner.losses(one, learner.count(12), {})
+        seen.append((float(loss.detach()), learner.outputs(one.inputs, ["cut"])["cut"]))
+    assert seen[0][0] == seen[1][0]
+    assert torch.equal(seen[0][1], seen[1][1]) and (seen[1][1] < 0).any()
+
+
+def test_an_objective_with_nothing_to_learn_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="alpha_2 and lam are both 0, so nothing is learned"):
+        TwoStage(alpha_2=0.0, lam=0.0)
+
+
+@pytest.mark.parametrize(
+    ("method", "ensemble", "there"),
+    [
+        ("two-stage", "auto", True),
+        ("two-stage", "on", True),
+        ("two-stage", "off", False),
+        ("fedavg", "auto", False),
+        ("fedavg", "on", True),
+        ("independent", "on", True),
+    ],
+)
+def test_when_all_are_asked_together(method: str, ensemble: str, there: bool, data: Dataset) -> None:
+    result = simulate(settings(rounds=1, method={"name": method}, ensemble=ensemble), data=data)
+    assert ("accuracy_ensemble" in result.history.metrics) is there
+    assert (result.summary()["ensemble"]["mean"] is not None) is there
+    if method == "fedavg" and there:  # all have one model, so all together tell what each does
+        np.testing.assert_array_equal(result.history["accuracy_ensemble"], result.history["accuracy"])
+
+
+def test_learners_of_two_architectures_and_two_seeds_are_asked_together(data: Dataset) -> None:
+    common: dict[str, Any] = {"learners": 2, "model": "mlp,lenet5", "method": {"name": "independent"}, "ensemble": "on"}
+    both = simulate(settings(seeds=2, **common), data=data).history["accuracy_ensemble"]
+    assert both.shape == (2, 2, 2)
+    for place in (0, 1):
+        alone = simulate(settings(seed=place, **common), data=data).history["accuracy_ensemble"]
+        np.testing.assert_array_equal(both[:, place], alone[:, 0])
+        assert (alone[..., 0] == alone[..., 1]).all()
+
+
+# What a layer gives away
+
+
+@pytest.mark.parametrize(("watch", "layer"), [("cut", "features.hidden"), ("features", "features")])
+def test_what_is_watched_is_the_library_s_distance_correlation(watch: str, layer: str, tmp_path: Path) -> None:
+    config = settings(learners=2, train=60, test=SAMPLES + 100, watch=watch)
+    result = simulate(config, out=tmp_path / "run")
+    kept = read_kept(tmp_path / "run")
+    inputs = kept.data.test_inputs[:SAMPLES]
+    for who in range(2):
+        learner = kept.learner(who)
+        z = learner.outputs(torch.from_numpy(inputs), [layer])[layer].numpy().astype(np.float64)
+        expected = dcor.distance_correlation(inputs.reshape(SAMPLES, -1).astype(np.float64), z)
+        assert result.history["dependence"][-1, 0, who] == pytest.approx(expected, rel=1e-5)
+    assert 0 < result.summary()["dependence"]["mean"] < 1
+
+
+def test_nothing_is_watched_unless_asked_for(data: Dataset) -> None:
+    result = simulate(settings(rounds=1), data=data)
+    assert "dependence" not in result.history.metrics and result.summary()["dependence"]["mean"] is None
+
+
+@pytest.mark.parametrize(
+    ("model", "watch", "said"),
+    [
+        ("mlp", "features.hiden", r"unknown layer 'features.hiden' of mlp. Did you mean 'features.hidden'\?"),
+        ("lenet5", "features.conv", r"unknown layer 'features.conv' of lenet5. Did you mean 'features.conv"),
+        ("mlp", "", "unknown layer '' of mlp"),
+        (whole, "cut", r"whole is in one part, and something here looks at.*cut it after a layer"),
+    ],
+)
+def test_a_layer_that_is_not_there_is_refused_before_training(
+    model: Any, watch: str, said: str, data: Dataset, tmp_path: Path
+) -> None:
+    played: list[int] = []
+    config = settings(method={"name": "fedavg"}, watch=watch)
+    with pytest.raises((ConfigurationError, UnknownName), match=said):
+        simulate(config, data=data, model=model, out=tmp_path / "run", on_round=lambda *given: played.append(1))
+    assert not played and not (tmp_path / "run").exists()
+
+
+class Unreached(nn.Module):
+    """Has a layer that it never calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.never, self.head = nn.Linear(64, 8), nn.Linear(8, 8), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.tanh(self.seen(x.flatten(1))))
+        return logits
+
+
+def test_a_layer_that_is_never_reached_is_refused_before_training(data: Dataset) -> None:
+    config = settings(method={"name": "fedavg"}, watch="features.model.never")
+    with pytest.raises(ConfigurationError, match=r"layer 'features\.model\.never' of Unreached is not reached"):
+        simulate(config, data=data, model=Unreached)
+
+
+def test_a_larger_alpha_1_leaves_less_of_the_inputs_in_z() -> None:
+    """Trained on digits, the more the dependence counts the less there is of it."""
+    common: dict[str, Any] = {"learners": 2, "rounds": 12, "epochs": 2, "batch_size": 32, "lr": 0.005, "train": 300}
+    found = []
+    for alpha_1 in (0.0, 0.5, 3.0):
+        method = {"alpha_1": alpha_1, "alpha_2": 1.0, "delta": 0.005}
+        history = simulate(settings(**common, test=300, watch="cut", eval_every=12, method=method)).history
+        found.append([float(history.last(key).mean()) for key in ("dependence", "accuracy_ensemble")])
+    (none, told), (some, _), (much, _) = found
+    assert none > some > much and none - much > 0.1, found
+    assert told > 70, found
+
+
+# Over a relay
+
+
+def test_one_s_own_loop_cannot_give_gradients(tmp_path: Path) -> None:
+    def small() -> SplitModel:
+        return cut(net(), at="1")
+
+    with federation(tmp_path / "f", {"name": "two-stage"}, models=[small]) as made, serving(made.store) as running:
+        for model in (None, made.common(small)):
+            with pytest.raises(ConfigurationError, match=r"moves the part 'server'.*`consilience join`") as refused:
+                made.join(running.url, 0, model)
+        assert "'gradients'" in str(refused.value) and "your own loop cannot give" in str(refused.value)

@@ -1,0 +1,191 @@
+"""FLESD's tables and figures: settings as published, and each run, found again, told and drawn on a small task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from consilience.errors import UnknownName
+from consilience.papers import REPRODUCTIONS, Scale
+from consilience.papers.cells import Reproduction
+from consilience.papers.flesd.communication import task_of, volumes_of
+from consilience.papers.flesd.experiment import PUBLISHED, SHORT, Size
+from consilience.papers.flesd.figure2 import PUBLISHED_DROPS
+from consilience.papers.flesd.figure2 import cells as local_cells
+from consilience.papers.flesd.figure2 import told as local_told
+from consilience.papers.flesd.figures4_5 import cells as rounds_cells
+from consilience.papers.flesd.figures4_5 import converging_cells, converging_told
+from consilience.papers.flesd.figures4_5 import told as rounds_told
+from consilience.papers.flesd.table1 import PUBLISHED_TABLE
+from consilience.papers.flesd.table1 import cells as table_cells
+from consilience.papers.flesd.table1 import told as table_told
+from consilience.papers.sizes import Sizes
+from tests.papers_tools import known_at_both_sizes, run_told_and_drawn, tables_of
+
+TINY = Size(
+    train=120,
+    test=40,
+    total_epochs=2,
+    distil_epochs=1,
+    batch_size=32,
+    data="digits",
+    model="mlp",
+    alphas=(100, 1),
+    queue=16,
+    averaged=2,
+    mus=(0.01, 1),
+    supervised=(2, 16),
+    rounds=(1, 2),
+    lasting=(2, 1),
+    local=(1, 2),
+    converging=(4, 2, 4),
+)
+SIZES = Sizes(TINY, TINY, TINY)
+ALL: dict[str, Reproduction] = {
+    "table1": SIZES.both("flesd-table1", "for tests", table_cells, table_told)[0],
+    "robustness": SIZES.both("flesd-robustness", "for tests", local_cells, local_told)[0],
+    "communication": SIZES.both("flesd-communication", "for tests", rounds_cells, rounds_told)[0],
+    "convergence": SIZES.both("flesd-convergence", "for tests", converging_cells, converging_told)[0],
+}
+NAMES = [f"flesd-{each}" for each in ALL]
+
+
+# --- settings
+
+
+def test_all_are_known_by_name_at_both_sizes() -> None:
+    assert known_at_both_sizes("flesd", NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_published_settings(name: str) -> None:
+    """Section 5 of the paper: six learners, ResNet18, Adam at 1e-3, temperature 0.4, batches of 1024."""
+    for cell in REPRODUCTIONS[name].cells(Scale(device="cuda")):
+        config = cell.config
+        assert (config.data, config.train, config.test, config.learners) == ("cifar10", 20_000, None, 6)
+        assert (config.model, config.optimiser, config.lr, config.seeds) == ("encoder18", "adam", 1e-3, 1)
+        if cell.labels["row"] != "supervised":
+            assert (config.batch_size, config.weight_decay) == (1024, 1e-6)
+            assert config.method.settings["objective"] == "simclr(0.4)"
+        if config.method.name.startswith("flesd"):
+            assert (config.method.settings["distil_epochs"], config.method.settings["queue"]) == (200, 2048)
+
+
+def test_the_rows_of_the_table() -> None:
+    cells = REPRODUCTIONS["flesd-table1"].cells(Scale())
+    own = {c.labels["row"]: c.config for c in cells if c.labels["alpha"] in ("1", "any")}
+    assert {row: (c.rounds, c.rounds * c.epochs) for row, c in own.items()} == {
+        "centralized": (1, 200),
+        "independent": (1, 200),
+        "fedavg": (10, 200),
+        **{f"fedprox, mu {mu}": (10, 200) for mu in ("0.001", "0.01", "0.1", "1")},
+        "flesd": (2, 200),
+        "flesd-cc": (1, 200),
+        "flesd, every learner distils": (2, 200),
+    }
+    assert len(cells) == 3 * 9 + 1, "centralized once"
+    assert {c.config.partition for c in cells} == {"dirichlet(100)", "dirichlet(1)", "dirichlet(0.01)"}
+
+
+def test_alone_with_labels_and_without() -> None:
+    cells = REPRODUCTIONS["flesd-robustness"].cells(Scale())
+    taught = {(c.labels["row"], c.config.epochs, c.config.batch_size, c.config.probe) for c in cells}
+    assert taught == {("supervised", 100, 128, "linear"), ("simclr", 200, 1024, "both")} and len(cells) == 6
+
+
+def test_schemes_of_communication() -> None:
+    cells = REPRODUCTIONS["flesd-communication"].cells(Scale())
+    shared = [c.config for c in cells if c.labels["scheme"] == "total epochs fixed"]
+    assert sorted({c.rounds for c in shared}) == [1, 2, 4, 10, 20, 40]
+    assert {c.rounds * c.epochs for c in shared} == {200} and len(shared) == 12
+    lasting = [c.config for c in cells if c.labels["scheme"] == "local epochs fixed"]
+    assert [(c.method.name, c.rounds, c.epochs, c.eval_every) for c in lasting] == [
+        ("flesd", 20, 100, 1),
+        ("fedavg", 20, 100, 1),
+    ]
+    local = [c.config for c in cells if c.labels["scheme"] == "two rounds"]
+    assert {c.rounds for c in local} == {2} and {c.epochs for c in local} == {10, 25, 50, 100}
+    longest = [c.config for c in REPRODUCTIONS["flesd-convergence"].cells(Scale())]
+    assert [(c.method.name, c.rounds, c.rounds * c.epochs) for c in longest] == [
+        ("flesd", 5, 2000),
+        ("fedavg", 20, 2000),
+    ]
+
+
+def test_the_short_size_is_the_same_work_in_fewer_epochs() -> None:
+    assert (SHORT.train, SHORT.model, SHORT.alphas) == (PUBLISHED.train, PUBLISHED.model, PUBLISHED.alphas)
+    for name in NAMES:
+        whole, short = (REPRODUCTIONS[f"{name}{size}"].cells(Scale()) for size in ("", "-short"))
+        longest, shorter = (max(c.config.rounds * c.config.epochs for c in cells) for cells in (whole, short))
+        assert shorter < longest / 3 and {c.labels["row"] for c in short} == {c.labels["row"] for c in whole}
+
+
+# --- bytes
+
+
+def test_equation_11_in_bytes() -> None:
+    """Published: 10,000 images x 512 values are 5.12 million, and ResNet18 has 11 million."""
+    task = task_of("encoder18")
+    roles = volumes_of("flesd", task, 10_000, form="pool")
+    values, up = 10_000 * 512, roles["witness"]["up"]
+    assert 4 * values < up < 4 * values + 200 and roles["witness"]["down"] == 0
+    weights = volumes_of("fedavg", task)["learner"]["up"]
+    assert 2.2 < weights / up < 2.3  # with the projection head
+    assert roles["learner"] == {"up": 0, "down": roles["distiller"]["up"]}, "everybody hears what was distilled"
+    assert roles["distiller"]["down"] > 5 * 4 * values, "who distils hears the pool"
+    small = volumes_of("flesd", task, 10_000, form="pool", encoding="int8")["witness"]["up"]
+    assert 3.9 < up / small < 4
+    pairs = 10_000 * 9_999 // 2
+    assert 4 * pairs < volumes_of("flesd", task, 10_000, form="mean")["witness"]["up"] < 4 * pairs + 200
+
+
+# --- running
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_each_is_run_once_told_and_drawn(name: str, tmp_path: Path) -> None:
+    run_told_and_drawn(ALL[name], tmp_path)
+
+
+def test_the_table_has_the_worst_the_best_and_what_was_published(tmp_path: Path) -> None:
+    tables = tables_of(ALL["table1"], tmp_path, [("alpha", "100")])
+    rows = {row["method"]: row for row in tables["table-linear"]}
+    assert {row: line["alpha 100 published"] for row, line in rows.items() if line["alpha 100 published"]} == {
+        row: known[100] for row, known in PUBLISHED_TABLE.items() if row != "centralized"
+    }
+    assert float(rows["independent, worst"]["alpha 100"]) <= float(rows["independent, mean"]["alpha 100"])
+    assert rows["fedprox, best mu"]["alpha 100"] == max((row["alpha 100"] for row in tables["mu"]), key=float)
+    assert rows["independent, mean"]["bytes"] == 0 < rows["flesd-cc"]["bytes"] < rows["flesd"]["bytes"]
+    assert "alpha 100 published" not in tables["table-knn"][0] and len(tables["table-knn"]) == len(rows)
+
+
+def test_a_part_of_the_table_alone(tmp_path: Path) -> None:
+    (row,) = tables_of(ALL["table1"], tmp_path, [("row", "centralized")])["table-linear"]
+    assert row["method"] == "centralized" and row["any published"] == 86.3
+    with pytest.raises(UnknownName, match="unknown row 'flesdd'"):
+        tables_of(ALL["table1"], tmp_path, [("row", "flesdd")])
+
+
+def test_learners_alone_with_what_they_have(tmp_path: Path) -> None:
+    tables = tables_of(ALL["robustness"], tmp_path)
+    assert [row["training"] for row in tables["alone"]] == list(PUBLISHED_DROPS)
+    assert tables["alone"][0]["published change"] == "-54.5"
+    each = [row for row in tables["learners"] if row["data"] == "alpha 100"]
+    assert sum(row["images"] for row in each) == TINY.train and len(each) == 6
+    mean = sum(float(row["with labels"]) for row in each) / 6
+    assert float(tables["alone"][0]["alpha 100"]) == pytest.approx(mean, abs=0.11)
+
+
+def test_losses_against_the_epochs_they_took(tmp_path: Path) -> None:
+    tables = tables_of(ALL["convergence"], tmp_path)
+    assert [row["after"] for row in tables["local"]] == ["epoch 1", "epoch 2", "epoch 3", "epoch 4"]
+    both = [row["after"] for row in tables["local"] if "flesd, local training" in row]
+    assert both == ["epoch 2", "epoch 4"] == [row["after"] for row in tables["distilled"]]
+
+
+def test_what_a_run_had_come_to_after_every_round(tmp_path: Path) -> None:
+    tables = tables_of(ALL["communication"], tmp_path, [("scheme", "local epochs fixed")])
+    assert [row["rounds"] for row in tables["local-epochs-fixed"]] == ["T = 1", "T = 2"]
+    assert all({"flesd", "fedavg"} < set(row) for row in tables["local-epochs-fixed"])
+    assert len(tables["equation-11"]) == 8 and tables["equation-11"][2]["float32"] == "2.25"

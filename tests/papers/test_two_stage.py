@@ -1,0 +1,324 @@
+"""Two-stage learning's table and figures: settings as published, courses by hand, and each run on a small task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.config.config import make_config
+from consilience.errors import CheckpointError, UnknownName
+from consilience.papers import REPRODUCTIONS, Scale
+from consilience.papers.cells import Outcome, Reproduction, play
+from consilience.papers.run import conduct
+from consilience.papers.sizes import Sizes
+from consilience.papers.two_stage.experiment import ROWS, Joining, Leaking, Size, Task
+from consilience.papers.two_stage.figure4 import arrival_of
+from consilience.papers.two_stage.figure4 import cells as joining_cells
+from consilience.papers.two_stage.figure4 import told as joining_told
+from consilience.papers.two_stage.figures2_3 import told as curves_told
+from consilience.papers.two_stage.figures5_6 import cells as leakage_cells
+from consilience.papers.two_stage.figures5_6 import told as leakage_told
+from consilience.papers.two_stage.progress import course_of, some_of
+from consilience.papers.two_stage.reconstruction import FILE, rebuilt_of
+from consilience.papers.two_stage.table2 import PUBLISHED_TABLE, powers
+from consilience.papers.two_stage.table2 import cells as table_cells
+from consilience.papers.two_stage.table2 import told as table_told
+from consilience.simulation.records.run_folder import PROVENANCE
+from tests.papers_tools import known_at_both_sizes, run_told_and_drawn, tables_of
+
+SMALL = Task(
+    "digits",
+    learners=4,
+    participation=0.5,
+    train=160,
+    test=100,
+    rounds=4,
+    eval_every=2,
+    split="mlp",
+    whole="mlp",
+)
+TINY = Size(
+    {"digits": SMALL},
+    Joining(
+        Task("digits", learners=3, partition="iid", participation=0.5, train=200, test=100, rounds=4, eval_every=1,
+             split="mlp", whole="mlp"),
+        before=2,
+        samples=40,
+    ),
+    Leaking(
+        Task("digits", learners=3, participation=0.7, train=150, test=80, rounds=2, eval_every=1, split="mlp",
+             whole="lenet5"),
+        watched="features.conv1",
+        alphas=(0.0, 0.9),
+    ),
+)  # fmt: skip
+SIZES = Sizes(TINY, TINY, TINY)
+ALL: dict[str, Reproduction] = {
+    "table2": SIZES.both("two-stage-table2", "for tests", table_cells, table_told)[0],
+    "curves": SIZES.both("two-stage-curves", "for tests", table_cells, curves_told)[0],
+    "universality": SIZES.both("two-stage-universality", "for tests", joining_cells, joining_told)[0],
+    "leakage": SIZES.both("two-stage-leakage", "for tests", leakage_cells, leakage_told)[0],
+}
+NAMES = [f"two-stage-{each}" for each in ALL]
+
+
+# --- settings
+
+
+def test_all_are_known_by_name_at_both_sizes() -> None:
+    assert known_at_both_sizes("two-stage", NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("quick", [False, True])
+def test_settings_are_sound_and_cells_differ(name: str, quick: bool) -> None:
+    for size in ("", "-short"):
+        cells = REPRODUCTIONS[f"{name}{size}"].cells(Scale(quick=quick))
+        assert len({cell.name for cell in cells}) == len(cells) > 0
+
+
+def test_the_published_circumstances() -> None:
+    """Section 4.1 of the paper: who has what, how many take part, and the models."""
+    cells = {(c.labels["data"], c.labels["row"]): c.config for c in REPRODUCTIONS["two-stage-table2"].cells(Scale())}
+    assert list(cells) == [(data, row) for data in ("mnist", "cifar10", "shakespeare") for row in ROWS]
+    assert {c.participation for c in cells.values()} == {0.1}
+    mnist, roles = cells["mnist", "two-stage"], cells["shakespeare", "fedavg"]
+    assert (mnist.learners, mnist.partition, mnist.model, mnist.optimiser) == (100, "shards(2)", "device-cnn", "adam")
+    assert (mnist.train, mnist.test, mnist.batch_size) == (None, None, 10), "all 60,000 images"
+    averaged = cells["mnist", "fedprox"]
+    assert (averaged.model, averaged.optimiser, averaged.lr) == ("cnn", "sgd", 0.05)
+    assert averaged.method.settings == {"mu": 0.01}
+    assert (cells["cifar10", "fedavg"].model, cells["cifar10", "fedavg"].partition) == ("cnn5", "iid")
+    assert (roles.learners, roles.partition, roles.model, roles.engine) == (133, "owners", "lstm", "loop")
+    assert {row: c.ensemble for (data, row), c in cells.items() if data == "mnist"} == {
+        "two-stage": "on",
+        "two-stage-voted": "off",
+        "independent": "on",
+        "fedavg": "off",
+        "fedprox": "off",
+    }
+    assert cells["mnist", "independent"].model == "device-cnn", "the control has the same model"
+    shared = {row: cells["mnist", row].method.settings["device"] for row in ("two-stage", "two-stage-voted")}
+    assert shared == {"two-stage": "private", "two-stage-voted": "voted"}
+
+
+def test_table_and_curves_are_of_the_same_runs() -> None:
+    for size in ("", "-short"):
+        table, curves = (REPRODUCTIONS[f"two-stage-{each}{size}"].cells(Scale()) for each in ("table2", "curves"))
+        assert [cell.name for cell in table] == [cell.name for cell in curves]
+
+
+def test_the_newcomer_and_the_layers_watched() -> None:
+    for cell in REPRODUCTIONS["two-stage-universality"].cells(Scale()):
+        ((who, (_, group)),) = cell.config.members().items()
+        assert (who, cell.config.learners, group.samples, group.shift) == (100, 101, 1000, "rotate(90)")
+        assert group.participation == 1.0 and 1 < group.joins < cell.config.rounds
+    watched = REPRODUCTIONS["two-stage-leakage"].cells(Scale(seeds=5))
+    alphas = [c.config.method.settings["alpha_1"] for c in watched if c.config.watch == "cut"]
+    assert alphas == [0, 0.1, 0.3, 0.5, 0.7, 0.9, 3, 10]
+    assert [c.labels["row"] for c in watched if c.config.watch == "features.0"] == ["fedavg", "fedprox"]
+    assert all(c.keep_models and c.config.seeds == 1 for c in watched), "models of one seed are looked at"
+
+
+# --- by hand
+
+
+def line(round_: int, learner: int, accuracy: float | None, sent: int = 0, **more: Any) -> dict[str, Any]:
+    """A line of metrics of one who took part, and sent as many values as it heard; a value has four bytes."""
+    moved = {"bytes": {"up": 4 * sent, "down": 4 * sent}, "values": {"up": sent, "down": sent}}
+    usual = {"round": round_, "seed": 0, "learner": learner, "accuracy": accuracy, "participated": True}
+    return usual | moved | more
+
+
+def outcome_of(folder: Path, row: str, lines: Sequence[dict[str, Any]], data: str = "mnist") -> Outcome:
+    place = folder / f"{data}-{row}"
+    place.mkdir(parents=True)
+    config = make_config(SMALL.settings(Scale(), row) | {"data": data})
+    (place / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+    (place / PROVENANCE).write_text(json.dumps({"data": {"test_samples": 7}, "class_table": {"0": [[1, 2], [3, 4]]}}))
+    (place / "metrics.jsonl").write_text("\n".join(json.dumps(each) for each in lines))
+    return Outcome({"data": data, "row": row}, {}, place)
+
+
+def test_the_newest_common_model_counts_and_not_who_was_away(tmp_path: Path) -> None:
+    lines = [
+        line(0, 0, None, 0, participated=False),
+        line(1, 0, 50.0, 10),
+        line(1, 1, 10.0, 0, participated=False),
+        line(2, 0, None, 10),  # not tested
+        line(3, 0, 50.0, 0, participated=False),  # holds the model of round 1
+        line(3, 1, 40.0, 20),
+    ]
+    course = course_of(outcome_of(tmp_path, "fedavg", lines))
+    assert course.accuracy == {1: (50.0,), 3: (40.0,)} and course.final == 40.0
+    assert course.values == {0: 0, 1: 20, 2: 40, 3: 80} and course.bytes[3] == 320
+    assert (course.reached(40), course.reached(50.1), course.before(3), course.before(1)) == (1, None, 50.0, None)
+
+
+def test_mean_logits_count_where_all_were_asked(tmp_path: Path) -> None:
+    lines = [
+        line(1, 0, 99.0, accuracy_ensemble=None),  # not asked in this round
+        line(2, 0, 20.0, accuracy_ensemble=90.0, accuracy_heads=80.0, accuracy_local=99.0),
+        line(2, 1, 30.0, accuracy_ensemble=90.0, accuracy_heads=80.0, accuracy_local=97.0, participated=False),
+        line(2, 0, 20.0, accuracy_ensemble=94.0, accuracy_heads=83.0, accuracy_local=98.0, seed=1),
+    ]
+    outcome = outcome_of(tmp_path, "two-stage", lines)
+    course = course_of(outcome)
+    assert course.accuracy == {2: (90.0, 94.0)} and course.final == 92.0 and course.spread == pytest.approx(8**0.5)
+    assert (course.heads, course.own) == (81.0, 98.0), "means over all who were tested"
+    (row,) = table_told([outcome])[0].table
+    assert (row["accuracy"], row["own heads"], row["own classes"]) == ("92.00 ± 2.83", "81.00", "98.00")
+    (point,) = course.curve()
+    assert (point["low"], point["high"]) == (pytest.approx(92 - 8**0.5), pytest.approx(92 + 8**0.5))
+
+
+def hand_made(folder: Path) -> list[Outcome]:
+    """fedavg ends at 80, two-stage-voted at 70, which is the level; devices alone never come there."""
+    asked = [
+        (row, [line(r, 0, 1.0, sent, accuracy_ensemble=reached) for r, reached in course])
+        for row, sent, course in (("two-stage", 1, ((1, 60.0), (2, 70.0))), ("independent", 0, ((1, 50.0), (2, 55.0))))
+    ]
+    averaged = [line(1, 0, 75.0, 50), line(2, 0, 80.0, 50)]
+    voted = [line(1, 0, 60.0, 5), line(2, 0, 70.0, 5)]
+    others = [outcome_of(folder, "two-stage-voted", voted), outcome_of(folder, "fedavg", averaged)]
+    return [outcome_of(folder, *asked[0]), *others, outcome_of(folder, *asked[1])]
+
+
+def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
+    ended, travelled, levelled = table_told(hand_made(tmp_path))
+    rows = {row["method"]: row for row in ended.table}
+    assert rows["two-stage"] == {
+        "data": "mnist",
+        "method": "two-stage",
+        "accuracy": "70.00",
+        "published": 97.93,
+        "own heads": None,
+        "own classes": None,
+        "rounds": 2,
+        "rounds published": 437,
+    }
+    sent = {row["method"]: row for row in travelled.table}
+    assert sent["two-stage"] == {
+        "data": "mnist",
+        "method": "two-stage",
+        "values": "4.000e0",  # one up and one down in each of two rounds
+        "published": "4.526e9",
+        "bytes": "16 B",
+        "of fedavg's bytes": "2 %",  # fedavg: 2 x 2 x 50 values of 4 bytes
+        "with first download": "2 %",  # one value of 4 bytes more against 50
+    }
+    assert rows["independent"]["published"] is None and sent["independent"]["bytes"] == "0"
+    level = {row["method"]: row for row in levelled.table}
+    assert {row["level"] for row in level.values()} == {"70.00"}
+    assert (level["two-stage"]["round"], level["fedavg"]["round"]) == (2, 1)
+    assert level["two-stage"]["of fedavg's bytes"] == "4 %", "16 bytes in two rounds against 400 in one"
+    assert level["independent"] == {"data": "mnist", "method": "independent", "level": "70.00", "round": None}
+    assert "10 training and 7 test samples" in ended.text
+
+
+def test_a_part_of_the_cells(tmp_path: Path) -> None:
+    first, *_, control = hand_made(tmp_path)
+    (row,) = table_told([first])[1].table
+    assert row["of fedavg's bytes"] is None
+    assert not table_told([control])[2].table, "nothing compared, no level"
+    assert curves_told([control])[1].figure is None, "nothing was sent, nothing to draw"
+
+
+def test_rounds_that_were_not_tested_are_told_by_the_next() -> None:
+    assert some_of([4, 8, 12, 20], (1, 5, 10)) == [4, 8, 12, 20]
+    assert some_of([1, 2, 3], (1, 5)) == [1, 3] and some_of([], (1,)) == []
+
+
+def test_published_numbers() -> None:
+    """FedAvg on MNIST: 2 ways x 689 rounds x 10 devices x 1,663,370 parameters."""
+    assert powers(2 * 689 * 10 * 1_663_370) == powers(PUBLISHED_TABLE["mnist"]["fedavg"][2]) == "2.292e10"
+    assert powers(0) == "0"
+
+
+# --- running
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_each_is_run_once_told_and_drawn(name: str, tmp_path: Path) -> None:
+    page = run_told_and_drawn(ALL[name], tmp_path)
+    assert page.count("data:image/png;base64,") == (name == "leakage")
+
+
+def test_curves_find_the_runs_of_the_table(tmp_path: Path) -> None:
+    some = [("row", "fedavg"), ("row", "two-stage")]
+    tables = tables_of(ALL["table2"], tmp_path, some)
+    (row, other), (sent, _) = tables["table2"], tables["travelled"]
+    report = conduct(ALL["curves"], Scale(), tmp_path, kept=True)
+    assert {labels["row"] for labels in report.missing} == set(ROWS) - {"fedavg", "two-stage"}
+    tables = {section.name: section.table for section in report.shown}
+    ends = {line["method"]: float(line["round 4"]) for line in tables["accuracy-digits"]}
+    assert ends == pytest.approx({each["method"]: float(each["accuracy"]) for each in (row, other)}, abs=0.06)
+    assert tables["travelled-digits"][0]["round 4"] == sent["bytes"]
+    with pytest.raises(UnknownName, match="unknown row 'fedavgg'"):
+        tables_of(ALL["curves"], tmp_path, [("row", "fedavgg")])
+
+
+def test_a_newcomer_is_told_of_from_the_round_it_joined(tmp_path: Path) -> None:
+    found = {cell.labels["row"]: outcome for cell, outcome in play(ALL["universality"].cells(Scale()), tmp_path)}
+    assert all(found.values())
+    arrivals = {row: arrival_of(outcome) for row, outcome in found.items() if outcome}
+    assert {tuple(arrival.accuracy) for arrival in arrivals.values()} == {(1, 2)}
+    assert arrivals["independent"].heard == 0 < arrivals["two-stage"].heard < arrivals["fedavg"].heard / 8
+    outcomes = [outcome for outcome in found.values() if outcome]
+    newcomer, others = joining_told(outcomes)
+    assert [set(row) for row in newcomer.table] == [{"method", "round 1", "round 2", "joining"}] * len(ROWS)
+    for row, outcome in zip(others.table, outcomes, strict=True):
+        course = course_of(outcome)
+        assert row["before"] == f"{np.mean(course.accuracy[2]):.1f}", "tested last before it came in round 3"
+        assert row["at the end"] == f"{np.mean(course.accuracy[4]):.1f}"
+
+
+def test_what_was_rebuilt_is_kept_and_measured_again_where_it_is_damaged(tmp_path: Path) -> None:
+    only = Scale(only=[("alpha_1", "0.9")])
+    shown = conduct(ALL["leakage"], only, tmp_path).shown
+    (cell,) = (tmp_path / "cells").iterdir()
+    outcome = Outcome({"row": "two-stage", "alpha_1": "0.9"}, {}, cell)
+    found = rebuilt_of(outcome)
+    assert list(found.devices) == [0, 1, 2] and int(found.auxiliary) == 40
+    assert found.truth.shape == found.images.shape == (6, 1, 8, 8), "two of each device"
+    assert found.images.min() >= 0 and found.images.max() <= 1 and not np.array_equal(found.truth, found.images)
+    assert (found.psnr > found.guess_psnr).all(), "outputs of a hidden layer tell more than nothing"
+    (cell / FILE).write_bytes(b"no archive")
+    again = rebuilt_of(outcome)
+    assert np.array_equal(again.images, found.images), "measured anew, the same"
+    fewer = {each.name: getattr(found, each.name) for each in fields(found)} | {"devices": found.devices[:2]}
+    np.savez(cell / FILE, **fewer)
+    assert list(rebuilt_of(outcome).devices) == [0, 1, 2], "of as many devices as are asked for now"
+    (checkpoint,) = cell.glob("checkpoint-*.safetensors")
+    checkpoint.unlink()
+    (cell / "checkpoint.json").unlink()
+    assert [s.table for s in conduct(ALL["leakage"], only, tmp_path).shown] == [s.table for s in shown], "as kept"
+    (cell / FILE).unlink()
+    with pytest.raises(CheckpointError, match=f"{cell.name}: no checkpoint"):
+        rebuilt_of(outcome)
+
+
+def test_what_is_lost_is_that_of_the_same_devices(tmp_path: Path) -> None:
+    control, other, _ = tables_of(ALL["leakage"], tmp_path, [("row", "two-stage")])["rebuilt"]
+    assert (control["method"], other["method"]) == ("two-stage, alpha_1 = 0", "two-stage, alpha_1 = 0.9")
+    without, with_it = (
+        rebuilt_of(Outcome({"row": "two-stage"}, {}, next((tmp_path / "cells").glob(f"two-stage-{alpha}-*")))).ssim
+        for alpha in ("0", "0.9")
+    )
+    lost = [a - b for a, b in zip(without, with_it, strict=True)]
+    assert other["SSIM lost"] == f"{fmean(lost):.3f} ± {stdev(lost) / 3**0.5:.3f}" and control["SSIM lost"] is None
+
+
+def test_a_layer_that_hides_nothing_is_rebuilt_beside_them(tmp_path: Path) -> None:
+    tables = tables_of(ALL["leakage"], tmp_path, [("row", "fedavg")])
+    (by_round,), (row, guess) = tables["dependence"], tables["rebuilt"]
+    assert by_round["method"] == row["method"] == "fedavg"
+    assert float(row["distance correlation"].split()[0]) > 0.9, "a convolution tells nearly all"
+    assert float(row["SSIM"].split()[0]) > float(guess["SSIM"].split()[0]) and row["SSIM lost"] is None

@@ -1,0 +1,350 @@
+"""A peer whose relay is out of reach, slow, or loses an acknowledgement: never longer than asked, and nothing lost."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import trustme
+
+from consilience.errors import CheckpointError, RelayError, Unreachable
+from consilience.models import SplitModel
+from consilience.peer.http import Backoff
+from consilience.peer.peer import Peer
+from tests.peer_tools import SHARING, Founded, Line, answered, batches, federation, line, net, seeded, train
+from tests.relay_tools import serve, serving, wait_until
+
+MARGIN = 1.0  # seconds that a busy machine may take beside
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    began = time.monotonic()
+    return call(), time.monotonic() - began
+
+
+def penalty_of(peer: Peer, model: SplitModel) -> float:
+    inputs, targets = batches(7)[0]
+    features = model.features(inputs)
+    return peer.penalty(features, model.classifier(features), targets, model.classifier).item()
+
+
+@contextmanager
+def over_a_line(folder: Path, method: dict[str, Any] | None = None, members: int = 2) -> Iterator[tuple[Founded, Line]]:
+    """A federation, and a line to its relay."""
+    with (
+        federation(folder, method or {"name": "consilience"}, members) as made,
+        serving(made.store) as running,
+        line(running.port) as way,
+    ):
+        yield made, way
+
+
+# --- out of reach
+
+
+def test_without_its_relay_training_goes_on_and_the_newest_goes_out_when_it_is_back(tmp_path: Path) -> None:
+    with federation(tmp_path, SHARING) as made:
+        running = serve(made.store)
+        try:
+            peer, model = made.join(running.url, 0, patience=0.6), seeded(net, 1)
+            assert peer.share(model, batches(1)) and peer.refresh()
+            running.kill()
+            before = penalty_of(peer, model)
+            for _ in range(3):
+                heard, took = timed(peer.refresh)
+                assert not heard and took < 0.6 + MARGIN
+                shared, took = timed(lambda: peer.share(model, batches(1)))
+                assert not shared and took < 0.6 + MARGIN
+            assert penalty_of(peer, model) == before > 0
+            assert peer.waiting and peer.post.pending is not None and peer.post.pending.round == peer.round == 4
+            assert not peer.post.pending.doubtful  # it never left, so the next one takes its place
+            peer.post.backoff.failed(30)
+            assert sum(timed(peer.refresh)[1] for _ in range(20)) < MARGIN
+            shared, took = timed(lambda: peer.share(model, batches(1)))
+            assert not shared and took < MARGIN and made.round_of(0) == 1
+            peer.post.backoff.until = 0.0
+            running = serve(made.store, running.port)
+            assert peer.refresh() or not peer.waiting
+            wait_until(lambda: (peer.refresh(), not peer.waiting)[1])
+            assert made.round_of(0) == 5 == peer.round
+        finally:
+            running.kill()
+
+
+PAGE = answered(200, "Content-Type: text/html", body=b"<html>please sign in</html>")
+MOVED = answered(302, "Location: https://portal.example/")
+SPOILED: dict[str, tuple[str, bytes, bool]] = {
+    "never answers": ("silent", b"", True),
+    "answers a byte now and then": ("drip", b"", True),
+    "closes in the middle": ("cut", answered(200)[:20], True),
+    "closes in the middle of a body": ("cut", answered(200, body=bytes(99))[:-9], True),
+    "a portal": ("cut", PAGE, True),
+    "a portal elsewhere": ("cut", MOVED, True),
+    "a gateway that waited": ("cut", answered(504), True),
+    "too many requests": ("cut", answered(429, "Retry-After: 1"), False),
+    "a while": ("cut", answered(503, "Retry-After: 99999999999"), False),
+    "no room": ("cut", answered(507, "Retry-After: ²".encode().decode("latin-1")), False),
+}
+
+
+@pytest.fixture(scope="module")
+def lined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Founded, Line]]:
+    with over_a_line(tmp_path_factory.mktemp("lined"), SHARING, members=len(SPOILED)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_whatever_the_line_does_no_call_takes_longer_than_asked(lined: tuple[Founded, Line], how: str) -> None:
+    (made, way), (mode, canned, doubtful), me = lined, SPOILED[how], list(SPOILED).index(how)
+    peer, model = made.join(way.url, me, patience=0.4), seeded(net, 1)
+    assert peer.introduce(model, batches(1)) and peer.refresh()
+    way.now(mode, canned)
+    shared, took = timed(lambda: peer.share(model, batches(1)))
+    assert not shared and took < 0.4 + MARGIN
+    assert peer.post.pending is not None and peer.post.pending.doubtful == doubtful
+    assert 0 < peer.post.backoff.left <= 600
+    heard, took = timed(lambda: peer.refresh(wait=0.5))
+    assert not heard and took < 0.5 + MARGIN
+    body = peer.post.pending.body
+    train(peer, model, batches(1))
+    peer.share(model, batches(1))
+    assert (peer.post.pending.body == body) == doubtful  # what may have arrived is put again, and nothing else
+    way.now("pass")
+    peer.post.backoff.until = 0.0
+    wait_until(lambda: (peer.refresh(), not peer.waiting)[1])
+    assert made.round_of(me) == (1 if doubtful else 2)
+    assert peer.share(model, batches(1)) and made.round_of(me) == peer.round == 3
+
+
+def test_waiting_waits_for_something_new_and_no_longer(tmp_path: Path) -> None:
+    with federation(tmp_path, SHARING) as made, serving(made.store) as running:
+        here, there = made.join(running.url, 0), made.join(running.url, 1)
+        model, other = seeded(net, 1), seeded(net, 2)
+        assert here.share(model, batches(1)) and here.refresh(wait=5)
+        heard, took = timed(lambda: here.refresh(wait=0.7))
+        assert not heard and 0.6 < took < 0.7 + MARGIN
+        later = threading.Timer(0.7, lambda: there.share(other, batches(2)))
+        later.start()
+        heard, took = timed(lambda: here.refresh(wait=30))
+        later.join()
+        assert heard and 0.5 < took < 10
+
+
+def test_waiting_for_a_relay_that_is_gone_does_not_spin(tmp_path: Path) -> None:
+    with federation(tmp_path, SHARING) as made:
+        with serving(made.store) as running:
+            peer = made.join(running.url, 0, patience=0.2)
+        peer.refresh()
+        busy = time.process_time()
+        assert timed(lambda: peer.refresh(wait=1.5))[1] < 1.5 + MARGIN
+        peer.post.backoff.failed(60)
+        assert timed(lambda: peer.refresh(wait=5))[1] < MARGIN  # it will not be tried in that time
+        assert time.process_time() - busy < 0.5
+
+
+def test_a_relay_is_left_alone_twice_as_long_each_time_but_not_for_ever() -> None:
+    waits = []
+    for _ in range(40):
+        backoff = Backoff(first=1.0, longest=8.0)
+        assert backoff.left == 0
+        mine = []
+        for _ in range(6):
+            backoff.failed()
+            mine.append(backoff.left)
+        waits.append(mine)
+        backoff.worked()
+        assert backoff.left == 0 == backoff.failures
+    means, several = np.mean(waits, axis=0), np.array(waits)
+    np.testing.assert_allclose(means, [1, 2, 4, 8, 8, 8], rtol=0.25)
+    assert (several >= 0.49 * np.array([1, 2, 4, 8, 8, 8])).all() and several.max() <= 12
+    assert len(np.unique(several[:, 0].round(4))) > 30  # no two come at once
+    backoff.failed(at_least=1e12)
+    assert 500 < backoff.left <= 600
+
+
+# --- an acknowledgement that is lost
+
+
+def test_what_may_have_arrived_is_put_again_the_very_same_until_that_is_known(tmp_path: Path) -> None:
+    with over_a_line(tmp_path) as (made, way):
+        model = made.common()
+        peer = made.join(way.url, 0, model, patience=1.0)
+        peer.refresh()
+        train(peer, model, batches(1))
+        way.now("drop")
+        assert not peer.share(model, batches(1))
+        wait_until(lambda: made.round_of(0) == 1)  # it did arrive
+        waiting = peer.post.pending
+        assert waiting is not None and waiting.doubtful and not peer.post.errors and not peer.post.waits
+        train(peer, model, batches(1))
+        assert not peer.share(model, batches(1)) and peer.post.pending is waiting and peer.round == 2
+        way.now("pass")
+        peer.post.backoff.until = 0.0
+        peer.refresh()
+        assert not peer.waiting and peer.post.round == 1 and made.round_of(0) == 1
+        assert peer.post.errors.keys() == waiting.after.keys() and peer.post.waits == {"weights": 0}
+        assert all(np.array_equal(e, waiting.after[k]) for k, e in peer.post.errors.items())
+        assert peer.share(model, batches(1)) and made.round_of(0) == 3 == peer.round
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_restart_in_doubt_is_settled_by_the_relay_s_word(tmp_path: Path, back: bool) -> None:
+    with over_a_line(tmp_path) as (made, way):
+        model = made.common()
+        peer = made.join(way.url, 0, model, patience=0.5)
+        train(peer, model, batches(1))
+        way.now("drop")
+        assert not peer.share(model, batches(1))
+        wait_until(lambda: made.round_of(0) == 1)
+        waiting = peer.post.pending
+        assert waiting is not None
+        way.now("pass" if back else "silent")
+        again = made.join(way.url, 0, made.common(), patience=0.5)  # the other one was killed, and saved nothing more
+        assert again.round == 1
+        if back:
+            assert not again.waiting and again.post.link.sent == 0
+        else:
+            assert again.post.unsettled and again.post.pending is not None
+            assert again.post.pending.body == waiting.body
+            way.now("pass")
+            again.post.backoff.until = 0.0
+            again.refresh()
+        assert not again.waiting and again.post.waits == {"weights": 0}
+        assert all(np.array_equal(e, waiting.after[k]) for k, e in again.post.errors.items()) and again.post.errors
+        assert again.share(model, batches(1)) and made.round_of(0) == 2 == again.round
+
+
+def test_who_is_killed_while_sending_does_not_know_either(tmp_path: Path) -> None:
+    with over_a_line(tmp_path) as (made, way):
+        model = made.common()
+        peer = made.join(way.url, 0, model, patience=0.5)
+        put = peer.post.link.put
+
+        def killed(*arguments: Any) -> None:
+            put(*arguments)
+            raise KeyboardInterrupt
+
+        peer.post.link.put = killed  # type: ignore[method-assign, assignment]
+        with pytest.raises(KeyboardInterrupt):
+            peer.share(model, batches(1))
+        way.now("silent")
+        again = made.join(way.url, 0, made.common(), patience=0.3)
+        assert again.post.unsettled and made.round_of(0) == 1
+
+
+# --- restarts
+
+
+def test_a_restart_goes_on_with_all_of_it_with_and_without_the_relay(tmp_path: Path) -> None:
+    with over_a_line(tmp_path) as (made, way):
+        models = [made.common(), made.common()]
+        peers = [made.join(way.url, i, model, patience=1.0) for i, model in enumerate(models)]
+        for peer, model in zip(peers, models, strict=True):
+            train(peer, model, batches(1))
+            assert peer.share(model, batches(1))
+        assert peers[0].refresh(wait=5)
+        train(peers[0], models[0], batches(1))
+        assert peers[0].share(models[0], batches(1))
+        way.now("silent")
+        peers[0].share(models[0], batches(1))
+        first = peers[0].post
+        peers[0].close()
+        offline = made.join(way.url, 0, seeded(net, 5), patience=0.3)
+        way.now("pass")
+        online = made.join(way.url, 0, seeded(net, 6), patience=1.0)
+        for again in (offline, online):
+            now = again.post
+            assert again.round == 3 == peers[0].round and (now.name, now.number) == ("m0", 0)
+            assert now.waits == first.waits == {"weights": 1} and now.held.keys() == first.held.keys()
+            for name, answer in now.held.items():
+                assert answer.version == first.held[name].version
+                assert answer.count.shape == first.held[name].count.shape
+                assert all(np.array_equal(t, first.held[name].tensors[k]) for k, t in answer.tensors.items())
+            assert all(np.array_equal(e, first.errors[k]) for k, e in now.errors.items()) and now.errors
+            assert now.pending is not None and first.pending is not None and now.pending.body == first.pending.body
+            model = again._need_model()
+            common = now.held["weights"].tensors
+            assert all(torch.equal(p, torch.tensor(common[k])) for k, p in model.named_parameters())
+        assert penalty_of(offline, offline._need_model()) > 0
+
+
+def test_a_folder_that_is_damaged_or_somebody_else_s_is_refused_by_name(tmp_path: Path) -> None:
+    with federation(tmp_path / "one", SHARING) as made, serving(made.store) as running:
+        peer, model = made.join(running.url, 0), seeded(net, 1)
+        assert peer.share(model, batches(1)) and peer.refresh()
+        peer.close()
+        folder = made.folder / "peer-0"
+        file = folder / "peer.safetensors"
+        with pytest.raises(CheckpointError, match=r"peer.safetensors is of another federation or member \(m0\)"):
+            made.join(running.url, 1, folder=folder)
+        with (
+            federation(tmp_path / "two", {**SHARING, "kd": 3.0}) as other,
+            serving(other.store) as elsewhere,
+            pytest.raises(CheckpointError, match="of another federation"),
+        ):
+            other.join(elsewhere.url, 0, folder=folder)
+        good = file.read_bytes()
+        for damaged in (
+            b"",
+            good[:40],
+            good[:-1],
+            good[:-3] + b"\x07" + good[-2:],
+            good.replace(b'\\"m0\\"', b'\\"m1\\"'),
+        ):
+            assert damaged != good
+            file.write_bytes(damaged)
+            with pytest.raises(CheckpointError, match=r"peer.safetensors is damaged.*delete it"):
+                made.join(running.url, 0)
+        shutil.rmtree(folder)
+        again = made.join(running.url, 0)
+        assert again.round == 1 and again.introduce(model, batches(1))
+        assert again.share(model, batches(1)) and made.round_of(0) == 2 == again.round
+
+
+# --- TLS
+
+
+def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    past = datetime.now(UTC) - timedelta(days=1)
+    made_for = {
+        "": authority.issue_cert("127.0.0.1"),
+        "unable to get local issuer": other.issue_cert("127.0.0.1"),
+        "IP address mismatch": authority.issue_cert("relay.example"),
+        "expired": authority.issue_cert("127.0.0.1", not_before=past - timedelta(days=1), not_after=past),
+    }
+    trusted = str(tmp_path / "authority.pem")
+    with federation(tmp_path, SHARING) as made:
+        for said, certificate in made_for.items():
+            key, chain = tmp_path / "key.pem", tmp_path / "chain.pem"
+            certificate.private_key_pem.write_to_path(key)
+            chain.write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+            program = (
+                "import sys; from consilience.cli.main import main; "
+                f"main([*sys.argv[1:], '--tls-cert', {str(chain)!r}, '--tls-key', {str(key)!r}])"
+            )
+            with serving(made.store, program=("-c", program)) as running:
+                assert running.url.startswith("https://127.0.0.1")
+                if not said:
+                    peer = made.join(running.url, 0, authority=trusted)
+                    assert peer.share(seeded(net, 1), batches(1))
+                    peer.close()
+                    with pytest.raises(RelayError, match="certificate is not to be trusted") as refused:
+                        made.join(running.url, 1)
+                else:
+                    with pytest.raises(RelayError, match=said) as refused:
+                        made.join(running.url, 1, authority=trusted)
+                    again = made.join(running.url, 0, authority=trusted)  # who has joined goes on, and sends nothing
+                    assert again.round == 1 and not again.refresh()
+                assert refused.value.code == "certificate" and not isinstance(refused.value, Unreachable)

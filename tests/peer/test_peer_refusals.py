@@ -1,0 +1,90 @@
+"""What a peer refuses, and what its relay refuses: addresses, tokens, models, by name and with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from consilience.errors import ConfigurationError, RelayError
+from consilience.peer.peer import join
+from consilience.relay import admin
+from tests.peer_tools import batches, federation, net
+from tests.relay_tools import serving
+
+
+@pytest.fixture(scope="module")
+def weighty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str]]:
+    with (
+        federation(tmp_path_factory.mktemp("weighty"), {"name": "consilience"}, members=3) as made,
+        serving(made.store) as running,
+    ):
+        yield made, running.url
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (None, r"shares weights: give your model"),
+        (lambda: net(width=5), r"cannot share 'prototypes'.*\(3, 5\).*\(3, 4\)"),
+        (lambda: net(classes=4), "tells 4 classes apart, and federation 'small' has 3"),
+        (lambda: net(hidden=9), r"cannot share 'weights'.*features.0.weight"),
+        (lambda: nn.Sequential(nn.Flatten()), "no split model"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_each_time(weighty: tuple[Any, str], model: Any, said: str) -> None:
+    made, url = weighty
+    made_model = None if model is None else model()
+    with pytest.raises(ConfigurationError, match=said):
+        made.join(url, 0, made_model)
+    if made_model is not None:
+        peer = made.join(url, 1, made.common())
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match=said):
+                peer.share(made_model, batches(1))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://relay.example:8443", "not encrypted"),
+        ("http://127.1.example", "not encrypted"),
+        ("relay.example", "no relay's address"),
+        ("https://", "no relay's address"),
+        ("https://relay.example:99999", "no relay's address"),
+        ("https://relay.example:port", "no relay's address"),
+        ("https://[::1", "no relay's address"),
+        ("https://somebody:secret@relay.example", "no relay's address"),
+        ("ftp://127.0.0.1", "no relay's address"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(tmp_path: Path, url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        join(url, f"cs1_1_{'a' * 43}", folder=tmp_path)
+
+
+def test_a_token_that_is_none_is_refused_and_never_shown(weighty: tuple[Any, str], tmp_path: Path) -> None:
+    made, url = weighty
+    for token in ("", "secret", "cs1_zz_secret", f"{made.tokens[0]}\r\nX: y", f"cs1_1_{'ä' * 43}"):
+        with pytest.raises(ConfigurationError, match="that is no token") as refused:
+            join(url, token, folder=tmp_path)
+        assert "secret" not in str(refused.value)
+    with pytest.raises(RelayError, match="not known here") as wrong:
+        join(url, f"cs1_1_{'a' * 43}", made.common(), folder=tmp_path)
+    assert wrong.value.code == "wrong-token"
+    join(url, f" {made.tokens[0]}\n", made.common(), folder=tmp_path).close()
+
+
+def test_who_is_revoked_hears_so_at_its_next_call(weighty: tuple[Any, str]) -> None:
+    made, url = weighty
+    model = made.common()
+    peer = made.join(url, 2, model)
+    assert peer.share(model, batches(1))
+    admin.revoke(made.store, "m2")
+    for call in (peer.refresh, lambda: peer.share(model, batches(1)), lambda: made.join(url, 2, model)):
+        with pytest.raises(RelayError) as refused:
+            call()
+        assert refused.value.code == "revoked"

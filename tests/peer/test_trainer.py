@@ -1,0 +1,134 @@
+"""Real processes over a relay give the simulator's numbers, and bodies on the socket are as long as it reckons."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.config.config import make_config, method_table
+from consilience.data.local_datasets import deal
+from consilience.peer.create_charter import charter_of, write_charter
+from consilience.relay import admin
+from consilience.relay.store import Store
+from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.setup.inputs import load_data
+from consilience.simulation.simulate import simulate
+from tests.relay_tools import SOURCE, serving
+
+ROUNDS, MEMBERS = 5, 3
+PROGRAM = Path(__file__).with_name("member_in_step.py")
+
+
+class Child:
+    """A member in a process of its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+        command = [sys.executable, str(PROGRAM), *arguments]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def do(self, step: str) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{step}\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def end(self) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
+    """Three members of a federation on digits, each with the samples that a simulated learner of its number has."""
+    settings = {"data": "digits", "learners": MEMBERS, "rounds": ROUNDS, "train": 360, "seed": 3, "workers": 0}
+    config = make_config({**settings, "method": method_table(method)})
+    data = load_data(config)
+    charter, starts = charter_of("digits", method_table(method), data.shape, data.classes, ["mlp"], seed=config.seed)
+    write_charter(folder / "digits.toml", charter, starts)
+    store = folder / "relay.db"
+    admin.create(store, folder / "digits.toml")
+    (folder / "config.toml").write_text(config.to_toml())
+    parts = deal(data, MEMBERS, partition="iid", shift="none", seed=config.seed).parts
+    made: list[Child] = []
+    with serving(store) as running:
+        try:
+            for number, part in enumerate(parts):
+                token, own, file = str(admin.invite(store, f"m{number}")), np.sort(part), folder / f"{number}.npz"
+                np.savez(
+                    file,
+                    inputs=data.inputs[own],
+                    targets=data.targets[own],
+                    test_inputs=data.test_inputs,
+                    test_targets=data.test_targets,
+                    classes=data.classes,
+                    scaling=(data.mean, data.std),
+                )
+                arguments = (running.url, token, folder / f"peer-{number}", folder / "config.toml", file)
+                made.append(Child(*map(str, arguments)))
+            yield made, config
+        finally:
+            for child in made:
+                child.end()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *("representation-sharing", "federated-distillation", "fedavg", "voted", "consilience", "two-stage"),
+        "fedavg:objective=simclr",
+    ],
+)
+def test_real_processes_give_the_simulator_s_numbers(tmp_path: Path, method: str) -> None:
+    with children(tmp_path, method) as (members, config):
+        told: list[list[dict[str, Any]]] = []
+        if all([child.do("introduce") for child in members]):  # everybody, in order
+            told.append([child.do("hear") for child in members])
+        before = len(told)
+        for _ in range(ROUNDS):
+            assert all([child.do("share") for child in members])
+            told.append([child.do("hear") for child in members])
+        result = simulate(config, out=tmp_path / "run")
+    rounds = told[before:]
+    assert all(each["acknowledged"] for round_ in told for each in round_)
+    # Without labels a member's probe learns from its own samples, and a simulation's from everybody's.
+    loss = "loss.two_stage" if method == "two-stage" else "loss.cross_entropy"
+    for key in ("loss.simclr",) if "simclr" in method else ("accuracy", loss):
+        name = key.removeprefix("loss.")
+        mine = [[each["losses"][name] if key != name else each[name] for each in round_] for round_ in rounds]
+        np.testing.assert_array_equal(np.array(mine), result.history[key][:, 0])
+    for key, way in (("bytes_up", "bytes.up"), ("bytes_down", "bytes.down")):
+        measured = np.array([[each[key] for each in round_] for round_ in told])
+        reckoned = np.stack([record[way][0] for record in result.history.records[1 - before :]])
+        np.testing.assert_array_equal(measured, reckoned)
+    assert_common_values(tmp_path, moving={"two-stage": "gradients"}.get(method, "weights"))
+
+
+def assert_common_values(folder: Path, moving: str) -> None:
+    """What a moving mean has come to at the relay, where there is one, is bit for bit what it has in the simulation."""
+    checkpoint = RunFolder.open(folder / "run").load()
+    assert checkpoint is not None
+    prefix = f"channels.0.{moving}.common."
+    simulated = {k.removeprefix(prefix): v for k, v in checkpoint[0].items() if k.startswith(prefix)}
+    with contextlib.closing(Store(folder / "relay.db")) as store:
+        kept = store.state(1, moving) or {}
+    assert {k for k in kept if k.startswith("common.")} == {f"common.{k}" for k in simulated}
+    for name, value in simulated.items():
+        np.testing.assert_array_equal(kept[f"common.{name}"], value)

@@ -1,0 +1,165 @@
+"""Charts of a report: where numbers, words and colours are, and that a browser draws them by day and by night."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience.presentation import charts, scatter_charts
+from consilience.presentation.label_placement import beside
+from consilience.presentation.theme import theme
+from consilience.report.page import Section, run_report, write_page
+
+pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
+from tests.report_tools import ALL, run_folder, values_of
+
+CHROMIUM = shutil.which("chromium")
+CHARTS = {
+    "curves": charts.curves([{"method": m, "round": r, "accuracy": r} for m in "ab" for r in (1, 2)]),
+    "silent": charts.over_bytes([{"method": "a", "bytes": 0, "accuracy": 1.0}]),
+    "bytes": charts.over_bytes([{"method": m, "bytes": b, "accuracy": 1.0} for m in "ab" for b in (0, 10, 1e7)]),
+    "spread": charts.spread([{"method": "a", "accuracy": a} for a in (1.0, 2.0)]),
+    "partition": charts.partition([{"learner": 0, "class": c, "samples": 3} for c in "ab"]),
+    "losses": charts.losses([{"method": "a", "term": t, "round": r, "value": r} for t in "xyz" for r in (1, 2)]),
+    "bound": charts.bound([{"method": "a", "round": r, "mutual_information": 0.1} for r in (1, 2)]),
+    "heatmap": charts.heatmap([{"a.b": x, "c": "d", "gain": x - 1.5} for x in (1, 2)], "a.b", "c", "gain"),
+    "phases": charts.phases([{"method": "a", "phase": p, "seconds": 1.0} for p in ("train", "exchange")]),
+    "scatter": scatter_charts.scatter([{"x": x, "y": x, "learner": x, "class": "c"} for x in (0.0, 1.0)]),
+    "frontier": scatter_charts.frontier(
+        [{"a.b": b, "c": b % 7, "name": f"{b}"} for b in (0, 10, 12, 500)], "a.b", "c", "name"
+    ),
+    "nobody sends": scatter_charts.frontier([{"b": 0, "c": c, "name": "n"} for c in (1.0, None)], "b", "c", "name"),
+}
+
+SENT = (0, 506, 592, 1012, 1880, 2025, 2312, 3560, 3752, 4050, 7120, 7204, 7288, 7457, 7794, 33726, 62876, 124848)
+REACHED = (77.9, 84.8, 78.6, 85.9, 80, 86.6, 81.7, 80.1, 82.1, 86.2, 81.9, 87, 87.8, 88.1, 87.9, 88, 88.3, 88.4)
+
+
+def test_numbers_of_a_frontier_lie_apart_and_the_line_is_along_the_best() -> None:
+    rows = [{"bytes": b, "accuracy": a, "what": f"way {i}"} for i, (b, a) in enumerate(zip(SENT, REACHED, strict=True))]
+    spec = scatter_charts.frontier(rows, "bytes", "accuracy", "what").to_dict()
+    stairs, marks, *_ = spec["layer"]
+    told, line = (values_of(layer) for layer in (marks, stairs))
+    assert [row["key"] for row in told][:2] == ["1  way 0", "2  way 1"] and len(told) == 18
+    best = [i + 1 for i in range(18) if all(a < REACHED[i] for a in REACHED[:i])]
+    assert [row["number"] for row in told if row["best"]] == best == [1, 2, 4, 6, 12, 13, 14, 17, 18]
+    assert [row["accuracy"] for row in line] == [*(REACHED[i - 1] for i in best), 88.4]  # and on to the edge
+    assert 0 < told[0]["place"] < 506 and "? '0' :" in marks["encoding"]["x"]["axis"]["labelExpr"]
+    (left, right), (bottom, top) = (marks["encoding"][axis]["scale"]["domain"] for axis in ("x", "y"))
+    for width in (260, 640, 860):
+        at = [
+            (
+                width * np.log(row["place"] / left) / np.log(right / left) + row["right"],
+                450 * (top - row["accuracy"]) / (top - bottom) + row["down"],
+            )
+            for row in told
+        ]
+        close = [(p, q) for i, p in enumerate(at) for q in at[:i] if abs(p[0] - q[0]) < 14 and abs(p[1] - q[1]) < 11]
+        assert not close, f"numbers lie on each other in a chart {width} pixels wide"
+
+
+def test_words_avoid_points_words_and_the_edge() -> None:
+    assert beside([(0.5, 0.5)], [(100, 100)], (10, 10)) == [(12.0, 0.0)]
+    ((right, _),) = beside([(0.99, 0.5)], [(100, 100)], (10, 10))
+    assert right <= 0
+    first, second = beside([(0.5, 0.5), (0.5, 0.5)], [(100, 100)], (10, 10))
+    assert first != second
+
+
+def test_ten_classes_differ_in_colour_by_day_and_by_night_and_in_shape_from_their_neighbours() -> None:
+    rows = [{"x": c, "y": c % 3, "learner": w, "class": str(c)} for c, w in product(range(20), range(2))]
+    encoding = scatter_charts.scatter(rows).to_dict()["layer"][0]["encoding"]
+    assert encoding["fill"]["scale"]["range"] == "ordinal" and encoding["fill"]["scale"]["domain"][-1] == "19"
+    shapes = encoding["shape"]["scale"]["range"]
+    for dark in (False, True):
+        colours = theme(dark)["range"]["ordinal"]
+        assert len(set(colours)) == 10 and theme(dark)["background"] not in colours
+        assert len({(i % 10, shapes[i % len(shapes)]) for i in range(20)}) == 20
+
+
+def test_a_class_that_lies_together_has_one_name_and_one_that_does_not_has_two() -> None:
+    rows = [{"x": x, "y": 0.0, "learner": w, "class": "near"} for x, w in ((0.0, 0), (0.01, 1))]
+    rows += [{"x": x, "y": 1.0, "learner": w, "class": "far"} for x, w in ((0.0, 0), (1.0, 1))]
+    words = scatter_charts.scatter(rows).to_dict()["layer"][-1]
+    assert sorted(row["class"] for row in values_of(words)) == ["far", "far", "near"]
+
+
+def test_more_methods_than_colours_still_differ_in_dashes_or_colours() -> None:
+    names = [f"m{i}" for i in range(12)]
+    rows = [{"method": name, "round": 1, "accuracy": 1.0} for name in names]
+    dashes = charts.curves(rows).to_dict()["encoding"]["strokeDash"]["scale"]["range"]
+    looks = {(i % 8, tuple(dashes[i % len(dashes)])) for i in range(12)}
+    assert len(looks) == 12
+
+
+def test_a_gain_below_nothing_has_its_middle_at_0_and_words_in_its_cells() -> None:
+    spec = CHARTS["heatmap"].to_dict()
+    cells, words = spec["layer"]
+    assert cells["encoding"]["color"]["scale"]["domain"] == [-0.5, 0.5]
+    assert words["mark"]["type"] == "text"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here")
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+    with playwright.sync_playwright() as library:
+        opened = library.chromium.launch(executable_path=CHROMIUM, args=[*quiet, "--disable-sync"])
+        yield opened
+        opened.close()
+
+
+def look(browser: Any, page: Path, scheme: str = "light", width: int = 1000) -> tuple[Any, list[str]]:
+    """A page opened without a network, its charts drawn; and all that went wrong."""
+    context = browser.new_context(offline=True, color_scheme=scheme, viewport={"width": width, "height": 800})
+    view, wrong = context.new_page(), []
+    view.on("console", lambda said: wrong.append(said.text))
+    view.on("pageerror", lambda error: wrong.append(str(error)))
+    view.on("request", lambda request: wrong.append(request.url) if not request.url.startswith("file:") else None)
+    view.goto(page.as_uri())
+    view.wait_for_selector("html[data-drawn]", timeout=60_000)
+    return view, wrong
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1000), ("dark", 1000), ("light", 390)])
+def test_a_browser_draws_every_chart_without_a_network(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
+    page = run_report([run_folder(tmp_path / "a")], tmp_path / "report.html", None)
+    view, wrong = look(browser, page, scheme, width)
+    assert wrong == []
+    assert [view.locator(f'figure[data-chart="{name}"] svg.marks').count() for name in ALL] == [1] * len(ALL)
+    assert view.evaluate("document.documentElement.scrollWidth") <= width
+    paper = view.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 25, 29)"}[scheme]
+    view.context.close()
+
+
+def test_words_of_a_chart_are_light_at_night(browser: Any, tmp_path: Path) -> None:
+    write_page(tmp_path / "p.html", "P", [Section("frontier", figure=CHARTS["frontier"])], "c")
+    for scheme, ink in (("light", "#1f2328"), ("dark", "#e8e8e8")):
+        view, wrong = look(browser, tmp_path / "p.html", scheme, 390)
+        words = view.locator("figure svg.marks g.mark-text.role-mark").last.locator("text")
+        assert wrong == [] and words.all_text_contents() == ["1", "2", "3", "4"]
+        assert {each.get_attribute("fill") for each in words.all()} == {ink}
+        view.context.close()
+
+
+def test_charts_are_drawn_anew_at_nightfall(browser: Any, tmp_path: Path) -> None:
+    write_page(tmp_path / "p.html", "P", [Section(n, figure=c) for n, c in CHARTS.items()], "c")
+    view, wrong = look(browser, tmp_path / "p.html")
+    assert (wrong, view.locator("figure svg.marks").count()) == ([], len(CHARTS))
+    by_day = view.locator('figure[data-chart="curves"] svg.marks').inner_html()
+    view.emulate_media(color_scheme="dark")
+    view.wait_for_selector('html[data-drawn="dark"]')
+    assert wrong == []
+    assert view.locator("figure svg.marks").count() == len(CHARTS)
+    assert view.locator('figure[data-chart="curves"] svg.marks').inner_html() != by_day
+    view.context.close()

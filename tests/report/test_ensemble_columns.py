@@ -1,0 +1,108 @@
+"""What all learners told together, and what a watched layer gave away, in a report and in tables."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from consilience.presentation.tables import CAPTION, comparison, plain_text
+from consilience.report.runs import read_runs
+from consilience.simulation.simulate import simulate
+
+pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
+from tests.report_tools import ALL, line, page_of, run_folder, shown, specs_of, values_of
+
+
+def watched(path: Path, **changes: Any) -> Path:
+    """A run in which all were asked together, with and without their own heads, and a layer was watched."""
+    where = product(range(3), range(2), range(2))
+    more = ("accuracy_ensemble", 60.0, 10), ("accuracy_heads", 50.0, 10), ("dependence", 0.9, -0.1)
+    lines = [
+        line(
+            r,
+            s,
+            w,
+            10.0 * r if r else None,
+            **{key: start + step * r + s * step / 5 if r else None for key, start, step in more},
+        )
+        for r, s, w in where
+    ]
+    folder = run_folder(path, lines, **changes)
+    result = json.loads((folder / "result.json").read_text())
+    told = {"ensemble": 81.25, "heads": 71.25, "dependence": 0.688}
+    result |= {key: {"mean": mean, "std_seeds": None, "std_learners": 0.0} for key, mean in told.items()}
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
+def cells_of(page: str, name: str) -> list[str]:
+    return re.findall(rf'<td data-label="{name}"[^>]*>([^<]*)</td>', page)
+
+
+def test_what_all_told_together_and_a_layer_gave_away_have_curves_and_columns(tmp_path: Path) -> None:
+    page = page_of(tmp_path, watched(tmp_path / "a"), run_folder(tmp_path / "b", method={"name": "fedavg"}))
+    assert shown(page) == [*ALL[:3], "together", "dependence", *ALL[3:]]
+    assert "All asked together, over rounds" in page and "Distance correlation over rounds" in page
+    rows = values_of(specs_of(page)["together"])
+    assert {(row["told by"], row["round"], row["accuracy"]) for row in rows} == {
+        ("all asked", 1, 71.0),
+        ("all asked", 2, 81.0),
+        ("own heads", 1, 61.0),
+        ("own heads", 2, 71.0),
+    }
+    fell = {row["round"]: row["dependence"] for row in values_of(specs_of(page)["dependence"])}
+    assert fell == pytest.approx({1: 0.79, 2: 0.69})
+    assert [cells_of(page, name) for name in ("all asked", "own heads", "dcor")] == [
+        ["81.2", "–"],
+        ["71.2", "–"],
+        ["0.69", "–"],
+    ]
+    assert "Dcor: distance correlation of inputs and the layer watched." in page
+
+
+def test_a_page_of_runs_that_were_not_asked_has_nothing_of_it(tmp_path: Path) -> None:
+    page = page_of(tmp_path, run_folder(tmp_path / "a"))
+    assert not {"together", "dependence"} & set(shown(page))
+    assert not [word for word in ("sked", "own heads", "cor:") if word in page.partition("Do it again")[0]]
+
+
+def test_what_all_told_in_a_run_that_broke_off_is_taken_from_its_lines(tmp_path: Path) -> None:
+    folder = watched(tmp_path / "a")
+    (folder / "result.json").unlink()
+    (run,) = read_runs([folder]).runs
+    assert [run.summary[key]["mean"] for key in ("ensemble", "heads", "dependence")] == pytest.approx([81, 71, 0.69])
+    assert cells_of(page_of(tmp_path, folder), "all asked") == ["81.0"]
+
+
+def test_what_all_told_may_be_damaged(tmp_path: Path) -> None:
+    folder = watched(tmp_path / "a")
+    result = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(result | {"dependence": {"mean": "much", "std_seeds": None}}))
+    page = page_of(tmp_path, folder)
+    assert "result.json is damaged: numbers are missing" in page and cells_of(page, "dcor") == ["0.69"]
+
+
+def test_a_comparison_has_columns_of_it_and_fits_a_terminal(one_thread: None) -> None:
+    small: dict[str, Any] = {"train": 60, "test": 40, "learners": 2, "rounds": 1, "seeds": 2, "workers": 0}
+    asked = simulate(method="two-stage", watch="cut", **small).summary()
+    plain = simulate(method="independent", **small).summary()
+    text = plain_text(comparison([asked, plain]))
+    assert f" {asked['ensemble']['mean']:.1f} " in text and f" {asked['dependence']['mean']:.2f} " in text
+    asked |= {"heads": {"mean": 54.32}, "bytes": {"up": 26.8e3, "down": 26.8e3}, "bytes_total": 29.9e6}
+    table = comparison([asked, plain])
+    text = plain_text(table)
+    assert " 54.3 " in text and text.count(" – ") == 3
+    assert [word in text for word in ("heads", "dcor", "asked", "time")] == [True, True, True, False]
+    assert "Dcor: distance correlation of inputs and the layer watched." in " ".join(text.split())
+    Console(file=(narrow := io.StringIO()), width=80).print(table)
+    assert CAPTION in " ".join(narrow.getvalue().split()), "or what is too wide was cut off"
+    text = plain_text(comparison([plain]))
+    assert [word in text for word in ("heads", "dcor", "asked", "time")] == [False, False, False, True]

@@ -1,0 +1,287 @@
+"""The report page: what it says, what it draws, and that it needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consilience.errors import CheckpointError, ConfigurationError, StorageError
+from consilience.papers import Cell, Reproduction, Scale, Shown
+from consilience.papers.run import conduct
+from consilience.presentation import charts
+from consilience.report.metrics import Metrics
+from consilience.report.page import Section, run_report, write_page
+from consilience.report.runs import read_runs
+from consilience.simulation import compare, sweep
+
+pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
+from tests.report_tools import ALL, TINY, line, page_of, run_folder, settings, shown, specs_of, values_of
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_curves_are_means_over_learners_and_seeds_with_a_band_of_seeds(tmp_path: Path) -> None:
+    (run,) = read_runs([run_folder(tmp_path / "a")]).runs
+    first, last = run.metrics.curve("accuracy")
+    assert first["accuracy"] == 11.5 and last["accuracy"] == 21.5 and last["round"] == 2
+    assert last["high"] - last["accuracy"] == pytest.approx(2**0.5)  # means of seeds are 20.5 and 22.5
+    assert run.metrics.sent() == {0: 20.0, 1: 320.0, 2: 620.0}  # two learners, the mean of seeds
+    assert run.metrics.final == {(0, 0): 20.0, (0, 1): 21.0, (1, 0): 22.0, (1, 1): 23.0}
+
+
+def test_one_seed_has_a_band_of_learners_and_one_learner_none() -> None:
+    metrics = Metrics()
+    metrics.add(1, 0, 0, {"accuracy": 1.0})
+    assert metrics.curve("accuracy") == [{"round": 1, "accuracy": 1.0, "low": None, "high": None}]
+    metrics.add(1, 0, 1, {"accuracy": 3.0})
+    metrics.add(1, 0, 1, {"accuracy": 99.0})  # once is enough
+    assert metrics.curve("accuracy") == [{"round": 1, "accuracy": 2.0, "low": 1.0, "high": 3.0}]
+
+
+def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"is no run, comparison, sweep or reproduction: it has no config"):
+        run_report([tmp_path], tmp_path / "report.html", None)
+    with pytest.raises(ConfigurationError, match="name at least one"):
+        run_report([], tmp_path / "report.html", None)
+    (tmp_path / "comparison.toml").write_text('methods = ["fedavg"]\n[config]\n')
+    with pytest.raises(CheckpointError, match="holds no run yet; go on with: consilience compare --resume"):
+        run_report([tmp_path], tmp_path / "report.html", None)
+    assert not (tmp_path / "report.html").exists()
+
+
+# -- what the page says ------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_has_all_sections_and_nothing_is_missing(tmp_path: Path) -> None:
+    page = page_of(tmp_path, run_folder(tmp_path / "a", method={"name": "consilience"}))
+    assert shown(page) == ALL
+    assert 'role="note"' not in page
+    cells = re.findall(r'<td data-label="([^"]*)"[^>]*>([^<]*)</td>', page)
+    assert cells[:3] == [("accuracy %", "21.5 ± 1.4"), ("± of learners", "0.5"), ("own data", "21.5")]
+    assert cells[3:5] == [("up a round", "100 B"), ("down a round", "50 B")]
+    assert cells[5:7] == [("total", "640 B"), ("time", "3.0 s")]
+    assert "By kind of learner" in page and "sceptics" in page
+    assert "case 7c of the nine: learners differ in p(y)" in page
+    assert "name = &quot;consilience&quot;" in page  # the settings to repeat it
+    assert "consilience report" in page
+    specs = specs_of(page)
+    assert {row["samples"] for row in values_of(specs["partition"])} == {7}  # seed 9 is before seed 10
+    assert [row["bytes"] for row in values_of(specs["bytes"])] == [320.0, 620.0]
+    assert {row["accuracy"] for row in values_of(specs["learners"])} == {21.0, 22.0}
+    assert all(row["high"] in (12.91, 22.91) for row in values_of(specs["accuracy"]))  # four digits
+
+
+def test_runs_of_different_tasks_are_told_apart_and_of_one_task_put_together(tmp_path: Path) -> None:
+    a = run_folder(tmp_path / "a", method={"name": "fedavg"})
+    b = run_folder(tmp_path / "b", method={"name": "fedavg"})
+    c = run_folder(tmp_path / "c", partition="dirichlet(0.3)")
+    page = page_of(tmp_path, a, b, c, a)
+    tasks = [f"digits, mlp, 2 learners, {partition}" for partition in ("iid", "dirichlet(0.3)")]
+    assert re.findall(r"<h2>([^<]*)</h2>", page) == tasks
+    assert shown(page)[:7] == [f"task-1-{name}" for name in ALL] and len(shown(page)) == 14
+    names = {row["method"] for row in values_of(specs_of(page)["task-1-accuracy"])}
+    assert names == {f"fedavg ({a})", f"fedavg ({b})"}
+
+
+def test_no_round_tested_yet_is_said(tmp_path: Path) -> None:
+    lines = [line(r, s, w, None) for r, s, w in product(range(3), range(2), range(2))]
+    page = page_of(tmp_path, run_folder(tmp_path / "a", lines))
+    assert "No round has been tested yet." in page and "accuracy" not in shown(page)
+
+
+def test_many_runs_and_learners_are_thinned_and_it_is_said(tmp_path: Path) -> None:
+    folders = [run_folder(tmp_path / f"r{i}", method={"name": "fedprox", "prox": i + 1}) for i in range(13)]
+    page = page_of(tmp_path, *folders)
+    assert "Of 13 runs the best 12 are shown." in page and "13 runs of fedprox" in page
+    assert "prox=1<" in page and page.count("<tr>") == 1 + 13 + 1 + 13
+
+
+# -- what is missing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_broke_off_shows_how_far_it_got(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a", rounds=5)
+    (folder / "result.json").unlink()
+    text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(text[:12]) + text[12][:30])  # rounds 0 to 2, and a torn line
+    page = page_of(tmp_path, folder)
+    assert f"2 of 5 rounds are there; go on with: consilience run --resume {folder}" in page
+    assert "damaged lines, left out: 1" in page and "(unfinished)" in page
+    assert ">21.5 ± 1.4<" in page and ">620 B<" in page
+    assert shown(page) == ALL[:-1]  # what time it took is not known
+
+
+def test_a_run_whose_result_is_gone_but_whose_rounds_are_all_there_is_finished(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    (folder / "result.json").write_text('{"finished": true}')
+    page = page_of(tmp_path, folder)
+    assert "result.json is damaged: numbers are missing. What the run came to is taken from its metrics." in page
+    assert "(unfinished)" not in page and ">21.5 ± 1.4<" in page
+
+
+@pytest.mark.parametrize("file", ["config.toml", "data.json", "metrics.jsonl", "result.json"])
+@pytest.mark.parametrize("content", [b"", b"\xff\x00\xfe", b"[]", b"{}", b'{"finished": 1, "variants": 3}', b"[[["])
+def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, file: str, content: bytes) -> None:
+    folder = run_folder(tmp_path / "a")
+    (folder / file).write_bytes(content)
+    page = page_of(tmp_path, folder)
+    assert shown(page)
+    if (file, content) != ("config.toml", b""):  # an empty file of settings is one that sets nothing
+        assert re.search(rf'role="note">[^<]*{re.escape(file)}', page)
+
+
+def test_missing_lines_are_counted(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(text[:3] + text[5:]))
+    assert "missing lines: 2" in page_of(tmp_path, folder)
+
+
+def test_lines_of_nonsense_do_no_harm(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    with (folder / "metrics.jsonl").open("a") as file:
+        for wild in ({"round": 10**15}, {"seed": "x"}, {"variant": 3}, {"accuracy": 10**400}, {"learner": -1}):
+            file.write(f"{json.dumps(line(1, 0, 0, 1.0) | wild)}\n")
+    assert "damaged lines, left out: 5" in page_of(tmp_path, folder)
+
+
+# -- comparisons and sweeps --------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_that_is_not_done_says_so(tmp_path: Path, one_thread: None) -> None:
+    names = ["independent", "representation-sharing", "fedavg"]
+    work = compare.begin(settings(**TINY), names, tmp_path / "c")
+    for _ in zip(work.play(), names[:2], strict=False):
+        pass
+    shutil.rmtree(tmp_path / "c" / "fedavg", ignore_errors=True)
+    page = page_of(tmp_path, tmp_path / "c")
+    assert "2 of 3 runs have begun; go on with: consilience compare --resume" in page
+    both = [*ALL[:-1], "features-1", "features-2", "time"]
+    assert shown(page) == both
+    (tmp_path / "c" / "comparison.toml").write_text("damaged")
+    again = page_of(tmp_path, tmp_path / "c")
+    assert "comparison.toml is damaged" in again and shown(again) == both
+
+
+def test_a_sweep_is_a_run_for_each_setting_and_a_map(tmp_path: Path, one_thread: None) -> None:
+    grid = {"method.kd": [0, 10], "method.n_avg": [5, 10]}
+    config = settings(method={"name": "representation-sharing"}, **TINY)
+    assert all(sweep.begin(config, grid, tmp_path / "s").play())
+    page = page_of(tmp_path, tmp_path / "s")
+    assert shown(page) == ["settings", *ALL[:-1], "features-1", "features-2", "time"]
+    assert "4 runs of representation-sharing" in page
+    rows = values_of(specs_of(page)["settings"])
+    assert {(row["method.kd"], row["method.n_avg"]) for row in rows} == set(product(("0", "10"), ("5", "10")))
+    (tmp_path / "s" / "part-1" / "result.json").unlink()
+    assert {row["method"] for row in values_of(specs_of(page_of(tmp_path, tmp_path / "s"))["accuracy"])} == {
+        f"kd={kd} n_avg={n}" for kd, n in product((0, 10), (5, 10))
+    }
+
+
+# -- reproductions -----------------------------------------------------------------------------------------------------
+
+
+def cells(scale: Scale) -> list[Cell]:
+    names = ("independent", "fedavg", "fedproto")
+    return [Cell({"row": n}, settings(**TINY, method={"name": n}).model_dump(exclude_none=True)) for n in names]
+
+
+def stop(name: str, round_: int, *others: Any) -> None:
+    if (name, round_) == ("fedavg", 1):
+        raise KeyboardInterrupt
+
+
+def test_a_reproduction_that_was_stopped_is_shown_as_far_as_it_got(tmp_path: Path, one_thread: None) -> None:
+    wanted = Reproduction("tiny", "for tests", cells, lambda outcomes: [Shown("Rows")])
+    folder, names = tmp_path / "r", [cell.name for cell in cells(Scale())]
+    (folder / "cells").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match="holds no run yet; go on with the command that began it"):
+        run_report([folder], tmp_path / "report.html", None)
+    with pytest.raises(KeyboardInterrupt):
+        conduct(wanted, Scale(), folder, stop)
+    page = page_of(tmp_path, folder)
+    assert "there is no results.json; 2 cells have begun, and those that have not are not known" in page
+    assert f"not finished: {names[1]};" in page and "fedavg (unfinished)" in page
+    conduct(wanted, Scale(), folder, kept=True)
+    page = page_of(tmp_path, folder)
+    assert f"{folder}, tiny: missing when it was last told: fedavg | fedproto; not finished: {names[1]};" in page
+    assert "go on with the command that began it: consilience reproduce tiny" in page
+    assert {row["method"] for row in values_of(specs_of(page)["accuracy"])} == {"independent", "fedavg"}
+    (folder / "results.json").write_text("[")
+    assert "results.json is damaged" in page_of(tmp_path, folder)
+    conduct(wanted, Scale(), folder)
+    assert 'role="note"' not in page_of(tmp_path, folder)
+
+
+def test_cells_of_one_method_go_by_their_names(tmp_path: Path) -> None:
+    for name in ("fedavg-offline-0", "fedavg-offline-0.9"):
+        run_folder(tmp_path / "r" / "cells" / name, method={"name": "fedavg"})
+    (tmp_path / "r" / "results.json").write_text('{"name": "thesis-asynchrony"}')
+    found = read_runs([tmp_path / "r"])
+    assert [run.label for run in found.runs] == ["fedavg (fedavg-offline-0)", "fedavg (fedavg-offline-0.9)"]
+    assert found.notes == []
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_chart_is_also_an_svg_and_a_png(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    run_report([folder], tmp_path / "report.html", tmp_path / "figures")
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {f"{n}.{e}" for n in ALL for e in ("svg", "png")}
+    for name in ALL:
+        assert (tmp_path / "figures" / f"{name}.svg").read_text(encoding="utf-8").startswith("<svg")
+        assert (tmp_path / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert "cross_entropy" in (tmp_path / "figures" / "losses.svg").read_text(encoding="utf-8")
+
+
+def test_a_page_of_ten_large_runs_is_small(tmp_path: Path) -> None:
+    folders = [
+        run_folder(tmp_path / f"r{i}", rounds=100, learners=10, method={"name": "fedprox", "prox": i + 1})
+        for i in range(10)
+    ]
+    page = run_report(folders, tmp_path / "report.html", None)
+    assert page.stat().st_size < 2_000_000
+
+
+def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    with pytest.raises(ConfigurationError, match="is a folder, and a page is one file"):
+        run_report([folder], tmp_path, None)
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="cannot write"):
+        write_page(tmp_path / "file" / "page.html", "A page", [Section("Words")], "command")
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("missing", ["altair", "vl_convert"])
+def test_without_the_extra_it_is_said_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigurationError, match=r"pip install consilience\[report\]"):
+        run_report([run_folder(tmp_path / "a")], tmp_path / "report.html", None)
+
+
+def test_words_of_others_cannot_become_part_of_the_page(tmp_path: Path) -> None:
+    wild = "</script><script>alert(1)</script>"
+    rows = [{"method": wild, "round": 1, "accuracy": 1.0}]
+    sections = [Section(wild, wild, [{wild: wild}], charts.curves(rows), notes=[wild], details=[(wild, wild)])]
+    write_page(tmp_path / "page.html", wild, sections, wild)
+    assert wild not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_sections_of_one_name_keep_apart_and_empty_cells_are_dashes(tmp_path: Path) -> None:
+    write_page(tmp_path / "p.html", "P", [Section("Same", table=[{"a": "x", "b": None}]), Section("Same")], "c")
+    page = (tmp_path / "p.html").read_text(encoding="utf-8")
+    assert 'id="same"' in page and 'id="same-2"' in page
+    assert '<td data-label="b" class="number">–</td>' in page
+    assert "vegaEmbed" not in page  # a page without charts does not carry the bundle

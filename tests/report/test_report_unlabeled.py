@@ -1,0 +1,253 @@
+"""The report page of runs that learn without labels: probes, terms of the loss, and how alike public samples look."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from consilience import simulate
+from consilience.data.local_datasets import deal
+from consilience.evaluation import knn_probe
+from consilience.report.feature_map import feature_map
+from consilience.report.page import run_report
+from consilience.report.runs import read_runs
+from consilience.report.similarities import SAMPLES, similarities
+from consilience.simulation.records.export import Kept, read_kept
+from tests.conftest import Command
+
+pytest.importorskip("altair")
+pytest.importorskip("vl_convert")
+
+DISTILLED = "flesd:distil_epochs=2:queue=16:temperature=0.5"
+RUNS: dict[str, dict[str, Any]] = {
+    "distiller": {"method": f"{DISTILLED}:form=pool"},
+    "learner": {"method": f"{DISTILLED}:form=pool:distil=learner"},
+    "means": {"method": f"{DISTILLED}:form=mean:keep=0.5"},
+    "fedavg": {"method": "fedavg:objective=simclr", "seeds": 2},
+    "nearest": {"method": "independent:objective=simclr", "probe": "knn"},
+    "probed": {"method": "fedavg", "probe": "both"},
+    "supervised": {"method": "fedavg"},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of small runs, each under its name."""
+    folder, before = tmp_path_factory.mktemp("runs"), torch.get_num_threads()
+    torch.set_num_threads(1)
+    common: dict[str, Any] = {"data": "digits", "train": 160, "test": 60, "model": "mlp", "learners": 4}
+    common |= {"rounds": 2, "batch_size": 16, "workers": 0}
+    for name, changes in RUNS.items():
+        simulate(**common | changes, out=folder / name)
+    yield folder
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def pages(runs: Path) -> dict[str, str]:
+    """A page about each run alone, without the scripts at its end."""
+    texts = {}
+    for name in RUNS:
+        out = run_report([runs / name], runs / f"{name}.html", None)
+        texts[name] = out.read_text(encoding="utf-8").partition('<script type="module">')[0]
+    return texts
+
+
+def shown(page: str) -> dict[str, Any]:
+    """The charts of a page by name."""
+    found = re.findall(r'<figure data-chart="([^"]*)".*?<script type="application/json">(.*?)</script>', page, re.S)
+    return {name: json.loads(text) for name, text in found}
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def mean(run: Path, round_: int, name: str) -> float:
+    """A number of all learners and seeds that have it."""
+    first, _, inner = name.partition(".")
+    here = [line[first][inner] if inner else line[first] for line in lines(run) if line["round"] == round_]
+    return float(np.mean([value for value in here if value is not None]))
+
+
+def cells(page: str) -> dict[str, str]:
+    return dict(re.findall(r'<td data-label="([^"]*)"[^>]*>([^<]*)</td>', page))
+
+
+KEYS = {"linear probe": "accuracy_linear", "scaled linear probe": "accuracy_scaled", "kNN": "accuracy_knn"}
+
+
+# -- probes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["distiller", "learner", "fedavg", "probed"])
+def test_probes_have_curves_and_columns(runs: Path, pages: dict[str, str], name: str) -> None:
+    rows = probe_rows(pages[name])
+    assert len(rows) == 4
+    for row in rows:
+        key = KEYS[row["probe"]]
+        assert row["accuracy"] == pytest.approx(mean(runs / name, row["round"], key), rel=1e-3)
+    told = cells(pages[name])
+    first = "linear probe" if name == "probed" else "scaled linear probe"
+    assert float(told[first].split()[0]) == pytest.approx(mean(runs / name, 2, KEYS[first]), abs=0.051)
+    assert float(told["kNN"].split()[0]) == pytest.approx(mean(runs / name, 2, "accuracy_knn"), abs=0.051)
+    assert ("±" in told["kNN"]) == (name == "fedavg")  # of seeds
+    assert ("the accuracy is that of the scaled linear probe" in pages[name]) == (name != "probed")
+
+
+def probe_rows(page: str) -> list[dict[str, Any]]:
+    chart = shown(page)["probes"]
+    rows: list[dict[str, Any]] = chart["data"]["values"] if "data" in chart else chart["layer"][0]["data"]["values"]
+    return rows
+
+
+def test_a_nearest_neighbour_probe_alone_is_the_accuracy(pages: dict[str, str]) -> None:
+    assert "the accuracy is that of the kNN" in pages["nearest"] and "linear probe" not in pages["nearest"]
+    assert cells(pages["nearest"])["accuracy %"] == cells(pages["nearest"])["kNN"]
+
+
+def test_a_page_of_classifiers_has_nothing_of_it(pages: dict[str, str]) -> None:
+    page = pages["supervised"]
+    assert not {"probes", "similarities"} & set(shown(page))
+    assert "robe" not in page.partition("Do it again")[0] and "kNN" not in page and "without labels" not in page
+
+
+def test_with_others_it_is_said_whose_accuracy_is_a_probe_s(runs: Path, tmp_path: Path) -> None:
+    out = run_report([runs / "supervised", runs / "fedavg"], tmp_path / "page.html", None)
+    page = out.read_text(encoding="utf-8")
+    assert "the accuracy of fedavg objective=simclr is that of the scaled linear probe" in page
+    first = re.findall(r'<td data-label="(?:scaled linear probe|kNN)"[^>]*>([^<]*)</td>', page)[:2]
+    assert first == ["–", "–"]  # the classifiers'
+
+
+def test_probes_of_a_run_that_broke_off_are_taken_from_its_lines(runs: Path, tmp_path: Path) -> None:
+    for file in ("config.toml", "data.json", "metrics.jsonl"):
+        (tmp_path / file).write_bytes((runs / "fedavg" / file).read_bytes())
+    (run,), (whole,) = read_runs([tmp_path]).runs, read_runs([runs / "fedavg"]).runs
+    assert not run.labelled and set(run.summary["probes"]) == {"scaled", "knn"}
+    for probe, told in run.summary["probes"].items():
+        assert told == pytest.approx({key: whole.summary["probes"][probe][key] for key in told})
+
+
+def test_the_terminal_shows_the_nearest_neighbours(runs: Path, command: Command) -> None:
+    code, out, _ = command("show", str(runs / "distiller"))
+    assert code == 0 and "kNN" in out and f" {mean(runs / 'distiller', 2, 'accuracy_knn'):.1f} " in out
+    assert "kNN" not in command("show", str(runs / "supervised"))[1]
+
+
+# -- terms of the loss -------------------------------------------------------------------------------------------------
+
+
+def test_each_term_is_the_mean_of_those_who_have_it(runs: Path, pages: dict[str, str]) -> None:
+    rows = shown(pages["distiller"])["losses"]["data"]["values"]
+    assert {(row["term"], row["round"]) for row in rows} == {(t, r) for t in ("simclr", "similarity") for r in (1, 2)}
+    for row in rows:
+        assert row["value"] == pytest.approx(mean(runs / "distiller", row["round"], f"loss.{row['term']}"), rel=1e-3)
+
+
+# -- similarities ------------------------------------------------------------------------------------------------------
+
+
+def matrices(page: str) -> dict[str, np.ndarray]:
+    rows = shown(page)["similarities"]["data"]["values"]
+    return {whose: np.array([r["similar"] for r in rows if r["whose"] == whose], dtype=float) for whose in _whose(rows)}
+
+
+def _whose(rows: list[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["whose"] for row in rows))
+
+
+def products(features: np.ndarray) -> np.ndarray:
+    rows = features / np.linalg.norm(features, axis=1, keepdims=True)
+    product: np.ndarray = rows @ rows.T
+    return product
+
+
+def chosen(kept: Kept) -> np.ndarray:
+    """All of a public set of no more samples than a matrix has, by class."""
+    targets = kept.public[1]
+    assert len(targets) == SAMPLES
+    return np.argsort(targets, kind="stable")
+
+
+@pytest.mark.parametrize("name", ["distiller", "learner"])
+def test_matrices_are_what_was_put_up_its_ensemble_and_what_came_of_it(
+    runs: Path, pages: dict[str, str], name: str
+) -> None:
+    kept, found = read_kept(runs / name), matrices(pages[name])
+    assert list(found) == ["learner 1", "learner 2", "learner 3", "ensemble", "distilled, learner 0"]
+    order = chosen(kept)
+    put = [products(kept.arrays["channels.0.similarity.values.rows"][who, 0][order]) for who in (1, 2, 3)]
+    for who in (1, 2, 3):
+        np.testing.assert_allclose(found[f"learner {who}"], put[who - 1], atol=0.006)
+    np.testing.assert_allclose(found["ensemble"], np.mean([np.exp((m - 1) / 0.5) for m in put], axis=0), atol=0.006)
+    after = products(kept.features(0, kept.public[0][order]))
+    np.testing.assert_allclose(found["distilled, learner 0"], after, atol=0.006)
+    assert np.abs(after - put[0]).max() > 0.02  # another model
+
+
+def test_means_are_shown_as_the_learners_similarities(runs: Path, pages: dict[str, str]) -> None:
+    kept, found = read_kept(runs / "means"), matrices(pages["means"])
+    order, size = chosen(kept), SAMPLES
+    sharp = np.eye(size)
+    sharp[np.triu_indices(size, 1)] = kept.arrays["channels.0.similarity.values.similar"][2]
+    sharp = np.maximum(sharp, sharp.T)[order][:, order]
+    there = sharp > 0
+    assert 0.2 < there.mean() < 0.9  # half of each row is kept
+    np.testing.assert_array_equal(np.isfinite(found["learner 2"]), there)
+    np.testing.assert_allclose(found["learner 2"][there], 1 + 0.5 * np.log(sharp[there]), atol=0.006)
+    assert found["ensemble"].diagonal().tolist() == [1.0] * size
+    off = kept.arrays["channels.0.similarity.sums.similar"] / 3
+    assert found["ensemble"].sum() == pytest.approx(size + 2 * off.sum(), rel=0.01)
+
+
+def test_one_scale_of_colours_serves_all_and_samples_are_sorted_by_class(runs: Path, pages: dict[str, str]) -> None:
+    chart, found = shown(pages["distiller"])["similarities"], matrices(pages["distiller"])
+    everything = np.concatenate([matrix.ravel() for matrix in found.values()])
+    assert chart["spec"]["encoding"]["color"]["scale"]["domain"] == [everything.min(), everything.max()]
+    seen = similarities(read_kept(runs / "distiller"), samples=20)
+    assert seen is not None and len(seen.classes) == 20 and seen.classes == sorted(seen.classes)
+    assert len(set(seen.classes)) == 10 and len(seen.rows) == 5 * 20
+    assert seen.text.startswith("20 samples of the public set, sorted by class, after round 2:")
+
+
+@pytest.mark.parametrize("name", ["fedavg", "nearest", "supervised"])
+def test_without_a_public_set_there_are_no_matrices(pages: dict[str, str], name: str) -> None:
+    assert "similarities" not in shown(pages[name]) and "features" in shown(pages[name])
+
+
+def test_a_learner_of_several_roles_has_the_model_of_its_first(runs: Path) -> None:
+    kept = read_kept(runs / "learner")
+    assert [actor.part for actor in kept.actors if actor.who == 1] == ["learner", "witness", "distiller"]
+    found = feature_map(runs / "learner")
+    weights = [kept.arrays["learners.0.parameters"][0], kept.arrays["learners.1.parameters"][0]]
+    inputs = kept.data.test_inputs.reshape(60, 64)
+    for who, flat in enumerate(weights):  # of who only distils, and of the first who learns: the MLP by hand
+        hidden = np.maximum(inputs @ flat[: 64 * 64].reshape(64, 64).T + flat[4096:4160], 0)
+        last = hidden @ flat[4160:6208].reshape(32, 64).T + flat[6208:6240]
+        np.testing.assert_allclose(found.features[who], np.tanh(last), atol=1e-4)
+    same = feature_map(runs / "distiller").features  # everybody has the common weights
+    np.testing.assert_array_equal(same[0], same[1])
+
+
+def test_models_are_found_where_seeds_have_public_sets_of_unlike_sizes(tmp_path: Path) -> None:
+    """There is a cohort for each size then, and what a learner's model makes of samples is what it made in the run."""
+    more: dict[str, Any] = {"train": 160, "test": 60, "learners": 4, "rounds": 1, "workers": 0, "batch_size": 32}
+    more |= {"data": "digits", "model": "mlp", "partition": "dirichlet(1)", "seeds": 3, "probe": "knn"}
+    simulate(method="flesd:distil=learner:distil_epochs=1", out=tmp_path / "run", **more)
+    kept = read_kept(tmp_path / "run")
+    sizes = {len(deal(kept.data, 4, partition="dirichlet(1)", seed=seed).parts[0]) for seed in range(3)}
+    assert len(sizes) == 3
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    told = {line["learner"]: line["accuracy"] for line in lines if line["seed"] == 0 and line["round"] == 1}
+    for who in range(4):
+        seen, tests = (torch.from_numpy(kept.features(who, x)) for x in (kept.data.inputs, kept.data.test_inputs))
+        right = knn_probe(seen, torch.from_numpy(kept.data.targets), tests, 10).numpy() == kept.data.test_targets
+        assert 100 * right.mean() == pytest.approx(told[who])

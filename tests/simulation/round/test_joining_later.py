@@ -1,0 +1,358 @@
+"""Learners who join later, in numbers of their own, with samples and shifts of their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from consilience import simulate
+from consilience.config.config import make_config
+from consilience.data import Dataset, load
+from consilience.data.local_datasets import deal, own_tests
+from consilience.data.local_shifts import Terms
+from consilience.data.partition import partition
+from consilience.data.shifts import rotated
+from consilience.errors import ConfigurationError
+from consilience.randomness import seed_of
+from consilience.report.runs import read_runs
+from consilience.simulation.records.export import read_kept
+from consilience.simulation.round.plan import Crowd, presences
+from consilience.simulation.sweep import Sweep
+from tests.simulation.setup.test_groups import parameters, play, stage
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+NEW: dict[str, Any] = {"learners": 2, "joins": 3}
+SMALL: dict[str, Any] = {"learners": 3, "rounds": 4, "train": 90, "test": 40, "workers": 0}
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load("digits", train=90, test=40)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"groups": {"a": {"learners": 0, "joins": 0}}}, r"joins"),
+        ({"groups": {"a": {"learners": 0, "joins": 5}}}, r"groups.a.joins is 5, and the run has 4 rounds"),
+        (
+            {"groups": {"a": {"learners": "0-1", "joins": 2}, "b": {"learners": 2, "joins": 3}}},
+            r"nobody is there before round 2; let somebody join in round 1",
+        ),
+        ({"groups": {"a": {"learners": 0, "participation": 0}}}, r"participation"),
+        ({"groups": {"a": {"learners": 0, "samples": 0}}}, r"samples"),
+        ({"groups": {"a": {"learners": "0-1", "samples": 5}}, "public": 9}, r"public is 9, and groups.a.samples is 5"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        make_config({"learners": 3, "rounds": 4, **settings})
+
+
+def test_too_many_samples_and_unknown_shifts_are_refused_by_name(data: Dataset) -> None:
+    for own, said in (
+        ({"learners": 2, "samples": 89}, r"groups.new.samples is 89, and there are 90 training samples for it and 2 l"),
+        ({"learners": "1-2", "samples": 45}, r"groups.new.samples is 45, 90 for 2 learners, and there are 90 training"),
+        ({"learners": 2, "shift": "spin(3)"}, r"spin"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            stage(data, groups={"new": own}).__enter__()
+
+
+def test_the_one_with_the_public_set_is_there_from_the_first_round(data: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match=r"groups.late.joins is 2, and learner 0 has the public set of method"):
+        stage(data, "flesd", groups={"late": {"learners": 0, "joins": 2}}).__enter__()
+
+
+# --- who is there
+
+
+def test_who_has_not_joined_is_not_drawn_and_not_counted() -> None:
+    joins = np.array([1] * 8 + [5] * 4)
+    for round_, many in ((4, 4), (5, 6)):
+        there = presences(range(20), round_, 12, 0.5, 0.0, None, (), joins).participates
+        assert (there.sum(1) == many).all() and there[:, 8:].any() == (round_ == 5)
+
+
+def test_a_group_s_share_is_drawn_among_itself_and_the_others_among_them() -> None:
+    crowds = (Crowd(np.array([1, 3]), 1.0), Crowd(np.arange(6, 10), 0.25))
+    there = presences(range(20), 2, 12, 0.5, 0.0, None, crowds).participates
+    assert there[:, [1, 3]].all() and (there[:, 6:10].sum(1) == 1).all()
+    assert (there[:, [0, 2, 4, 5, 10, 11]].sum(1) == 3).all()
+
+
+def test_the_host_comes_on_top_in_the_crowd_it_is_in() -> None:
+    crowds = (Crowd(np.arange(5), 0.5),)
+    there = presences(range(20), 2, 10, 0.2, 0.0, 0, crowds).participates
+    assert there[:, 0].all() and (there[:, 1:5].sum(1) == 2).all() and (there[:, 5:].sum(1) == 1).all()
+
+
+# --- what they have
+
+
+def test_samples_of_one_s_own_are_drawn_from_all_and_the_rest_is_dealt(data: Dataset) -> None:
+    terms = {1: Terms(20), 3: Terms(7)}
+    parts = deal(data, 4, partition="dirichlet(1)", seed=3, terms=terms).parts
+    assert [len(parts[1]), len(parts[3])] == [20, 7]
+    assert np.sort(np.concatenate(parts)).tolist() == list(range(90))
+    order = np.random.default_rng(seed_of("public", 3)).permutation(90)
+    assert parts[1].tolist() == np.sort(order[:20]).tolist() and parts[3].tolist() == np.sort(order[20:27]).tolist()
+    rest, generator = np.sort(order[27:]), np.random.default_rng(seed_of("partition", 3))
+    others = partition(data.targets[rest], 2, "dirichlet(1)", generator)
+    assert [parts[0].tolist(), parts[2].tolist()] == [rest[part].tolist() for part in others]
+
+
+def test_public_samples_are_the_same_as_samples_of_learner_0(data: Dataset) -> None:
+    with stage(data, public=30) as rounds:
+        public = rounds.scene.deals[0].parts
+    with stage(data, groups={"first": {"learners": 0, "samples": 30}}) as rounds:
+        own = rounds.scene.deals[0].parts
+    assert len(own[0]) == 30 and all(np.array_equal(a, b) for a, b in zip(public, own, strict=True))
+
+
+def test_where_everybody_has_so_many_the_rest_is_nobody_s(data: Dataset) -> None:
+    result = simulate(data=data, method="fedavg", **SMALL, groups={"all": {"learners": "0-2", "samples": 10}})
+    assert np.isfinite(result.accuracy).all()
+    dealt = deal(data, 3, seed=0, terms=dict.fromkeys(range(3), Terms(10)))
+    assert dealt.table().sum(1).tolist() == [10, 10, 10] and len(np.unique(np.concatenate(dealt.parts))) == 30
+
+
+def test_a_shift_of_one_s_own_is_at_full_strength_and_instead_of_the_run_s(data: Dataset) -> None:
+    terms = {0: Terms(shift="rotate(90)"), 2: Terms(shift="none")}
+    plain, dealt = deal(data, 3, seed=1), deal(data, 3, shift="contrast(3)+swap(1)", seed=1, terms=terms)
+    first, middle, last = plain.parts
+    assert all(np.array_equal(a, b) for a, b in zip(plain.parts, dealt.parts, strict=True))
+    assert np.array_equal(dealt.inputs[first], rotated(data.inputs[first], 90))
+    assert np.array_equal(dealt.inputs[last], data.inputs[last])
+    assert not np.array_equal(dealt.inputs[middle], data.inputs[middle])
+    for part, same in ((first, True), (middle, False), (last, True)):
+        assert np.array_equal(dealt.targets[part], data.targets[part]) == same
+    assert dealt.strength.tolist() == [2.0, 0.5, 0.0]  # one of its own, the run's at half its strength, none
+
+
+def test_labels_shuffled_for_all_are_not_for_one_with_a_shift_of_its_own(data: Dataset) -> None:
+    dealt = deal(data, 3, shift="ambiguous", seed=1, terms={1: Terms(shift="noise(1)")})
+    same = [(dealt.targets[part] == data.targets[part]).mean() for part in dealt.parts]
+    assert same[1] == 1 and max(same[0], same[2]) < 0.8
+    alone = deal(data, 3, seed=1, terms={1: Terms(shift="ambiguous")})
+    same = [(alone.targets[part] == data.targets[part]).mean() for part in alone.parts]
+    assert same[0] == same[2] == 1 and same[1] < 0.8
+
+
+@pytest.mark.parametrize(
+    ("partition", "shift", "own", "figure"),
+    [
+        ("iid", "none", {2: "rotate(90)"}, "7g"),
+        ("dirichlet(1)", "none", {2: "rotate(90)"}, "7i"),
+        ("iid", "swap(1)", {2: "rotate(90)"}, "7b"),
+        ("iid", "none", {2: "ambiguous"}, "7d"),
+        ("iid", "none", {2: "prefer(0.9)"}, "7c"),
+        ("iid", "rotate(90)", dict.fromkeys(range(3), "rotate(90)"), ""),
+        ("iid", "none", {0: "none", 1: "none", 2: "swap(1)"}, "7d"),
+    ],
+)
+def test_the_case_tells_of_shifts_of_one_s_own(
+    data: Dataset, partition: str, shift: str, own: dict[int, str], figure: str
+) -> None:
+    terms = {who: Terms(shift=each) for who, each in own.items()}
+    assert deal(data, 3, partition=partition, shift=shift, seed=0, terms=terms).case.figure == figure
+
+
+def test_own_tests_are_shifted_as_one_s_own_data_are(data: Dataset) -> None:
+    found = own_tests(data, 3, shift="none", most=20, terms={1: Terms(shift="rotate(90)")})
+    assert found is not None and found.inputs.shape == (3, 20, 1, 8, 8)
+    assert np.array_equal(found.inputs[1], rotated(found.inputs[0], 90))
+    assert np.array_equal(found.inputs[0], found.inputs[2]) and (found.targets == found.targets[0]).all()
+    assert own_tests(data, 3, shift="none", terms={1: Terms(20)}) is None
+    assert own_tests(data, 1, shift="rotate(90)", terms={0: Terms(shift="swap(1)")}) is not None
+
+
+def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Dataset) -> None:
+    groups = {"new": {"learners": 2, "joins": 3, "shift": "rotate(90)", "samples": 20, "participation": 1.0}}
+    with stage(data, "centralized", groups=groups) as rounds:
+        records = play(rounds)
+        seen = rounds.scene.data.inputs[rounds.engine.cohorts[0].plan.members.index]
+        dealt = rounds.scene.deals[0]
+    assert len(seen) == 90 and np.isfinite(records[1]["accuracy"]).all()
+    turned = dealt.parts[2]
+    assert len(turned) == 20 and np.array_equal(seen[turned], rotated(data.inputs[turned], 90))
+
+
+# --- joining
+
+
+@pytest.mark.parametrize("engine", ["loop", "stack"])
+@pytest.mark.parametrize("method", ["fedavg", "representation-sharing", "voted"])
+def test_before_they_join_they_are_not_there(data: Dataset, method: str, engine: str) -> None:
+    with stage(data, method, engine, groups={"new": NEW}) as rounds:
+        records = [rounds.begin()]
+        first = parameters(rounds, 2)
+        records += [rounds.play(evaluate=True) for _ in range(2)]
+        assert torch.equal(parameters(rounds, 2), first)
+        records += [rounds.play(evaluate=True) for _ in range(2)]
+        heard = rounds.traffic[0].down(rounds.trades[0], {"weights": 2} if method != "representation-sharing" else {})
+    for name in ("accuracy", "accuracy_local", "loss.cross_entropy"):
+        known = np.stack([np.isfinite(record[name][0]) for record in records[1:]])
+        assert known[:, :2].all() and known[:, 2].tolist() == [False, False, True, True], name
+    for way in ("up", "down"):
+        moved = np.stack([record[f"bytes.{way}"][0] for record in records])
+        assert (moved[:3, 2] == 0).all() and (moved[1:, :2] > 0).all() and moved[4, 2] == moved[4, 0]
+    assert moved[3, 2] == moved[3, 0] + heard, "what was said meanwhile, and this round's answer"
+    assert [record["participated"][0, 2] for record in records] == [0, 0, 0, 1, 1]
+
+
+def test_others_do_not_notice_who_has_not_joined(data: Dataset) -> None:
+    early, late = (
+        simulate(data=data, method="representation-sharing", **SMALL, groups={"new": {"learners": 2, "joins": joins}})
+        for joins in (3, 4)
+    )
+    others = [result.history["loss.prototypes"][:, 0, :2] for result in (early, late)]
+    assert np.array_equal(others[0][:3], others[1][:3]), "those of round 3 trained before they heard of anybody"
+    assert not np.array_equal(others[0][3], others[1][3])
+
+
+def test_the_engines_agree_about_who_joins(data: Dataset) -> None:
+    groups = {"new": NEW | {"shift": "rotate(90)", "samples": 25}}
+    loop, stack = (
+        simulate(data=data, method="consilience", **SMALL, groups=groups, precision="float64", engine=engine)
+        for engine in ("loop", "stack")
+    )
+    for metric in ("accuracy", "accuracy_local", "loss.cross_entropy", "bytes.down"):
+        there = np.isfinite(loop.history[metric][:, 0, 2])
+        assert there.tolist() == [False, False, True, True] or metric == "bytes.down"
+        found = loop.history[metric], stack.history[metric]
+        assert np.allclose(*found, rtol=0, atol=1e-9, equal_nan=True), metric
+
+
+@pytest.mark.parametrize("start", ["common", "different"])
+def test_who_joins_begins_with_its_own_weights_or_with_the_common_ones_of_now(data: Dataset, start: str) -> None:
+    still: dict[str, Any] = {"groups": {"new": NEW | {"lr": 1e-30}}, "lr": 0.01, "epochs": 3}
+    with stage(data, "fedavg", own={"start": start}, **still) as rounds:
+        _, _, before, joining = play(rounds, 3)
+    assert joining["accuracy_before"][0, 2] == before["accuracy"][0, 0] or start == "different"
+    assert joining["accuracy_before"][0, 2] < before["accuracy"][0, 0] - 10 or start == "common"
+
+
+def test_the_first_change_of_one_with_weights_of_its_own_is_measured_from_the_common_ones_of_now(data: Dataset) -> None:
+    """Nobody moves by itself here, so that the mean tells where the newcomer began."""
+    still: dict[str, Any] = {"optimiser": "sgd", "lr": 1e-30, "precision": "float64"}
+    with stage(data, "fedavg", own={"start": "different"}, groups={"new": NEW}, **still) as rounds:
+        rounds.begin()
+        first = [parameters(rounds, who) for who in range(3)]
+        for _ in range(2):
+            rounds.play(evaluate=False)
+        common, counts = parameters(rounds, 0), rounds.scene.counts[0].sum(-1)
+        rounds.play(evaluate=False)
+        after = [parameters(rounds, who) for who in range(3)]
+    own = (counts[:2].sum() * common + counts[2] * first[2]) / counts.sum()
+    assert torch.equal(after[0], after[2])
+    assert torch.allclose(after[0], own, rtol=0, atol=1e-12) and not torch.allclose(own, common)
+
+
+def test_the_public_set_goes_to_whoever_joins_when_it_joins() -> None:
+    result = simulate(
+        method="flesd:distil_epochs=1", learners=4, public=17, rounds=3, workers=0, probe="none", train=90, test=40,
+        groups={"new": {"learners": 3, "joins": 2}},
+    )  # fmt: skip
+    sent = np.stack([record["bytes.public"][0] for record in result.history.records])
+    assert sent.tolist() == [[0, 17 * 64, 17 * 64, 0], [0, 0, 0, 0], [0, 0, 0, 17 * 64], [0, 0, 0, 0]]
+    assert result.summary()["public_bytes"] == 3 * 17 * 64
+
+
+def test_all_that_groups_have_of_their_own_at_once_over_seeds(data: Dataset) -> None:
+    groups = {"new": {"learners": "4-7", "joins": 2, "participation": 0.5, "samples": 5}}
+    result = simulate(
+        data=data, method="fedavg", learners=8, rounds=3, workers=0, participation=0.75, seeds=2, groups=groups
+    )
+    took = result.history["participated"]  # (rounds, seeds, learners)
+    assert (took[:, :, :4].sum(-1) == 3).all() and took[:, :, 4:].sum(-1).tolist() == [[0, 0], [2, 2], [2, 2]]
+    assert np.isfinite(result.accuracy).all(), "all who have joined are tested, whoever took part"
+
+
+# --- kept, gone on with, told of
+
+
+@pytest.mark.parametrize("stopped", [1, 2, 3])
+@pytest.mark.parametrize("method", ["fedavg:start=different", "representation-sharing", "voted"])
+def test_a_run_goes_on_with_the_same_bits(tmp_path: Path, method: str, stopped: int) -> None:
+    own = {"shift": "rotate(90)", "samples": 20, "participation": 1.0}
+    settings: dict[str, Any] = SMALL | {"groups": {"new": NEW | own}, "offline": 0.2, "participation": 0.5}
+    whole = simulate(method=method, **settings)
+
+    def stop(name: str, round_: int, rounds: int, history: Any) -> None:
+        if round_ == stopped:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(method=method, out=tmp_path / "run", on_round=stop, **settings)
+    again = simulate(resume=tmp_path / "run")
+    for metric in ("accuracy", "accuracy_local", "loss.cross_entropy", "bytes.down", "participated"):
+        assert np.array_equal(again.history[metric], whole.history[metric], equal_nan=True), metric
+
+
+def test_means_are_over_those_who_are_there(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = simulate(method="independent", out=run, **SMALL | {"rounds": 3}, groups={"new": NEW})
+    accuracy = result.history["accuracy"][:, 0]  # (rounds, learners)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    told = [line["accuracy"] for line in lines if line["learner"] == 2]
+    assert told == [None, None, None, accuracy[2, 2]]
+    (read,) = read_runs([run]).runs
+    curve = {row["round"]: row["accuracy"] for row in read.metrics.curve("accuracy")}
+    assert np.allclose(
+        [curve[1], curve[2], curve[3]], [accuracy[0, :2].mean(), accuracy[1, :2].mean(), accuracy[2].mean()]
+    )
+    assert [row["round"] for row in read.metrics.kinds["new"].curve("accuracy_local")] == [3]
+    assert [row["round"] for row in read.metrics.kinds["others (mlp)"].curve("accuracy_local")] == [1, 2, 3]
+
+
+def test_a_run_that_stops_before_they_join_tells_of_the_others(tmp_path: Path) -> None:
+    def stop(name: str, round_: int, rounds: int, history: Any) -> None:
+        if round_ == 2:
+            raise KeyboardInterrupt
+
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        simulate(method="fedavg", out=run, on_round=stop, **SMALL, groups={"new": NEW})
+    (read,) = read_runs([run]).runs
+    assert read.summary["accuracy"]["mean"] is not None and not read.summary["finished"]
+    assert not read.metrics.kinds["new"].curve("accuracy")
+
+
+def test_the_shift_of_a_group_is_told_with_the_data(tmp_path: Path) -> None:
+    groups = {"new": NEW | {"shift": "rotate(90)"}}
+    simulate(method="fedavg", out=tmp_path / "run", **SMALL, shift="swap(0.5)", groups=groups)
+    (read,) = read_runs([tmp_path / "run"]).runs
+    assert read.provenance is not None and read.provenance["dealt"] == "iid, swap(0.5), rotate(90) at new"
+    assert read.task.endswith("swap(0.5), rotate(90) at new, 90 samples")
+
+
+def test_the_models_of_who_joined_are_found_again(tmp_path: Path) -> None:
+    groups = {"new": NEW | {"samples": 20, "shift": "rotate(90)"}}
+    simulate(method="flesd:distil_epochs=1", out=tmp_path / "run", **SMALL, probe="none", groups=groups)
+    kept = read_kept(tmp_path / "run")
+    inputs, _ = kept.public
+    assert len(inputs) == 35 and kept.features(2, inputs).shape[0] == 35, "half of what the newcomer has not"
+
+
+# --- side by side
+
+
+def test_settings_that_decide_who_is_there_take_a_run_of_their_own(tmp_path: Path) -> None:
+    base = make_config(SMALL | {"method": {"name": "fedavg"}, "groups": {"new": NEW}})
+    for key, values in (
+        ("joins", (2, 3)), ("participation", (0.5, 1.0)), ("samples", (10, 20)), ("shift", ("noise(1)", "noise(2)"))
+    ):  # fmt: skip
+        variants = [{f"groups.new.{key}": value} for value in values]
+        with pytest.raises(ConfigurationError, match=r"changes more than weights and rates"):
+            simulate(base.model_copy(update={"variants": tuple(variants)}))
+    sweep = Sweep(base, {"groups.new.joins": [2, 3], "groups.new.lr": [0.001, 0.01]}, tmp_path)
+    assert len(sweep.parts) == 2

@@ -1,0 +1,441 @@
+"""Learners with terms of their own: what they weigh, give, take, hold back, and how they train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from consilience import simulate
+from consilience.channels import EntryPool, MovingMean, StandingMean
+from consilience.config.config import make_config, read_config
+from consilience.config.schedules import Schedule
+from consilience.data import Dataset, load
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.exchanges import Exchange, Prototypes, Weights
+from consilience.exchanges.base import Contribution, Received, State, View
+from consilience.method import Method, Role
+from consilience.methods import build_method
+from consilience.models import SplitModel
+from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.engines.stack.engine import StackEngine
+from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.setup import set_scene
+from consilience.task import Task
+from consilience.wire import schema
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SHARING = "representation-sharing"
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load("digits", train=90, test=40)
+
+
+@contextmanager
+def stage(
+    data: Dataset, method: str | Method = SHARING, engine: str = "loop", own: Any = None, **settings: Any
+) -> Iterator[Rounds]:
+    named = {"name": method, **(own or {})} if isinstance(method, str) else {"name": method.name}
+    config = make_config({"learners": 3, "rounds": 4, "workers": 0, "method": named, **settings})
+    chosen = build_method(method, own) if isinstance(method, str) else method
+    scene = set_scene(config, chosen, data, config.model_name.split(","))
+    plans = list(scene.plans)
+    with LoopEngine(plans, scene.data, 0) if engine == "loop" else StackEngine(plans, scene.data) as opened:
+        yield Rounds(scene, opened)
+
+
+def play(rounds: Rounds, count: int = 2) -> list[dict[str, np.ndarray]]:
+    return [rounds.begin(), *(rounds.play(evaluate=True) for _ in range(count))]
+
+
+def parameters(rounds: Rounds, learner: int) -> Tensor:
+    cohort, row = rounds.scene.homes[0, learner], rounds.scene.rows[:, 0, learner].max()
+    found: Tensor = rounds.engine.cohorts[cohort].state["parameters"][row].clone()
+    return found
+
+
+def alone(data: Dataset, learner: int, **settings: Any) -> Tensor:
+    """A learner's parameters after two rounds in which nobody said anything."""
+    with stage(data, "independent", **settings) as rounds:
+        play(rounds)
+        return parameters(rounds, learner)
+
+
+# --- weights of one's own
+
+
+def test_a_group_that_weighs_nothing_learns_as_if_alone_and_the_others_do_not(data: Dataset) -> None:
+    with stage(data, groups={"deaf": {"learners": [1], "method": {"kd": 0.0, "contrast": 0.0}}}) as rounds:
+        assert len(rounds.engine.cohorts) == 1  # numbers that weigh something do not break a stack
+        play(rounds)
+        assert torch.equal(parameters(rounds, 1), alone(data, 1))
+        assert not torch.equal(parameters(rounds, 0), alone(data, 0))
+
+
+def test_each_learner_weighs_by_its_own_number(data: Dataset) -> None:
+    groups = {"a": {"learners": "0-1", "method": {"kd": 3}}, "b": {"learners": 2, "method": {"kd": 5}}}
+    with stage(data, groups=groups) as rounds:
+        rounds.begin()
+        assert rounds.engine.cohorts[0].state["setting.prototypes.weight"].tolist() == [3, 3, 5]
+
+
+def test_settings_that_decide_shapes_make_another_cohort(data: Dataset) -> None:
+    with stage(data, groups={"few": {"learners": [0], "method": {"n_avg": 3}}}) as rounds:
+        play(rounds)
+        assert [c.plan.blueprint.role.exchanges[1].n_avg for c in rounds.engine.cohorts] == [3, 10]  # type: ignore[attr-defined]
+
+
+# --- schedules
+
+
+def test_a_weight_follows_its_schedule(data: Dataset) -> None:
+    with stage(data, own={"kd": "ramp(0, 10, 4)"}) as rounds:
+        rounds.begin()
+        seen = []
+        for _ in range(4):
+            rounds.play(evaluate=False)
+            seen.append(rounds.engine.cohorts[0].state["setting.prototypes.weight"].tolist())
+        assert seen == [[2.5] * 3, [5.0] * 3, [7.5] * 3, [10.0] * 3]
+
+
+@pytest.mark.parametrize("engine", ["loop", "stack"])
+def test_a_constant_schedule_is_the_number_itself(data: Dataset, engine: str) -> None:
+    with stage(data, engine=engine, own={"kd": "constant(4)"}) as rounds:
+        play(rounds)
+        found = parameters(rounds, 0)
+    with stage(data, engine=engine, own={"kd": 4}) as rounds:
+        play(rounds)
+        assert torch.allclose(found, parameters(rounds, 0), rtol=0, atol=1e-6)
+
+
+def test_a_rate_follows_its_schedule_and_a_group_has_its_own(data: Dataset) -> None:
+    groups = {"slow": {"learners": 2, "lr": 0.0005}}
+    with stage(data, "independent", lr="ramp(0.001, 0.003, 2)", groups=groups) as rounds:
+        rounds.begin()
+        rates = []
+        for _ in range(3):
+            rounds.play(evaluate=False)
+            rates.append(rounds.engine.cohorts[0].state["setting.optimiser.lr"].tolist())
+        assert np.allclose(rates, [[0.002, 0.002, 0.0005], [0.003, 0.003, 0.0005], [0.003, 0.003, 0.0005]])
+
+
+def test_a_schedule_may_stand_in_an_exchange_put_together_by_hand(data: Dataset) -> None:
+    ramp = Method("mine", {"learner": Role(exchanges=(Prototypes(weight=Schedule("ramp", 0, 8, 2)),))})
+    with stage(data, ramp) as rounds:
+        rounds.begin()
+        rounds.play(evaluate=False)
+        assert rounds.engine.cohorts[0].state["setting.prototypes.weight"].tolist() == [4.0] * 3
+
+
+def test_a_schedule_longer_than_the_run_is_refused(data: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match=r"prototypes's weight is ramp\(0, 10, 5\), over 5 rounds.*has 4"):
+        stage(data, own={"kd": "ramp(0, 10, 5)"}).__enter__()
+    with pytest.raises(ConfigurationError, match=r"kd is ramp\(-1, 10, 3\)"):
+        stage(data, own={"kd": "ramp(-1, 10, 3)"}).__enter__()
+
+
+def test_a_schedule_is_gone_on_with_after_a_stop(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"learners": 2, "train": 40, "test": 20, "rounds": 4, "workers": 0}
+    method = f"{SHARING}:kd=ramp(0, 10, 4)"
+    whole = simulate(method=method, **settings)
+
+    def stop(name: str, round_: int, rounds: int, history: Any) -> None:
+        if round_ == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(method=method, out=tmp_path / "run", on_round=stop, **settings)
+    assert np.array_equal(simulate(resume=tmp_path / "run").history["accuracy"], whole.history["accuracy"])
+
+
+# --- listening and giving
+
+
+def test_one_that_only_listens_costs_nothing_up_and_is_in_nobody_s_mean(data: Dataset) -> None:
+    with stage(data, groups={"quiet": {"learners": [2], "gives": False}}) as rounds:
+        records = play(rounds)
+        assert [r["bytes.up"][0, 2] for r in records] == [0, 0, 0]
+        assert records[1]["bytes.up"][0, 0] > 0 < records[1]["bytes.down"][0, 2]
+        means = rounds.federations[0].channels["prototypes"]
+        assert isinstance(means, StandingMean)
+        counts = rounds.scene.counts[0]
+        assert means.answer().count.tolist() == counts[:2].sum(0).tolist()
+        pool = rounds.federations[0].channels["observations"]
+        assert isinstance(pool, EntryPool)
+        assert pool.present[:, 0].tolist() == [True, True, False]
+        assert not torch.equal(parameters(rounds, 2), alone(data, 2))
+
+
+def test_one_that_only_gives_learns_as_if_alone_and_hears_nothing(data: Dataset) -> None:
+    with stage(data, groups={"giver": {"learners": [0], "listens": False}}) as rounds:
+        records = play(rounds)
+        assert [r["bytes.down"][0, 0] for r in records] == [0, 0, 0]
+        assert records[1]["bytes.up"][0, 0] > 0
+        assert torch.equal(parameters(rounds, 0), alone(data, 0))
+        means = rounds.federations[0].channels["prototypes"]
+        assert isinstance(means, StandingMean)
+        assert means.answer().count.tolist() == rounds.scene.counts[0].sum(0).tolist()
+
+
+def test_where_weights_are_shared_one_that_only_listens_takes_the_mean_of_the_others(data: Dataset) -> None:
+    with stage(data, "fedavg", groups={"quiet": {"learners": [2], "gives": False}}) as rounds:
+        records = play(rounds, 1)
+        common = flat(rounds)
+        for learner in range(3):
+            assert torch.equal(parameters(rounds, learner), common)
+        assert records[1]["bytes.up"][0].tolist()[2] == 0
+    start = Weights()
+    both = Method("two", {"learner": Role(exchanges=(start,)), "quiet": Role()}, members={2: "quiet"})
+    with stage(data, both) as rounds:
+        play(rounds, 1)
+        assert torch.allclose(flat(rounds), common)
+
+
+def test_where_weights_are_shared_one_that_only_gives_keeps_its_own(data: Dataset) -> None:
+    with stage(data, "fedavg", groups={"giver": {"learners": [0], "listens": False}}) as rounds:
+        rounds.begin()
+        record = rounds.play(evaluate=True)
+        first = parameters(rounds, 0)
+        common = flat(rounds)
+        assert torch.equal(parameters(rounds, 1), common)
+        assert not torch.equal(first, common)
+        assert record["bytes.down"][0, 0] > 0  # what a change is measured from
+        rounds.play(evaluate=True)
+        moved = flat(rounds)
+        after = torch.stack([parameters(rounds, 0), moved])
+        # The second change is measured from the common weights, so the common ones are the mean of everybody's again.
+        assert not torch.equal(after[0], after[1])
+    assert torch.isfinite(after).all()
+
+
+def flat(rounds: Rounds) -> Tensor:
+    channel = rounds.federations[0].channels["weights"]
+    assert isinstance(channel, MovingMean)
+    return rounds.learners[0].parameters.flat(channel.common)
+
+
+def test_exchanges_are_chosen_one_by_one(data: Dataset) -> None:
+    groups = {
+        "means only": {"learners": [0], "exchanges": ["prototypes"]},
+        "gives means": {"learners": [1], "gives": ["prototypes"], "listens": ["observations"]},
+    }
+    with stage(data, groups=groups) as rounds:
+        records = play(rounds)
+        assert np.isnan(records[1]["loss.observations"][0, 0]) and np.isfinite(records[1]["loss.observations"][0, 1])
+        pool = rounds.federations[0].channels["observations"]
+        assert isinstance(pool, EntryPool)
+        assert pool.present[:, 0].tolist() == [False, False, True]
+        up, down = records[1]["bytes.up"][0], records[1]["bytes.down"][0]
+        assert 0 < up[0] == up[1] < up[2]
+        assert down[0] == up[0]
+        assert 0 < down[1] < down[2]
+
+
+def test_everybody_puts_up_and_draws_as_many_observations_as_it_likes(data: Dataset) -> None:
+    groups = {"rich": {"learners": [0], "method": {"up": 3, "down": 2}}, "poor": {"learners": [2], "method": {"up": 2}}}
+    with stage(data, groups=groups) as rounds:
+        records = play(rounds)
+        pool = rounds.federations[0].channels["observations"]
+        assert isinstance(pool, EntryPool)
+        assert pool.present.sum(1).tolist() == [3, 1, 2]  # of the last round alone
+        up, down = records[1]["bytes.up"][0], records[1]["bytes.down"][0]
+        assert up[0] > up[2] > up[1]
+        assert down[0] > down[1] == down[2]
+
+
+def test_nobody_gives_and_nothing_travels(data: Dataset) -> None:
+    with stage(data, groups={"all": {"learners": "0-2", "gives": False}}) as rounds:
+        records = play(rounds)
+        assert sum(r["bytes.up"].sum() + r["bytes.down"].sum() for r in records) == 0
+
+
+def test_one_that_exchanges_more_seldom_keeps_what_it_learned_meanwhile(data: Dataset) -> None:
+    with stage(data, "fedavg", groups={"slow": {"learners": [2], "method": {"every": 2}}}) as rounds:
+        rounds.begin()
+        record = rounds.play(evaluate=False)
+        assert record["bytes.down"][0, 2] == record["bytes.up"][0, 2] == 0 < record["bytes.down"][0, 0]
+        assert not torch.equal(parameters(rounds, 2), flat(rounds))
+        record = rounds.play(evaluate=False)
+        assert torch.equal(parameters(rounds, 2), flat(rounds))
+        assert record["bytes.down"][0, 2] > 0
+
+
+# --- what is never shared
+
+
+def test_classes_held_back_enter_nothing_that_is_put_up(data: Dataset) -> None:
+    with stage(data, groups={"private": {"learners": [0], "never_share": [3, 5]}}) as rounds:
+        play(rounds)
+        counts = rounds.scene.counts[0].copy()
+        assert counts[0, 3] >= 2 and counts[0, 5] >= 2  # there would be something to share
+        counts[0, [3, 5]] = 0
+        means, pool = (rounds.federations[0].channels[n] for n in ("prototypes", "observations"))
+        assert isinstance(means, StandingMean) and isinstance(pool, EntryPool)
+        assert means.answer().count.tolist() == counts.sum(0).tolist()
+        assert torch.as_tensor(pool.weights)[0, 0, [3, 5]].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("engine", ["loop", "stack"])
+def test_samples_marked_never_to_be_shared_leave_no_trace_in_the_means(data: Dataset, engine: str) -> None:
+    """Other pixels in the marked samples change nothing that an untrained model puts up."""
+    share = np.ones(len(data.targets), dtype=bool)
+    share[::7] = False
+    inputs = data.inputs.copy()
+    inputs[::7] = 3.0
+    found = []
+    for marked in (replace(data, share=share), replace(data, share=share, inputs=inputs)):
+        with stage(marked, engine=engine) as rounds:
+            rounds.begin()
+            means = rounds.federations[0].channels["prototypes"]
+            assert isinstance(means, StandingMean)
+            found.append(means.answer())
+    assert torch.allclose(torch.as_tensor(found[0].tensors["mean"]), torch.as_tensor(found[1].tensors["mean"]))
+    assert found[0].count.sum() == share.sum() or found[0].count.sum() < share.sum()  # single samples are left out too
+
+
+def test_what_weights_would_tell_all_the_same_is_refused(data: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match=r"learner 1 has samples that are never to be shared, and 'weights'"):
+        stage(data, "consilience", groups={"private": {"learners": [1], "never_share": [0]}}).__enter__()
+    quiet = {"private": {"learners": [1], "never_share": [0], "exchanges": ["prototypes", "observations"]}}
+    with stage(data, "consilience", groups=quiet) as rounds:
+        play(rounds)
+
+
+@dataclass(frozen=True)
+class Telling(Exchange):
+    """Remembers what every batch looked like, and puts it up."""
+
+    name: str = "telling"
+
+    def channel(self, task: Task) -> schema.Mean:
+        return schema.Mean(self.name, {"seen": schema.Tensor(task.inputs)})
+
+    def leaves(self) -> str:
+        return "a mean input"
+
+    def init(self, view: View) -> State:
+        return {"seen": torch.zeros(view.task.inputs)}
+
+    def step(self, state: State, view: View) -> State:
+        return {"seen": view.inputs.mean(0)}
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        return Contribution({"seen": state["seen"]}, view.samples)
+
+
+def test_what_has_seen_the_batches_is_refused_too(data: Dataset) -> None:
+    mine = Method("mine", {"learner": Role(exchanges=(Telling(),))})
+    with stage(data, mine) as rounds:
+        play(rounds, 1)
+    with pytest.raises(ConfigurationError, match="'telling' shares what was learned from all of them"):
+        stage(data, mine, groups={"private": {"learners": [1], "never_share": [0]}}).__enter__()
+
+
+def test_classes_are_known_by_name_too(data: Dataset) -> None:
+    named = replace(data, labels=tuple("abcdefghij"))
+    with stage(named, groups={"private": {"learners": [0], "never_share": ["c"]}}) as rounds:
+        marks = rounds.engine.cohorts[0].shared(0)
+        assert marks is not None
+        mine = named.targets[rounds.engine.cohorts[0].samples(0)]
+        assert marks.tolist() == (mine != 2).tolist()
+    with pytest.raises(UnknownName, match="unknown class 'z'"):
+        stage(named, groups={"private": {"learners": [0], "never_share": ["z"]}}).__enter__()
+    with stage(data, groups={"private": {"learners": [0], "never_share": ["4"]}}) as rounds:
+        assert rounds.engine.cohorts[0].plan.members.shared is not None
+    with pytest.raises(ConfigurationError, match="never_share names class 10"):
+        stage(data, groups={"private": {"learners": [0], "never_share": [10]}}).__enter__()
+
+
+# --- training
+
+
+def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> None:
+    groups = {"eager": {"learners": [0], "epochs": 3, "batch_size": 5}, "large": {"learners": [1], "model": "lenet5"}}
+    with stage(data, width=16, groups=groups) as rounds:
+        play(rounds, 1)
+        steps = [int(rounds.engine.cohorts[rounds.scene.homes[0, w]].state["step"][0]) for w in range(3)]
+        assert steps == [18, 1, 1]
+        assert [learner.task.model for learner in rounds.learners] == ["mlp", "lenet5", "mlp"]
+        assert {learner.task.width for learner in rounds.learners} == {16}
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    "group, said",
+    [
+        ({"learners": [3]}, "groups.g.learners names learner 3; there are learners 0 to 2"),
+        ({"learners": "2-1"}, "groups.g.learners is '2-1'"),
+        ({"learners": []}, "groups.g.learners is empty"),
+        ({"learners": [0], "gives": ["protoypes"]}, "Did you mean 'prototypes'"),
+        ({"learners": [0], "exchanges": ["weights"]}, "unknown exchange 'weights' of groups.g.exchanges"),
+        ({"learners": [0], "method": {"kdd": 1}}, "Did you mean 'kd'"),
+        ({"learners": [0], "weight": 1}, "unknown setting 'weight' of group 'g'"),
+        ({"learners": "0-400000000"}, "groups.g.learners names learner 3; there are learners 0 to 2"),
+        ({"learners": True}, "groups.g.learners is True; it must be a whole number or a word or a list"),
+        ({"gives": False}, "groups.g.learners is missing"),
+        (
+            {"learners": [0], "gives": "prototypes"},
+            "groups.g.gives is 'prototypes'; it must be true or false or a list",
+        ),
+        ({"learners": [0], "exchanges": "prototypes"}, "groups.g.exchanges is 'prototypes'; it must be a list"),
+        ({"learners": [0], "never_share": 3}, "groups.g.never_share is 3; it must be a list"),
+        ({"learners": [0], "model": "resnet9"}, "resnet9"),
+        ({"learners": [0], "epochs": 0}, "groups.g.epochs is 0; it must be 1 or more"),
+    ],
+)
+def test_terms_that_cannot_be_kept_are_refused_by_name(data: Dataset, group: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        stage(data, groups={"g": group}).__enter__()
+    assert said in str(refused.value)
+
+
+def test_a_method_put_together_by_hand_has_no_settings_to_change(data: Dataset) -> None:
+    mine = Method("mine", {"learner": Role(exchanges=(Prototypes(),))})
+    with stage(data, mine, groups={"g": {"learners": [0], "gives": False}}) as rounds:
+        play(rounds, 1)
+    with pytest.raises(ConfigurationError, match="put together by hand, so 'kd' cannot be set by name"):
+        stage(data, mine, groups={"g": {"learners": [0], "method": {"kd": 1}}}).__enter__()
+
+
+def test_a_schedule_given_as_itself_is_kept_as_it_is_written(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"learners": 2, "train": 40, "test": 20, "rounds": 2, "workers": 0}
+    ramp = Schedule("ramp", 0, 4, 2)
+    method = build_method("fedproto", {"kd": ramp})
+    result = simulate(method=method, lr=Schedule("cosine", 0.01, 0.001, 2), out=tmp_path / "run", **settings)
+    assert result.config.lr == "cosine(0.01, 0.001, 2)" and result.config.method.settings == {"kd": "ramp(0, 4, 2)"}
+    again = simulate(read_config(tmp_path / "run" / "config.toml"))
+    assert np.array_equal(again.history["accuracy"], result.history["accuracy"])
+
+
+def test_the_largest_message_is_told_and_nobody_s_who_gives_nothing(data: Dataset) -> None:
+    groups = {"quiet": {"learners": [0], "gives": False}, "rich": {"learners": [2], "method": {"up": 3}}}
+    method = build_method(SHARING)
+    result = simulate(data=data, method=method, learners=3, rounds=1, workers=0, groups=groups)
+    assert result.message_bytes["up"] == result.history["bytes.up"][0, 0, 2] > result.history["bytes.up"][0, 0, 1]
+
+
+def test_settings_of_named_data_apply_to_one_s_own_or_are_refused(data: Dataset) -> None:
+    result = simulate(data=data, method="independent", learners=2, rounds=1, train=20, test=10, workers=0)
+    assert result.config.train == 20
+    with pytest.raises(ConfigurationError, match="train is 1000, and data set 'digits' has 90"):
+        simulate(data=data, train=1000)
+    with pytest.raises(ConfigurationError, match="image_size is for folders"):
+        simulate(data=data, image_size=8)
+    with pytest.raises(ConfigurationError, match=r"width is 16, and model 'narrow' has features of width 8"):
+        simulate(data=data, model=narrow, width=16)
+
+
+def narrow() -> SplitModel:
+    features = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh())
+    return SplitModel(features, nn.Linear(8, 10), bound=1.0)

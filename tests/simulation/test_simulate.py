@@ -1,0 +1,235 @@
+"""`simulate` from Python: one's own models and methods, what is kept of them, and numbers a model draws itself."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from consilience import simulate
+from consilience.config.config import method_table
+from consilience.data import Dataset, load
+from consilience.errors import CheckpointError, ConfigurationError
+from consilience.exchanges import Prototypes, Received, State, View
+from consilience.method import Method, Role
+from consilience.methods import build_method
+from consilience.models import SplitModel
+from consilience.simulation.engines.loop import worker
+from consilience.simulation.engines.loop.worker_pool import team_of
+from consilience.simulation.result import Result
+
+SMALL: dict[str, Any] = {"learners": 3, "rounds": 2, "workers": 0}
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load("digits", train=60, test=40)
+
+
+def forgetful(shape: tuple[int, ...] = (1, 8, 8)) -> SplitModel:
+    """A model with dropout."""
+    inputs = int(np.prod(shape))
+    features = nn.Sequential(nn.Flatten(), nn.Linear(inputs, 16), nn.Dropout(0.5), nn.Tanh())
+    return SplitModel(features, nn.Linear(16, 10), bound=1.0)
+
+
+# What a model draws itself
+
+
+def losses(result: Result) -> np.ndarray:
+    return result.history["loss.cross_entropy"]
+
+
+def test_dropout_draws_the_same_numbers_for_the_same_seed(data: Dataset) -> None:
+    torch.manual_seed(5)
+    first = simulate(data=data, model=forgetful, method="fedavg", **SMALL)
+    torch.manual_seed(6)
+    again = simulate(data=data, model=forgetful, method="fedavg", **SMALL)
+    assert np.array_equal(losses(first), losses(again))
+    assert len(np.unique(losses(first))) == losses(first).size, "every learner and round draws its own"
+
+
+def test_dropout_leaves_the_callers_numbers_alone(data: Dataset) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    simulate(data=data, model=forgetful, method="independent", **SMALL)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_dropout_goes_on_from_a_checkpoint_with_the_same_bits(data: Dataset, tmp_path: Path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    whole = simulate(data=data, model=forgetful, method="fedavg", **SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(data=data, model=forgetful, method="fedavg", out=tmp_path / "run", on_round=stop, **SMALL)
+    torch.rand(7)
+    resumed = simulate(data=data, model=forgetful, resume=tmp_path / "run")
+    assert np.array_equal(losses(resumed), losses(whole))
+
+
+# One's own models
+
+
+@pytest.mark.parametrize("model", [forgetful(), nn.Linear(64, 10), 7])
+def test_a_module_in_place_of_what_builds_it_is_refused(model: Any, data: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match=f"model is a {type(model).__name__}; give a name, or a function"):
+        simulate(data=data, model=model, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        (
+            nn.Conv2d(1, 16, 3),
+            r"its features have the shape \(16, 6, 6\) for an input, and its classifier reads \(16,\)",
+        ),
+        (nn.Linear(9, 16), r"cannot take inputs of the shape \(1, 8, 8\)"),
+    ],
+)
+def test_features_that_do_not_fit_are_refused_before_training(features: nn.Module, words: str, data: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        simulate(data=data, model=lambda: SplitModel(features, nn.Linear(16, 10)), **SMALL)
+
+
+class Masked(nn.Module):
+    """Reads every other input, as its mask says."""
+
+    mask: Tensor
+    order: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(32, 16)
+        self.register_buffer("mask", torch.arange(64) % 2 == 0)
+        self.register_buffer("order", torch.arange(32, dtype=torch.int32).flip(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x.flatten(1)[:, self.mask]  # (n, 32) with a mask; with whole numbers it would be (n, 64)
+        assert self.order.dtype == torch.int32
+        return torch.tanh(self.linear(chosen[:, self.order]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_buffers_keep_their_types(workers: int, data: Dataset, tmp_path: Path) -> None:
+    settings = SMALL | {"workers": workers, "out": tmp_path / "run"}
+    model = partial(_masked)
+    result = simulate(data=data, model=model, method="fedavg", **settings)
+    assert result.finished
+    assert simulate(data=data, model=model, resume=tmp_path / "run").finished
+
+
+def _masked() -> SplitModel:
+    return SplitModel(Masked(), nn.Linear(16, 10), bound=1.0)
+
+
+def test_one_module_cannot_serve_every_learner(data: Dataset) -> None:
+    only = forgetful()
+    with pytest.raises(ConfigurationError, match="gave the same module twice; it must make a new one"):
+        simulate(data=data, model=lambda: only, **SMALL)
+
+
+# What is kept of a method
+
+
+def test_settings_of_a_method_are_kept_with_the_run(data: Dataset, tmp_path: Path) -> None:
+    chosen = build_method("fedavg", {"start": "different"})
+    by_hand = simulate(data=data, method=chosen, out=tmp_path / "hand", **SMALL)
+    by_name = simulate(data=data, method="fedavg:start=different", out=tmp_path / "name", **SMALL)
+    assert np.array_equal(losses(by_hand), losses(by_name))
+    for run in ("hand", "name"):
+        kept = tomllib.loads((tmp_path / run / "config.toml").read_text(encoding="utf-8"))
+        assert kept["method"] == {"name": "fedavg", "start": "different"}
+
+
+def test_a_method_as_text() -> None:
+    assert method_table("fedavg") == {"name": "fedavg"}
+    assert method_table("fedavg:start=different:every=4") == {"name": "fedavg", "start": "different", "every": 4}
+    with pytest.raises(ConfigurationError, match="'start' is no setting; write KEY=VALUE"):
+        method_table("fedavg:start")
+
+
+def test_the_folder_of_the_data_is_kept_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = simulate(data_dir="here", train=60, test=20, out="run", **SMALL)
+    assert result.config.data_dir == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize("given", [{"data": "digits"}, {"method": "fedavg"}])
+def test_a_resumed_run_takes_no_other_names(given: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="give it no others"):
+        simulate(resume=tmp_path, **given)
+
+
+def test_a_penalty_without_weight_tells_nothing(data: Dataset) -> None:
+    silent = simulate(data=data, method="representation-sharing:contrast=0.0", **SMALL)
+    assert np.isnan(silent.history["mutual_information"]).all()
+
+
+def test_a_run_does_not_go_on_with_something_else_of_the_same_shape(data: Dataset, tmp_path: Path) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(data=data, method="fedproto", out=tmp_path / "run", on_round=stop, **SMALL)
+    with pytest.raises(CheckpointError, match="is of another run: its data is not the one given"):
+        simulate(data=replace(data, inputs=-data.inputs), resume=tmp_path / "run")
+    with pytest.raises(CheckpointError, match="is of another run: its method is not the one given"):
+        simulate(data=data, method=build_method("fedproto", {"kd": 3.0}), resume=tmp_path / "run")
+    assert simulate(data=data, method=build_method("fedproto"), resume=tmp_path / "run").finished
+
+
+# What fails in a worker
+
+
+class Particular(Exception):
+    """Not made from its message alone, so no pickle can bring it back."""
+
+    def __init__(self, one: int, other: int) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+@dataclass(frozen=True)
+class Failing(Prototypes):
+    def penalty(self, state: State, view: View, received: Received) -> Tensor:
+        raise Particular(1, 2)
+
+
+def test_an_error_in_a_worker_comes_with_its_place() -> None:
+    try:
+        Failing().penalty({}, None, None)  # type: ignore[arg-type]
+    except Particular as error:
+        told = worker._told(error)
+    assert isinstance(told, RuntimeError) and str(told) == "Particular: 1 and 2"
+    assert "in penalty" in told.__notes__[0] and "raise Particular(1, 2)" in told.__notes__[0]
+    plain = worker._told(ValueError("as it is"))
+    assert isinstance(plain, ValueError) and plain.__notes__
+
+
+def test_an_error_of_ones_own_reaches_the_caller(data: Dataset) -> None:
+    failing = Method("failing", {"learner": Role(exchanges=(Failing(),))})
+    with pytest.raises(Particular):
+        simulate(data=data, model=partial(forgetful, (1, 8, 8)), method=failing, **SMALL)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_workers_let_go_of_the_last_simulation() -> None:
+    def shared() -> list[int]:
+        """KiB of shared memory in the hands of each process of the team."""
+        simulate(method="two-stage", learners=2, rounds=1, workers=2, width=20_000)
+        status = [Path(f"/proc/{worker.process.pid}/status").read_text() for worker in team_of(2).workers]
+        return [int(next(line.split()[1] for line in text.splitlines() if "RssShmem" in line)) for text in status]
+
+    first = shared()
+    for _ in range(3):
+        last = shared()
+    assert max(first) > 5_000, "there is something to let go of"
+    assert max(last) < 2 * max(first)

@@ -1,0 +1,118 @@
+"""Runs without labels as a user meets them: what is tested, on what data, and settings that decide what travels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from consilience import simulate
+from consilience.config.config import make_config
+from consilience.data import Dataset, load
+from consilience.errors import ConfigurationError
+from consilience.exchanges import Prototypes, Weights
+from consilience.method import Method, Role
+from consilience.simulation import simulate as simulate_module
+from consilience.simulation.records.history import History
+
+SMALL: dict[str, Any] = {"learners": 3, "rounds": 2, "batch_size": 32, "workers": 0, "model": "mlp"}
+ALONE = "independent:objective=simclr"
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load("digits", train=150, test=60)
+
+
+@pytest.mark.parametrize("shift", ["none", "rotate(90)", "label-noise(0.5)"])
+def test_probes_learn_from_the_seed_s_own_data(digits: Dataset, shift: str) -> None:
+    """Where learners change the data there is a copy of it for each seed, and no probe sees another seed's."""
+    one = simulate(data=digits, method=ALONE, shift=shift, **SMALL)
+    three = simulate(data=digits, method=ALONE, shift=shift, seeds=3, **SMALL)
+    for key in ("accuracy", "accuracy_scaled", "accuracy_knn"):
+        np.testing.assert_array_equal(one.history.last(key)[0], three.history.last(key)[0])
+
+
+def test_learners_without_labels_among_others_are_probed_and_so_are_they(digits: Dataset) -> None:
+    groups = {"blind": {"learners": 0, "method": {"objective": "simclr"}}}
+    result = simulate(data=digits, method="independent", groups=groups, **SMALL)
+    np.testing.assert_array_equal(result.accuracy, result.history.last("accuracy_scaled"))
+    assert result.summary()["told_by"] == "scaled" and result.accuracy[0, 0] > 30
+    supervised = simulate(data=digits, method="independent", **SMALL).summary()
+    assert supervised["told_by"] == "classifier" and supervised["probes"] == {}
+
+
+def test_small_features_are_told_apart_when_scaled(digits: Dataset) -> None:
+    linear = simulate(data=digits, method=ALONE, probe="linear", **{**SMALL, "model": "lenet5"})
+    scaled = simulate(data=digits, method=ALONE, probe="scaled", **{**SMALL, "model": "lenet5"})
+    assert scaled.accuracy.mean() > linear.accuracy.mean() + 10
+
+
+@pytest.mark.parametrize("form", ["pool", "mean"])
+def test_a_share_of_similarities_is_another_kind_of_learner(digits: Dataset, form: str) -> None:
+    """It decides what travels, so settings that differ in it are no variants of one run."""
+    method = {"name": "flesd", "form": form, "distil_epochs": 1}
+    variants = ({"method.keep": 1.0}, {"method.keep": 0.1})
+    with pytest.raises(ConfigurationError, match="changes more than weights and rates"):
+        simulate(make_config({**SMALL, "data": "digits", "train": 150, "method": method, "variants": variants}))
+    with pytest.raises(ConfigurationError, match="no schedule"):
+        simulate(data=digits, method=f"flesd:form={form}:keep=ramp(0.1,1,2)", **SMALL)
+    kept, all_of_it = (
+        simulate(data=digits, method=f"flesd:form={form}:keep={keep}:distil_epochs=2", **SMALL) for keep in (0.1, 1)
+    )
+    assert kept.history.last("loss.similarity")[0, 0] != all_of_it.history.last("loss.similarity")[0, 0]
+    sent = [result.history.last("bytes.up")[0, 1] for result in (kept, all_of_it)]
+    assert (sent[0] > sent[1]) == (form == "pool"), "floors travel"
+
+
+def test_by_default_everybody_is_heard(digits: Dataset) -> None:
+    """Whether representations or similarities travel decides about bytes, and not about who is in the ensemble."""
+    more = SMALL | {"learners": 9, "rounds": 1, "precision": "float64"}
+    pool, mean = (simulate(data=digits, method=f"flesd:distil_epochs=1:form={f}", **more) for f in ("pool", "mean"))
+    few = simulate(data=digits, method="flesd:distil_epochs=1:form=pool:down=2", **more)
+    losses = [result.history.last("loss.similarity")[0, 0] for result in (pool, mean, few)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9) and losses[0] != pytest.approx(losses[2], rel=1e-3)
+
+
+def test_a_group_does_not_change_who_plays_what(digits: Dataset) -> None:
+    groups = {"odd": {"learners": 1, "method": {"distil": "distiller"}}}
+    with pytest.raises(ConfigurationError, match="everybody's affair"):
+        simulate(data=digits, method="flesd:distil=learner", groups=groups, **SMALL)
+
+
+@pytest.mark.parametrize("scale", [16.0, 255.0])
+def test_pixels_beyond_their_range_are_refused(scale: float, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).random((60, 1, 8, 8)) * scale
+    data = Dataset.from_arrays("bright", images, np.arange(60) % 3)
+    with pytest.raises(ConfigurationError, match="store them as bytes, or as fractions from 0 to 1"):
+        simulate(data=data, method=ALONE, out=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()
+    simulate(data=data, method="independent", **SMALL)
+
+
+def test_an_eager_later_role_resumes_with_the_same_bits(
+    digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first round a model may have been elsewhere; between rounds it is always at home."""
+    monkeypatch.setattr(simulate_module, "_SAVE_SECONDS", 0.0)
+    weights = Weights()
+    roles = {
+        "trainer": Role(exchanges=(weights,), gives=()),
+        "teller": Role(exchanges=(Prototypes(),), listens=(), epochs=0),
+        "boss": Role(exchanges=(weights,)),
+    }
+    method = Method("told", roles, members={0: "boss"}, usual=("trainer", "teller"))
+
+    def stop(name: str, round_: int, of: int, history: History) -> None:
+        if round_ == 3:
+            raise KeyboardInterrupt
+
+    settings = SMALL | {"rounds": 4}
+    whole = simulate(data=digits, method=method, out=tmp_path / "whole", **settings)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(data=digits, method=method, out=tmp_path / "half", on_round=stop, **settings)
+    resumed = simulate(resume=tmp_path / "half", data=digits, method=method)
+    np.testing.assert_array_equal(resumed.accuracy, whole.accuracy)
+    np.testing.assert_array_equal(resumed.history["loss.cross_entropy"], whole.history["loss.cross_entropy"])

@@ -1,0 +1,180 @@
+"""SGD and Adam as pure functions: they agree with torch.optim, in a loop and in a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.optimizers import SGD, Adam, Optimiser, build_optimiser
+
+Torch = Callable[[list[Tensor]], torch.optim.Optimizer]
+
+PAIRS: dict[str, tuple[Optimiser, Torch]] = {
+    "sgd": (SGD(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
+    "sgd, decay": (SGD(0.1, weight_decay=0.2), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.2)),
+    "sgd, momentum": (SGD(0.1, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+    "sgd, both": (
+        SGD(0.05, momentum=0.8, weight_decay=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.8, weight_decay=0.1),
+    ),
+    "adam": (Adam(lr=0.01), lambda p: torch.optim.Adam(p, lr=0.01)),
+    "adam, decay": (Adam(0.01, weight_decay=0.3), lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.3)),
+    "adam, betas": (
+        Adam(0.02, beta1=0.5, beta2=0.9, eps=1e-3),
+        lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.5, 0.9), eps=1e-3),
+    ),
+}
+every_pair = pytest.mark.parametrize(("ours", "theirs"), PAIRS.values(), ids=PAIRS.keys())
+every_optimiser = pytest.mark.parametrize("ours", [ours for ours, _ in PAIRS.values()], ids=PAIRS.keys())
+
+
+def slots(optimiser: Optimiser, like: Tensor) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(like) for name in optimiser.slots}
+
+
+def gradients(steps: int, size: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(steps, size, generator=generator, dtype=torch.float64)
+    drawn[:, 0] = 0  # somebody's gradient is always zero
+    return (drawn * torch.logspace(-4, 2, size, dtype=torch.float64)).to(dtype)
+
+
+def walk(optimiser: Optimiser, start: Tensor, grads: Tensor, step: Callable[[int], Any]) -> list[Tensor]:
+    """The parameters after each step."""
+    at, state, seen = start, slots(optimiser, start), []
+    for number, gradient in enumerate(grads, start=1):
+        at, state = optimiser.update(at, gradient, state, step(number))
+        seen.append(at)
+    return seen
+
+
+# --- by hand
+
+
+def test_one_step_of_sgd_by_hand() -> None:
+    moved, state = SGD(lr=0.5).update(torch.tensor([1.0, -2.0]), torch.tensor([4.0, 2.0]), {}, 1)
+    assert moved.tolist() == [-1.0, -3.0]
+    assert state == {}
+
+
+def test_two_steps_of_momentum_by_hand() -> None:
+    optimiser, at, gradient = SGD(lr=0.5, momentum=0.5), torch.tensor([1.0]), torch.tensor([2.0])
+    at, state = optimiser.update(at, gradient, slots(optimiser, at), 1)
+    assert (at.item(), state["velocity"].item()) == (0.0, 2.0)
+    at, state = optimiser.update(at, gradient, state, 2)
+    assert (at.item(), state["velocity"].item()) == (-1.5, 3.0)
+
+
+def test_first_step_of_adam_has_the_length_of_the_learning_rate() -> None:
+    optimiser, at = Adam(lr=0.25), torch.zeros(3, dtype=torch.float64)
+    gradient = torch.tensor([1e-3, -5.0, 0.0], dtype=torch.float64)
+    moved, state = optimiser.update(at, gradient, slots(optimiser, at), 1)
+    expected = torch.tensor([-0.25 / (1 + 1e-5), 0.25 / (1 + 2e-9), 0.0], dtype=torch.float64)
+    torch.testing.assert_close(moved, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(state["first"], 0.1 * gradient, rtol=1e-12, atol=0)
+    torch.testing.assert_close(state["second"], 0.001 * gradient**2, rtol=1e-12, atol=0)
+
+
+# --- against torch.optim
+
+
+@every_pair
+def test_fifty_steps_agree_with_torch(ours: Optimiser, theirs: Torch) -> None:
+    start, grads = torch.linspace(-1, 1, 7, dtype=torch.float64), gradients(50, 7)
+    parameter = torch.nn.Parameter(start.clone())
+    reference = theirs([parameter])
+    for number, moved in enumerate(walk(ours, start, grads, lambda n: n)):
+        parameter.grad = grads[number].clone()
+        reference.step()
+        torch.testing.assert_close(moved, parameter.data, rtol=1e-12, atol=1e-14)
+
+
+@every_pair
+def test_fifty_steps_agree_with_torch_in_single_precision(ours: Optimiser, theirs: Torch) -> None:
+    start, grads = torch.linspace(-1, 1, 7), gradients(50, 7, torch.float32)
+    parameter = torch.nn.Parameter(start.clone())
+    reference = theirs([parameter])
+    for gradient in grads:
+        parameter.grad = gradient.clone()
+        reference.step()
+    moved = walk(ours, start, grads, lambda n: n)[-1]
+    assert moved.dtype == torch.float32
+    torch.testing.assert_close(moved, parameter.data, rtol=1e-5, atol=1e-6)
+
+
+# --- as a number, as a tensor, and in a stack
+
+
+@every_optimiser
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_step_as_number_and_as_tensor_agree(ours: Optimiser, dtype: torch.dtype) -> None:
+    start, grads = torch.linspace(-1, 1, 7, dtype=dtype), gradients(50, 7, dtype)
+    tight = 1e-12 if dtype == torch.float64 else 1e-6
+    numbers, tensors = (walk(ours, start, grads, step) for step in (int, torch.tensor))
+    for by_number, by_tensor in zip(numbers, tensors, strict=True):
+        assert by_tensor.dtype == dtype
+        torch.testing.assert_close(by_tensor, by_number, rtol=tight, atol=tight / 100)
+
+
+@every_optimiser
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_stack_moves_every_learner_by_its_own_step(ours: Optimiser, dtype: torch.dtype) -> None:
+    """Three learners who have taken 0, 3 and 40 steps take one more, at once and one by one."""
+    grads = gradients(41, 21, dtype).reshape(41, 3, 7)
+    taken, start = (0, 3, 40), torch.linspace(-1, 1, 21, dtype=dtype).reshape(3, 7)
+    at, state = start.clone(), slots(ours, start)
+    for i, steps in enumerate(taken):
+        mine = slots(ours, start[i])
+        for number in range(steps):
+            at[i], mine = ours.update(at[i].clone(), grads[number, i], mine, number + 1)
+        for name, value in mine.items():
+            state[name][i] = value
+    last = torch.stack([grads[steps, i] for i, steps in enumerate(taken)])
+    stacked, kept = torch.func.vmap(ours.update)(at, last, state, torch.tensor(taken) + 1)
+    assert stacked.dtype == dtype
+    tight = 1e-12 if dtype == torch.float64 else 1e-6
+    for i, steps in enumerate(taken):
+        alone, own = ours.update(at[i], last[i], {k: v[i] for k, v in state.items()}, steps + 1)
+        torch.testing.assert_close(stacked[i], alone, rtol=tight, atol=tight / 100)
+        for name, value in own.items():
+            torch.testing.assert_close(kept[name][i], value, rtol=tight, atol=0)
+
+
+@every_optimiser
+def test_nothing_handed_in_is_changed(ours: Optimiser) -> None:
+    at, gradient = torch.ones(3), torch.tensor([1.0, 2.0, 3.0])
+    state = slots(ours, at)
+    ours.update(at, gradient, state, 1)
+    assert at.tolist() == [1.0, 1.0, 1.0] and gradient.tolist() == [1.0, 2.0, 3.0]
+    assert all(not v.any() for v in state.values())
+
+
+# --- settings
+
+
+def test_optimisers_by_name() -> None:
+    assert build_optimiser("sgd", 0.1, momentum=0.5) == SGD(0.1, momentum=0.5)
+    assert build_optimiser("adam", 0.2) == Adam(0.2)
+    with pytest.raises(UnknownName, match="'adam'"):
+        build_optimiser("adan", 0.1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"lr": -0.1}, {"lr": float("nan")}, {"lr": 0.1, "beta1": 1.0}, {"lr": 0.1, "beta2": -0.1}],
+    ids=str,
+)
+def test_settings_of_adam_that_cannot_work_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        Adam(**settings)
+
+
+@pytest.mark.parametrize("settings", [{"lr": float("inf")}, {"lr": 0.1, "momentum": -1.0}], ids=str)
+def test_settings_of_sgd_that_cannot_work_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        SGD(**settings)

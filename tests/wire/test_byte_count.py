@@ -1,0 +1,224 @@
+"""What travels, in bytes: what it depends on, what it does not, and what being away costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from consilience.data import Dataset, load
+from consilience.errors import ConfigurationError
+from consilience.exchanges import Observations, Prototypes, Weights
+from consilience.learner.learner import Blueprint, Learner
+from consilience.method import Role
+from consilience.methods import build_method
+from consilience.models import SplitModel, build
+from consilience.optimizers import SGD
+from consilience.simulation.round import round as rounds_module
+from consilience.simulation.round.plan import Presence
+from consilience.simulation.simulate import simulate
+from consilience.wire import codec, schema
+from consilience.wire.byte_count import Traffic
+from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8
+from consilience.wire.schema import Field
+
+MNIST = (1, 28, 28)
+DIGITS = (1, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    return load("digits", train=60, test=40)
+
+
+def traffic_of(make: Callable[[], nn.Module], role: Role, shape: tuple[int, ...] = DIGITS) -> Traffic:
+    return Traffic(Learner(Blueprint(make, role, SGD(), shape)).channels)
+
+
+@cache
+def full_message(method: str, model: str) -> tuple[int, int]:
+    """Bytes up and down of everything a method trades in a round, for a model on 28x28 images."""
+    role = build_method(method).roles["learner"]
+    traffic = traffic_of(partial(build, model, MNIST, 10), role, MNIST)
+    return traffic.up(traffic.channels), traffic.down(traffic.channels)
+
+
+def perceptron(width: int, hidden: int, classes: int = 10) -> SplitModel:
+    layers = nn.Sequential(
+        nn.Flatten(), nn.Linear(math.prod(DIGITS), hidden), nn.ReLU(), nn.Linear(hidden, width), nn.Tanh()
+    )
+    return SplitModel(layers, nn.Linear(width, classes), bound=1.0)
+
+
+def layers_of_two(hidden: int) -> SplitModel:
+    deep = nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 16), nn.Tanh())
+    return SplitModel(deep, nn.Linear(16, 10), bound=1.0)
+
+
+# What representations cost
+
+
+def test_representation_sharing_depends_on_classes_and_width_alone() -> None:
+    role = build_method("representation-sharing").roles["learner"]
+
+    def bytes_of(model: SplitModel) -> tuple[int, int]:
+        traffic = traffic_of(lambda: model, role)
+        return traffic.up(traffic.channels), traffic.down(traffic.channels)
+
+    small = bytes_of(perceptron(width=16, hidden=4))
+    assert bytes_of(perceptron(width=16, hidden=400)) == small
+    assert bytes_of(layers_of_two(hidden=50)) == small
+    assert bytes_of(perceptron(width=17, hidden=4)) != small
+    assert bytes_of(perceptron(width=16, hidden=4, classes=9)) != small
+    # Two float32 tables of classes x width, and two int32 counts of each class; the rest is names.
+    values = 2 * 10 * 16 * 4 + 2 * 10 * 4
+    header = small[0] - values
+    assert small[0] == small[1] and 0 < header < 400
+    wide = bytes_of(perceptron(width=1000, hidden=4))
+    assert wide[0] - (2 * 10 * 1000 * 4 + 2 * 10 * 4) == pytest.approx(header, abs=16)  # longer numbers in the header
+
+
+def test_more_observations_cost_more_in_their_own_direction() -> None:
+    def bytes_of(up: int, down: int) -> tuple[int, int]:
+        role = Role(exchanges=(Observations(up=up, down=down),))
+        traffic = traffic_of(partial(perceptron, 16, 4), role)
+        return traffic.up(["observations"]), traffic.down(["observations"])
+
+    entry = 10 * 16 * 4 + 10 * 4
+    once, more = bytes_of(1, 1), bytes_of(2, 3)
+    assert more[0] - once[0] == pytest.approx(entry, abs=16) and more[1] - once[1] == pytest.approx(2 * entry, abs=16)
+
+
+# What the house blend saves
+
+
+@pytest.mark.parametrize(
+    ("model", "fedavg", "consilience", "least"),
+    [("lenet5", 124_848, 7_794, 15), ("resnet9", 9_899_384, 322_178, 30)],
+)
+def test_consilience_is_a_fraction_of_fedavg(model: str, fedavg: int, consilience: int, least: int) -> None:
+    whole, blend = full_message("fedavg", model), full_message("consilience", model)
+    for way, much, little in zip(("up", "down"), whole, blend, strict=True):
+        print(f"{model} {way}: fedavg {much:,} B, consilience {little:,} B, 1/{much / little:.2f}")
+        assert much >= least * little
+    assert whole == (fedavg, fedavg) and blend == (consilience, consilience)
+
+
+@pytest.mark.parametrize("method", ["alone", "independent", "centralized"])
+def test_who_learns_alone_moves_nothing(method: str, data: Dataset) -> None:
+    summary = simulate(data=data, method=method, learners=3, rounds=2, workers=0).summary()
+    assert summary["bytes"] == summary["message_bytes"] == {"up": 0, "down": 0}
+    assert summary["bytes_total"] == 0
+
+
+def test_a_method_without_channels_has_no_body() -> None:
+    traffic = Traffic({})
+    assert traffic.up([]) == traffic.down([]) == 0 and traffic.message("up") == {}
+
+
+def test_the_summary_is_the_mean_over_learners_and_rounds_and_the_total_counts_the_start(data: Dataset) -> None:
+    result = simulate(data=data, method="representation-sharing", learners=3, rounds=2, seeds=2, workers=0)
+    summary, one = result.summary(), result.message_bytes["up"]
+    assert summary["bytes"] == {"up": one, "down": one}
+    # Two rounds, and the untrained models' representations before them; three learners, both ways, one federation.
+    assert summary["bytes_total"] == 3 * 3 * 2 * one
+    assert result.history["bytes.up"].shape == (2, 2, 3) and (result.history["bytes.up"] == one).all()
+
+
+# Replies that were missed
+
+
+def both(weights: Weights) -> Traffic:
+    return traffic_of(partial(perceptron, 16, 40), Role(exchanges=(Prototypes(encoding=FLOAT16), weights)))
+
+
+def as_whole(traffic: Traffic) -> int:
+    """A body with all other channels as they are, and the common weights themselves as float32."""
+    message = traffic.message("down")
+    return codec.size({k: Field(f.shape) if k.startswith("weights.") else f for k, f in message.items()})
+
+
+@pytest.mark.parametrize("encoding", [BIT, INT8, FLOAT16, FLOAT32], ids=lambda e: e.name)
+def test_missed_replies_cost_the_lesser_of_one_by_one_and_the_whole_weights(encoding: Any) -> None:
+    traffic = both(Weights(up=encoding, down=encoding))
+    names = ["prototypes", "weights"]
+    body, one, whole = traffic.down(names), traffic.down(["weights"]), as_whole(traffic)
+    assert body == codec.size(traffic.message("down")) and one == codec.size(traffic.message("down", ["weights"]))
+    costs = [traffic.down(names, {"weights": missed}) for missed in range(1, 60)]
+    assert costs == [min(body + (missed - 1) * one, whole) for missed in range(1, 60)]
+    assert costs[0] == body and costs[-1] == whole
+    assert costs == sorted(costs)
+    turning = next(i for i, cost in enumerate(costs) if cost == whole) + 1
+    assert turning == {"bit": 25, "int8": 4, "float16": 2, "float32": 1}[encoding.name]
+
+
+def test_the_body_that_carries_whole_weights_is_one_body() -> None:
+    traffic = both(Weights(up=BIT, down=BIT))
+    message = traffic.message("down", whole=["weights"])
+    assert codec.size(message) == as_whole(traffic)
+    tensors = {k: np.zeros(f.shape, dtype=np.float32) for k, f in message.items()}
+    assert len(codec.encode(message, tensors)) == codec.size(message)
+
+
+def test_two_channels_may_each_be_behind() -> None:
+    far = schema.Tensor((400,), BIT, BIT)
+    first = schema.Mean("first", {"x": far}, moving=True)
+    traffic = Traffic({"first": first, "second": replace(first, name="second")})
+    names = ["first", "second"]
+    body, one = traffic.down(names), traffic.down(["first"])
+    assert traffic.down(names, {"first": 2, "second": 1}) == body + one
+    mixed = codec.size(traffic.message("down", names, ["second"]))
+    assert traffic.down(names, {"first": 2, "second": 50}) == mixed + one
+    assert traffic.down(names, {"first": 50, "second": 50}) == codec.size(traffic.message("down", names, names))
+
+
+def test_a_channel_that_sends_nothing_costs_nothing() -> None:
+    traffic = both(Weights(up=BIT, down=BIT))
+    assert traffic.down(["prototypes"], {"weights": 0}) == traffic.down(["prototypes"])
+    assert traffic.down(["prototypes"]) < traffic.down(["prototypes", "weights"])
+
+
+def test_a_learner_who_was_away_pays_for_what_it_missed(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Away for rounds 1 to 3 and offline: the fourth answer brings four replies of a bit a weight."""
+
+    def there(seeds: tuple[int, ...], round_: int, learners: int, *others: float) -> Presence:
+        online = np.ones(learners, dtype=bool)
+        online[0] = round_ >= 4
+        return Presence(np.ones((1, learners), dtype=bool), online[None])
+
+    monkeypatch.setattr(rounds_module, "presences", there)
+    result = simulate(data=data, method="voted", learners=2, rounds=4, workers=0)
+    one = result.message_bytes["down"]
+    assert result.history["bytes.down"][:, 0].tolist() == [[0, one], [0, one], [0, one], [4 * one, one]]
+    assert result.history["bytes.up"][:, 0].tolist() == [[0, one], [0, one], [0, one], [one, one]]
+
+
+def test_a_learner_who_did_not_take_part_hears_first_what_it_missed(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def there(seeds: tuple[int, ...], round_: int, learners: int, *others: float) -> Presence:
+        present = np.ones(learners, dtype=bool)
+        present[0] = round_ != 1
+        return Presence(present[None], np.ones((1, learners), dtype=bool))
+
+    monkeypatch.setattr(rounds_module, "presences", there)
+    result = simulate(data=data, method="voted", learners=2, rounds=3, workers=0)
+    one = result.message_bytes["down"]
+    # In round 2 it hears round 1's reply before it trains, and round 2's after.
+    assert result.history["bytes.down"][:, 0].tolist() == [[0, one], [2 * one, one], [one, one]]
+
+
+def test_names_that_would_hide_each_other_are_refused() -> None:
+    numbers = {"count": schema.Tensor((3, 2))}
+    with pytest.raises(ConfigurationError, match="'count' is what its rows weigh"):
+        schema.Mean("spread", numbers, rows=(3,))
+    assert set(schema.Mean("spread", numbers).message("up")) == {"spread.count"}
+    for name in ("", "a.b"):
+        with pytest.raises(ConfigurationError, match="its name must have no dots"):
+            schema.Pool(name)

@@ -1,0 +1,134 @@
+"""What each encoding keeps of a value, by hand, and the same in NumPy and torch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, FLOAT32, INT8, INT32, Bit, Encoding, spelled
+
+Values = np.ndarray[Any, Any]
+
+
+def floats(*values: Any) -> Values:
+    return np.asarray(values, dtype=np.float32)
+
+
+def test_exact_encodings_change_nothing() -> None:
+    x = floats(0.1, -3.5)
+    assert FLOAT32.quantise(x) is x
+    assert INT32.quantise(x) is x
+
+
+def test_half_rounds_to_ten_bits_and_stays_finite() -> None:
+    seen = FLOAT16.quantise(floats(1.0, 1 + 2**-11, 1 + 3 * 2**-11, 1e6, -1e6))
+    assert seen.dtype == np.float32
+    assert seen.tolist() == [1.0, 1.0, 1 + 2**-9, 65504.0, -65504.0]
+
+
+def test_byte_has_one_scale_for_each_row() -> None:
+    levels, scale = INT8.levels(floats([127.0, -64.0, 0.5], [0.0, 0.0, 0.0], [-254.0, 1.0, 3.0]))
+    assert scale.tolist() == [1.0, 0.0, 2.0]
+    assert levels.tolist() == [[127, -64, 0], [0, 0, 0], [-127, 0, 2]]  # halves go to the even neighbour
+
+
+def test_byte_sees_what_its_levels_say() -> None:
+    seen = INT8.quantise(floats([127.0, -64.0, 0.5], [-254.0, 1.0, 3.0]))
+    assert seen.tolist() == [[127, -64, 0], [-254, 0, 4]]
+
+
+def test_byte_takes_a_vector_as_one_row() -> None:
+    levels, scale = INT8.levels(floats(127.0, 1.0))
+    assert (levels.shape, scale.shape) == ((1, 2), (1,))
+    assert [INT8.rows(shape) for shape in [(), (5,), (3, 5), (3, 5, 2)]] == [1, 1, 3, 3]
+    assert [INT8.stacked().rows(shape) for shape in [(2, 5), (2, 3, 5), (2, 3, 5, 2)]] == [2, 6, 6]
+
+
+def test_byte_knows_only_one_zero() -> None:
+    """-0 cannot travel as a whole number, so the sender must not see one either."""
+    for zero in (INT8.quantise(floats(-0.001, 1.0))[0], INT8.quantise(torch.tensor([-0.001, 1.0]))[0]):
+        assert math.copysign(1.0, float(zero)) == 1.0
+
+
+def test_bit_is_sign_times_mean_magnitude() -> None:
+    x = floats([1.0, -2.0], [0.0, 5.0])
+    assert float(BIT.scale(x)) == 2.0
+    assert BIT.quantise(x).tolist() == [[2.0, -2.0], [2.0, 2.0]]  # the sign of 0 is +
+    assert BIT.quantise(floats(-0.0, -4.0)).tolist() == [2.0, -2.0]
+
+
+def test_bit_with_a_unit_is_a_vote() -> None:
+    vote = Bit(unit=1.0)
+    assert vote.quantise(floats(0.25, -7.0, 0.0)).tolist() == [1.0, -1.0, 1.0]
+    votes = [vote.quantise(floats(*v)) for v in ([3.0, -1.0], [0.1, -9.0], [-8.0, 0.0])]
+    assert np.sign(sum(votes)).tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT, Bit(unit=0.5)], ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (2, 0, 4)], ids=str)
+def test_scalars_and_empty_tensors_keep_their_shape(encoding: Encoding, shape: tuple[int, ...]) -> None:
+    for x in (np.ones(shape, dtype=np.float32), torch.ones(shape)):
+        seen = encoding.quantise(x)
+        assert tuple(seen.shape) == shape
+        assert seen.dtype == x.dtype
+        assert np.isfinite(np.asarray(seen)).all()
+
+
+def test_a_scale_of_nothing_is_zero() -> None:
+    assert float(BIT.scale(np.zeros((0, 3), dtype=np.float32))) == 0.0
+    assert INT8.levels(np.zeros((3, 0), dtype=np.float32))[1].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_names_and_kinds() -> None:
+    assert {name: e.bits for name, e in ENCODINGS.items()} == {
+        "float32": 32,
+        "int32": 32,
+        "float16": 16,
+        "int8": 8,
+        "bit": 1,
+    }
+    assert [e.name for e in ENCODINGS.values() if e.feedback] == ["int8", "bit"]
+    assert [e.name for e in ENCODINGS.values() if not e.lossy] == ["float32", "int32"]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60))
+def test_numpy_and_torch_see_the_same(values: list[float]) -> None:
+    x = floats(*values).reshape(-1, 1 + (len(values) % 2 == 0))
+    for encoding in (FLOAT32, FLOAT16, INT8, Bit(unit=0.3)):
+        assert encoding.quantise(x).tobytes() == encoding.quantise(torch.from_numpy(x)).numpy().tobytes()
+    # the two add up in different orders, so a mean may differ in its last bits
+    np.testing.assert_allclose(BIT.quantise(x), BIT.quantise(torch.from_numpy(x)).numpy(), rtol=1e-6)
+
+
+def test_the_mean_of_many_agrees_between_numpy_and_torch() -> None:
+    x = np.random.default_rng(0).standard_normal(1_000_000).astype(np.float32)
+    here, there = float(BIT.scale(x)), float(BIT.scale(torch.from_numpy(x)))
+    exact = float(np.abs(x.astype(np.float64)).mean())
+    assert here == pytest.approx(there, rel=1e-6)
+    assert here == pytest.approx(exact, rel=1e-6)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=30))
+def test_errors_stay_within_what_the_encoding_promises(values: list[float]) -> None:
+    x = floats(*values)
+    tiny = 1e-37
+    assert (np.abs(FLOAT16.quantise(x) - np.clip(x, -65504, 65504)) <= np.abs(x) * 2**-11 + 2**-25).all()
+    assert (np.abs(INT8.quantise(x) - x) <= 0.5001 * np.abs(x).max() / 127 + tiny).all()
+    assert ((BIT.quantise(x) >= 0) == (x >= 0)).all() or float(BIT.scale(x)) == 0.0
+
+
+def test_a_vote_has_no_memory_and_a_scale_has() -> None:
+    assert BIT.feedback and INT8.feedback
+    assert not Bit(unit=1.0).feedback and not FLOAT16.feedback and not FLOAT32.feedback
+
+
+def test_a_vote_is_spelled_with_its_unit() -> None:
+    assert [spelled(each) for each in (FLOAT16, BIT, Bit(unit=0.001))] == ["float16", "bit", "bit(0.001)"]
