@@ -22,7 +22,7 @@ from consilience.methods import build_method
 from consilience.simulation.engines.loop.engine import LoopEngine, default_workers
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.round.round import Rounds
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 
 CASES = (
     ("mlp", (1, 8, 8), 5, 120),
@@ -46,10 +46,10 @@ def images(count: int, shape: tuple[int, int, int]) -> Dataset:
 def federation(engine: str, model: str, shape: tuple[int, int, int], learners: int, samples: int) -> Rounds:
     data = images(learners * samples, shape)
     config = make_config({"learners": learners, "model": model, "method": {"name": "representation-sharing"}})
-    scene = set_scene(config, build_method("representation-sharing"), data, [model])
-    plans, cores = list(scene.plans), default_workers()
+    setup = build_setup(config, build_method("representation-sharing"), data, [model])
+    plans, cores = list(setup.plans), default_workers()
     threads = torch.get_num_threads()
-    rounds = Rounds(scene, LoopEngine(plans, data, cores) if engine == "loop" else StackEngine(plans, data))
+    rounds = Rounds(setup, LoopEngine(plans, data, cores) if engine == "loop" else StackEngine(plans, data))
     torch.set_num_threads(threads)  # the loop has taken this process down to one
     rounds.begin()
     return rounds

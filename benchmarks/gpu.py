@@ -40,7 +40,7 @@ from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.engines.stack.memory_budget import tidy_up
 from consilience.simulation.records.round_record import PHASES
 from consilience.simulation.round.round import Rounds
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.simulate import simulate
 
 SHAPE, CLASSES, BATCH, SAMPLES = (1, 28, 28), 10, 32, 120
@@ -61,26 +61,26 @@ def images(count: int) -> Dataset:
 
 
 class PlainLoop:
-    """A model and an optimiser for each learner, one after the other."""
+    """A model and an optimizer for each learner, one after the other."""
 
     def __init__(self, learners: int) -> None:
         data = images(learners * SAMPLES)
         self.inputs = torch.from_numpy(data.inputs).view(learners, SAMPLES, *SHAPE).cuda()
         self.targets = torch.from_numpy(data.targets).view(learners, SAMPLES).cuda()
         self.models = [build("lenet5", SHAPE, CLASSES).cuda() for _ in range(learners)]
-        self.optimisers = [torch.optim.Adam(m.parameters(), lr=1e-3) for m in self.models]
+        self.optimizers = [torch.optim.Adam(m.parameters(), lr=1e-3) for m in self.models]
         self.prototypes = torch.zeros(CLASSES, self.models[0].width).cuda()
         self.observations = [self.prototypes for _ in self.models]
 
     def train(self, sharing: bool = False) -> None:
         """A local epoch of everybody."""
-        for i, (model, optimiser) in enumerate(zip(self.models, self.optimisers, strict=True)):
+        for i, (model, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True)):
             model.train()
             for chosen in torch.split(torch.randperm(SAMPLES, device="cuda"), BATCH):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss = self._loss(i, model, self.inputs[i][chosen], self.targets[i][chosen], sharing)
                 loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+                optimizer.step()
 
     def _loss(self, i: int, model: SplitModel, x: Tensor, y: Tensor, sharing: bool) -> Tensor:
         features = model.features(x)
@@ -121,9 +121,9 @@ class Stack:
     def __init__(self, learners: int, method: str, precision: str = "float32", samples: int = SAMPLES) -> None:
         data = images(learners * samples)
         config = make_config({"learners": learners, "model": "lenet5", "device": "cuda", "precision": precision})
-        scene = set_scene(config, build_method(method), data, ["lenet5"])
-        self.engine = StackEngine(list(scene.plans), data)
-        self.rounds = Rounds(scene, self.engine)
+        setup = build_setup(config, build_method(method), data, ["lenet5"])
+        self.engine = StackEngine(list(setup.plans), data)
+        self.rounds = Rounds(setup, self.engine)
         self.rounds.begin()
         for _ in range(3):  # kernels are chosen, graphs recorded
             self.rounds.play(evaluate=False)

@@ -25,7 +25,7 @@ from consilience.models import build
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.records.memory import held_mb
 from consilience.simulation.round.round import Rounds
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 
 SHAPE, CLASSES, THREADS = (1, 28, 28), 10, 2
 CASES = ((10, 120), (100, 120), (1000, 12))
@@ -39,36 +39,36 @@ def images(count: int) -> Dataset:
 
 
 class PlainLoop:
-    """What one would write by hand: a model and an optimiser for each learner, one after the other."""
+    """What one would write by hand: a model and an optimizer for each learner, one after the other."""
 
     def __init__(self, learners: int, samples: int) -> None:
         data = images(learners * samples)
         self.inputs = torch.from_numpy(data.inputs).view(learners, samples, *SHAPE)
         self.targets = torch.from_numpy(data.targets).view(learners, samples)
         self.models = [build("lenet5", SHAPE, CLASSES) for _ in range(learners)]
-        self.optimisers = [torch.optim.Adam(m.parameters(), lr=1e-3) for m in self.models]
+        self.optimizers = [torch.optim.Adam(m.parameters(), lr=1e-3) for m in self.models]
         self.common = {k: v.clone() for k, v in self.models[0].state_dict().items()}
 
     def round(self) -> None:
         torch.set_num_threads(THREADS)
         total = {k: torch.zeros_like(v) for k, v in self.common.items()}
-        for model, optimiser, inputs, targets in zip(
-            self.models, self.optimisers, self.inputs, self.targets, strict=True
+        for model, optimizer, inputs, targets in zip(
+            self.models, self.optimizers, self.inputs, self.targets, strict=True
         ):
             model.load_state_dict(self.common)
-            self._epoch(model, optimiser, inputs, targets)
+            self._epoch(model, optimizer, inputs, targets)
             for key, value in model.state_dict().items():
                 total[key] += value
         self.common = {k: v / len(self.models) for k, v in total.items()}
 
     def _epoch(
-        self, model: nn.Module, optimiser: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor
     ) -> None:
         model.train()
         for chosen in torch.split(torch.randperm(len(targets)), 32):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs[chosen]), targets[chosen]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
 
 
 class Engine:
@@ -77,9 +77,9 @@ class Engine:
     def __init__(self, learners: int, samples: int) -> None:
         data = images(learners * samples)
         config = make_config({"learners": learners, "model": "lenet5", "method": {"name": "fedavg"}})
-        scene = set_scene(config, build_method("fedavg"), data, ["lenet5"])
-        self.engine = LoopEngine(list(scene.plans), data, workers=THREADS)
-        self.rounds = Rounds(scene, self.engine)
+        setup = build_setup(config, build_method("fedavg"), data, ["lenet5"])
+        self.engine = LoopEngine(list(setup.plans), data, workers=THREADS)
+        self.rounds = Rounds(setup, self.engine)
         self.rounds.begin()
 
     def round(self) -> None:
@@ -110,7 +110,7 @@ def speed(learners: int, samples: int, rounds: int) -> None:
 
 
 def memory(samples: int = 12) -> None:
-    """How memory grows with learners, beside the parameters, optimiser state and data a learner has."""
+    """How memory grows with learners, beside the parameters, optimizer state and data a learner has."""
     parameters = sum(p.numel() for p in build("lenet5", SHAPE, CLASSES).parameters())
     own = (3 * parameters + samples * int(np.prod(SHAPE))) * 4 + samples * 8
     held = {}
@@ -124,7 +124,7 @@ def memory(samples: int = 12) -> None:
     growth = (held[1000] - held[200]) * 2**20 / 800
     print(f"\nmemory: {held[200]:.0f} MiB with 200 learners, {held[1000]:.0f} MiB with 1000,", end=" ")
     print(f"{growth / 1024:.0f} KiB a learner;")
-    print(f"its parameters, optimiser state and data are {own / 1024:.0f} KiB: {growth / own:.2f} of that")
+    print(f"its parameters, optimizer state and data are {own / 1024:.0f} KiB: {growth / own:.2f} of that")
 
 
 def main() -> None:

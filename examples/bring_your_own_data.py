@@ -25,7 +25,7 @@ SIDE = 16  # pixels
 
 
 def drawn(shape: str, generator: np.random.Generator) -> Image.Image:
-    """A shape somewhere in a grey picture, of some size, on some noise."""
+    """A shape somewhere in a gray picture, of some size, on some noise."""
     ground = generator.integers(0, 90, (SIDE, SIDE), dtype=np.uint8)  # (height, width)
     picture = Image.fromarray(ground)
     size = int(generator.integers(6, 11))

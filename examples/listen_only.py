@@ -6,7 +6,7 @@ themselves, on the same data and first weights.
 
     python examples/listen_only.py
 
-In a settings file the same is `[groups.newcomers]` with `learners = "0-1"` and `gives = false`.
+In a settings file the same is `[groups.newcomers]` with `learners = "0-1"` and `uploads = false`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 from consilience import Result, simulate
 
 GROUPS: dict[str, dict[str, object]] = {
-    "newcomers": {"learners": "0-1", "gives": False},
-    "archives": {"learners": "2-3", "listens": False},
+    "newcomers": {"learners": "0-1", "uploads": False},
+    "archives": {"learners": "2-3", "downloads": False},
     "partners": {"learners": "4-5"},
 }
 TERMS = {"newcomers": "only listen", "archives": "only give", "partners": "do both"}

@@ -2,7 +2,7 @@
 
 What leaves a learner is a table of classes x classes, the mean cosine between the features of two samples, by their
 classes: "a 3 is like an 8". No feature leaves, and the table is as large for any model, so learners need not even have
-features of one width. Training then pulls the cosine of every pair in a mini-batch towards what the federation has
+features of one width. Training then pulls the cosine of every pair in a mini-batch toward what the federation has
 for their two classes. It is measured against representation sharing, good or bad.
 
     python examples/new_exchange.py
@@ -27,12 +27,12 @@ from consilience.wire import schema
 
 @dataclass(frozen=True)
 class Likeness(Exchange):
-    """Pull the cosines between samples towards those that everybody's samples of the two classes have."""
+    """Pull the cosines between samples toward those that everybody's samples of the two classes have."""
 
     name: str = "likeness"
     weight: float = 1.0
 
-    def leaves(self) -> str:
+    def describe_upload(self) -> str:
         """In a few words: what leaves the learner."""
         return "how alike two classes look, one number a pair"
 

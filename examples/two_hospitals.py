@@ -61,7 +61,7 @@ def learn(name: str, peer: Peer | None = None, told: Queue[Any] | None = None) -
     inputs, targets = (torch.from_numpy(part[np.concatenate(mine)]) for part in (data.inputs, data.targets))
     torch.manual_seed(SEED)
     model = HOSPITALS[name]()
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for round_ in range(1, ROUNDS + 1):
         if peer:
             peer.refresh()
@@ -71,9 +71,9 @@ def learn(name: str, peer: Peer | None = None, told: Queue[Any] | None = None) -
             loss = cross_entropy(logits, targets[batch])
             if peer:
                 loss = loss + peer.penalty(features, logits, targets[batch], model.classifier)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
         if peer and told:
             patience = 20 if round_ == ROUNDS else 0  # the last one waits until the relay has it
             told.put((name, round_, peer.share(model, [(inputs, targets)], wait=patience)))

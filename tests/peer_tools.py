@@ -102,14 +102,14 @@ def federation(
 def train(peer: Peer, model: SplitModel, loader: Batches, lr: float = 0.1) -> None:
     """A loop of one's own."""
     model.train()
-    optimiser = torch.optim.SGD([*model.parameters(), *peer.parameters()], lr=lr)
+    optimizer = torch.optim.SGD([*model.parameters(), *peer.parameters()], lr=lr)
     for inputs, targets in loader:
         features = model.features(inputs)
         logits = model.classifier(features)
         loss = nn.functional.cross_entropy(logits, targets) + peer.penalty(features, logits, targets, model.classifier)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
 
 
 def answered(status: int, *headers: str, body: bytes = b"") -> bytes:

@@ -22,11 +22,11 @@ import numpy as np
 from consilience.channels import MovingMean
 from consilience.relay import admin
 from consilience.relay.app import Relay
-from consilience.relay.federation import Hall
+from consilience.relay.federation import FederationService
 from consilience.relay.recount import recount
 from consilience.relay.server import listen
 from consilience.relay.store import Store
-from consilience.relay.timeouts import Patience
+from consilience.relay.timeouts import Timeouts
 from consilience.relay.writer import Putting, Writer
 from consilience.wire import schema
 from consilience.wire.charter import Charter, Rules, encode_starts, found, start_file, whole
@@ -137,7 +137,7 @@ class Federation:
     def sums_are_right(self) -> None:
         """A recount finds nothing wrong, and every kept upload is whole and needed."""
         with contextlib.closing(Store(self.store)) as store:
-            assert recount(Hall(store, 1), store) == {}
+            assert recount(FederationService(store, 1), store) == {}
             assert store.sql.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             needed = "SELECT count(*) FROM uploads WHERE id NOT IN (SELECT upload FROM entries)"
             assert store.sql.execute(needed).fetchone() == (0,)
@@ -232,14 +232,14 @@ def serving(
 
 
 @contextlib.contextmanager
-def in_a_thread(relay: Relay, patience: Patience | None = None) -> Iterator[str]:
+def in_a_thread(relay: Relay, patience: Timeouts | None = None) -> Iterator[str]:
     """A relay served in this process, where a test may look into it; its address."""
     ready = threading.Event()
     server = listen(
         relay.app(),
         host="127.0.0.1",
         port=0,
-        patience=patience or Patience(),
+        patience=patience or Timeouts(),
         tls=None,
         insecure=False,
         on_ready=lambda url: ready.set(),
@@ -302,7 +302,7 @@ class Desk:
         return self.write(self.putting(member, round_, version, names))[0]
 
     @property
-    def hall(self) -> Hall:
+    def hall(self) -> FederationService:
         return self.writer.halls[1]
 
     @property

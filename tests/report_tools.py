@@ -60,7 +60,7 @@ def run_folder(path: Path, lines: Sequence[dict[str, Any]] | None = None, **chan
     extent = {"rounds": config.rounds, "seeds": config.seeds, "bytes_total": 640.0, "diverged": [], "finished": True}
     result: dict[str, Any] = {**method, **extent, **kind}
     result["seconds"] = {"total": 3.0, "train": 1.5, "represent": 0.5, "exchange": 0.5, "evaluate": 0.5}
-    result["kinds"] = {"sceptics": kind}
+    result["kinds"] = {"skeptics": kind}
     (path / "result.json").write_text(json.dumps(result))
     return path
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.optimizers import SGD, Adam, Optimiser, build_optimiser
+from consilience.optimizers import SGD, Adam, Optimizer, build_optimizer
 
 Torch = Callable[[list[Tensor]], torch.optim.Optimizer]
 
-PAIRS: dict[str, tuple[Optimiser, Torch]] = {
+PAIRS: dict[str, tuple[Optimizer, Torch]] = {
     "sgd": (SGD(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
     "sgd, decay": (SGD(0.1, weight_decay=0.2), lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.2)),
     "sgd, momentum": (SGD(0.1, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
@@ -30,11 +30,11 @@ PAIRS: dict[str, tuple[Optimiser, Torch]] = {
     ),
 }
 every_pair = pytest.mark.parametrize(("ours", "theirs"), PAIRS.values(), ids=PAIRS.keys())
-every_optimiser = pytest.mark.parametrize("ours", [ours for ours, _ in PAIRS.values()], ids=PAIRS.keys())
+every_optimizer = pytest.mark.parametrize("ours", [ours for ours, _ in PAIRS.values()], ids=PAIRS.keys())
 
 
-def slots(optimiser: Optimiser, like: Tensor) -> dict[str, Tensor]:
-    return {name: torch.zeros_like(like) for name in optimiser.slots}
+def slots(optimizer: Optimizer, like: Tensor) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(like) for name in optimizer.slots}
 
 
 def gradients(steps: int, size: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -44,11 +44,11 @@ def gradients(steps: int, size: int, dtype: torch.dtype = torch.float64) -> Tens
     return (drawn * torch.logspace(-4, 2, size, dtype=torch.float64)).to(dtype)
 
 
-def walk(optimiser: Optimiser, start: Tensor, grads: Tensor, step: Callable[[int], Any]) -> list[Tensor]:
+def walk(optimizer: Optimizer, start: Tensor, grads: Tensor, step: Callable[[int], Any]) -> list[Tensor]:
     """The parameters after each step."""
-    at, state, seen = start, slots(optimiser, start), []
+    at, state, seen = start, slots(optimizer, start), []
     for number, gradient in enumerate(grads, start=1):
-        at, state = optimiser.update(at, gradient, state, step(number))
+        at, state = optimizer.update(at, gradient, state, step(number))
         seen.append(at)
     return seen
 
@@ -63,17 +63,17 @@ def test_one_step_of_sgd_by_hand() -> None:
 
 
 def test_two_steps_of_momentum_by_hand() -> None:
-    optimiser, at, gradient = SGD(lr=0.5, momentum=0.5), torch.tensor([1.0]), torch.tensor([2.0])
-    at, state = optimiser.update(at, gradient, slots(optimiser, at), 1)
+    optimizer, at, gradient = SGD(lr=0.5, momentum=0.5), torch.tensor([1.0]), torch.tensor([2.0])
+    at, state = optimizer.update(at, gradient, slots(optimizer, at), 1)
     assert (at.item(), state["velocity"].item()) == (0.0, 2.0)
-    at, state = optimiser.update(at, gradient, state, 2)
+    at, state = optimizer.update(at, gradient, state, 2)
     assert (at.item(), state["velocity"].item()) == (-1.5, 3.0)
 
 
 def test_first_step_of_adam_has_the_length_of_the_learning_rate() -> None:
-    optimiser, at = Adam(lr=0.25), torch.zeros(3, dtype=torch.float64)
+    optimizer, at = Adam(lr=0.25), torch.zeros(3, dtype=torch.float64)
     gradient = torch.tensor([1e-3, -5.0, 0.0], dtype=torch.float64)
-    moved, state = optimiser.update(at, gradient, slots(optimiser, at), 1)
+    moved, state = optimizer.update(at, gradient, slots(optimizer, at), 1)
     expected = torch.tensor([-0.25 / (1 + 1e-5), 0.25 / (1 + 2e-9), 0.0], dtype=torch.float64)
     torch.testing.assert_close(moved, expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(state["first"], 0.1 * gradient, rtol=1e-12, atol=0)
@@ -84,7 +84,7 @@ def test_first_step_of_adam_has_the_length_of_the_learning_rate() -> None:
 
 
 @every_pair
-def test_fifty_steps_agree_with_torch(ours: Optimiser, theirs: Torch) -> None:
+def test_fifty_steps_agree_with_torch(ours: Optimizer, theirs: Torch) -> None:
     start, grads = torch.linspace(-1, 1, 7, dtype=torch.float64), gradients(50, 7)
     parameter = torch.nn.Parameter(start.clone())
     reference = theirs([parameter])
@@ -95,7 +95,7 @@ def test_fifty_steps_agree_with_torch(ours: Optimiser, theirs: Torch) -> None:
 
 
 @every_pair
-def test_fifty_steps_agree_with_torch_in_single_precision(ours: Optimiser, theirs: Torch) -> None:
+def test_fifty_steps_agree_with_torch_in_single_precision(ours: Optimizer, theirs: Torch) -> None:
     start, grads = torch.linspace(-1, 1, 7), gradients(50, 7, torch.float32)
     parameter = torch.nn.Parameter(start.clone())
     reference = theirs([parameter])
@@ -110,9 +110,9 @@ def test_fifty_steps_agree_with_torch_in_single_precision(ours: Optimiser, their
 # --- as a number, as a tensor, and in a stack
 
 
-@every_optimiser
+@every_optimizer
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_step_as_number_and_as_tensor_agree(ours: Optimiser, dtype: torch.dtype) -> None:
+def test_step_as_number_and_as_tensor_agree(ours: Optimizer, dtype: torch.dtype) -> None:
     start, grads = torch.linspace(-1, 1, 7, dtype=dtype), gradients(50, 7, dtype)
     tight = 1e-12 if dtype == torch.float64 else 1e-6
     numbers, tensors = (walk(ours, start, grads, step) for step in (int, torch.tensor))
@@ -121,9 +121,9 @@ def test_step_as_number_and_as_tensor_agree(ours: Optimiser, dtype: torch.dtype)
         torch.testing.assert_close(by_tensor, by_number, rtol=tight, atol=tight / 100)
 
 
-@every_optimiser
+@every_optimizer
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_stack_moves_every_learner_by_its_own_step(ours: Optimiser, dtype: torch.dtype) -> None:
+def test_a_stack_moves_every_learner_by_its_own_step(ours: Optimizer, dtype: torch.dtype) -> None:
     """Three learners who have taken 0, 3 and 40 steps take one more, at once and one by one."""
     grads = gradients(41, 21, dtype).reshape(41, 3, 7)
     taken, start = (0, 3, 40), torch.linspace(-1, 1, 21, dtype=dtype).reshape(3, 7)
@@ -145,8 +145,8 @@ def test_a_stack_moves_every_learner_by_its_own_step(ours: Optimiser, dtype: tor
             torch.testing.assert_close(kept[name][i], value, rtol=tight, atol=0)
 
 
-@every_optimiser
-def test_nothing_handed_in_is_changed(ours: Optimiser) -> None:
+@every_optimizer
+def test_nothing_handed_in_is_changed(ours: Optimizer) -> None:
     at, gradient = torch.ones(3), torch.tensor([1.0, 2.0, 3.0])
     state = slots(ours, at)
     ours.update(at, gradient, state, 1)
@@ -157,11 +157,11 @@ def test_nothing_handed_in_is_changed(ours: Optimiser) -> None:
 # --- settings
 
 
-def test_optimisers_by_name() -> None:
-    assert build_optimiser("sgd", 0.1, momentum=0.5) == SGD(0.1, momentum=0.5)
-    assert build_optimiser("adam", 0.2) == Adam(0.2)
+def test_optimizers_by_name() -> None:
+    assert build_optimizer("sgd", 0.1, momentum=0.5) == SGD(0.1, momentum=0.5)
+    assert build_optimizer("adam", 0.2) == Adam(0.2)
     with pytest.raises(UnknownName, match="'adam'"):
-        build_optimiser("adan", 0.1)
+        build_optimizer("adan", 0.1)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_uniform_is_uniform() -> None:
     assert abs(drawn.var() - 1 / 12) < 0.002
     tenths = np.bincount((drawn * 10).astype(int), minlength=10)
     assert (abs(tenths - 4_000) < 5 * np.sqrt(4_000 * 0.9)).all()
-    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 0.02  # neighbours know nothing of each other
+    assert abs(np.corrcoef(drawn[1:], drawn[:-1])[0, 1]) < 0.02  # neighbors know nothing of each other
 
 
 def test_every_bit_is_set_half_of_the_time() -> None:

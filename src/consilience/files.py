@@ -1,14 +1,20 @@
-"""A lock that goes with the process that holds it, however that ends."""
+"""Files on disk: locks that end with their process, and writes that are whole or not at all."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from consilience.errors import ConfigurationError
+from consilience.errors import ConfigurationError, StorageError
+
+_RESUME = "what was written before is whole, and the run can be resumed from its last checkpoint"
 
 
-def alone(file: Path, otherwise: str) -> IO[bytes]:
+def lock_file(file: Path, otherwise: str) -> IO[bytes]:
     """Hold a file until it is closed; where another process has it, refused with what to do otherwise."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = open(file, "ab")  # noqa: SIM115  # held until it is closed
@@ -22,3 +28,32 @@ def alone(file: Path, otherwise: str) -> IO[bytes]:
         lock.close()
         raise ConfigurationError(otherwise) from error
     return lock
+
+
+@contextlib.contextmanager
+def storing(path: Path, hint: str = _RESUME) -> Iterator[None]:
+    """Report a disk that is full or a folder that cannot be written by its path."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}; {hint}") from error
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_bytes(content)
+    sync_file(fresh)
+    fresh.replace(path)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file is on disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

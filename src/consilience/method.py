@@ -15,9 +15,9 @@ from consilience.objectives import CrossEntropy, Objective
 class Role:
     """Who does what: a local objective, what is traded and on which terms, and how to train in a round.
 
-    gives, listens: names of the exchanges to which it puts something up, and of those whose answers it takes; None
+    uploads, downloads: names of the exchanges to which it puts something up, and of those whose answers it takes; None
     means all. One that gives to a moving mean without listening hears the common values, for its change is measured
-    from them, but keeps its own. withheld: classes whose samples never enter what is put up. data: the samples it
+    from them, but keeps its own. never_share: classes whose samples never enter what is put up. data: the samples it
     trains on and puts something up of, its own or the public set. start: whether learners begin with the same weights,
     made from the federation's seed, or each with its own, but for what an exchange makes common. epochs, batch_size,
     lr: of local training; None leaves it to the run's setting, and 0 epochs are none.
@@ -25,9 +25,9 @@ class Role:
 
     objective: Objective = field(default_factory=CrossEntropy)
     exchanges: tuple[Exchange, ...] = ()
-    gives: tuple[str, ...] | None = None
-    listens: tuple[str, ...] | None = None
-    withheld: tuple[int | str, ...] = ()
+    uploads: tuple[str, ...] | None = None
+    downloads: tuple[str, ...] | None = None
+    never_share: tuple[int | str, ...] = ()
     data: Literal["own", "public"] = "own"
     start: Start = "different"
     epochs: int | None = None
@@ -42,21 +42,21 @@ class Role:
                 f"a role holds {twice[0]!r} twice; give one of them another name, such as "
                 f"Weights(part='classifier', name='head')"
             )
-        for name in (*(self.gives or ()), *(self.listens or ())):
+        for name in (*(self.uploads or ()), *(self.downloads or ())):
             if name not in names[1:]:
                 raise UnknownName("exchange", name, names[1:], of="the role")
 
     @property
-    def giving(self) -> frozenset[str]:
+    def uploading(self) -> frozenset[str]:
         """Names of the exchanges it puts something up to."""
         names = {e.name for e in self.exchanges if e.contributes}
-        return frozenset(names if self.gives is None else names & set(self.gives))
+        return frozenset(names if self.uploads is None else names & set(self.uploads))
 
     @property
-    def listening(self) -> frozenset[str]:
+    def downloading(self) -> frozenset[str]:
         """Names of the exchanges whose answers change what it learns."""
         names = {e.name for e in self.exchanges}
-        return frozenset(names if self.listens is None else names & set(self.listens))
+        return frozenset(names if self.downloads is None else names & set(self.downloads))
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ class Method:
         """Every exchange of every role."""
         return tuple(e for role in self.roles.values() for e in role.exchanges)
 
-    def leaves(self) -> str:
+    def describe_upload(self) -> str:
         """In a few words: what leaves a learner."""
         if self.pooled:
             return "all data"
         parts: dict[str, str] = {}
         for name, role in self.roles.items():
             whose = f"of the {name}: " if self.usual and name not in self.usual else ""
-            given = [e for e in role.exchanges if e.name in role.giving]
+            given = [e for e in role.exchanges if e.name in role.uploading]
             for e in (e for e in given if getattr(e, "scope", "everybody") == "everybody"):
-                parts.setdefault(e.name, f"{whose}{e.leaves()}")
+                parts.setdefault(e.name, f"{whose}{e.describe_upload()}")
         return "; ".join(parts.values()) or "nothing"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, Literal, get_args
 
-from consilience.config.schedules import Schedule, scheduled
+from consilience.config.schedules import Schedule, constant_number, number_or_schedule, scheduled
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
 from consilience.exchanges.base import Scope, Start
@@ -18,7 +18,7 @@ from consilience.exchanges.weights import Buffers
 from consilience.method import Method, Role
 from consilience.objectives import Augmented, TwoStage, build_objective
 from consilience.task import DEVICE, SERVER
-from consilience.validation import number, one_of, steady, whole
+from consilience.validation import one_of, whole
 from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 
 Settings = Mapping[str, Any]
@@ -27,7 +27,7 @@ Made = tuple[Exchange, ...] | Role | Method
 Make = Callable[..., Made]
 METHODS: dict[str, Make] = {}
 _POOLED = {"centralized"}
-Distil = Literal["distiller", "learner"]
+Distill = Literal["distiller", "learner"]
 Device = Literal["private", "voted"]
 """What becomes of the part of a model that is a device's own: it stays there, or moves by one bit a weight."""
 
@@ -52,7 +52,7 @@ def independent(objective: str = "cross-entropy") -> Role:
 
 @method
 def alone(kd: float = 10.0, contrast: float = 1.0, n_avg: int = 10) -> tuple[Exchange, ...]:
-    """Representation sharing with oneself only: the control for mere regularisation."""
+    """Representation sharing with oneself only: the control for mere regularization."""
     return _representations(kd, contrast, n_avg, scope="oneself")
 
 
@@ -82,7 +82,7 @@ def fedprox(
     mu: float = 0.01, start: Start = "common", part: str = "*", every: int = 1, objective: str = "cross-entropy"
 ) -> Role:
     """FedAvg with training held near the common weights (Li et al. 2020)."""
-    number("mu", mu)
+    number_or_schedule("mu", mu)
     return Role(build_objective(objective), (Weights(part=part, every=every, start=start, prox=mu),))
 
 
@@ -137,7 +137,7 @@ def two_stage(
 ) -> Role:
     """A private part that tells little of its inputs, under a common one moved by vote (Ma et al. 2020)."""
     one_of("device", device, get_args(Device))
-    steady("lam", lam, low=1e-12)  # at 0 the server has no gradient, and would move by coins alone
+    constant_number("lam", lam, low=1e-12)  # at 0 the server has no gradient, and would move by coins alone
     one_of("start", start, get_args(Start))
     shared = (Weights(part=DEVICE, start=start, up=BIT, down=BIT),) if device == "voted" else ()
     return Role(TwoStage(alpha_1, alpha_2, lam), (Gradients(part=SERVER, delta=delta), *shared), start=start)
@@ -146,10 +146,10 @@ def two_stage(
 @method
 def flesd(
     objective: str = "simclr",
-    distil: Distil = "distiller",
-    distil_epochs: int = 200,
-    distil_batch: int = 128,
-    distil_lr: float = 1e-3,
+    distill: Distill = "distiller",
+    distill_epochs: int = 200,
+    distill_batch: int = 128,
+    distill_lr: float = 1e-3,
     temperature: float = 0.1,
     student_temperature: float = 0.1,
     momentum: float = 0.999,
@@ -161,11 +161,11 @@ def flesd(
     encoding: str = "float32",
 ) -> Method:
     """Learning without labels: similarities of public samples, distilled (Shi et al. 2021)."""
-    one_of("distil", distil, get_args(Distil))
-    whole("distil_epochs", distil_epochs)
-    if not isinstance(distil_lr, Schedule):
-        number("distil_lr", distil_lr, low=1e-12)
-    whole("distil_batch", distil_batch)
+    one_of("distill", distill, get_args(Distill))
+    whole("distill_epochs", distill_epochs)
+    if not isinstance(distill_lr, Schedule):
+        number_or_schedule("distill_lr", distill_lr, low=1e-12)
+    whole("distill_batch", distill_batch)
     similar = Similarity(
         temperature=temperature,
         student_temperature=student_temperature,
@@ -177,22 +177,22 @@ def flesd(
         keep=keep,
         encoding=_encoding(encoding),
     )
-    by_one = distil == "distiller"
+    by_one = distill == "distiller"
     weights = (Weights(part="features"),) if by_one else ()
-    pupil = (replace(similar, distils=True), *weights)
+    pupil = (replace(similar, distills=True), *weights)
     return Method(
         "flesd",
         {
-            "learner": Role(build_objective(objective), weights, gives=()),
-            "witness": Role(Augmented(), (similar,), listens=(), data="public", epochs=0),
+            "learner": Role(build_objective(objective), weights, uploads=()),
+            "witness": Role(Augmented(), (similar,), downloads=(), data="public", epochs=0),
             "distiller": Role(
                 Augmented(),
                 pupil,
-                gives=tuple(e.name for e in weights),
+                uploads=tuple(e.name for e in weights),
                 data="public",
-                epochs=distil_epochs,
-                batch_size=distil_batch,
-                lr=distil_lr,
+                epochs=distill_epochs,
+                batch_size=distill_batch,
+                lr=distill_lr,
             ),
         },
         members={0: "distiller"},

@@ -12,14 +12,14 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from consilience.config.schedules import number_or_schedule
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.validation import number
 
 Slots = dict[str, Tensor]
 
 
-class Optimiser(Protocol):
-    """A local optimiser: `slots` names the vectors it keeps beside the parameters."""
+class Optimizer(Protocol):
+    """A local optimizer: `slots` names the vectors it keeps beside the parameters."""
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -40,9 +40,9 @@ class SGD:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        number("lr", self.lr)
-        number("momentum", self.momentum)
-        number("weight_decay", self.weight_decay)
+        number_or_schedule("lr", self.lr)
+        number_or_schedule("momentum", self.momentum)
+        number_or_schedule("weight_decay", self.weight_decay)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -71,8 +71,8 @@ class Adam:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        number("lr", self.lr)
-        number("weight_decay", self.weight_decay)
+        number_or_schedule("lr", self.lr)
+        number_or_schedule("weight_decay", self.weight_decay)
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise ConfigurationError(f"betas are {self.beta1} and {self.beta2}; each must be from 0 to below 1")
 
@@ -97,15 +97,15 @@ def _rest(beta: float, step: Any, like: Tensor) -> Any:
     return (1 - beta ** step.double()).to(like.dtype) if isinstance(step, Tensor) else 1 - beta**step
 
 
-OPTIMISERS: dict[str, Callable[..., Optimiser]] = {"adam": Adam, "sgd": SGD}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adam": Adam, "sgd": SGD}
 
 
-def build_optimiser(name: str, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimiser:
-    """The optimiser of that name."""
-    if name not in OPTIMISERS:
-        raise UnknownName("optimiser", name, OPTIMISERS)
+def build_optimizer(name: str, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+    """The optimizer of that name."""
+    if name not in OPTIMIZERS:
+        raise UnknownName("optimizer", name, OPTIMIZERS)
     if name == "sgd":
         return SGD(lr=lr, momentum=momentum, weight_decay=weight_decay)
     if momentum:
-        raise ConfigurationError(f"momentum is {momentum}, and optimiser {name!r} has its own; momentum is for sgd")
-    return OPTIMISERS[name](lr=lr, weight_decay=weight_decay)
+        raise ConfigurationError(f"momentum is {momentum}, and optimizer {name!r} has its own; momentum is for sgd")
+    return OPTIMIZERS[name](lr=lr, weight_decay=weight_decay)

@@ -1,12 +1,25 @@
-"""Checks that settings make of themselves: a value out of place is refused with what is allowed."""
+"""Checks of values: what is out of place is refused with what was received and what is allowed."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from consilience.config.schedules import Schedule
+from pydantic import ValidationError
+
 from consilience.errors import ConfigurationError, UnknownName
+
+_KINDS = {
+    "bool",
+    "int",
+    "str",
+    "float",
+    "tuple[str, ...]",
+    "tuple[int, ...]",
+    "function-before[_rate(), union[float,str]]",
+}
+"""What pydantic calls the kinds a value may have; no part of the way to it."""
 
 
 def one_of(what: str, value: str, allowed: Iterable[str]) -> None:
@@ -22,14 +35,51 @@ def whole(what: str, value: int, low: int = 1) -> None:
 
 
 def number(what: str, value: float, low: float = 0.0) -> None:
-    """Refuse what is not a finite number of at least `low`; a schedule must be so all the way."""
-    least = value.lowest if isinstance(value, Schedule) else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or least < low:
+    """Refuse what is not a finite number of at least `low`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < low:
         raise ConfigurationError(f"{what} is {value!r}; it must be a finite number, {low:g} or more")
 
 
-def steady(what: str, value: float, low: float = 0.0) -> None:
-    """Refuse what is no number, or one that changes with the rounds."""
-    if isinstance(value, Schedule):
-        raise ConfigurationError(f"{what} is {value}, and cannot change with the rounds; give one number")
-    number(what, value, low)
+def describe_error(refused: ValidationError) -> str:
+    """What is wrong with settings; where a value may be of several kinds, one sentence for all of them."""
+    wrong: dict[str, list[str]] = {}
+    for each in refused.errors():
+        value, said = _said(each)
+        wrong.setdefault(value, []).append(said)
+    must = "it must be "
+    return "; ".join(
+        " or ".join([f"{value}{said[0]}", *(more.removeprefix(must) for more in said[1:])])
+        for value, said in wrong.items()
+    )
+
+
+def _said(error: Any) -> tuple[str, str]:
+    """Which value was refused, and why."""
+    where = ".".join(part for part in error["loc"] if isinstance(part, str) and part not in _KINDS) or "settings"
+    allowed = {key: value for key, value in error.get("ctx", {}).items() if key != "error"}
+    words = {
+        "greater_than_equal": "it must be {ge} or more",
+        "greater_than": "it must be more than {gt}",
+        "less_than_equal": "it must be {le} or less",
+        "less_than": "it must be less than {lt}",
+        "int_parsing": "it must be a whole number",
+        "int_type": "it must be a whole number",
+        "int_from_float": "it must be a whole number",
+        "float_parsing": "it must be a number",
+        "float_type": "it must be a number",
+        "literal_error": "it must be {expected}",
+        "string_type": "it must be a word",
+        "bool_type": "it must be true or false",
+        "bool_parsing": "it must be true or false",
+        "list_type": "it must be a list",
+        "tuple_type": "it must be a list",
+        "dict_type": "it must be a table",
+        "model_type": "it must be a table",
+    }
+    if error["type"] == "missing":
+        return where, " is missing; say what it is"
+    plain = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error" and isinstance(error["input"], Mapping):
+        return f"{where}: ", plain  # of a whole table, which need not be told again
+    said = words[error["type"]].format(**allowed) if error["type"] in words else plain[:1].lower() + plain[1:]
+    return f"{where} is {error['input']!r}; ", said

@@ -334,7 +334,7 @@ def test_damaged_pictures_are_refused_by_name(tmp_path: Path, suffix: str, body:
         path.write_bytes(picture(suffix))
     path.write_bytes(body)
     with pytest.raises(DataError, match=rf"b/1\.{suffix}: cannot be read as an image") as caught:
-        load(str(tmp_path), test_share=0.5, image_size=8, image_mode="grey")
+        load(str(tmp_path), test_share=0.5, image_size=8, image_mode="gray")
     assert str(caught.value).count(str(path)) == 1
 
 
@@ -364,6 +364,6 @@ def test_a_flipped_picture_is_refused_or_read(tmp_path: Path, suffix: str, where
     path = tmp_path / f"one.{suffix}"
     path.write_bytes(body)
     try:
-        assert decode_all([path], 8, "colour", lambda: None).shape == (1, 3, 8, 8)
+        assert decode_all([path], 8, "color", lambda: None).shape == (1, 3, 8, 8)
     except DataError as error:
         assert str(path) in str(error)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from consilience.errors import ConfigurationError, Unreachable
-from consilience.files import alone
+from consilience.files import lock_file
 from consilience.peer.http import Link
 
 TOKEN = f"cs1_1_{'a' * 43}"
@@ -73,6 +73,6 @@ def test_a_line_of_news_without_end_is_given_up() -> None:
 
 
 def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
-    with alone(tmp_path / "lock", "choose another"), pytest.raises(ConfigurationError, match="choose another"):
-        alone(tmp_path / "lock", "choose another")
-    alone(tmp_path / "lock", "choose another").close()
+    with lock_file(tmp_path / "lock", "choose another"), pytest.raises(ConfigurationError, match="choose another"):
+        lock_file(tmp_path / "lock", "choose another")
+    lock_file(tmp_path / "lock", "choose another").close()

@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from consilience.relay import admin
 from consilience.relay.answers import Question
-from consilience.relay.federation import Hall
+from consilience.relay.federation import FederationService
 from consilience.relay.recount import recount
-from consilience.relay.rejections import Refusal
+from consilience.relay.rejections import Rejection
 from consilience.relay.store import Store
 from consilience.relay.writer import Putting, Writer
 from consilience.wire import charter as charters
@@ -380,7 +380,7 @@ class Machine(RuleBasedStateMachine):
 
     def refusal(self, putting: Putting) -> str:
         error = putting.receipt.exception(0)
-        assert isinstance(error, Refusal)
+        assert isinstance(error, Rejection)
         return error.code
 
     # -- what always holds ---------------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_read_from_disk_is_what_readers_see(self) -> None:
-        again, sight = Hall(self.writer.store, 1).sight, self.hall.sight
+        again, sight = FederationService(self.writer.store, 1).sight, self.hall.sight
         assert (again.revision, again.newest, again.waiting) == (sight.revision, sight.newest, sight.waiting)
         for name, running in sight.standing.items():
             back = again.standing[name].state()

@@ -19,7 +19,7 @@ import pytest
 from consilience.relay import admin
 from consilience.relay.app import Limits, Relay
 from consilience.relay.rate_limit import Quota
-from consilience.relay.timeouts import Patience
+from consilience.relay.timeouts import Timeouts
 from consilience.wire import charter as charters
 from consilience.wire import codec, schema
 from consilience.wire.charter import Rules
@@ -123,7 +123,7 @@ def founded(store: Path, name: str) -> None:
 @contextmanager
 def serving(store: Path, limits: Limits) -> Iterator[tuple[str, Relay]]:
     relay = Relay(store, limits)
-    with in_a_thread(relay, Patience(head=3, idle=1, body=3)) as url:
+    with in_a_thread(relay, Timeouts(head=3, idle=1, body=3)) as url:
         yield url, relay
 
 
@@ -289,7 +289,7 @@ REST = ", half;weight=2, pool;entries=2, moving;version=0;weight=3"
     Case("no such channel", says("other"), 400, "unknown-channel", "other"),
     Case("a channel twice", says("mean, mean" + REST), 400, "malformed-put", "mean"),
     Case("something twice", says("half;weight=1;weight=2"), 400, "malformed-put", "half"),
-    Case("a word nobody knows", says("mean;colour=1" + REST), 400, "malformed-put", "mean"),
+    Case("a word nobody knows", says("mean;color=1" + REST), 400, "malformed-put", "mean"),
     Case("upper case", says("Mean"), 400, "malformed-put"),
     Case("a dot", says("mean.value"), 400, "malformed-put"),
     Case("dots and slashes", says("../mean"), 400, "malformed-put"),
@@ -479,7 +479,7 @@ def test_absolute_targets_lead_nowhere_else(place: Place) -> None:
         ("round=%D9%A3", "malformed-query", "round"),
         ("turn=1e3", "malformed-query", "turn"),
         ("turn=9007199254740993", "malformed-query", "turn"),
-        ("colour=1", "malformed-query", "colour"),
+        ("color=1", "malformed-query", "color"),
         ("Round=1", "malformed-query", "Round"),
         ("have=moving", "malformed-query", "have"),
         ("have=moving:x", "malformed-query", "have"),

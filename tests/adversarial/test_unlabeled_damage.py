@@ -18,7 +18,7 @@ from consilience.models import SplitModel
 from consilience.simulation.result import Result
 from consilience.simulation.simulate import simulate
 
-SMALL = "distil_epochs=2:distil_batch=16:queue=20"
+SMALL = "distill_epochs=2:distill_batch=16:queue=20"
 FLESD = f"flesd:{SMALL}"
 each_engine = pytest.mark.parametrize("engine", ["loop", "stack"])
 
@@ -55,10 +55,10 @@ def assert_sound(result: Result) -> None:
 
 @each_engine
 @pytest.mark.parametrize("form", ["pool", "mean"])
-@pytest.mark.parametrize("distil", ["distiller", "learner"])
+@pytest.mark.parametrize("distill", ["distiller", "learner"])
 @pytest.mark.parametrize("public", [19, 3, 2], ids=["below the queue", "below a batch", "two samples"])
-def test_a_small_public_set_is_one(public: int, distil: str, form: str, engine: str, data: Dataset) -> None:
-    result = run(data, public=public, method=f"{FLESD}:distil={distil}:form={form}", engine=engine)
+def test_a_small_public_set_is_one(public: int, distill: str, form: str, engine: str, data: Dataset) -> None:
+    result = run(data, public=public, method=f"{FLESD}:distill={distill}:form={form}", engine=engine)
     assert_sound(result)
     assert result.summary()["public_bytes"] == 3 * public * 64
     assert (result.history["loss.similarity"][:, :, 0] > 0).all()
@@ -80,7 +80,9 @@ def nothing() -> SplitModel:
 
 
 @each_engine
-@pytest.mark.parametrize("more", ["form=pool", "form=mean:keep=0.3", "form=pool:keep=0.3:distil=learner:encoding=int8"])
+@pytest.mark.parametrize(
+    "more", ["form=pool", "form=mean:keep=0.3", "form=pool:keep=0.3:distill=learner:encoding=int8"]
+)
 def test_features_of_nothing_but_zeros_stay_finite(more: str, engine: str, data: Dataset) -> None:
     result = run(data, model=nothing, method=f"{FLESD}:{more}", engine=engine)
     assert_sound(result)
@@ -125,8 +127,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"batch_size": 1, "method": "fedavg:objective=simclr"},
         "batch_size is 1, and objective 'simclr' needs at least 2",
     ),
-    "no batch to distil": ({"method": "flesd:distil_batch=0"}, "distil_batch is 0"),
-    "no epoch to distil": ({"method": "flesd:distil_epochs=0"}, "distil_epochs is 0"),
+    "no batch to distill": ({"method": "flesd:distill_batch=0"}, "distill_batch is 0"),
+    "no epoch to distill": ({"method": "flesd:distill_epochs=0"}, "distill_epochs is 0"),
     "epochs that rounds cannot share": ({"total_epochs": 7}, "total_epochs is 7, which 2 rounds cannot share"),
     "epochs that contradict": (
         {"total_epochs": 8, "epochs": 3},
@@ -137,7 +139,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "nothing is public": ({"public": 0}, "public is 0"),
     "one learner": ({"learners": 1}, "needs two learners or more"),
     "one learner and a public set": ({"learners": 1, "public": 5}, "needs two learners or more"),
-    "nobody distils": ({"method": "flesd:distil=nobody"}, "unknown distil 'nobody'. Known: distiller, learner"),
+    "nobody distills": ({"method": "flesd:distill=nobody"}, "unknown distill 'nobody'. Known: distiller, learner"),
     "nothing is kept": ({"method": "flesd:keep=0"}, "keep is 0; it is a share, above 0 and at most 1"),
     "one bit": ({"method": "flesd:encoding=bit"}, "representations of one bit have no similarities"),
     "an objective nobody knows": ({"method": "flesd:objective=simclrr"}, "Did you mean 'simclr'?"),
@@ -146,7 +148,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "width is 8, and mlp has representations of width 32; take at least the widest",
     ),
     "three widths": (
-        {"method": "flesd:form=pool:distil=learner", "model": WIDTHS},
+        {"method": "flesd:form=pool:distill=learner", "model": WIDTHS},
         "learners 0 (wide4, d' = 4) and 1 (wide6, d' = 6) cannot share 'similarity': 'rows' is (20, 4) at one and "
         "(20, 6) at the other. Let the method fill representations up to the widest of all (width = ... in its",
     ),
@@ -171,14 +173,14 @@ def test_what_cannot_be_is_refused_by_name(what: str, data: Dataset, tmp_path: P
 
 
 def test_weights_that_cannot_travel_come_with_a_way_out(data: Dataset) -> None:
-    with pytest.raises(ConfigurationError, match="similarities \\(flesd with distil = 'learner'\\) instead"):
+    with pytest.raises(ConfigurationError, match="similarities \\(flesd with distill = 'learner'\\) instead"):
         run(data, method="flesd:width=8", model=WIDTHS)
 
 
 @each_engine
 @pytest.mark.parametrize("more", ["form=pool:width=8", "form=mean"])
 def test_encoders_of_three_widths_learn_from_each_other(more: str, engine: str, data: Dataset) -> None:
-    result = run(data, method=f"{FLESD}:distil=learner:{more}", model=WIDTHS, engine=engine)
+    result = run(data, method=f"{FLESD}:distill=learner:{more}", model=WIDTHS, engine=engine)
     assert_sound(result)
     assert (result.history["loss.similarity"] > 0).all()
     assert len(set(result.history["bytes.up"][-1, 0, 1:].tolist())) == 1
@@ -217,7 +219,7 @@ def test_marks_of_others_than_the_host_are_their_own(data: Dataset) -> None:
 
 COMMANDS: dict[str, tuple[list[str], str]] = {
     "one learner": (["--method", "flesd", "--learners", "1"], "needs two learners or more"),
-    "nobody distils": (["--method", "flesd", "--set", "method.distil=nobody"], "Known: distiller, learner"),
+    "nobody distills": (["--method", "flesd", "--set", "method.distill=nobody"], "Known: distiller, learner"),
     "nothing is kept": (["--method", "flesd", "--set", "method.keep=0"], "keep is 0"),
     "one bit": (["--method", "flesd", "--set", "method.encoding=bit"], "representations of one bit"),
     "epochs that contradict": (["--set", "total_epochs=7", "--rounds", "2"], "total_epochs is 7, which 2 rounds"),

@@ -1,4 +1,4 @@
-"""Whatever arrives, decoding either gives what the schema says or raises WireError, and works on afterwards."""
+"""Whatever arrives, decoding either gives what the schema says or raises WireError, and works on afterward."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def changed(name: str, key: str, value: Any) -> Header:
         ("bits", "shape", [10**6]),
         ("p.mean", "data_offsets", [0, 25]),
         ("p.mean", "data_offsets", [-1, 23]),
-        ("p.mean", "data_offsets", [8, 32]),  # overlaps its neighbour
+        ("p.mean", "data_offsets", [8, 32]),  # overlaps its neighbor
         ("p.mean", "data_offsets", [24, 0]),
         ("p.mean", "data_offsets", [0, 10**7]),
         ("p.mean", "data_offsets", {}),
@@ -259,7 +259,7 @@ def test_no_number_is_refused(name: str, dtype: Any, place: int, index: str, val
     refused(with_value(name, place, dtype(value).tobytes()), rf"'{name}' at {index} is {value}", code, name)
 
 
-def test_signalling_nans_are_refused_without_a_warning() -> None:
+def test_signaling_nans_are_refused_without_a_warning() -> None:
     for name in ("p.mean", "q.byte.scale", "scales"):
         refused(with_value(name, 0, (0x7F800001).to_bytes(4, "little")), "is nan")
     refused(with_value("q.half", 0, (0x7C01).to_bytes(2, "little")), "is nan")

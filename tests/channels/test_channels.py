@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.channels import Answer, EntryPool, Kept, MovingMean, StandingMean, keep
+from consilience.channels import Answer, EntryPool, MovingMean, SavedRun, StandingMean, keep
 from consilience.errors import ChannelError
 from consilience.simulation.round.federation import Federation
 from consilience.wire import codec
@@ -331,7 +331,7 @@ def test_common_values_are_the_start_plus_the_replies_in_order(make: Make, down:
         channel.put([0], {"x": change}, make([1.0]), [version])
         channel.close()
         wanted = change[0] + error if down.feedback else change[0]
-        reply = down.quantise(wanted)
+        reply = down.quantize(wanted)
         mine, error = mine + reply, wanted - reply
         assert channel.answer().tensors["x"].tolist() == mine.tolist()
 
@@ -588,7 +588,7 @@ def test_a_schema_makes_its_channel(make: Make) -> None:
         keep(Channel("c", tensors), 2, {}, make([0.0]))
 
 
-def played(kept: Kept, make: Make, rounds: range) -> list[Any]:
+def played(kept: SavedRun, make: Make, rounds: range) -> list[Any]:
     """Three members put and read for some rounds; everything they were answered, by lists."""
     answers: list[Any] = []
     for round_ in rounds:
@@ -623,7 +623,7 @@ KINDS: dict[str, Channel] = {
 every_kind = pytest.mark.parametrize("schema", KINDS.values(), ids=KINDS.keys())
 
 
-def opened(schema: Channel, make: Make) -> Kept:
+def opened(schema: Channel, make: Make) -> SavedRun:
     return keep(schema, 3, {"x": make(np.ones((2, 3)))}, make([0.0]))
 
 

@@ -156,10 +156,10 @@ def test_version(command: Command) -> None:
 
 def test_sgd_takes_momentum_and_adam_has_its_own(command: Command) -> None:
     asked = ("run", *SMALL, "--momentum", "0.9", "--weight-decay", "0.01", "--json")
-    code, out, _ = command(*asked, "--optimiser", "sgd", "--out", "a")
-    assert code == 0 and "optimiser.velocity" in " ".join(arrays(Path(objects(out)[0]["run"])))
+    code, out, _ = command(*asked, "--optimizer", "sgd", "--out", "a")
+    assert code == 0 and "optimizer.velocity" in " ".join(arrays(Path(objects(out)[0]["run"])))
     code, _, err = command(*asked)
-    assert code == 2 and "momentum is 0.9, and optimiser 'adam' has its own" in err
+    assert code == 2 and "momentum is 0.9, and optimizer 'adam' has its own" in err
 
 
 def test_pooled_data_is_learned_by_the_first_of_several_models(command: Command) -> None:

@@ -6,9 +6,8 @@ import pickle
 
 import pytest
 
-from consilience.config.schedules import Schedule, scheduled, value_at
+from consilience.config.schedules import Schedule, number_or_schedule, scheduled, value_at
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.validation import number
 
 
 def test_a_ramp_goes_in_a_straight_line_and_stays() -> None:
@@ -58,6 +57,6 @@ def test_an_unknown_shape_is_refused_with_the_nearest() -> None:
 
 
 def test_a_check_looks_at_the_whole_way() -> None:
-    number("kd", Schedule("ramp", 0, 1, 5))
+    number_or_schedule("kd", Schedule("ramp", 0, 1, 5))
     with pytest.raises(ConfigurationError, match=r"kd is ramp\(-1, 1, 5\)"):
-        number("kd", Schedule("ramp", -1, 1, 5))
+        number_or_schedule("kd", Schedule("ramp", -1, 1, 5))

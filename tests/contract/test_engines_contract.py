@@ -29,7 +29,7 @@ from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack import engine as stack_module
 from consilience.simulation.engines.stack import memory_budget as room_module
 from consilience.simulation.engines.stack.engine import StackEngine
-from consilience.simulation.engines.stack.stacked_trainer import Formation
+from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer
 from consilience.simulation.records.history import History
 from consilience.simulation.records.round_record import Record
 from consilience.simulation.records.run_folder import RunFolder
@@ -37,7 +37,7 @@ from consilience.simulation.round import round as rounds_module
 from consilience.simulation.round.plan import Presence, presences
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.participants import Model
-from consilience.simulation.setup.setup import Scene, set_scene
+from consilience.simulation.setup.setup import Setup, build_setup
 from consilience.simulation.simulate import simulate
 from consilience.task import Task, part_of
 from consilience.wire import schema
@@ -47,10 +47,10 @@ Arrays = dict[str, np.ndarray]
 Played = tuple[Arrays, list[Record]]
 """All that a next round would depend on, and what each round was like."""
 Variation = Mapping[str, Mapping[str, np.ndarray]]
-"""Settings that differ between rows, by exchange (or the optimiser) and field."""
+"""Settings that differ between rows, by exchange (or the optimizer) and field."""
 
 ALONE = [name for name in METHODS if len(build_method(name).roles) == 1]
-"""Methods of one role; the others have a contract of their own, in test_unlabelled_contract.py."""
+"""Methods of one role; the others have a contract of their own, in test_unlabeled_contract.py."""
 CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in ALONE} | {
     "fedavg different starts": ("fedavg", {"start": "different"}),
     "fedavg classifier only": ("fedavg", {"part": "classifier"}),
@@ -99,18 +99,18 @@ def stage(
 ) -> Iterator[Rounds]:
     """A federation before its first round, on one of the engines."""
     chosen = method or build_method(config.method.name, config.method.settings)
-    scene = set_scene(config, chosen, data, models or config.model_name.split(","))
-    scene = with_own_settings(scene, varied) if varied else scene
-    plans, dealt, own = list(scene.plans), scene.data, scene.own_tests
+    setup = build_setup(config, chosen, data, models or config.model_name.split(","))
+    setup = with_own_settings(setup, varied) if varied else setup
+    plans, dealt, own = list(setup.plans), setup.data, setup.own_tests
     with LoopEngine(plans, dealt, 0, own) if engine == "loop" else StackEngine(plans, dealt, own) as opened:
-        yield Rounds(scene, opened)
+        yield Rounds(setup, opened)
 
 
-def with_own_settings(scene: Scene, varied: Variation) -> Scene:
-    (plan,) = scene.plans
-    blueprint = replace(plan.blueprint, varied={owner: tuple(fields) for owner, fields in varied.items()})
+def with_own_settings(setup: Setup, varied: Variation) -> Setup:
+    (plan,) = setup.plans
+    spec = replace(plan.spec, varied={owner: tuple(fields) for owner, fields in varied.items()})
     values = {f"setting.{owner}.{name}": tuple(v) for owner, fields in varied.items() for name, v in fields.items()}
-    return replace(scene, plans=(replace(plan, blueprint=blueprint, settings=values),))
+    return replace(setup, plans=(replace(plan, spec=spec, settings=values),))
 
 
 def played(rounds: Rounds, count: int = 3) -> Played:
@@ -158,7 +158,7 @@ def test_loop_equals_stack_where_learners_are_unlike_and_come_and_go(case: str, 
 
 @pytest.mark.parametrize("case", ["independent", "fedprox", "federated-distillation", "representation-sharing"])
 def test_loop_equals_stack_in_single_precision_after_one_step(case: str, device: str, data: Dataset) -> None:
-    config = settings(case, device, precision="float32", batch_size=64, optimiser="sgd", lr=0.1)
+    config = settings(case, device, precision="float32", batch_size=64, optimizer="sgd", lr=0.1)
     assert_engines_agree(config, data, count=1, rtol=1e-5)
 
 
@@ -175,9 +175,9 @@ SCHEDULES: dict[str, Mapping[str, Any]] = {
     "two seeds": {"seeds": 2, "seed": 3},
     "one sample a batch": {"batch_size": 1, "learners": 12},
     "one batch": {"batch_size": 500},
-    "momentum": {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
+    "momentum": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
     "decay": {"weight_decay": 0.1},
-    "reset": {"optimiser_state": "reset", "epochs": 2},
+    "reset": {"optimizer_state": "reset", "epochs": 2},
     "a single learner": {"learners": 1},
     "convolutions": {"model": "lenet5", "batch_size": 20},
 }
@@ -192,7 +192,7 @@ def test_loop_equals_stack_under_every_schedule(schedule: str, case: str, device
 def test_these_learners_are_unlike(data: Dataset) -> None:
     """What the tests with unequal sizes rest on: some have fewer steps than others."""
     config = settings("independent", "cpu", partition="dirichlet(0.5)", seeds=2)
-    sizes = set_scene(config, build_method("independent"), data, ["mlp"]).plans[0].members.sizes
+    sizes = build_setup(config, build_method("independent"), data, ["mlp"]).plans[0].members.sizes
     assert len(set((-(-sizes // 16)).tolist())) > 1
 
 
@@ -228,7 +228,7 @@ TERMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "listening and giving": (
         "consilience",
         {},
-        {"groups": {"quiet": {"learners": [0], "gives": False}, "giver": {"learners": [3], "listens": False}}},
+        {"groups": {"quiet": {"learners": [0], "uploads": False}, "giver": {"learners": [3], "downloads": False}}},
     ),
     "some exchanges, some classes": (
         "consilience",
@@ -245,7 +245,7 @@ TERMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"kd": "ramp(0, 10, 3)"},
         {
             **COME_AND_GO,
-            "groups": {"quiet": {"learners": [1], "gives": False}, "giver": {"learners": 2, "listens": False}},
+            "groups": {"quiet": {"learners": [1], "uploads": False}, "giver": {"learners": 2, "downloads": False}},
         },
     ),
     "other data": ("representation-sharing", {}, {"shift": "rotate(60)+noise(0.3)+swap(0.8)", "seeds": 2}),
@@ -288,13 +288,13 @@ def test_however_many_come_formations_are_used_again(
 ) -> None:
     """Of two architectures another number takes part every round."""
     made: list[int] = []
-    begin = Formation.__init__
+    begin = StackedTrainer.__init__
 
-    def noted(self: Formation, learner: Any, cohort: Any, data: Any, rows: int, *others: Any) -> None:
+    def noted(self: StackedTrainer, learner: Any, cohort: Any, data: Any, rows: int, *others: Any) -> None:
         made.append(rows)
         begin(self, learner, cohort, data, rows, *others)
 
-    monkeypatch.setattr(Formation, "__init__", noted)
+    monkeypatch.setattr(StackedTrainer, "__init__", noted)
     config = settings("independent", device, learners=48, batch_size=2, participation=0.5)
     with stage("stack", config, data, models=["mlp", slim] * 24) as rounds:
         rounds.begin()
@@ -370,7 +370,7 @@ def noise(count: int, side: int) -> Dataset:
     return Dataset("noise", inputs, targets, inputs[:20], targets[:20], 4)
 
 
-def normalised() -> SplitModel:
+def normalized() -> SplitModel:
     features = nn.Sequential(
         nn.Conv2d(1, 4, 3, bias=False),
         nn.BatchNorm2d(4),
@@ -387,7 +387,7 @@ def normalised() -> SplitModel:
 def test_batch_norm_with_private_and_shared_statistics(buffers: str, device: str) -> None:
     method = build_method("fedavg", {"buffers": buffers})
     config = settings("fedavg", device, offline=0.3)
-    state, _ = assert_engines_agree(config, noise(120, 6), method=method, models=[normalised])
+    state, _ = assert_engines_agree(config, noise(120, 6), method=method, models=[normalized])
     assert state["learners.0.counters"].tolist() == [[6, 6]] * 4  # two steps in each of three rounds
 
 
@@ -399,12 +399,12 @@ def test_batch_norm_with_private_and_shared_statistics(buffers: str, device: str
 )
 def test_batch_norm_with_partial_batches_and_unequal_sizes(own: Mapping[str, Any], case: str, device: str) -> None:
     """29 samples each; a learner with fewer steps than others keeps its statistics while they go on."""
-    config = settings(case, device, optimiser="sgd", lr=0.1, **own)
-    assert_engines_agree(config, noise(116, 6), models=[normalised])
+    config = settings(case, device, optimizer="sgd", lr=0.1, **own)
+    assert_engines_agree(config, noise(116, 6), models=[normalized])
 
 
 def test_resnet9(device: str) -> None:
-    config = settings("fedavg", device, model="resnet9", learners=2, batch_size=4, optimiser="sgd", lr=0.05)
+    config = settings("fedavg", device, model="resnet9", learners=2, batch_size=4, optimizer="sgd", lr=0.05)
     assert_engines_agree(config, noise(12, 16), count=1)
 
 
@@ -514,11 +514,11 @@ class Counting(Exchange):
     def channel(self, task: Task) -> schema.Mean:
         return schema.Mean(self.name, {"seen": schema.Tensor((task.classes,))})
 
-    def init(self, view: View) -> State:
+    def init_state(self, view: View) -> State:
         bias = view.parameters["classifier.bias"]
         return {"steps": torch.zeros((), dtype=torch.int64), "memory": bias, "drawn": 0 * bias[0]}
 
-    def step(self, state: State, view: View) -> State:
+    def on_batch(self, state: State, view: View) -> State:
         bias, drawn = view.parameters["classifier.bias"], view.draws.to(view.logits.dtype).mean()
         return {
             "steps": state["steps"] + 1,
@@ -537,13 +537,13 @@ class Steering(Exchange):
     name: str = "steering"
     owns: str | None = "classifier"
     start: Any = "common"
-    looks: ClassVar[bool] = False
+    needs_representations: ClassVar[bool] = False
 
     def channel(self, task: Task) -> schema.Mean:
         tensors = {n: schema.Tensor(task.parameters[n]) for n in part_of("classifier", task.parameters)}
         return schema.Mean(self.name, tensors, moving=True)
 
-    def common(self, view: View) -> dict[str, Tensor]:
+    def common_values(self, view: View) -> dict[str, Tensor]:
         return {n: view.parameters[n] for n in part_of("classifier", view.parameters)}
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
@@ -641,7 +641,7 @@ def test_methods_of_ones_own(name: str, chance: Mapping[str, Any], device: str, 
 def test_learners_with_settings_of_their_own(device: str, data: Dataset) -> None:
     """Each row has its own learning rate and weight, and learns as if everybody had them."""
     rates, weights = np.array([1e-4, 1e-3, 3e-3, 1e-2]), np.array([0.0, 1.0, 10.0, 30.0])
-    varied = {"optimiser": {"lr": rates}, "prototypes": {"weight": weights}}
+    varied = {"optimizer": {"lr": rates}, "prototypes": {"weight": weights}}
     config = settings("alone", device)
     alone = own(Prototypes(weight=1.0, scope="oneself"))
     state, _ = assert_engines_agree(config, data, method=alone, varied=varied)
@@ -698,15 +698,15 @@ def test_the_smallest_room_will_do(device: str, data: Dataset, monkeypatch: pyte
 
 def fit_at_most(rows: int, monkeypatch: pytest.MonkeyPatch, work: str = "train") -> None:
     """A part of the work of more rows than these fails, and that only at its end."""
-    real: Callable[..., Any] = getattr(Formation, work)
+    real: Callable[..., Any] = getattr(StackedTrainer, work)
 
-    def limited(self: Formation, *given: Any) -> Any:
+    def limited(self: StackedTrainer, *given: Any) -> Any:
         done = real(self, *given)
         if len(self.state["step"]) > rows:
             raise torch.OutOfMemoryError("pretended")
         return done
 
-    monkeypatch.setattr(Formation, work, limited)
+    monkeypatch.setattr(StackedTrainer, work, limited)
 
 
 @pytest.mark.parametrize("work", ["enter", "train", "represent", "contribute", "tell"])
@@ -754,8 +754,8 @@ def test_training_that_fails_names_learner_and_seed(
     """Row 5 of two seeds of four learners; a second batch sees it in the loss, else the parameters tell."""
     rates = np.full(8, 0.1)
     rates[5] = np.inf
-    config = settings("independent", device, seeds=2, optimiser="sgd", batch_size=batch)
-    said = failure(engine, config, data, varied={"optimiser": {"lr": rates}})
+    config = settings("independent", device, seeds=2, optimizer="sgd", batch_size=batch)
+    said = failure(engine, config, data, varied={"optimizer": {"lr": rates}})
     assert said.startswith(f"independent: learner 1 (seed 1), round 1: {what} is no number")
 
 

@@ -1,7 +1,7 @@
 """What every method promises, whatever it trades: run over all methods, and over settings that change what travels.
 
 Methods of several roles, whose learners lie in several cohorts, have a contract of their own, in
-test_unlabelled_contract.py.
+test_unlabeled_contract.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from consilience.simulation.round import round as rounds_module
 from consilience.simulation.round.federation import Federation
 from consilience.simulation.round.plan import Presence, presences
 from consilience.simulation.round.round import Rounds
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.simulate import simulate
 from consilience.wire import codec, schema
 from consilience.wire.encodings import BIT
@@ -73,9 +73,9 @@ def settings(case: str, **others: Any) -> Config:
 def stage(config: Config, data: Dataset, method: Method | None = None) -> Iterator[Rounds]:
     """A federation before its first round, in this process."""
     chosen = method or build_method(config.method.name, config.method.settings)
-    scene = set_scene(config, chosen, data, config.model_name.split(","))
-    with LoopEngine(list(scene.plans), data, 0) as engine:
-        yield Rounds(scene, engine)
+    setup = build_setup(config, chosen, data, config.model_name.split(","))
+    with LoopEngine(list(setup.plans), data, 0) as engine:
+        yield Rounds(setup, engine)
 
 
 def played(config: Config, data: Dataset) -> Arrays:
@@ -297,7 +297,7 @@ def owner_of(entry: Tensor, puts: Mapping[int, Put]) -> tuple[int, int]:
 
 
 def as_sent(entry: Tensor, channel: schema.Channel) -> Tensor:
-    return torch.as_tensor(channel.encoding("mean", "down").quantise(entry[None])[0])
+    return torch.as_tensor(channel.encoding("mean", "down").quantize(entry[None])[0])
 
 
 # Classes that somebody, or nobody, has
@@ -341,7 +341,7 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
         notes.clear()
         for _ in range(2):
             assert_sound(rounds.play(evaluate=True))
-        samples = rounds.scene.counts[0, :, lacking]
+        samples = rounds.setup.counts[0, :, lacking]
         assert samples[0] == 0 and samples[1] > 2 and samples[2] == 1
         for name, channel in rounds.federations[0].channels.items():
             if not channel.channel.rows:
@@ -416,8 +416,8 @@ def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
         # Refused: what was sent went back into the rounding error, so that the next put says it again.
         errors = rounds.engine.cohorts[0].state
         for name, sent in put.tensors.items():
-            torch.testing.assert_close(BIT.quantise(errors[f"error.weights.{name}"][2]), sent)
-            assert not torch.allclose(BIT.quantise(errors[f"error.weights.{name}"][1]), sent)
+            torch.testing.assert_close(BIT.quantize(errors[f"error.weights.{name}"][2]), sent)
+            assert not torch.allclose(BIT.quantize(errors[f"error.weights.{name}"][1]), sent)
         assert all(torch.equal(worn(rounds, 2)[n], v) for n, v in common_of(rounds).items())
         notes.clear()
         rounds.play(evaluate=False)
@@ -440,7 +440,7 @@ def test_a_single_learner_of_fedavg_learns_as_if_independent(data: Dataset) -> N
         with stage(settings(method, learners=1, precision="float64"), data) as rounds:
             rounds.begin()
             if method == "independent":  # from where the common weights are
-                common = rounds.learners[0].initial(rounds.scene.common_seed(0))
+                common = rounds.learners[0].initial(rounds.setup.common_seed(0))
                 rounds.engine.cohorts[0].state["parameters"][0] = common["parameters"]
             for _ in range(3):
                 rounds.play(evaluate=False)
@@ -598,8 +598,8 @@ def assert_bytes(rounds: Rounds, record: Record, notes: Notes) -> None:
     """Every learner's bodies of a round, up and down, weigh what was recorded and say what was meant."""
     traffic, channels = rounds.traffic[0], rounds.learners[0].channels
     names = {p.name for p in notes.puts}
-    each = len(notes.wanted) // rounds.scene.learners
-    for who in range(rounds.scene.learners):
+    each = len(notes.wanted) // rounds.setup.learners
+    for who in range(rounds.setup.learners):
         wanted, put = notes.wanted[who * each : (who + 1) * each], [p for p in notes.puts if p.member == who]
         up = {k: v for name, tensors, w in wanted for k, v in body_of(name, tensors, w, channels[name]).items()}
         seen = {k: v for p in put for k, v in body_of(p.name, p.tensors, p.weight, channels[p.name]).items()}
@@ -620,7 +620,7 @@ def assert_bytes(rounds: Rounds, record: Record, notes: Notes) -> None:
 def test_counted_bytes_are_encoded_bytes(case: str, data: Dataset, notes: Notes) -> None:
     with stage(settings(case), data) as rounds:
         record = rounds.begin()
-        eager = [e for e in rounds.learners[0].exchanges if e.eager]
+        eager = [e for e in rounds.learners[0].exchanges if e.uploads_before_training]
         assert {p.name for p in notes.puts} == {e.name for e in eager}
         assert_bytes(rounds, record, notes)
         moved = 0.0

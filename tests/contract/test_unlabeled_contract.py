@@ -22,12 +22,12 @@ from consilience.simulation.simulate import simulate
 
 Arrays = dict[str, np.ndarray]
 
-DISTIL: dict[str, Any] = {"distil_epochs": 2, "distil_batch": 16, "queue": 20}
+DISTIL: dict[str, Any] = {"distill_epochs": 2, "distill_batch": 16, "queue": 20}
 CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "flesd": ("flesd", DISTIL),
-    "flesd, everybody distils": ("flesd", DISTIL | {"distil": "learner"}),
+    "flesd, everybody distills": ("flesd", DISTIL | {"distill": "learner"}),
     "flesd, means": ("flesd", DISTIL | {"form": "mean"}),
-    "flesd, everybody distils means": ("flesd", DISTIL | {"distil": "learner", "form": "mean", "keep": 0.5}),
+    "flesd, everybody distills means": ("flesd", DISTIL | {"distill": "learner", "form": "mean", "keep": 0.5}),
     "flesd, two of the largest": ("flesd", DISTIL | {"down": 2, "keep": 0.3, "encoding": "float16"}),
     "flesd-cc": ("flesd-cc", DISTIL),
     "fedavg": ("fedavg", {"objective": "simclr"}),
@@ -43,7 +43,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "a queue beyond the public set": {"public": 10},
 }
 each_case = pytest.mark.parametrize("case", list(CASES))
-each_kind = pytest.mark.parametrize("case", ["flesd", "flesd, everybody distils"])
+each_kind = pytest.mark.parametrize("case", ["flesd", "flesd, everybody distills"])
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -124,7 +124,7 @@ def test_loop_equals_stack_in_every_way(way: str, case: str, data: Dataset, tmp_
     assert_engines_agree(settings(case, **WAYS[way]), data, tmp_path)
 
 
-def normalised() -> SplitModel:
+def normalized() -> SplitModel:
     features = nn.Sequential(
         nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6)
     )
@@ -138,12 +138,12 @@ def pixels(count: int, side: int) -> Dataset:
     return Dataset("pixels", inputs, targets, inputs[:20], targets[:20], 4)
 
 
-@pytest.mark.parametrize("case", ["flesd", "flesd, everybody distils", "fedavg"])
+@pytest.mark.parametrize("case", ["flesd", "flesd, everybody distills", "fedavg"])
 @pytest.mark.parametrize("own", [{}, {"partition": "dirichlet(5)", "offline": 0.3}], ids=["even", "unequal"])
 def test_loop_equals_stack_with_batch_norm(own: dict[str, Any], case: str, tmp_path: Path) -> None:
     """Only the student's own passes move its statistics: not those of the momentum encoder, nor those that look."""
-    config = settings(case, optimiser="sgd", lr=0.05, rounds=2, **own)
-    assert_engines_agree(config, pixels(116, 6), tmp_path, model=normalised)
+    config = settings(case, optimizer="sgd", lr=0.05, rounds=2, **own)
+    assert_engines_agree(config, pixels(116, 6), tmp_path, model=normalized)
     counters = {k: v for k, v in kept(tmp_path / "stack").items() if k.endswith(".counters")}
     steps = {k: v for k, v in kept(tmp_path / "stack").items() if k.endswith(".step")}
     assert counters and len(counters) == len(steps)
@@ -154,7 +154,7 @@ def test_loop_equals_stack_with_batch_norm(own: dict[str, Any], case: str, tmp_p
 # Alone and in company
 
 
-@pytest.mark.parametrize("case", ["flesd", "flesd, everybody distils", "flesd, two of the largest", "fedavg"])
+@pytest.mark.parametrize("case", ["flesd", "flesd, everybody distills", "flesd, two of the largest", "fedavg"])
 @pytest.mark.parametrize("public", [{}, {"public": 25}], ids=["public sets of unlike sizes", "of one size"])
 def test_seeds_side_by_side_give_the_same_bits_as_alone(
     public: dict[str, Any], case: str, data: Dataset, tmp_path: Path

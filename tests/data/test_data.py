@@ -303,7 +303,7 @@ def test_the_last_sample_may_be_asked_for() -> None:
     assert len(load("digits", train=1000, test=797).targets) == 1000
 
 
-def test_images_of_one_colour_cannot_be_scaled(tmp_path: Path) -> None:
+def test_images_of_one_color_cannot_be_scaled(tmp_path: Path) -> None:
     write(tmp_path, tiny_files() | {"train-images-idx3-ubyte": idx(np.full((6, 2, 2), 9))})
     with pytest.raises(DataError, match="are the same"):
         load("mnist", directory=tmp_path)

@@ -68,8 +68,8 @@ def test_numbers_are_scaled_by_the_training_part_alone() -> None:
     data = Dataset.from_arrays("mine", [[1.0], [3.0]], [0, 1], [[5.0]], [1])  # mean 2, deviation 1
     assert (data.mean, data.std, data.inputs.tolist(), data.test_inputs.tolist()) == (2, 1, [[-1], [1]], [[3]])
     assert data.inputs.dtype == np.float32 and data.targets.dtype == np.int64 and data.source == "arrays"
-    grey = np.array([[0], [255], [51]], dtype=np.uint8)
-    data = Dataset.from_arrays("mine", grey[:2], [0, 1], grey[2:], [1])
+    gray = np.array([[0], [255], [51]], dtype=np.uint8)
+    data = Dataset.from_arrays("mine", gray[:2], [0, 1], gray[2:], [1])
     assert (data.mean, data.std) == (0.5, 0.5) and data.test_inputs.tolist() == [[pytest.approx(-0.6)]]
 
 
@@ -117,9 +117,9 @@ def test_whole_floats_booleans_and_tensors_are_labels_too() -> None:
 
 
 BAD = [
-    ({"targets": [0, 1, 3] * 3 + [0]}, "training labels.*without gaps, but nothing is labelled 2.*highest label is 3"),
-    ({"targets": [1, 2] * 5}, "nothing is labelled 0"),
-    ({"targets": [0, 10**18] * 5}, "nothing is labelled 1"),
+    ({"targets": [0, 1, 3] * 3 + [0]}, "training labels.*without gaps, but nothing is labeled 2.*highest label is 3"),
+    ({"targets": [1, 2] * 5}, "nothing is labeled 0"),
+    ({"targets": [0, 10**18] * 5}, "nothing is labeled 1"),
     ({"targets": [0, 1, 1, -1] * 2 + [0, 0]}, "label 3 is -1"),
     ({"targets": np.array([0, 1.5] * 5)}, r"label 1 is 1\.5"),
     ({"targets": np.array([0, np.nan] * 5)}, "label 1 is nan"),
@@ -196,13 +196,13 @@ def test_a_tensor_data_set_is_read_sample_by_sample() -> None:
 
 
 def test_images_arrays_and_gradients_are_read_too() -> None:
-    red, grey = Image.new("RGB", (5, 4), (255, 0, 0)), Image.new("L", (5, 4), 9)
+    red, gray = Image.new("RGB", (5, 4), (255, 0, 0)), Image.new("L", (5, 4), 9)
     palette = red.convert("P")
-    colours = Dataset.from_torch(Pairs((red, 0), (palette, 1)), Pairs((red, 0)), name="reds", labels=("a", "b"))
-    assert colours.name == "reds" and colours.shape == (3, 4, 5) and colours.labels == ("a", "b")
-    assert pixels_of(colours)[:, :, 0, 0].tolist() == [[255, 0, 0], [255, 0, 0]]
-    greys = Pairs((grey, np.int64(0)), (np.zeros((4, 5), dtype=np.uint8), torch.tensor(1)))
-    assert Dataset.from_torch(greys, greys).shape == (1, 4, 5)
+    colors = Dataset.from_torch(Pairs((red, 0), (palette, 1)), Pairs((red, 0)), name="reds", labels=("a", "b"))
+    assert colors.name == "reds" and colors.shape == (3, 4, 5) and colors.labels == ("a", "b")
+    assert pixels_of(colors)[:, :, 0, 0].tolist() == [[255, 0, 0], [255, 0, 0]]
+    grays = Pairs((gray, np.int64(0)), (np.zeros((4, 5), dtype=np.uint8), torch.tensor(1)))
+    assert Dataset.from_torch(grays, grays).shape == (1, 4, 5)
     grown = Pairs((torch.ones(2, requires_grad=True), 0), (torch.zeros(2), 1.0))
     assert Dataset.from_torch(grown, grown).targets.tolist() == [0, 1]
 
@@ -273,19 +273,19 @@ Draw = Callable[..., Path]
 
 @pytest.fixture
 def draw(tmp_path: Path) -> Draw:
-    """Writes an image of one colour under the folder `birds`."""
+    """Writes an image of one color under the folder `birds`."""
 
-    def call(where: str, colour: Any = 0, mode: str = "L", size: tuple[int, int] = (4, 3)) -> Path:
+    def call(where: str, color: Any = 0, mode: str = "L", size: tuple[int, int] = (4, 3)) -> Path:
         path = tmp_path / "birds" / where
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new(mode, size, colour).save(path)
+        Image.new(mode, size, color).save(path)
         return path
 
     return call
 
 
 def birds(draw: Draw) -> Path:
-    """Ten wrens of grey 0..9 and five robins of grey 100..104."""
+    """Ten wrens of gray 0..9 and five robins of gray 100..104."""
     for number in range(10):
         path = draw(f"wren/{number}.png", number)
     for number in range(5):
@@ -302,17 +302,17 @@ def test_a_folder_of_images_is_a_data_set(draw: Draw) -> None:
     assert (data.name, data.labels, data.shape, data.classes) == ("birds", ("robin", "wren"), (1, 3, 4), 2)
     assert data.source == f"images in {folder}" and data.share is None
     assert np.bincount(data.targets).tolist() == [4, 8] and np.bincount(data.test_targets).tolist() == [1, 2]
-    grey = pixels_of(data)[:, 0, 0, 0]
-    assert ((grey >= 100) == (data.targets == 0)).all()
-    assert sorted([*grey, *pixels_of(data, test=True)[:, 0, 0, 0]]) == [*range(10), *range(100, 105)]
+    gray = pixels_of(data)[:, 0, 0, 0]
+    assert ((gray >= 100) == (data.targets == 0)).all()
+    assert sorted([*gray, *pixels_of(data, test=True)[:, 0, 0, 0]]) == [*range(10), *range(100, 105)]
     assert np.bincount(load(str(folder), train=6).targets).tolist() == [3, 3]  # classes take turns
 
 
 @pytest.mark.parametrize("half", ["test", "val", "valid"])
 def test_a_folder_may_bring_its_tests(draw: Draw, half: str) -> None:
-    for name, grey in {"wren": 10, "robin": 20}.items():
-        draw(f"train/{name}/1.png", grey)
-        folder = draw(f"{half}/{name}/1.png", grey + 1).parents[2]
+    for name, gray in {"wren": 10, "robin": 20}.items():
+        draw(f"train/{name}/1.png", gray)
+        folder = draw(f"{half}/{name}/1.png", gray + 1).parents[2]
     if half != "test":
         draw(f"{half}/wren/2.png", 99)
     data = load(str(folder))
@@ -345,13 +345,13 @@ MIXED = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "colour", "channels", "value"), MIXED)
-def test_every_mode_becomes_grey_or_colour(draw: Draw, mode: str, colour: Any, channels: int, value: int) -> None:
+@pytest.mark.parametrize(("mode", "color", "channels", "value"), MIXED)
+def test_every_mode_becomes_gray_or_color(draw: Draw, mode: str, color: Any, channels: int, value: int) -> None:
     for number in range(5):
         for name in ("wren", "robin"):
             suffix = "tif" if mode == "CMYK" else "png"
-            folder = draw(f"{name}/{number}.{suffix}", colour, mode).parents[1]
-    draw(f"wren/5.{suffix}", 0 if isinstance(colour, int) else (0,) * len(colour), mode)  # or nothing could be scaled
+            folder = draw(f"{name}/{number}.{suffix}", color, mode).parents[1]
+    draw(f"wren/5.{suffix}", 0 if isinstance(color, int) else (0,) * len(color), mode)  # or nothing could be scaled
     if mode == "P":
         palette = Image.new("P", (4, 3), 1)
         palette.putpalette([0, 0, 0, 255, 255, 255])
@@ -365,14 +365,14 @@ def test_images_are_brought_to_one_size_and_mode_where_asked(draw: Draw) -> None
     folder = birds(draw)
     draw("wren/large.jpg", (255, 255, 255), "RGB", (40, 60))
     with pytest.raises(
-        DataError, match=r'robin/0.PNG is grey, but .*wren/large.jpg is colour; set image_mode to "grey"'
+        DataError, match=r'robin/0.PNG is gray, but .*wren/large.jpg is color; set image_mode to "gray"'
     ):
         load(str(folder))
     sizes = r"robin/0.PNG has 4 x 3 pixels, but .*large.jpg has 40 x 60; set image_size \(--image-size N\)"
     with pytest.raises(DataError, match=sizes):
-        load(str(folder), image_mode="grey")
-    assert load(str(folder), image_size=8, image_mode="grey").shape == (1, 8, 8)
-    data = load(str(folder), image_size=2, image_mode="colour")
+        load(str(folder), image_mode="gray")
+    assert load(str(folder), image_size=8, image_mode="gray").shape == (1, 8, 8)
+    data = load(str(folder), image_size=2, image_mode="color")
     assert data.shape == (3, 2, 2)
     everything = np.concatenate([pixels_of(data), pixels_of(data, test=True)])
     assert sorted(everything[:, 2, 1, 1]) == [*range(10), *range(100, 105), 255]
@@ -387,12 +387,12 @@ def test_shrinking_looks_at_every_pixel(draw: Draw) -> None:
     assert max(pixels_of(data).max(), pixels_of(data, test=True).max()) == pytest.approx(120, abs=5)
 
 
-def test_deep_grey_outside_sixteen_bits_and_fractions_are_refused(draw: Draw) -> None:
+def test_deep_gray_outside_sixteen_bits_and_fractions_are_refused(draw: Draw) -> None:
     folder = birds(draw)
     for kind, says in ((np.int32, "70000"), (np.float32, "fractions")):
         Image.fromarray(np.full((3, 4), 70_000, dtype=kind)).save(folder / "wren" / "deep.tif")
         with pytest.raises(DataError, match=rf"deep.tif: .*{says}.*\.npz"):
-            load(str(folder), image_mode="grey")
+            load(str(folder), image_mode="gray")
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_samples_named_in_never_share_are_marked(draw: Draw, lines: str, never: 
     (folder / "never-share.txt").write_text(lines, encoding="utf-8")
     data = load(str(folder))
     assert data.share is not None
-    marked = {grey for grey, may in zip(pixels_of(data)[:, 0, 0, 0], data.share, strict=True) if not may}
+    marked = {gray for gray, may in zip(pixels_of(data)[:, 0, 0, 0], data.share, strict=True) if not may}
     assert marked == never - set(pixels_of(data, test=True)[:, 0, 0, 0])
 
 
@@ -538,7 +538,7 @@ def test_settings_of_images_are_checked_and_for_folders_alone(tmp_path: Path, dr
     for size in (0, -1, 2.5, True):
         with pytest.raises(ConfigurationError, match="image_size"):
             load(folder, image_size=size)  # type: ignore[arg-type]
-    with pytest.raises(UnknownName, match=r"unknown image_mode 'gray'. Did you mean 'grey'"):
+    with pytest.raises(UnknownName, match=r"unknown image_mode 'gray'. Did you mean 'gray'"):
         load(folder, image_mode="gray")
     archive = save(tmp_path / "mine.npz", x=np.eye(10), y=TEN)
     for name in ("digits", archive):

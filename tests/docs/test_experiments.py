@@ -108,5 +108,5 @@ def test_own_terms_show_every_kind_of_term() -> None:
     assert isinstance(scheduled(config.lr), Schedule)
     assert isinstance(scheduled(config.method.settings["kd"]), Schedule)
     assert any(group.method for group in groups) and any(group.epochs for group in groups)
-    assert [group.gives for group in groups].count(False) == [group.listens for group in groups].count(False) == 1
+    assert [group.uploads for group in groups].count(False) == [group.downloads for group in groups].count(False) == 1
     assert any(group.never_share for group in groups) and any(group.exchanges for group in groups)

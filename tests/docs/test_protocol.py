@@ -15,7 +15,7 @@ from consilience.relay import admin
 from consilience.relay.app import Limits
 from consilience.relay.openapi import description
 from consilience.relay.rejections import STATUS
-from consilience.relay.timeouts import HEAD_LIMIT, Patience
+from consilience.relay.timeouts import HEAD_LIMIT, Timeouts
 from consilience.wire.charter import PROTOCOL, ChannelTerms, Charter, Rules, TensorTerms
 from consilience.wire.codec import CODES
 from consilience.wire.headers import ANSWER, PUT
@@ -70,7 +70,7 @@ def test_every_place_is_listed() -> None:
 
 
 def test_every_limit_is_the_one_that_holds() -> None:
-    limits, patience = Limits(), Patience()
+    limits, patience = Limits(), Timeouts()
     told = [row[1] for row in table("what")]
     assert told[0] == f"{limits.rate:g}, {limits.burst}"
     assert told[1:5] == [f"{n:g}" for n in (patience.head, patience.idle, patience.body, patience.answer)]

@@ -48,8 +48,8 @@ def test_a_mean_of_few_gives_its_members_away_and_one_of_many_does_not() -> None
 
     def advantage(n: int) -> float:
         samples, others = generator.normal(size=(n, 20)), generator.normal(size=(200, 20))
-        centre = samples.mean(0)
-        return membership(np.linalg.norm(samples - centre, axis=1), np.linalg.norm(others - centre, axis=1)).advantage
+        center = samples.mean(0)
+        return membership(np.linalg.norm(samples - center, axis=1), np.linalg.norm(others - center, axis=1)).advantage
 
     assert advantage(2) > 0.95 > 0.3 > advantage(500)
 

@@ -52,14 +52,14 @@ def by_autograd(
     linear = nn.Linear(features.shape[1], classes)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
-    optimiser = torch.optim.SGD(linear.parameters(), **how)
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, list(drops), gamma=0.1)
+    optimizer = torch.optim.SGD(linear.parameters(), **how)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, list(drops), gamma=0.1)
     for epoch in range(epochs):
         order = torch.from_numpy(uniform("probe", seed, epoch, np.arange(len(features))).argsort())
         for chosen in torch.split(order, batch):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.cross_entropy(linear(features[chosen]), targets[chosen]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
         schedule.step()
     logits: Tensor = linear(test).detach()
     return logits
@@ -126,7 +126,7 @@ def test_the_seed_decides() -> None:
     assert not torch.equal(one, linear_probe(features, targets, tests, 4, seed=2, batch_size=8))
 
 
-# --- neighbours
+# --- neighbors
 
 
 def test_votes_by_hand() -> None:
@@ -137,7 +137,7 @@ def test_votes_by_hand() -> None:
     # The first has cosines 0.743, 0.669, 0.669: two votes of exp(-0.074 / t) beat one only where t > 0.107.
     assert knn_probe(features, targets, tests, 2, temperature=0.1).tolist() == [0, 0, 1]
     assert knn_probe(features, targets, tests, 2, temperature=0.12).tolist() == [1, 0, 1]
-    assert knn_probe(features, targets, tests, 2, neighbours=1, temperature=9.0).tolist()[:2] == [0, 0]
+    assert knn_probe(features, targets, tests, 2, neighbors=1, temperature=9.0).tolist()[:2] == [0, 0]
 
 
 def test_features_of_nothing_are_similar_to_nobody() -> None:
@@ -145,25 +145,25 @@ def test_features_of_nothing_are_similar_to_nobody() -> None:
     tests = torch.tensor([[0.0, 0.0], [2.0, 0.0], [-2.0, 0.0], [0.0, 3.0]])
     # Similarity 0 to all, so all vote alike; the class with the lowest number is taken.
     assert knn_probe(features, targets, tests, 3).tolist() == [0, 0, 2, 0]
-    assert knn_probe(features[1:], targets[1:], tests[2:3], 3, neighbours=1).tolist() == [2]
+    assert knn_probe(features[1:], targets[1:], tests[2:3], 3, neighbors=1).tolist() == [2]
     tests = torch.tensor([[1.0, 0.0]])  # 0 is above -1
     assert knn_probe(features[1:], targets[1:], tests, 3).tolist() == [1]
 
 
-@pytest.mark.parametrize(("neighbours", "temperature"), [(1, 0.1), (20, 0.1), (200, 0.1), (200, 0.005), (5000, 1.0)])
-def test_it_votes_as_scikit_learn_does(neighbours: int, temperature: float, digits: Split) -> None:
+@pytest.mark.parametrize(("neighbors", "temperature"), [(1, 0.1), (20, 0.1), (200, 0.1), (200, 0.005), (5000, 1.0)])
+def test_it_votes_as_scikit_learn_does(neighbors: int, temperature: float, digits: Split) -> None:
     features, targets, tests, truth = digits
 
     def weight(distances: NDArray[np.float64]) -> NDArray[np.float64]:
         votes: NDArray[np.float64] = np.exp(-distances / temperature)
         return votes
 
-    fewer = min(neighbours, len(features))
+    fewer = min(neighbors, len(features))
     other = KNeighborsClassifier(fewer, metric="cosine", weights=weight, algorithm="brute")
     expected = other.fit(features.double().numpy(), targets.numpy()).predict(tests.double().numpy())
-    predicted = knn_probe(features, targets, tests, 10, neighbours=neighbours, temperature=temperature)
+    predicted = knn_probe(features, targets, tests, 10, neighbors=neighbors, temperature=temperature)
     assert (predicted.numpy() != expected).sum() <= 1
-    assert percent(predicted, truth) > (85 if neighbours < 5000 else 60)
+    assert percent(predicted, truth) > (85 if neighbors < 5000 else 60)
 
 
 def test_blocks_give_what_one_block_gives(digits: Split, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +209,7 @@ def test_one_sample_one_class_or_no_tests() -> None:
         assert predicted.tolist() == []
 
 
-PROBES: dict[str, Any] = {"linear": lambda *given: linear_probe(*given, seed=0), "neighbours": knn_probe}
+PROBES: dict[str, Any] = {"linear": lambda *given: linear_probe(*given, seed=0), "neighbors": knn_probe}
 
 
 @pytest.mark.parametrize("probe", list(PROBES))
@@ -255,7 +255,7 @@ def test_settings_of_the_linear_probe_are_checked(setting: dict[str, Any]) -> No
         linear_probe(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(1, 3), 2, seed=0, **setting)
 
 
-@pytest.mark.parametrize("setting", [{"neighbours": 0}, {"temperature": 0.0}, {"temperature": -1.0}])
+@pytest.mark.parametrize("setting", [{"neighbors": 0}, {"temperature": 0.0}, {"temperature": -1.0}])
 def test_settings_of_the_vote_are_checked(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(setting))} is "):
         knn_probe(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(1, 3), 2, **setting)

@@ -345,7 +345,7 @@ def test_buffers_can_stay_private() -> None:
     exchange = Weights(buffers="local")
     assert [*exchange.channel(TASK).tensors] == [*PARAMETERS]
     seen = view(**models(5.0))  # type: ignore[arg-type]
-    assert [*exchange.common(seen)] == [*exchange.contribute({}, seen, common(0.0)).tensors] == [*PARAMETERS]
+    assert [*exchange.common_values(seen)] == [*exchange.contribute({}, seen, common(0.0)).tensors] == [*PARAMETERS]
     assert exchange.receive({}, seen, common(0.0)).buffers == {}
 
 
@@ -556,7 +556,7 @@ def test_only_weights_change_the_model() -> None:
     """Engines skip `receive` where it does nothing."""
     changes = {e.name: e.changes_model for e in EXCHANGES.values()}
     assert changes == {"prototypes": False, "logits": False, "observations": False, "weights": True}
-    assert {e.name: e.eager for e in EXCHANGES.values()} == {
+    assert {e.name: e.uploads_before_training for e in EXCHANGES.values()} == {
         "prototypes": True,
         "logits": True,
         "observations": True,

@@ -23,14 +23,14 @@ from consilience.data import Dataset, load
 from consilience.errors import ChannelError, ConfigurationError, TrainingError
 from consilience.exchanges import Contribution, Exchange, Gradients, Received, View
 from consilience.exchanges.gradients import VOTE
-from consilience.learner.learner import Blueprint, Learner
+from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.models import SplitModel, build, cut
 from consilience.objectives import TwoStage
 from consilience.optimizers import SGD
 from consilience.randomness import coin
-from consilience.relay.rejections import Refusal
+from consilience.relay.rejections import Rejection
 from consilience.relay.writer import Putting
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack.engine import StackEngine
@@ -38,7 +38,7 @@ from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round import round as rounds_module
 from consilience.simulation.round.plan import Presence
 from consilience.simulation.round.round import Rounds
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.simulate import simulate
 from consilience.task import Task
 from consilience.wire import codec, schema
@@ -91,7 +91,7 @@ def voice(exchange: Gradients, gradient: Tensor, version: float = 0.0, samples: 
     """What a learner puts up, as the wire shows it, and what it weighs."""
     put = exchange.contribute({}, seen(gradient, samples), heard(version))
     encoding = exchange.channel(task(len(gradient))).tensors["server.w"].up
-    return torch.as_tensor(encoding.quantise(put.tensors["server.w"])), float(put.weight)
+    return torch.as_tensor(encoding.quantize(put.tensors["server.w"])), float(put.weight)
 
 
 def closed(exchange: Gradients, start: Any, put: Sequence[tuple[Tensor, float]], version: int = 0) -> MovingMean:
@@ -266,7 +266,7 @@ def test_the_relay_refuses_a_vote_of_another_weight(tmp_path: Path) -> None:
 
         for weight in (3.5, 0.5):
             refused = put(0, weight)
-            assert isinstance(refused, Refusal) and refused.code == "wrong-weight"
+            assert isinstance(refused, Rejection) and refused.code == "wrong-weight"
             assert f"weight={weight:g}; a vote weighs 1, or 0" in str(refused)
         assert put(0, 0.0) is None and put(1, 1.0) is None
         wishes = upload.of("weights")["w"]
@@ -289,10 +289,10 @@ def stage(
 ) -> Iterator[Rounds]:
     """A federation before its first round."""
     chosen = method or build_method(config.method.name, config.method.settings)
-    scene = set_scene(config, chosen, data, [model])
-    plans = list(scene.plans)
-    with LoopEngine(plans, scene.data, 0) if engine == "loop" else StackEngine(plans, scene.data) as opened:
-        rounds = Rounds(scene, opened)
+    setup = build_setup(config, chosen, data, [model])
+    plans = list(setup.plans)
+    with LoopEngine(plans, setup.data, 0) if engine == "loop" else StackEngine(plans, setup.data) as opened:
+        rounds = Rounds(setup, opened)
         rounds.begin()
         yield rounds
 
@@ -357,8 +357,8 @@ def test_a_round_is_what_plain_torch_gives(vote: bool, engine: str, data: Datase
 @pytest.mark.parametrize(
     "trained",
     [
-        {"optimiser": "adam", "weight_decay": 0.1},
-        {"optimiser": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.1},
+        {"optimizer": "adam", "weight_decay": 0.1},
+        {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.1},
     ],
     ids=["adam", "sgd"],
 )
@@ -466,7 +466,7 @@ def test_a_gradient_that_is_no_number_is_no_vote(engine: str, data: Dataset) -> 
 def test_what_is_no_number_is_seen_behind_one_bit() -> None:
     put, _ = voice(Gradients(), torch.tensor([1.0, math.nan, -1.0]))
     assert put[[0, 2]].tolist() == [-1.0, 1.0] and math.isnan(put[1])
-    assert np.isnan(BIT.quantise(np.array([1.0, np.nan]))).any()
+    assert np.isnan(BIT.quantize(np.array([1.0, np.nan]))).any()
 
 
 # Settings
@@ -495,7 +495,7 @@ def test_other_settings_that_cannot_be_are_refused(field: dict[str, Any]) -> Non
 
 
 def learner_with(model: Callable[[], nn.Module], exchange: Exchange) -> Learner:
-    return Learner(Blueprint(model, Role(exchanges=(exchange,)), SGD(), (6,), "net"))
+    return Learner(LearnerSpec(model, Role(exchanges=(exchange,)), SGD(), (6,), "net"))
 
 
 def plain() -> SplitModel:

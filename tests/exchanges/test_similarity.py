@@ -19,7 +19,7 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges import Contribution, Received, Similarity, State, View
 from consilience.functional.augmentation import Views
 from consilience.functional.similarity import unit
-from consilience.learner.learner import Batch, Blueprint, Learner
+from consilience.learner.learner import Batch, Learner, LearnerSpec
 from consilience.method import Role
 from consilience.models import SplitModel
 from consilience.objectives import Augmented
@@ -33,10 +33,10 @@ from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, INT8, Encoding
 DOUBLE = torch.float64
 E = math.exp
 AS_IT_IS = Views(
-    scale=(1.0, 1.0), ratio=(2.0, 2.0), jitter=(0.0, 0.0, 0.0, 0.0), jitter_chance=0.0, grey_chance=0.0, flip_chance=0.0
+    scale=(1.0, 1.0), ratio=(2.0, 2.0), jitter=(0.0, 0.0, 0.0, 0.0), jitter_chance=0.0, gray_chance=0.0, flip_chance=0.0
 )
 TASK = Task(3, 2, (1, 1, 2), public=Public(3, "a" * 64))
-POOL = Similarity(distils=True, temperature=0.5, student_temperature=0.5, queue=2, form="pool", down=2, views=AS_IT_IS)
+POOL = Similarity(distills=True, temperature=0.5, student_temperature=0.5, queue=2, form="pool", down=2, views=AS_IT_IS)
 MEAN = replace(POOL, form="mean")
 each_form = pytest.mark.parametrize("exchange", [POOL, MEAN], ids=["pool", "mean"])
 
@@ -218,7 +218,7 @@ def test_coarser_numbers_change_a_little(exchange: Similarity, encoding: Encodin
     (name,) = exact.tensors
     channel = coarse.channel(TASK)
     assert channel.encoding(name, "up") == channel.encoding(name, "down")
-    rounded = Received({name: channel.encoding(name, "up").quantise(exact.tensors[name])}, exact.count, exact.fresh)
+    rounded = Received({name: channel.encoding(name, "up").quantize(exact.tensors[name])}, exact.count, exact.fresh)
     anchors, seen = state(torch.eye(2, dtype=DOUBLE), [2, 0]), view(tensor([1.0, 2.0]), [1])
     close(coarse.penalty(anchors, seen, rounded), exchange.penalty(anchors, seen, exact), 0.02)
     assert not torch.equal(rounded.tensors[name], exact.tensors[name])
@@ -250,14 +250,14 @@ def test_a_step_moves_the_momentum_encoder_and_then_the_queue() -> None:
         source=pixels,
         draws=torch.full((AS_IT_IS.draws, 2), 0.5, dtype=DOUBLE),
     )
-    after = exchange.step(before, seen)
+    after = exchange.on_batch(before, seen)
     close(after["momentum/scale"], tensor(2.0, 0.75))  # 0.75 x (1, 1) + 0.25 x (5, 0)
     # The batch as the moved encoder has it, (1, 0.1875) and (0, 0.75), of length 1; the oldest two are gone.
     close(after["queue"], torch.cat([unit(tensor([1.0, 0.1875], [0.0, 0.75])), before["queue"][:2]]), 1e-7)
     assert after["index"].tolist() == [1, 2, 2, 0]
-    frozen = replace(exchange, momentum=1.0).step(before, seen)
+    frozen = replace(exchange, momentum=1.0).on_batch(before, seen)
     close(frozen["momentum/scale"], tensor(1.0, 1.0))
-    gone = replace(exchange, momentum=0.0).step(before, seen)
+    gone = replace(exchange, momentum=0.0).on_batch(before, seen)
     close(gone["momentum/scale"], tensor(5.0, 0.0))
 
 
@@ -268,7 +268,7 @@ def test_a_batch_larger_than_the_queue_leaves_its_first_samples() -> None:
         source=tensor([0.5, 0.0], [0.0, 0.5], [0.3, 0.4]).reshape(3, 1, 1, 2),
         draws=torch.full((AS_IT_IS.draws, 3), 0.5, dtype=DOUBLE),
     )
-    after = POOL.step(state(tensor([0.6, 0.8], [0.8, 0.6]), [1, 1]), seen)
+    after = POOL.on_batch(state(tensor([0.6, 0.8], [0.8, 0.6]), [1, 1]), seen)
     close(after["queue"], tensor([1.0, 0.0], [0.0, 1.0]), 1e-7)
     assert after["index"].tolist() == [2, 0]
 
@@ -278,7 +278,7 @@ def opened(queue: int, draws: list[float], valid: list[int]) -> State:
     features = torch.arange(1.0, 2 * len(draws) + 1, dtype=DOUBLE).reshape(-1, 2)
     task = replace(TASK, public=Public(len(draws)))
     seen = view(features, task=task, valid=tensor(*valid), samples=tensor(sum(valid))[0], draws=tensor(draws))
-    begun = exchange.open(exchange.init(seen), seen, Received({}, tensor(0), torch.tensor(True)))
+    begun = exchange.on_round_start(exchange.init_state(seen), seen, Received({}, tensor(0), torch.tensor(True)))
     close(begun["queue"], unit(features)[begun["index"]])
     close(begun["momentum/scale"], seen.parameters["scale"])
     return begun
@@ -298,11 +298,15 @@ def test_the_queue_begins_with_different_samples(queue: int, valid: list[int], i
     assert opened(queue, [0.3, 0.1, 0.2, 0.9], valid)["index"].tolist() == index
 
 
-def test_only_who_distils_keeps_a_queue() -> None:
-    witness = replace(POOL, distils=False)
-    assert not witness.opens and not witness.steps and witness.init(view(TEACHERS[0])) == {}
+def test_only_who_distills_keeps_a_queue() -> None:
+    witness = replace(POOL, distills=False)
+    assert not witness.has_round_start and not witness.has_batch_hook and witness.init_state(view(TEACHERS[0])) == {}
     assert not witness.batch_draws and not witness.sample_draws
-    assert POOL.opens and POOL.steps and set(POOL.init(view(TEACHERS[0]))) == {"momentum/scale", "queue", "index"}
+    assert (
+        POOL.has_round_start
+        and POOL.has_batch_hook
+        and set(POOL.init_state(view(TEACHERS[0]))) == {"momentum/scale", "queue", "index"}
+    )
 
 
 # --- inside a learner
@@ -314,9 +318,9 @@ def tiny() -> SplitModel:
 
 
 def student(**settings: Any) -> Learner:
-    exchange = Similarity(distils=True, form="pool", queue=5, momentum=0.5, **settings)
+    exchange = Similarity(distills=True, form="pool", queue=5, momentum=0.5, **settings)
     role = Role(Augmented(), (exchange,), data="public")
-    learner = Learner(Blueprint(tiny, role, SGD(lr=0.1), (1, 2, 2), dtype=DOUBLE, public=Public(6, "b" * 64)))
+    learner = Learner(LearnerSpec(tiny, role, SGD(lr=0.1), (1, 2, 2), dtype=DOUBLE, public=Public(6, "b" * 64)))
     learner.wear(learner.template())
     return learner
 
@@ -335,7 +339,7 @@ def test_the_momentum_encoder_moves_then_encodes_then_fills_the_queue_and_then_t
     exchange = learner.exchanges[0]
     assert isinstance(exchange, Similarity)
     begun = learner.represent(inputs, torch.zeros(6, dtype=torch.int64))
-    learner.open(begun, learner.count(6), {"similarity": torch.rand(1, 6, dtype=DOUBLE)}, heard)
+    learner.on_round_start(begun, learner.count(6), {"similarity": torch.rand(1, 6, dtype=DOUBLE)}, heard)
     before = {k: v.clone() for k, v in learner.row.items() if k.startswith("state.")}
     weight = learner.model_parameters["features.1.weight"]
     with torch.no_grad():
@@ -374,7 +378,7 @@ def test_many_students_side_by_side_learn_what_each_learns() -> None:
         begun = {"queue": unit(teachers[0]), "index": torch.arange(3), "momentum/scale": 0 * scale + 1}
         floors = torch.full((2, 3), 0.2, dtype=DOUBLE)
         heard = Received({"rows": teachers, "floor": floors}, torch.ones(2, dtype=DOUBLE), torch.tensor(True))
-        return exchange.penalty(exchange.step(begun, now), now, heard)
+        return exchange.penalty(exchange.on_batch(begun, now), now, heard)
 
     batches = (teachers, features, pixels, positions, scale)
     close(vmap(one)(*batches), torch.stack([one(*each) for each in zip(*batches, strict=True)]))
@@ -475,10 +479,10 @@ def largest_of(samples: int, exchange: Similarity, batch: int = 32, width: int =
     heard = Received(entries, torch.ones(exchange.down, device="meta"), torch.tensor(True))
     found = {}
     with Largest() as largest:  # type: ignore[no-untyped-call]
-        begun = exchange.open(exchange.init(everything), everything, heard)
+        begun = exchange.on_round_start(exchange.init_state(everything), everything, heard)
         found["open"] = largest.values
     with Largest() as largest:  # type: ignore[no-untyped-call]
-        moved = exchange.step(begun, now)
+        moved = exchange.on_batch(begun, now)
         exchange.penalty(moved, now, heard)
         found["step"] = largest.values
     with Largest() as largest:  # type: ignore[no-untyped-call]
@@ -490,7 +494,7 @@ def largest_of(samples: int, exchange: Similarity, batch: int = 32, width: int =
 @pytest.mark.parametrize("samples", [10_000, 50_000])
 @pytest.mark.parametrize("keep", [1.0, 0.1])
 def test_no_hook_makes_a_matrix_of_all_pairs(samples: int, keep: float) -> None:
-    exchange = Similarity(distils=True, keep=keep)
+    exchange = Similarity(distills=True, keep=keep)
     assert isinstance(exchange.channel(Task(2, 16, public=Public(samples))), schema.Pool)
     most = largest_of(samples, exchange)
     assert most["open"] <= 2048 * 16 + samples * 16
@@ -498,9 +502,9 @@ def test_no_hook_makes_a_matrix_of_all_pairs(samples: int, keep: float) -> None:
     assert most["contribute"] <= (1024 if keep < 1 else 16) * samples  # a block of rows at a time
 
 
-def test_similarities_that_travelled_are_looked_up_and_not_laid_out() -> None:
+def test_similarities_that_traveled_are_looked_up_and_not_laid_out() -> None:
     """In the form of a mean all pairs travel; a step looks at those of its batch and queue."""
-    exchange = Similarity(distils=True, form="mean", queue=64)
+    exchange = Similarity(distills=True, form="mean", queue=64)
     task, samples = Task(2, 4, public=Public(2000)), 2000
     heard = Received(
         {"similar": torch.empty(samples * (samples - 1) // 2, device="meta")}, torch.tensor(2), torch.tensor(True)
@@ -526,7 +530,7 @@ inputs = np.random.default_rng(0).random((50_100, 1, 2, 2), dtype=np.float32)
 targets = np.arange(len(inputs)) % 2
 data = Dataset("many", inputs, targets, inputs[:50], targets[:50], 2)
 result = simulate(
-    data=data, model=tiny, method="flesd:distil_epochs=1:distil_batch=2000:queue=128", public=50_000, learners=3,
+    data=data, model=tiny, method="flesd:distill_epochs=1:distill_batch=2000:queue=128", public=50_000, learners=3,
     rounds=1, batch_size=50, engine="ENGINE", workers=0, probe="none",
 )
 assert np.isfinite(result.history["loss.similarity"][-1, 0, 0])

@@ -25,13 +25,13 @@ from consilience.functional.augmentation import (
     SATURATION,
     Views,
     cropped,
-    grey,
+    gray,
     jittered,
     toned,
     turned,
 )
 
-STILL = Views(scale=(1.0, 1.0), ratio=(1.0, 1.0), jitter_chance=0.0, grey_chance=0.0, flip_chance=0.0)
+STILL = Views(scale=(1.0, 1.0), ratio=(1.0, 1.0), jitter_chance=0.0, gray_chance=0.0, flip_chance=0.0)
 FEW = settings(max_examples=30, deadline=None)
 
 
@@ -129,7 +129,7 @@ def test_a_box_larger_than_the_image_is_held_to_it() -> None:
     assert top.item() == pytest.approx((30 - high.item()) / 2)
 
 
-# --- colours
+# --- colors
 
 
 @FEW
@@ -153,16 +153,16 @@ def test_a_hue_is_turned_as_kornia_turns_it(turns: float, seed: int) -> None:
     close(turned(pixels, by), kornia.enhance.adjust_hue(pixels, 2 * math.pi * by), 1e-6)
 
 
-def test_a_third_of_a_turn_makes_red_green_and_grey_stays_grey() -> None:
-    colours = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.3, 0.3, 0.3], [0, 0, 0], [1, 1, 0]]).double()
-    got = turned(colours[:, :, None, None], torch.full((6,), 1 / 3, dtype=torch.float64))[:, :, 0, 0]
+def test_a_third_of_a_turn_makes_red_green_and_gray_stays_gray() -> None:
+    colors = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.3, 0.3, 0.3], [0, 0, 0], [1, 1, 0]]).double()
+    got = turned(colors[:, :, None, None], torch.full((6,), 1 / 3, dtype=torch.float64))[:, :, 0, 0]
     close(got, torch.tensor([[0, 1, 0], [0, 0, 1], [1, 0, 0], [0.3, 0.3, 0.3], [0, 0, 0], [0, 1, 1]]).double())
 
 
-def test_grey_is_that_of_kornia_in_all_channels() -> None:
+def test_gray_is_that_of_kornia_in_all_channels() -> None:
     pixels = images(3)
-    close(grey(pixels), kornia.color.rgb_to_grayscale(pixels).expand(3, 3, 8, 8))
-    assert torch.equal(grey(images(3, 1)), images(3, 1))
+    close(gray(pixels), kornia.color.rgb_to_grayscale(pixels).expand(3, 3, 8, 8))
+    assert torch.equal(gray(images(3, 1)), images(3, 1))
 
 
 def test_all_orders_of_four_changes_are_taken_once() -> None:
@@ -223,17 +223,17 @@ def test_chances_hold() -> None:
     assert share(Views(jitter_chance=0.0)(pixels, draws), lambda v: v.amax(1) == v.amin(1)) == pytest.approx(
         0.2, abs=0.02
     )
-    mirrored = Views(scale=(1, 1), ratio=(1, 1), jitter_chance=0, grey_chance=0, flip_chance=0.3)(pixels, draws)
+    mirrored = Views(scale=(1, 1), ratio=(1, 1), jitter_chance=0, gray_chance=0, flip_chance=0.3)(pixels, draws)
     assert share(mirrored, lambda v: (v - pixels.flip(-1)).abs().amax(1) < 1e-9) == pytest.approx(0.3, abs=0.02)
-    untouched = Views(scale=(1, 1), ratio=(1, 1), jitter_chance=0.6, grey_chance=0, flip_chance=0)(pixels, draws)
+    untouched = Views(scale=(1, 1), ratio=(1, 1), jitter_chance=0.6, gray_chance=0, flip_chance=0)(pixels, draws)
     assert share(untouched, lambda v: (v - pixels).abs().amax(1) < 1e-9) == pytest.approx(0.4, abs=0.02)
-    never, always = Views(grey_chance=0.0, jitter_chance=0.0), Views(grey_chance=1.0)
+    never, always = Views(gray_chance=0.0, jitter_chance=0.0), Views(gray_chance=1.0)
     assert share(never(pixels, draws), lambda v: v.amax(1) == v.amin(1)) == 0
     assert share(always(pixels, draws), lambda v: v.amax(1) == v.amin(1)) == 1
 
 
 def test_brightness_spans_its_range() -> None:
-    views = Views((1, 1), (1, 1), jitter=(0.5, 0, 0, 0), jitter_chance=1, grey_chance=0, flip_chance=0)
+    views = Views((1, 1), (1, 1), jitter=(0.5, 0, 0, 0), jitter_chance=1, gray_chance=0, flip_chance=0)
     factor = views(torch.full((4000, 3, 2, 2), 0.5).double(), drawn(4000))[:, 0, 0, 0] / 0.5
     assert 0.5 <= factor.min() < 0.51 and 1.49 < factor.max() <= 1.5
     assert factor.mean().item() == pytest.approx(1, abs=0.02)
@@ -295,7 +295,7 @@ def test_a_table_is_refused() -> None:
         ({"jitter": (0.8, 0.8, 0.8)}, "jitter is .*tuple of 4 numbers for brightness"),
         ({"jitter": (0.8, -0.1, 0.8, 0.2)}, "jitter of contrast is -0.1"),
         ({"jitter": (0.8, 0.8, 0.8, 0.6)}, "jitter of hue is 0.6; it must be 0.5 or less"),
-        ({"grey_chance": 1.2}, "grey_chance is 1.2; it must be 1 or less"),
+        ({"gray_chance": 1.2}, "gray_chance is 1.2; it must be 1 or less"),
         ({"flip_chance": -0.5}, "flip_chance is -0.5"),
         ({"jitter_chance": math.nan}, "jitter_chance is nan"),
     ],

@@ -23,7 +23,7 @@ from consilience.leakage.image_grids import columns_of
 from consilience.leakage.measure import examine
 from consilience.leakage.settings import Settings
 from consilience.leakage.subject import Side, evenly, modules_of, subject, usual_layers
-from consilience.simulation.records.export import Kept, read_kept
+from consilience.simulation.records.export import SavedRun, read_kept
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.simulate import simulate
 
@@ -239,14 +239,14 @@ def test_what_is_never_shared_is_in_no_mean(tmp_path: Path) -> None:
     targets, share = np.arange(120) % 3, np.arange(120) < 90
     inputs = generator.normal(size=(120, 6)) + targets[:, None]
     np.savez(tmp_path / "table.npz", x=inputs, y=targets, share=share, test_x=inputs[:60], test_y=targets[:60])
-    withheld = {"careful": {"learners": [0], "never_share": [2]}}
+    never_share = {"careful": {"learners": [0], "never_share": [2]}}
     simulate(
         method="representation-sharing",
         data=str(tmp_path / "table.npz"),
         learners=2,
         rounds=1,
         workers=0,
-        groups=withheld,
+        groups=never_share,
         out=tmp_path / "run",
     )
     kept = read_kept(tmp_path / "run")
@@ -420,7 +420,7 @@ def test_a_layer_is_refused_before_the_work(run: Path, command: Command) -> None
 def test_features_that_are_no_numbers_are_refused(run: Path) -> None:
     kept = read_kept(run)
     arrays = {k: v * np.nan if "parameters" in k else v for k, v in kept.arrays.items()}
-    broken = Kept(kept.config, arrays, kept.numbers)
+    broken = SavedRun(kept.config, arrays, kept.numbers)
     with pytest.raises(TrainingError, match=r"outputs of layer 'features.hidden' of learner 0 are no numbers"):
         examine(broken, QUICK, quietly)
 
@@ -494,9 +494,9 @@ def test_ctrl_c_keeps_what_was_done_before(
     run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied(run, tmp_path / "a"), copied(run, tmp_path / "b")
-    done: list[Kept] = []
+    done: list[SavedRun] = []
 
-    def interrupted(kept: Kept, settings: Settings, step: examining.Step) -> Any:
+    def interrupted(kept: SavedRun, settings: Settings, step: examining.Step) -> Any:
         if done:
             raise KeyboardInterrupt
         done.append(kept)

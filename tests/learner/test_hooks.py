@@ -40,7 +40,7 @@ from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round.plan import batches
 from consilience.simulation.round.round import Rounds
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 from consilience.task import Task, part_of
 from consilience.wire import schema
 from consilience.wire.encodings import BIT
@@ -48,7 +48,7 @@ from consilience.wire.encodings import BIT
 SETTINGS: dict[str, Any] = {
     "learners": 2,
     "batch_size": 8,
-    "optimiser": "sgd",
+    "optimizer": "sgd",
     "lr": 0.1,
     "precision": "float64",
     "rounds": 2,
@@ -67,14 +67,14 @@ def method(*exchanges: Exchange, **more: Any) -> Method:
 @contextmanager
 def rounds_of(chosen: Method, data: Dataset, **settings: Any) -> Iterator[Rounds]:
     """A federation before its first round."""
-    scene = set_scene(make_config(SETTINGS | settings), chosen, data, ["mlp"])
-    with LoopEngine(list(scene.plans), data, workers=0) as engine:
-        yield Rounds(scene, engine)
+    setup = build_setup(make_config(SETTINGS | settings), chosen, data, ["mlp"])
+    with LoopEngine(list(setup.plans), data, workers=0) as engine:
+        yield Rounds(setup, engine)
 
 
 def place(rounds: Rounds, learner: int) -> tuple[int, int]:
     """Where a learner's state lies: its cohort and row."""
-    return int(rounds.scene.homes[0, learner]), int(rounds.scene.rows[:, 0, learner].max())
+    return int(rounds.setup.homes[0, learner]), int(rounds.setup.rows[:, 0, learner].max())
 
 
 def row(rounds: Rounds, learner: int) -> dict[str, Tensor]:
@@ -93,7 +93,7 @@ def local_batches(rounds: Rounds, data: Dataset, learner: int, round_: int) -> l
     """What a learner trains on in a round, as the plan has it."""
     cohort, number = place(rounds, learner)
     samples = rounds.engine.cohorts[cohort].samples(number)
-    planned = batches(rounds.scene.seeds[0], round_, learner, len(samples), 8, 1, even=True, least=1)
+    planned = batches(rounds.setup.seeds[0], round_, learner, len(samples), 8, 1, even=True, least=1)
     return [
         (torch.from_numpy(data.inputs[samples[p]]).double(), torch.from_numpy(data.targets[samples[p]]))
         for p in planned
@@ -133,7 +133,7 @@ class Guessing(Exchange):
         return Contribution({"guess": view.modules["guess"](hidden), "hidden": hidden}, view.samples)
 
 
-def test_modules_are_trained_by_the_local_optimiser_on_named_outputs(digits: Dataset) -> None:
+def test_modules_are_trained_by_the_local_optimizer_on_named_outputs(digits: Dataset) -> None:
     """Two rounds against torch.optim over the model and the module together."""
     with rounds_of(method(Guessing()), digits) as rounds:
         rounds.begin()
@@ -141,18 +141,18 @@ def test_modules_are_trained_by_the_local_optimiser_on_named_outputs(digits: Dat
         expected: list[tuple[Tensor, Tensor]] = []
         for learner in range(2):
             with torch.random.fork_rng():
-                torch.manual_seed(rounds.scene.learner_seed(0, learner))
+                torch.manual_seed(rounds.setup.learner_seed(0, learner))
                 model, guess = build("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
-            optimiser = torch.optim.SGD([*model.parameters(), *guess.parameters()], lr=0.1)
+            optimizer = torch.optim.SGD([*model.parameters(), *guess.parameters()], lr=0.1)
             hidden = model.get_submodule("features.hidden")
             for round_ in (1, 2):
                 terms = []
                 for inputs, targets in local_batches(rounds, digits, learner, round_):
                     wanted = inputs.flatten(1).mean(1, keepdim=True)
                     term = (guess(hidden(inputs.flatten(1))) - wanted).square().mean()
-                    optimiser.zero_grad()
+                    optimizer.zero_grad()
                     (F.cross_entropy(model(inputs), targets) + 0.5 * term).backward()
-                    optimiser.step()
+                    optimizer.step()
                     terms.append(term.item())
                 assert records[round_ - 1]["loss.guessing"][0, learner] == pytest.approx(np.mean(terms), rel=1e-9)
             mine = parameters(rounds, learner)
@@ -179,14 +179,14 @@ class Counting(Exchange):
     def channel(self, task: Task) -> schema.Mean:
         return schema.Mean(self.name, {"steps": schema.Tensor(())})
 
-    def init(self, view: View) -> State:
+    def init_state(self, view: View) -> State:
         return {
             "steps": torch.zeros((), dtype=torch.int64),
             "samples": torch.zeros((), dtype=torch.float64),
             "momentum": view.parameters["classifier.bias"],
         }
 
-    def step(self, state: State, view: View) -> State:
+    def on_batch(self, state: State, view: View) -> State:
         return {
             "steps": state["steps"] + 1,
             "samples": state["samples"] + view.valid.sum(),
@@ -272,7 +272,7 @@ class Steering(Exchange):
         tensors = {n: schema.Tensor(task.parameters[n]) for n in part_of("classifier", task.parameters)}
         return schema.Mean(self.name, tensors, moving=True)
 
-    def common(self, view: View) -> dict[str, Tensor]:
+    def common_values(self, view: View) -> dict[str, Tensor]:
         return {n: view.parameters[n] for n in part_of("classifier", view.parameters)}
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
@@ -285,13 +285,13 @@ class Steering(Exchange):
 
 def mean_gradient(model: SplitModel, learner_batches: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
     """Train the features by hand with SGD; the classifier's mean gradient on the way."""
-    optimiser = torch.optim.SGD(model.features.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.features.parameters(), lr=0.1)
     model.classifier.zero_grad()
     for inputs, targets in learner_batches:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = F.cross_entropy(model(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]  # the classifier's gradients add up meanwhile
-        optimiser.step()
+        optimizer.step()
     gradients = {}
     for name, parameter in model.classifier.named_parameters(prefix="classifier"):
         assert parameter.grad is not None
@@ -303,8 +303,8 @@ def test_owned_parts_move_by_the_exchange_alone(digits: Dataset) -> None:
     """Two rounds by hand: features by SGD at home, the common classifier by 0.3 times the mean of mean gradients."""
     with rounds_of(method(Steering()), digits) as rounds:
         rounds.begin()
-        models = [model_of(rounds.scene.learner_seed(0, i), digits) for i in range(2)]
-        common = {n: p.detach().clone() for n, p in model_of(rounds.scene.common_seed(0), digits).named_parameters()}
+        models = [model_of(rounds.setup.learner_seed(0, i), digits) for i in range(2)]
+        common = {n: p.detach().clone() for n, p in model_of(rounds.setup.common_seed(0), digits).named_parameters()}
         for round_ in (1, 2):
             gradients = []
             for learner, model in enumerate(models):
@@ -356,10 +356,10 @@ class Tallying(Exchange):
     def channel(self, task: Task) -> schema.Mean:
         return schema.Mean(self.name, {"told": schema.Tensor(())})
 
-    def init(self, view: View) -> State:
+    def init_state(self, view: View) -> State:
         return {"batches": torch.zeros((), dtype=torch.float64)}
 
-    def step(self, state: State, view: View) -> State:
+    def on_batch(self, state: State, view: View) -> State:
         return {"batches": state["batches"] + 1}
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
@@ -371,7 +371,7 @@ class Tallying(Exchange):
 
 @dataclass(frozen=True)
 class EagerTallying(Tallying):
-    eager: ClassVar[bool] = True
+    uploads_before_training: ClassVar[bool] = True
 
 
 def losses(rounds: Rounds, learner: int, count: int, name: str = "tally") -> list[float]:
@@ -385,8 +385,8 @@ def test_an_eager_exchange_puts_up_before_the_first_round(digits: Dataset) -> No
             assert losses(rounds, 0, 3) == known
         with rounds_of(method(exchange), digits) as rounds:
             first = rounds.begin()
-            assert ((first["bytes.up"] > 0) == exchange.eager).all()
-            assert ((first["bytes.down"] > 0) == exchange.eager).all()
+            assert ((first["bytes.up"] > 0) == exchange.uploads_before_training).all()
+            assert ((first["bytes.down"] > 0) == exchange.uploads_before_training).all()
 
 
 def test_untrained_representations_are_there_in_the_first_round(digits: Dataset) -> None:
@@ -420,8 +420,8 @@ def test_where_learners_start(digits: Dataset) -> None:
         with rounds_of(method(Weights(start=start)), digits, lr=1e-300) as rounds:
             rounds.begin()
             first = [parameters(rounds, i) for i in range(2)]
-            common = dict(model_of(rounds.scene.common_seed(0), digits).named_parameters())
-            own = dict(model_of(rounds.scene.learner_seed(0, 1), digits).named_parameters())
+            common = dict(model_of(rounds.setup.common_seed(0), digits).named_parameters())
+            own = dict(model_of(rounds.setup.learner_seed(0, 1), digits).named_parameters())
             rounds.play(evaluate=False)
             for name, merged in parameters(rounds, 0).items():
                 assert torch.equal(first[1][name], (common if start == "common" else own)[name])
@@ -551,18 +551,18 @@ def test_an_objective_has_modules_draws_views_and_named_outputs(digits: Dataset)
         record = rounds.play(evaluate=False)
         for learner in range(2):
             with torch.random.fork_rng():
-                torch.manual_seed(rounds.scene.learner_seed(0, learner))
+                torch.manual_seed(rounds.setup.learner_seed(0, learner))
                 model, head = build("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
-            optimiser = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
+            optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
             losses = []
             for step, (inputs, targets) in enumerate(local_batches(rounds, digits, learner, 1)):
                 dim = torch.from_numpy(uniform("draws dimmed", 0, 1, learner, step, 0, np.arange(len(targets))))
                 shown = inputs * dim.view(-1, 1, 1, 1)
                 guess = head(model.get_submodule("features.hidden")(shown.flatten(1)))[:, 0]
                 loss = (guess - dim).square().mean() + F.cross_entropy(model(shown), targets)
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss.backward()
-                optimiser.step()
+                optimizer.step()
                 losses.append(loss.item())
             assert record["loss.dimmed"][0, learner] == pytest.approx(np.mean(losses), rel=1e-9)
             mine = parameters(rounds, learner)

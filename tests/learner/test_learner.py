@@ -24,10 +24,10 @@ from consilience.exchanges import (
     View,
     Weights,
 )
-from consilience.learner.learner import PASS_ROWS, Batch, Blueprint, Learner, Row
+from consilience.learner.learner import PASS_ROWS, Batch, Learner, LearnerSpec, Row
 from consilience.method import Role
 from consilience.models import SplitModel
-from consilience.optimizers import SGD, Adam, Optimiser
+from consilience.optimizers import SGD, Adam, Optimizer
 from consilience.task import Task
 from consilience.wire import codec, schema
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8, Encoding
@@ -36,7 +36,7 @@ CLASSES = 3
 STEEP = SGD(0.5)
 
 
-class Normalised(nn.Module):
+class Normalized(nn.Module):
     """Features with everything a row must hold: parameters, floating buffers, whole numbers."""
 
     def __init__(self) -> None:
@@ -48,14 +48,14 @@ class Normalised(nn.Module):
 
 
 def build() -> SplitModel:
-    return SplitModel(Normalised(), nn.Linear(2, CLASSES), bound=1.0)
+    return SplitModel(Normalized(), nn.Linear(2, CLASSES), bound=1.0)
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def made(*exchanges: Exchange, optimiser: Optimiser = STEEP, dtype: torch.dtype = torch.float64) -> Learner:
-    return Learner(Blueprint(build, Role(exchanges=exchanges), optimiser, (4,), "normalised", dtype))
+def made(*exchanges: Exchange, optimizer: Optimizer = STEEP, dtype: torch.dtype = torch.float64) -> Learner:
+    return Learner(LearnerSpec(build, Role(exchanges=exchanges), optimizer, (4,), "normalized", dtype))
 
 
 def worn(learner: Learner, seed: int = 0) -> Row:
@@ -78,7 +78,7 @@ def nothing_received(learner: Learner) -> dict[str, Received]:
         channel = learner.channels[exchange.name]
         lead = (channel.draw,) if isinstance(channel, schema.Pool) else ()
         zeros = {k: torch.zeros((*lead, *t.shape), dtype=learner.dtype) for k, t in channel.tensors.items()}
-        start = learner.common(exchange)
+        start = learner.common_values(exchange)
         held[exchange.name] = Received(start or zeros, torch.zeros((*lead, *channel.rows)), torch.tensor(True))
     return held
 
@@ -88,7 +88,7 @@ def put_up(learner: Learner, received: Mapping[str, Received] | None = None, n: 
     wanted = {e.name: e.sample_draws for e in learner.exchanges if e.sample_draws}
     draws = {name: torch.linspace(0, 0.9, k * n, dtype=torch.float64).reshape(k, n) for name, k in wanted.items()}
     held = nothing_received(learner) if received is None else received
-    seen = learner.represent(inputs, targets) if learner.looks(held) else learner.nothing()
+    seen = learner.represent(inputs, targets) if learner.needs_representations(held) else learner.nothing()
     return learner.contribute(seen, learner.count(n), draws, held)
 
 
@@ -96,7 +96,7 @@ def put_up(learner: Learner, received: Mapping[str, Received] | None = None, n: 
 
 
 def test_a_row_holds_the_whole_learner() -> None:
-    learner = made(Weights(up=BIT), optimiser=Adam())
+    learner = made(Weights(up=BIT), optimizer=Adam())
     row = worn(learner)
     parameters = {"features.linear.weight": (2, 4), "features.linear.bias": (2,), "features.norm.weight": (2,)}
     parameters |= {"features.norm.bias": (2,), "classifier.weight": (3, 2), "classifier.bias": (3,)}
@@ -107,7 +107,7 @@ def test_a_row_holds_the_whole_learner() -> None:
         1.0,
         parameters,
         {"features.norm.running_mean": (2,), "features.norm.running_var": (2,)},
-        "normalised",
+        "normalized",
     )
     errors = {f"error.weights.{n}": s for n, s in parameters.items()}
     assert {k: tuple(t.shape) for k, t in row.items()} == {
@@ -115,8 +115,8 @@ def test_a_row_holds_the_whole_learner() -> None:
         "buffers": (4,),
         "counters": (1,),
         "step": (),
-        "optimiser.first": (23,),
-        "optimiser.second": (23,),
+        "optimizer.first": (23,),
+        "optimizer.second": (23,),
         **errors,  # of parameters alone: buffers are means and keep no error
     }
     assert row["parameters"].dtype == torch.float64 and row["counters"].dtype == torch.int64
@@ -170,7 +170,7 @@ def test_wearing_a_row_is_looking_into_it() -> None:
 
 
 def test_training_one_row_leaves_the_others_alone() -> None:
-    learner = made(optimiser=SGD(0.1, momentum=0.9))
+    learner = made(optimizer=SGD(0.1, momentum=0.9))
     stacked = {k: torch.stack([t, t, t]) for k, t in learner.initial(1).items()}
     learner.wear({k: t[1] for k, t in stacked.items()})
     learner.train([Batch(*samples())], 6, {})
@@ -184,15 +184,15 @@ def test_training_one_row_leaves_the_others_alone() -> None:
 # --- training
 
 
-@pytest.mark.parametrize("optimiser", [SGD(0.3, momentum=0.5), Adam(0.02)], ids=["sgd", "adam"])
-def test_training_is_that_of_torch(optimiser: Optimiser) -> None:
-    learner = made(optimiser=optimiser)
+@pytest.mark.parametrize("optimizer", [SGD(0.3, momentum=0.5), Adam(0.02)], ids=["sgd", "adam"])
+def test_training_is_that_of_torch(optimizer: Optimizer) -> None:
+    learner = made(optimizer=optimizer)
     row = worn(learner, seed=4)
     torch.manual_seed(4)
     model = build().double()
     theirs = (
         torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.5)
-        if isinstance(optimiser, SGD)
+        if isinstance(optimizer, SGD)
         else torch.optim.Adam(model.parameters(), lr=0.02)
     )
     batches = [samples(4, seed) for seed in range(5)]
@@ -219,7 +219,7 @@ def test_penalties_are_weighed_and_told_apart() -> None:
     worn(plain)
     row = worn(held)
     start = row["parameters"].clone()
-    elsewhere = {n: t - 2.0 for n, t in held.common(held.exchanges[0]).items()}
+    elsewhere = {n: t - 2.0 for n, t in held.common_values(held.exchanges[0]).items()}
     received = {"weights": Received(elsewhere, torch.ones(()), torch.tensor(True))}
     alone = plain.train([Batch(*samples())], 6, {})
     losses = held.train([Batch(*samples())], 6, received)
@@ -229,14 +229,14 @@ def test_penalties_are_weighed_and_told_apart() -> None:
     torch.testing.assert_close(start - row["parameters"], moved + 0.5 * 0.25 * 2.0)
 
 
-def test_forgetting_the_optimiser() -> None:
-    learner = made(optimiser=Adam())
+def test_forgetting_the_optimizer() -> None:
+    learner = made(optimizer=Adam())
     row = worn(learner)
     learner.train([Batch(*samples())], 6, {})
     kept = {k: row[k].clone() for k in ("parameters", "buffers", "counters")}
-    assert row["step"] == 1 and row["optimiser.first"].any() and row["optimiser.second"].any()
-    learner.forget_optimiser()
-    assert row["step"] == 0 and not row["optimiser.first"].any() and not row["optimiser.second"].any()
+    assert row["step"] == 1 and row["optimizer.first"].any() and row["optimizer.second"].any()
+    learner.forget_optimizer()
+    assert row["step"] == 0 and not row["optimizer.first"].any() and not row["optimizer.second"].any()
     assert all(torch.equal(row[k], v) for k, v in kept.items())
 
 
@@ -302,7 +302,7 @@ class Telling(Exchange):
         tensor = schema.Tensor((len(self.values),), self.encoding, FLOAT32)
         return schema.Mean(self.name, {"x": tensor}, moving=self.moving)
 
-    def common(self, view: View) -> dict[str, Tensor]:
+    def common_values(self, view: View) -> dict[str, Tensor]:
         return {"x": torch.zeros(len(self.values), dtype=torch.float64)}
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
@@ -372,7 +372,10 @@ def test_the_relay_sees_what_the_wire_would_show_it(encoding: Encoding) -> None:
     )
     for learner in (exact, coded):
         worn(learner)
-    away = {n: t + 0.3 * torch.arange(t.numel()).reshape(t.shape) for n, t in exact.common(exact.exchanges[2]).items()}
+    away = {
+        n: t + 0.3 * torch.arange(t.numel()).reshape(t.shape)
+        for n, t in exact.common_values(exact.exchanges[2]).items()
+    }
     held = nothing_received(exact) | {"weights": Received(away, torch.ones(()), torch.tensor(True))}
     inputs, targets = samples(12)
     draws = {"observations": torch.rand(2, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
@@ -414,10 +417,10 @@ class Remembering(Telling):
     name: str = "remembering"
     newest_first: bool = True
 
-    def init(self, view: View) -> State:
+    def init_state(self, view: View) -> State:
         return {"now": torch.full((), -1.0), "before": torch.full((), -2.0), "received": torch.zeros(())}
 
-    def step(self, state: State, view: View) -> State:
+    def on_batch(self, state: State, view: View) -> State:
         now, before = view.targets.double().mean(), state["now"]
         fresh = {"now": now, "before": before} if self.newest_first else {"before": before, "now": now}
         return state | fresh
@@ -445,7 +448,7 @@ def test_what_is_not_fresh_changes_nothing() -> None:
     learner = made(Weights())
     row = worn(learner)
     before = row["parameters"].clone()
-    away = {name: value + 1 for name, value in learner.common(learner.exchanges[0]).items()}
+    away = {name: value + 1 for name, value in learner.common_values(learner.exchanges[0]).items()}
     for fresh, moved in ((False, 0.0), (True, 1.0)):
         learner.receive({"weights": Received(away, torch.ones(()), torch.tensor(fresh))})
         torch.testing.assert_close(row["parameters"], before + moved)
@@ -513,7 +516,7 @@ class Peeking(Watching):
 
     name: str = "peeking"
 
-    def init(self, view: View) -> State:
+    def init_state(self, view: View) -> State:
         return {"outputs": torch.tensor(len(view.outputs))}
 
     def receive(self, state: State, view: View, received: Received) -> Update:
@@ -554,12 +557,12 @@ def test_modules_are_trained_and_stay_with_their_learner() -> None:
     start, untouched = one["parameters"].clone(), {k: v.clone() for k, v in other.items()}
     learner.wear(one)
     losses = learner.train([Batch(*samples())], 6, nothing_received(learner))
-    assert losses[1].item() == pytest.approx(2.0, rel=1e-3)  # normalised to mean 0 and variance 1, one away from 1
+    assert losses[1].item() == pytest.approx(2.0, rel=1e-3)  # normalized to mean 0 and variance 1, one away from 1
     assert (one["parameters"][-4:] != start[-4:]).all()  # scale and shift
     assert one["counters"].tolist() == [1, 1] and (one["buffers"][4:] != torch.tensor([0.0, 0, 1, 1])).all()
     assert all(torch.equal(v, untouched[k]) for k, v in other.items())
     travels = set(learner.task.parameters) | set(learner.task.buffers)
-    assert set(learner.channels["weights"].tensors) == set(learner.common(learner.exchanges[1])) == travels
+    assert set(learner.channels["weights"].tensors) == set(learner.common_values(learner.exchanges[1])) == travels
     assert not any("/" in name for name in travels)
 
 
@@ -585,7 +588,7 @@ class Owning(Telling):
 
     name: str = "owning"
     owns: str | None = "classifier"
-    eager: ClassVar[bool] = True
+    uploads_before_training: ClassVar[bool] = True
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         assert [*view.gradients] == ["classifier.weight", "classifier.bias"]
@@ -593,10 +596,10 @@ class Owning(Telling):
 
 
 @pytest.mark.parametrize(
-    "optimiser", [SGD(0.5, momentum=0.9, weight_decay=0.1), Adam(weight_decay=0.1)], ids=["sgd", "adam"]
+    "optimizer", [SGD(0.5, momentum=0.9, weight_decay=0.1), Adam(weight_decay=0.1)], ids=["sgd", "adam"]
 )
-def test_the_optimiser_leaves_owned_parts_alone(optimiser: Optimiser) -> None:
-    learner = made(Owning(), optimiser=optimiser)
+def test_the_optimizer_leaves_owned_parts_alone(optimizer: Optimizer) -> None:
+    learner = made(Owning(), optimizer=optimizer)
     row = worn(learner)
     before = row["parameters"].clone()
     learner.train([Batch(*samples(seed=s)) for s in range(3)], 6, nothing_received(learner))
@@ -634,7 +637,7 @@ def test_before_any_training_gradients_are_zero() -> None:
 @pytest.mark.parametrize(
     ("exchange", "message"),
     [
-        (Owning(owns="clasifier"), "part 'clasifier' covers nothing of normalised"),
+        (Owning(owns="clasifier"), "part 'clasifier' covers nothing of normalized"),
         (Watching(layers=("features.linaer",)), "'features.linaer'"),
     ],
     ids=["owns", "layers"],

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.learner.learner import Blueprint, Learner
+from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.models import SplitModel, build, cut, recipe
 from consilience.models.cut import cut_shape
@@ -302,7 +302,7 @@ def test_parts_that_are_not_apart_are_refused_before_anything_is_trained(
         cut_shape(built, shape, "net")
     # A learner with such a model is refused with the same words.
     with pytest.raises(ConfigurationError, match=said):
-        Learner(Blueprint(lambda: cut(model(), at=at), Role(), SGD(), shape, "net"))
+        Learner(LearnerSpec(lambda: cut(model(), at=at), Role(), SGD(), shape, "net"))
 
 
 def test_a_skip_within_the_device_is_no_skip_past_the_cut() -> None:
@@ -357,7 +357,7 @@ def test_a_trial_may_be_made_where_nothing_is_to_be_learned() -> None:
 # Built in
 
 IMAGES = {"mlp": (1, 28, 28), "lenet5": (1, 28, 28), "cnn": (1, 28, 28), "device-cnn": (1, 28, 28)}
-COLOURS = {"resnet9": (3, 32, 32), "resnet18": (3, 32, 32), "cnn5": (3, 32, 32)}
+COLORS = {"resnet9": (3, 32, 32), "resnet18": (3, 32, 32), "cnn5": (3, 32, 32)}
 Z = {
     "mlp": (64,),
     "lenet5": (16, 14, 14),
@@ -369,7 +369,7 @@ Z = {
 }
 
 
-@pytest.mark.parametrize(("name", "shape"), list((IMAGES | COLOURS).items()))
+@pytest.mark.parametrize(("name", "shape"), list((IMAGES | COLORS).items()))
 def test_models_by_name_have_a_cut(name: str, shape: tuple[int, ...]) -> None:
     model = build(name, shape, 10)
     assert_apart(model)
@@ -402,8 +402,8 @@ def test_a_cut_adds_no_parameters_to_the_published_numbers(name: str, shape: tup
 
 def test_a_small_server_under_the_large_network_of_a_device() -> None:
     assert sizes(build("device-cnn", (1, 28, 28), 10)) == {"all": 1_880_818, "device": 1_859_336, "server": 21_482}
-    colour = build("device-cnn", (3, 32, 32), 10, width=48)
-    assert colour.width == 48 and cut_shape(colour, (3, 32, 32), "device-cnn") == (8, 8, 8)
+    color = build("device-cnn", (3, 32, 32), 10, width=48)
+    assert color.width == 48 and cut_shape(color, (3, 32, 32), "device-cnn") == (8, 8, 8)
 
 
 # Copies, and other processes

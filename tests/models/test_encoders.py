@@ -185,7 +185,7 @@ def test_a_stacked_simulation_gives_what_the_loop_gives() -> None:
     # Not smaller: norms over two samples at a single place make 1e-5 of a rounding error within two steps.
     inputs = np.random.default_rng(0).normal(size=(8, 1, 16, 16)).astype(np.float32)
     data = Dataset("noise", inputs, np.arange(8) % 2, inputs[:4], np.arange(4) % 2, classes=2)
-    how: dict[str, Any] = {"learners": 2, "rounds": 1, "batch_size": 2, "optimiser": "sgd", "lr": 0.01}
+    how: dict[str, Any] = {"learners": 2, "rounds": 1, "batch_size": 2, "optimizer": "sgd", "lr": 0.01}
     stack, loop = (
         simulate(data=data, model="encoder18", method="fedavg", engine=engine, workers=0, precision="float64", **how)
         for engine in ("stack", "loop")

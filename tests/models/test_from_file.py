@@ -87,9 +87,9 @@ def test_the_original_is_not_changed_and_shares_its_parameters() -> None:
     assert dict(net.named_modules()) == modules and type(net.fc) is nn.Linear
     assert all(torch.equal(state[k], v) for k, v in net.state_dict().items())
     assert {id(p) for p in model.parameters()} == {id(p) for p in net.parameters()}
-    optimiser, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(4, 1, 8, 8)
+    optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(4, 1, 8, 8)
     torch.autograd.backward(F.cross_entropy(model(x), torch.arange(4)))
-    optimiser.step()  # made for the original: it moves both
+    optimizer.step()  # made for the original: it moves both
     assert not torch.equal(net.fc.weight, state["fc.weight"]) and not torch.equal(net.scale, state["scale"])
     torch.testing.assert_close(model.eval()(x).softmax(1), net.eval()(x))
 

@@ -16,7 +16,7 @@ from consilience.methods import build_method
 from consilience.models import SplitModel, build, describe
 from consilience.models.cut import cut_shape
 from consilience.simulation.engines.choose import choose_engine
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -138,16 +138,16 @@ def test_many_small_ones_are_left_to_the_loop(name: str) -> None:
     texts = {f"o{i}": "abc " * 30 for i in range(16)}  # as many as are stacked where they are perceptrons
     data = Dataset.from_text("many", texts, length=8, step=20)
     config = make_config({"learners": 16, "partition": "owners", "model": name, "width": 4})
-    scene = set_scene(config, build_method("independent"), data, [name])
-    assert choose_engine(config, scene) == (name == "mlp")
+    setup = build_setup(config, build_method("independent"), data, [name])
+    assert choose_engine(config, setup) == (name == "mlp")
 
 
 @pytest.mark.parametrize("name", ["mlp", *NAMES])
 def test_on_a_gpu_they_are_left_to_the_loop_with_a_word_about_it(name: str, caplog: pytest.LogCaptureFixture) -> None:
     config = make_config({"learners": 2, "partition": "owners", "model": name, "width": 4})
-    scene = set_scene(config, build_method("independent"), rhymes(), [name])
+    setup = build_setup(config, build_method("independent"), rhymes(), [name])
     # What is chosen hangs on the device asked for, and not on one that is there.
-    assert choose_engine(config.model_copy(update={"device": "cuda"}), scene) == (name == "mlp")
+    assert choose_engine(config.model_copy(update={"device": "cuda"}), setup) == (name == "mlp")
     assert ("the loop is used on cuda" in caplog.text and "LSTM in" in caplog.text) == (name != "mlp")
 
 

@@ -160,7 +160,7 @@ def test_resnet18_against_its_definition() -> None:
     torch.testing.assert_close(model.features(inputs), x, rtol=1e-4, atol=1e-5)
 
 
-def test_resnet9_is_normalised_by_its_batch_only_while_training() -> None:
+def test_resnet9_is_normalized_by_its_batch_only_while_training() -> None:
     model = made("resnet9", (1, 16, 16))
     x = torch.randn(4, 1, 16, 16)
     model.train()(x)

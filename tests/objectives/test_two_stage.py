@@ -21,7 +21,7 @@ from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges import Gradients
 from consilience.functional.distance_correlation import log_distance_correlation
-from consilience.learner.learner import Batch, Blueprint, Learner
+from consilience.learner.learner import Batch, Learner, LearnerSpec
 from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.models import SplitModel, build, cut
@@ -36,7 +36,7 @@ from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round.plan import widths
 from consilience.simulation.round.round import Rounds
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.simulate import simulate
 from consilience.task import PARTS, Task
 from tests.peer_tools import federation, net
@@ -63,7 +63,7 @@ def worn(objective: TwoStage, model: Callable[[], nn.Module] | None = None, symb
     made = model or (lambda: build("mlp", (1, 8, 8), 10))
     shape = (1, 8, 8) if not symbols else (5,)
     role, dtype = Role(objective), torch.float64
-    learner = Learner(Blueprint(made, role, SGD(0.1), shape, "net", dtype, symbols=symbols))
+    learner = Learner(LearnerSpec(made, role, SGD(0.1), shape, "net", dtype, symbols=symbols))
     learner.template()
     return learner
 
@@ -180,7 +180,7 @@ def test_a_last_sample_gets_company(data: Dataset) -> None:
     """Of 17 samples in batches of 16 one is left over: it would have no distance to anything."""
     some = replace(data, inputs=data.inputs[:51], targets=data.targets[:51])
     config = settings(precision="float64")
-    (plan,) = set_scene(config, build_method("two-stage"), some, ["mlp"]).plans
+    (plan,) = build_setup(config, build_method("two-stage"), some, ["mlp"]).plans
     assert plan.members.sizes.tolist() == [17, 17, 17] and plan.work.least == 2
     assert widths(17, 16, 1, even=bool(plan.members.even[0]), least=plan.work.least) == [16, 2]
     result = simulate(config, data=some)
@@ -210,10 +210,10 @@ def test_a_model_without_a_cut_is_refused(data: Dataset) -> None:
 
 
 def played(engine: str, config: Config, data: Dataset) -> tuple[dict[str, np.ndarray], list[Any]]:
-    scene = set_scene(config, build_method("two-stage", config.method.settings), data, config.model_name.split(","))
-    plans = list(scene.plans)
-    with LoopEngine(plans, scene.data, 0) if engine == "loop" else StackEngine(plans, scene.data) as opened:
-        rounds = Rounds(scene, opened)
+    setup = build_setup(config, build_method("two-stage", config.method.settings), data, config.model_name.split(","))
+    plans = list(setup.plans)
+    with LoopEngine(plans, setup.data, 0) if engine == "loop" else StackEngine(plans, setup.data) as opened:
+        rounds = Rounds(setup, opened)
         records = [rounds.begin(), *(rounds.play(evaluate=True) for _ in range(3))]
         return {k: v.copy() for k, v in rounds.state()[0].items()}, records
 
@@ -240,9 +240,9 @@ def test_loop_equals_stack(model: str, device: str, data: Dataset) -> None:
 @pytest.mark.parametrize("device", ["private", "voted"])
 def test_what_devices_begin_with_and_what_they_share(device: str, start: str, data: Dataset) -> None:
     config = settings(learners=2, method={"device": device, "start": start})
-    scene = set_scene(config, build_method("two-stage", config.method.settings), data, ["mlp"])
-    with LoopEngine(list(scene.plans), data, 0) as engine:
-        rounds = Rounds(scene, engine)
+    setup = build_setup(config, build_method("two-stage", config.method.settings), data, ["mlp"])
+    with LoopEngine(list(setup.plans), data, 0) as engine:
+        rounds = Rounds(setup, engine)
         rounds.begin()
         learner = rounds.learners[0]
         masks = [learner.parameters.mask(set(learner.task.covered(p, learner.task.parameters))) for p in PARTS]

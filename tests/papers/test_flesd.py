@@ -27,7 +27,7 @@ TINY = Size(
     train=120,
     test=40,
     total_epochs=2,
-    distil_epochs=1,
+    distill_epochs=1,
     batch_size=32,
     data="digits",
     model="mlp",
@@ -64,12 +64,12 @@ def test_the_published_settings(name: str) -> None:
     for cell in REPRODUCTIONS[name].cells(Scale(device="cuda")):
         config = cell.config
         assert (config.data, config.train, config.test, config.learners) == ("cifar10", 20_000, None, 6)
-        assert (config.model, config.optimiser, config.lr, config.seeds) == ("encoder18", "adam", 1e-3, 1)
+        assert (config.model, config.optimizer, config.lr, config.seeds) == ("encoder18", "adam", 1e-3, 1)
         if cell.labels["row"] != "supervised":
             assert (config.batch_size, config.weight_decay) == (1024, 1e-6)
             assert config.method.settings["objective"] == "simclr(0.4)"
         if config.method.name.startswith("flesd"):
-            assert (config.method.settings["distil_epochs"], config.method.settings["queue"]) == (200, 2048)
+            assert (config.method.settings["distill_epochs"], config.method.settings["queue"]) == (200, 2048)
 
 
 def test_the_rows_of_the_table() -> None:
@@ -82,7 +82,7 @@ def test_the_rows_of_the_table() -> None:
         **{f"fedprox, mu {mu}": (10, 200) for mu in ("0.001", "0.01", "0.1", "1")},
         "flesd": (2, 200),
         "flesd-cc": (1, 200),
-        "flesd, every learner distils": (2, 200),
+        "flesd, every learner distills": (2, 200),
     }
     assert len(cells) == 3 * 9 + 1, "centralized once"
     assert {c.config.partition for c in cells} == {"dirichlet(100)", "dirichlet(1)", "dirichlet(0.01)"}
@@ -133,7 +133,7 @@ def test_equation_11_in_bytes() -> None:
     weights = volumes_of("fedavg", task)["learner"]["up"]
     assert 2.2 < weights / up < 2.3  # with the projection head
     assert roles["learner"] == {"up": 0, "down": roles["distiller"]["up"]}, "everybody hears what was distilled"
-    assert roles["distiller"]["down"] > 5 * 4 * values, "who distils hears the pool"
+    assert roles["distiller"]["down"] > 5 * 4 * values, "who distills hears the pool"
     small = volumes_of("flesd", task, 10_000, form="pool", encoding="int8")["witness"]["up"]
     assert 3.9 < up / small < 4
     pairs = 10_000 * 9_999 // 2

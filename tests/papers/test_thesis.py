@@ -44,7 +44,7 @@ def test_the_table_has_the_published_settings() -> None:
         "Fashion-MNIST": ("resnet9", 6000, 20, 3),
         "CIFAR-10": ("resnet18", 10_000, 20, 3),
     }
-    assert all(c.batch_size == 32 and c.lr == 1e-3 and c.optimiser == "adam" for c in by_task.values())
+    assert all(c.batch_size == 32 and c.lr == 1e-3 and c.optimizer == "adam" for c in by_task.values())
 
 
 def test_what_was_published() -> None:

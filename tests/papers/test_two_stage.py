@@ -90,10 +90,10 @@ def test_the_published_circumstances() -> None:
     assert list(cells) == [(data, row) for data in ("mnist", "cifar10", "shakespeare") for row in ROWS]
     assert {c.participation for c in cells.values()} == {0.1}
     mnist, roles = cells["mnist", "two-stage"], cells["shakespeare", "fedavg"]
-    assert (mnist.learners, mnist.partition, mnist.model, mnist.optimiser) == (100, "shards(2)", "device-cnn", "adam")
+    assert (mnist.learners, mnist.partition, mnist.model, mnist.optimizer) == (100, "shards(2)", "device-cnn", "adam")
     assert (mnist.train, mnist.test, mnist.batch_size) == (None, None, 10), "all 60,000 images"
     averaged = cells["mnist", "fedprox"]
-    assert (averaged.model, averaged.optimiser, averaged.lr) == ("cnn", "sgd", 0.05)
+    assert (averaged.model, averaged.optimizer, averaged.lr) == ("cnn", "sgd", 0.05)
     assert averaged.method.settings == {"mu": 0.01}
     assert (cells["cifar10", "fedavg"].model, cells["cifar10", "fedavg"].partition) == ("cnn5", "iid")
     assert (roles.learners, roles.partition, roles.model, roles.engine) == (133, "owners", "lstm", "loop")
@@ -192,7 +192,7 @@ def hand_made(folder: Path) -> list[Outcome]:
 
 
 def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
-    ended, travelled, levelled = table_told(hand_made(tmp_path))
+    ended, traveled, levelled = table_told(hand_made(tmp_path))
     rows = {row["method"]: row for row in ended.table}
     assert rows["two-stage"] == {
         "data": "mnist",
@@ -204,7 +204,7 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
         "rounds": 2,
         "rounds published": 437,
     }
-    sent = {row["method"]: row for row in travelled.table}
+    sent = {row["method"]: row for row in traveled.table}
     assert sent["two-stage"] == {
         "data": "mnist",
         "method": "two-stage",
@@ -254,13 +254,13 @@ def test_each_is_run_once_told_and_drawn(name: str, tmp_path: Path) -> None:
 def test_curves_find_the_runs_of_the_table(tmp_path: Path) -> None:
     some = [("row", "fedavg"), ("row", "two-stage")]
     tables = tables_of(ALL["table2"], tmp_path, some)
-    (row, other), (sent, _) = tables["table2"], tables["travelled"]
+    (row, other), (sent, _) = tables["table2"], tables["traveled"]
     report = conduct(ALL["curves"], Scale(), tmp_path, kept=True)
     assert {labels["row"] for labels in report.missing} == set(ROWS) - {"fedavg", "two-stage"}
     tables = {section.name: section.table for section in report.shown}
     ends = {line["method"]: float(line["round 4"]) for line in tables["accuracy-digits"]}
     assert ends == pytest.approx({each["method"]: float(each["accuracy"]) for each in (row, other)}, abs=0.06)
-    assert tables["travelled-digits"][0]["round 4"] == sent["bytes"]
+    assert tables["traveled-digits"][0]["round 4"] == sent["bytes"]
     with pytest.raises(UnknownName, match="unknown row 'fedavgg'"):
         tables_of(ALL["curves"], tmp_path, [("row", "fedavgg")])
 

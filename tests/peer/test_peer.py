@@ -17,9 +17,9 @@ from consilience import split
 from consilience.config.schedules import Schedule, value_at
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Received
-from consilience.learner.learner import Batch, Blueprint, Learner
+from consilience.learner.learner import Batch, Learner, LearnerSpec
 from consilience.models import SplitModel
-from consilience.optimizers import build_optimiser
+from consilience.optimizers import build_optimizer
 from consilience.peer.peer import Peer
 from consilience.randomness import uniform
 from consilience.wire.charter import Rules
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def learner_of(peer: Peer, model: SplitModel) -> Learner:
     """The simulator's learner in the place of a peer: the same weights, and the peer's own modules."""
-    optimiser = build_optimiser("sgd", 0.1, 0.0, 0.0)
+    optimizer = build_optimizer("sgd", 0.1, 0.0, 0.0)
     role = deepcopy(peer.role)
     for e in (e for e in role.exchanges if isinstance(e.weight, Schedule)):
         object.__setattr__(e, "weight", value_at(e.weight, peer.round + 1))
-    learner = Learner(Blueprint(lambda: deepcopy(model), role, optimiser, SHAPE))
+    learner = Learner(LearnerSpec(lambda: deepcopy(model), role, optimizer, SHAPE))
     learner.wear(learner.template())
     learner.take(dict(model.named_parameters()))
     for name, module in peer.modules.items():

@@ -1,4 +1,4 @@
-"""Charts of a report: where numbers, words and colours are, and that a browser draws them by day and by night."""
+"""Charts of a report: where numbers, words and colors are, and that a browser draws them by day and by night."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_words_avoid_points_words_and_the_edge() -> None:
     assert first != second
 
 
-def test_ten_classes_differ_in_colour_by_day_and_by_night_and_in_shape_from_their_neighbours() -> None:
+def test_ten_classes_differ_in_color_by_day_and_by_night_and_in_shape_from_their_neighbors() -> None:
     rows = [{"x": c, "y": c % 3, "learner": w, "class": str(c)} for c, w in product(range(20), range(2))]
     encoding = scatter_charts.scatter(rows).to_dict()["layer"][0]["encoding"]
     assert encoding["fill"]["scale"]["range"] == "ordinal" and encoding["fill"]["scale"]["domain"][-1] == "19"
     shapes = encoding["shape"]["scale"]["range"]
     for dark in (False, True):
-        colours = theme(dark)["range"]["ordinal"]
-        assert len(set(colours)) == 10 and theme(dark)["background"] not in colours
+        colors = theme(dark)["range"]["ordinal"]
+        assert len(set(colors)) == 10 and theme(dark)["background"] not in colors
         assert len({(i % 10, shapes[i % len(shapes)]) for i in range(20)}) == 20
 
 
@@ -91,7 +91,7 @@ def test_a_class_that_lies_together_has_one_name_and_one_that_does_not_has_two()
     assert sorted(row["class"] for row in values_of(words)) == ["far", "far", "near"]
 
 
-def test_more_methods_than_colours_still_differ_in_dashes_or_colours() -> None:
+def test_more_methods_than_colors_still_differ_in_dashes_or_colors() -> None:
     names = [f"m{i}" for i in range(12)]
     rows = [{"method": name, "round": 1, "accuracy": 1.0} for name in names]
     dashes = charts.curves(rows).to_dict()["encoding"]["strokeDash"]["scale"]["range"]

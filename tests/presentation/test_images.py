@@ -61,7 +61,7 @@ def test_large_images_keep_their_size_and_wide_ones_their_shape() -> None:
     assert picture_grid(np.zeros((1, 1, 10, 30), dtype=np.float32), columns=5).size == (150, 50)
 
 
-def test_colours_are_drawn_as_they_are() -> None:
+def test_colors_are_drawn_as_they_are() -> None:
     images = np.zeros((1, 4, 2, 2), dtype=np.float32)
     images[0, 0], images[0, 3] = 1, 0.5
     for channels in (3, 4):
@@ -70,12 +70,12 @@ def test_colours_are_drawn_as_they_are() -> None:
         127,
         127,
         127,
-    ]  # no colours: their mean
+    ]  # no colors: their mean
 
 
 def test_shades_are_stretched_over_all_but_the_outermost() -> None:
     images = np.linspace(0, 1, 1000, dtype=np.float32).reshape(1, 1, 10, 100)
-    images[0, 0, 0, 0], images[0, 0, 9, 99] = -50, 50  # would leave all others one grey
+    images[0, 0, 0, 0], images[0, 0, 9, 99] = -50, 50  # would leave all others one gray
     picture = np.asarray(picture_grid(images, columns=1))[:, :, 0]
     assert picture[0, 0] == 0 and picture[-1, -1] == 255
     assert 125 <= np.median(picture) <= 130
@@ -100,7 +100,7 @@ def test_rows_have_their_names_at_the_left() -> None:
 
 
 def styles(images: np.ndarray, columns: int) -> list[list[tuple[str, str]]]:
-    """Every character drawn, with its colours, line by line."""
+    """Every character drawn, with its colors, line by line."""
     text = in_terminal(images, columns)
     lines = text.plain.splitlines()
     at, found = 0, []

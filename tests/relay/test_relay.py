@@ -33,7 +33,7 @@ from consilience.relay.rejections import STATUS
 from consilience.simulation.round.federation import Federation
 from consilience.wire import charter as charters
 from consilience.wire import codec, schema
-from consilience.wire.byte_count import Traffic
+from consilience.wire.byte_count import ByteCount
 from consilience.wire.charter import Rules
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8
 from consilience.wire.headers import ANSWER, PUT, Part, digest, read, spell
@@ -315,7 +315,7 @@ def test_a_reply_is_the_same_to_the_bit_however_it_is_fetched(tmp_path: Path, en
 
 
 def test_common_values_come_as_replies_one_by_one_or_whole_whichever_is_less(tmp_path: Path) -> None:
-    founded, traffic = found(tmp_path, MOVING, START), Traffic(MOVING)
+    founded, traffic = found(tmp_path, MOVING, START), ByteCount(MOVING)
     held = {0: START["weights"]["layer.weight"]}
     with opened(founded) as door:
         for version in range(30):
@@ -820,7 +820,7 @@ def test_a_relay_answers_what_the_simulator_does(channels: Channels, members: in
     simulated = Federation(
         0, channels, members, {n: {k: torch.tensor(v) for k, v in s.items()} for n, s in starts.items()}, torch.zeros(0)
     )
-    traffic = Traffic(channels)
+    traffic = ByteCount(channels)
     common = {f"{n}.{k}": v for n, s in starts.items() for k, v in s.items()}
     with tempfile.TemporaryDirectory() as folder, opened(found(Path(folder), channels, starts, members)) as door:
         for round_ in range(1, rounds + 1):

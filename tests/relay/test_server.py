@@ -30,7 +30,7 @@ from starlette.routing import Route
 
 from consilience.errors import ConfigurationError
 from consilience.relay.server import Server, listen
-from consilience.relay.timeouts import HEAD_LIMIT, Patience
+from consilience.relay.timeouts import HEAD_LIMIT, Timeouts
 
 LONG = 60.0
 LARGE = 24 * 2**20  # more than the kernel keeps for both ends of a connection
@@ -88,7 +88,7 @@ def start() -> Iterator[Start]:
     running: list[tuple[Server, threading.Thread]] = []
 
     def begin(tls: tuple[str, str] | None = None, connections: int = 100, **limits: float) -> Server:
-        patience = Patience(**{"head": LONG, "idle": LONG, "body": LONG, "answer": LONG, **limits})
+        patience = Timeouts(**{"head": LONG, "idle": LONG, "body": LONG, "answer": LONG, **limits})
         ready = threading.Event()
         server = listen(
             APP,
@@ -615,7 +615,7 @@ def test_slow_heads_under_tls_are_refused(start: Start, authority: Authority) ->
 
 def refusal(host: str = "127.0.0.1", port: int = 0, tls: tuple[str, str] | None = None) -> str:
     with pytest.raises(ConfigurationError) as refused_:
-        listen(APP, host=host, port=port, patience=Patience(), tls=tls, insecure=False)
+        listen(APP, host=host, port=port, patience=Timeouts(), tls=tls, insecure=False)
     return str(refused_.value)
 
 
@@ -626,14 +626,14 @@ def test_off_this_machine_it_takes_tls(host: str) -> None:
 
 def test_off_this_machine_it_may_be_said_to_be_insecure_or_have_tls(authority: Authority) -> None:
     for tls, insecure in [(None, True), (authority.files("127.0.0.1"), False)]:
-        server = listen(APP, host="0.0.0.0", port=0, patience=Patience(), tls=tls, insecure=insecure)
+        server = listen(APP, host="0.0.0.0", port=0, patience=Timeouts(), tls=tls, insecure=insecure)
         assert server.url.startswith("https://" if tls else "http://0.0.0.0:")
         server.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost"])
 def test_on_this_machine_it_does_not(host: str) -> None:
-    server = listen(APP, host=host, port=0, patience=Patience(), tls=None, insecure=False)
+    server = listen(APP, host=host, port=0, patience=Timeouts(), tls=None, insecure=False)
     server.close()
 
 
@@ -668,7 +668,7 @@ def test_certificates_and_keys_that_cannot_be_used_are_named(authority: Authorit
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_patience_has_limits(limit: str, value: float) -> None:
     with pytest.raises(ConfigurationError, match=f"patience {limit}"):
-        Patience(**{limit: value})
+        Timeouts(**{limit: value})
 
 
 # --- what is said

@@ -68,7 +68,7 @@ def test_a_finished_run_has_all_sections_and_nothing_is_missing(tmp_path: Path) 
     assert cells[:3] == [("accuracy %", "21.5 ± 1.4"), ("± of learners", "0.5"), ("own data", "21.5")]
     assert cells[3:5] == [("up a round", "100 B"), ("down a round", "50 B")]
     assert cells[5:7] == [("total", "640 B"), ("time", "3.0 s")]
-    assert "By kind of learner" in page and "sceptics" in page
+    assert "By kind of learner" in page and "skeptics" in page
     assert "case 7c of the nine: learners differ in p(y)" in page
     assert "name = &quot;consilience&quot;" in page  # the settings to repeat it
     assert "consilience report" in page

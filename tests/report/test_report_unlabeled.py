@@ -19,16 +19,16 @@ from consilience.report.feature_map import feature_map
 from consilience.report.page import run_report
 from consilience.report.runs import read_runs
 from consilience.report.similarities import SAMPLES, similarities
-from consilience.simulation.records.export import Kept, read_kept
+from consilience.simulation.records.export import SavedRun, read_kept
 from tests.conftest import Command
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
-DISTILLED = "flesd:distil_epochs=2:queue=16:temperature=0.5"
+DISTILLED = "flesd:distill_epochs=2:queue=16:temperature=0.5"
 RUNS: dict[str, dict[str, Any]] = {
     "distiller": {"method": f"{DISTILLED}:form=pool"},
-    "learner": {"method": f"{DISTILLED}:form=pool:distil=learner"},
+    "learner": {"method": f"{DISTILLED}:form=pool:distill=learner"},
     "means": {"method": f"{DISTILLED}:form=mean:keep=0.5"},
     "fedavg": {"method": "fedavg:objective=simclr", "seeds": 2},
     "nearest": {"method": "independent:objective=simclr", "probe": "knn"},
@@ -108,7 +108,7 @@ def probe_rows(page: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_nearest_neighbour_probe_alone_is_the_accuracy(pages: dict[str, str]) -> None:
+def test_a_nearest_neighbor_probe_alone_is_the_accuracy(pages: dict[str, str]) -> None:
     assert "the accuracy is that of the kNN" in pages["nearest"] and "linear probe" not in pages["nearest"]
     assert cells(pages["nearest"])["accuracy %"] == cells(pages["nearest"])["kNN"]
 
@@ -131,12 +131,12 @@ def test_probes_of_a_run_that_broke_off_are_taken_from_its_lines(runs: Path, tmp
     for file in ("config.toml", "data.json", "metrics.jsonl"):
         (tmp_path / file).write_bytes((runs / "fedavg" / file).read_bytes())
     (run,), (whole,) = read_runs([tmp_path]).runs, read_runs([runs / "fedavg"]).runs
-    assert not run.labelled and set(run.summary["probes"]) == {"scaled", "knn"}
+    assert not run.labeled and set(run.summary["probes"]) == {"scaled", "knn"}
     for probe, told in run.summary["probes"].items():
         assert told == pytest.approx({key: whole.summary["probes"][probe][key] for key in told})
 
 
-def test_the_terminal_shows_the_nearest_neighbours(runs: Path, command: Command) -> None:
+def test_the_terminal_shows_the_nearest_neighbors(runs: Path, command: Command) -> None:
     code, out, _ = command("show", str(runs / "distiller"))
     assert code == 0 and "kNN" in out and f" {mean(runs / 'distiller', 2, 'accuracy_knn'):.1f} " in out
     assert "kNN" not in command("show", str(runs / "supervised"))[1]
@@ -170,7 +170,7 @@ def products(features: np.ndarray) -> np.ndarray:
     return product
 
 
-def chosen(kept: Kept) -> np.ndarray:
+def chosen(kept: SavedRun) -> np.ndarray:
     """All of a public set of no more samples than a matrix has, by class."""
     targets = kept.public[1]
     assert len(targets) == SAMPLES
@@ -208,7 +208,7 @@ def test_means_are_shown_as_the_learners_similarities(runs: Path, pages: dict[st
     assert found["ensemble"].sum() == pytest.approx(size + 2 * off.sum(), rel=0.01)
 
 
-def test_one_scale_of_colours_serves_all_and_samples_are_sorted_by_class(runs: Path, pages: dict[str, str]) -> None:
+def test_one_scale_of_colors_serves_all_and_samples_are_sorted_by_class(runs: Path, pages: dict[str, str]) -> None:
     chart, found = shown(pages["distiller"])["similarities"], matrices(pages["distiller"])
     everything = np.concatenate([matrix.ravel() for matrix in found.values()])
     assert chart["spec"]["encoding"]["color"]["scale"]["domain"] == [everything.min(), everything.max()]
@@ -225,11 +225,15 @@ def test_without_a_public_set_there_are_no_matrices(pages: dict[str, str], name:
 
 def test_a_learner_of_several_roles_has_the_model_of_its_first(runs: Path) -> None:
     kept = read_kept(runs / "learner")
-    assert [actor.part for actor in kept.actors if actor.who == 1] == ["learner", "witness", "distiller"]
+    assert [participant.part for participant in kept.actors if participant.who == 1] == [
+        "learner",
+        "witness",
+        "distiller",
+    ]
     found = feature_map(runs / "learner")
     weights = [kept.arrays["learners.0.parameters"][0], kept.arrays["learners.1.parameters"][0]]
     inputs = kept.data.test_inputs.reshape(60, 64)
-    for who, flat in enumerate(weights):  # of who only distils, and of the first who learns: the MLP by hand
+    for who, flat in enumerate(weights):  # of who only distills, and of the first who learns: the MLP by hand
         hidden = np.maximum(inputs @ flat[: 64 * 64].reshape(64, 64).T + flat[4096:4160], 0)
         last = hidden @ flat[4160:6208].reshape(32, 64).T + flat[6208:6240]
         np.testing.assert_allclose(found.features[who], np.tanh(last), atol=1e-4)
@@ -241,7 +245,7 @@ def test_models_are_found_where_seeds_have_public_sets_of_unlike_sizes(tmp_path:
     """There is a cohort for each size then, and what a learner's model makes of samples is what it made in the run."""
     more: dict[str, Any] = {"train": 160, "test": 60, "learners": 4, "rounds": 1, "workers": 0, "batch_size": 32}
     more |= {"data": "digits", "model": "mlp", "partition": "dirichlet(1)", "seeds": 3, "probe": "knn"}
-    simulate(method="flesd:distil=learner:distil_epochs=1", out=tmp_path / "run", **more)
+    simulate(method="flesd:distill=learner:distill_epochs=1", out=tmp_path / "run", **more)
     kept = read_kept(tmp_path / "run")
     sizes = {len(deal(kept.data, 4, partition="dirichlet(1)", seed=seed).parts[0]) for seed in range(3)}
     assert len(sizes) == 3

@@ -1,4 +1,4 @@
-"""Bad input is refused with what was wrong, what was received and what is allowed, or has a behaviour of its own."""
+"""Bad input is refused with what was wrong, what was received and what is allowed, or has a behavior of its own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ UNKNOWN = {
     "key nobody nearly knows": (["run", "--set", "zzz=3"], "unknown setting 'zzz'. Known: batch_size, data,"),
     "method's choice": (["run", "--method", "fedavg", "--set", "method.start=same"], "Known: common, different"),
     "encoding": (["run", "--method", "fedavg", "--set", "method.encoding=float"], "Did you mean 'float32'?"),
-    "optimiser": (["run", "--optimiser", "adamw"], "unknown optimiser 'adamw'. Did you mean 'adam'?"),
+    "optimizer": (["run", "--optimizer", "adamw"], "unknown optimizer 'adamw'. Did you mean 'adam'?"),
     "partition": (["run", "--partition", "dirichlet"], "Did you mean 'dirichlet(ALPHA)'?"),
     "device": (["run", "--device", "quantum"], "unknown device 'quantum'; there are cpu, cuda"),
 }
@@ -365,7 +365,7 @@ def test_as_many_learners_as_samples_share_nothing_of_a_single_sample(data: Data
         ({"method": "fedpro"}, "fedprox"),
         ({"data": "digit"}, "digits"),
         ({"model": "lenet"}, "lenet5"),
-        ({"optimiser": "sdg"}, "sgd"),
+        ({"optimizer": "sdg"}, "sgd"),
     ],
 )
 def test_unknown_names_carry_the_nearest_known_one(settings: dict[str, Any], nearest: str) -> None:
@@ -389,5 +389,5 @@ def test_inputs_that_are_no_numbers_are_refused_before_training(data: Dataset) -
 def test_threads_are_given_back_after_an_error(data: Dataset) -> None:
     before = torch.get_num_threads()
     with pytest.raises(ConsilienceError):
-        simulate(data=data, method="independent", learners=2, rounds=3, optimiser="sgd", lr=1e300, workers=0)
+        simulate(data=data, method="independent", learners=2, rounds=3, optimizer="sgd", lr=1e300, workers=0)
     assert torch.get_num_threads() == before

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from consilience.relay import admin
-from consilience.relay.rejections import Refusal
+from consilience.relay.rejections import Rejection
 from consilience.relay.store import Store
 from consilience.wire.charter import Rules
 from tests.relay_tools import Desk, Federation, channels, desk, founded, put_head, serving, wait_until
@@ -88,7 +88,7 @@ def test_a_single_member_waits_for_another(tmp_path: Path) -> None:
         at.look(later=1000)
         assert at.version == 0
         refusal = at.put(0, 2, 0, MOVING).exception(0)
-        assert isinstance(refusal, Refusal) and refusal.code == "already-put"
+        assert isinstance(refusal, Rejection) and refusal.code == "already-put"
 
 
 def test_a_quorum_closes_early_and_the_late_one_counts_in_the_next(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_what_is_too_stale_is_refused_for_that_channel_alone(tmp_path: Path) -> 
         assert json.loads(at.put(2, 1, 0).result(0)) == receipt, "the same again, the same receipt"
         assert json.loads(at.put(2, 2, 1).result(0))["taken"] == ["prototypes", "observations", "weights"]
         refusal = at.put(2, 3, 9).exception(0)
-        assert isinstance(refusal, Refusal) and refusal.code == "version-ahead"
+        assert isinstance(refusal, Rejection) and refusal.code == "version-ahead"
     federation.sums_are_right()
 
 
@@ -205,7 +205,7 @@ def test_revoked_in_the_store_is_revoked_in_the_channels(tmp_path: Path) -> None
         at.look()
         assert (at.version, at.hall.sight.waiting["weights"], at.hall.sight.expected) == (1, 0, 1)
         refusal = at.put(0, 4, 1, MOVING).exception(0)
-        assert isinstance(refusal, Refusal) and refusal.code == "revoked"
+        assert isinstance(refusal, Rejection) and refusal.code == "revoked"
     federation.sums_are_right()
 
 

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from consilience.relay.rejections import Refusal
+from consilience.relay.rejections import Rejection
 from tests.relay_tools import (
     Desk,
     Federation,
@@ -139,7 +139,7 @@ def test_full_while_it_writes(tmp_path: Path) -> None:
         most_pages(at, 12)
         receipts = at.write(*(at.putting(member, 1) for member in range(1, 40)))
         refusals = [receipt.exception(0) for receipt in receipts]
-        assert all(isinstance(error, Refusal) and error.code == "disk-full" for error in refusals)
+        assert all(isinstance(error, Rejection) and error.code == "disk-full" for error in refusals)
         assert at.writer.full and at.hall.sight is before
         assert [member for member, *_ in federation.receipts()] == [0]
         assert all(np.array_equal(value, sums[k]) for k, value in federation.state("prototypes").items())
@@ -165,7 +165,7 @@ def test_full_while_a_moving_mean_closes(tmp_path: Path) -> None:
                 error = at.put(2, round_, round_ - 1).exception(0)
                 if error is None:
                     break
-                assert isinstance(error, Refusal) and error.code == "disk-full"
+                assert isinstance(error, Rejection) and error.code == "disk-full"
                 assert (at.version, at.hall.sight.waiting) == (round_ - 1, {"weights": 2})
                 refused += 1
                 pages += 1

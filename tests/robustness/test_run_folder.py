@@ -100,7 +100,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_loss_that_is_no_number_names_learner_round_and_term(
     data: Dataset, tmp_path: Path, save_every_round: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wild = settings(method={"name": "independent"}, optimiser="sgd", lr=1e38, rounds=5)
+    wild = settings(method={"name": "independent"}, optimizer="sgd", lr=1e38, rounds=5)
     with pytest.raises(TrainingError) as stopped:
         simulate(wild, data=data, out=tmp_path / "wild")
     words = str(stopped.value)
@@ -132,7 +132,7 @@ def test_the_right_learner_and_seed_are_named(data: Dataset, workers: int, monke
 
 
 def test_a_penalty_that_is_no_number_is_named_as_such(data: Dataset) -> None:
-    wild = settings(method={"name": "federated-distillation"}, optimiser="sgd", lr=1e15, batch_size=8)
+    wild = settings(method={"name": "federated-distillation"}, optimizer="sgd", lr=1e15, batch_size=8)
     with pytest.raises(TrainingError, match=r"learner 0 \(seed 0\), round 1: loss term 'logits' is no number"):
         simulate(wild, data=data)
 
@@ -142,7 +142,7 @@ def test_parameters_that_are_no_numbers_stop_the_run_before_they_are_kept(
     method: str, data: Dataset, tmp_path: Path, save_every_round: None
 ) -> None:
     """The step after the last loss may spoil them: nothing of it reaches a channel or a checkpoint."""
-    wild = settings(method={"name": method}, optimiser="sgd", lr=1e300)
+    wild = settings(method={"name": method}, optimizer="sgd", lr=1e300)
     with pytest.raises(TrainingError, match=r"learner 0 .*, round 1: a parameter is no number after training"):
         simulate(wild, data=data, out=tmp_path / "wild")
     assert all(np.isfinite(v).all() for v in arrays(tmp_path / "wild").values())

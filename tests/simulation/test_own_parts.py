@@ -41,19 +41,19 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
 
 def draw(folder: Path, images: int = 50, size: int = 16) -> Path:
-    """Bars across, bars down, squares and nothing at all, in colours and noise."""
+    """Bars across, bars down, squares and nothing at all, in colors and noise."""
     generator = np.random.default_rng(0)
     for kind in ("across", "down", "nothing", "square"):
         (folder / kind).mkdir(parents=True)
         for i in range(images):
             pixels = generator.integers(0, 60, (size, size, 3))
-            at, colour = generator.integers(2, size - 6), generator.integers(140, 255, 3)
+            at, color = generator.integers(2, size - 6), generator.integers(140, 255, 3)
             if kind == "across":
-                pixels[at : at + 3] = colour
+                pixels[at : at + 3] = color
             elif kind == "down":
-                pixels[:, at : at + 3] = colour
+                pixels[:, at : at + 3] = color
             elif kind == "square":
-                pixels[at : at + 5, at : at + 5] = colour
+                pixels[at : at + 5, at : at + 5] = color
             Image.fromarray(pixels.astype(np.uint8)).save(folder / kind / f"{i}.png")
     return folder
 
@@ -102,7 +102,7 @@ def test_the_resolved_file_alone_gives_the_same_run(command: Command, monkeypatc
         "--set",
         "groups.quiet.learners=1",
         "--set",
-        "groups.quiet.gives=false",
+        "groups.quiet.uploads=false",
         "--set",
         "method.kd=ramp(0, 4, 2)",
     ]
@@ -222,7 +222,7 @@ def sizes(folder: Path) -> None:
 
 
 def modes(folder: Path) -> None:
-    Image.new("L", (16, 16)).save(draw(folder, 3) / "down" / "grey.png")
+    Image.new("L", (16, 16)).save(draw(folder, 3) / "down" / "gray.png")
 
 
 def unreadable(folder: Path) -> None:
@@ -247,7 +247,7 @@ def more_at_test(folder: Path) -> None:
 
 FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "images of mixed sizes": (sizes, "odd.png"),
-    "images of mixed modes": (modes, "grey.png"),
+    "images of mixed modes": (modes, "gray.png"),
     "an unreadable file": (unreadable, "broken.png"),
     "a truncated file": (truncated, "1.png"),
     "a folder with one class": (one_class, "only"),
@@ -326,7 +326,7 @@ SETTINGS: dict[str, tuple[list[str], str]] = {
     "an unknown shift": (["--shift", "rotat(30)"], "Did you mean 'rotate'"),
     "a shift out of range": (["--shift", "swap(1.5)"], "shift"),
     "an unknown key of a group": (["--set", "groups.a.learners=0", "--set", "groups.a.kd=1"], "group 'a'"),
-    "a group of nobody": (["--set", "groups.a.gives=false"], "groups.a.learners"),
+    "a group of nobody": (["--set", "groups.a.uploads=false"], "groups.a.learners"),
     "a size of nothing": (["--data", "digits", "--image-size", "8"], "image_size"),
     "a key nobody knows": (["--set", "lerners=3"], "Did you mean 'learners'"),
 }
@@ -355,7 +355,14 @@ def test_a_comparison_tells_what_cannot_work_before_the_work_and_leaves_nothing(
 
 
 def test_what_a_group_gives_to_holds_in_a_comparison_whatever_the_method(command: Command) -> None:
-    terms = ["--set", "groups.a.learners=0", "--set", "groups.a.gives=['prototypes']", "--set", "groups.a.method.kd=1"]
+    terms = [
+        "--set",
+        "groups.a.learners=0",
+        "--set",
+        "groups.a.uploads=['prototypes']",
+        "--set",
+        "groups.a.method.kd=1",
+    ]
     asked = ["--set", "method.name=representation-sharing"]
     methods = "representation-sharing,fedavg,consilience"
     code, out, err = command(

@@ -22,7 +22,7 @@ from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.models import SplitModel
 from consilience.simulation.engines.loop import worker
-from consilience.simulation.engines.loop.worker_pool import team_of
+from consilience.simulation.engines.loop.worker_pool import worker_pool_of
 from consilience.simulation.result import Result
 
 SMALL: dict[str, Any] = {"learners": 3, "rounds": 2, "workers": 0}
@@ -225,7 +225,7 @@ def test_workers_let_go_of_the_last_simulation() -> None:
     def shared() -> list[int]:
         """KiB of shared memory in the hands of each process of the team."""
         simulate(method="two-stage", learners=2, rounds=1, workers=2, width=20_000)
-        status = [Path(f"/proc/{worker.process.pid}/status").read_text() for worker in team_of(2).workers]
+        status = [Path(f"/proc/{worker.process.pid}/status").read_text() for worker in worker_pool_of(2).workers]
         return [int(next(line.split()[1] for line in text.splitlines() if "RssShmem" in line)) for text in status]
 
     first = shared()

@@ -59,7 +59,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
         ("method.kd = 0 , 1e-3", [0, 0.001]),
         ("partition=iid,dirichlet(0.5)", ["iid", "dirichlet(0.5)"]),
         ('model="mlp,lenet5","mlp"', ["mlp,lenet5", "mlp"]),
-        ("optimiser=adam, sgd,", ["adam", "sgd"]),
+        ("optimizer=adam, sgd,", ["adam", "sgd"]),
         ("deterministic=true,false", [True, False]),
         pytest.param('model="mlp,lenet5",mlp', ["mlp,lenet5", "mlp"]),
     ],
@@ -284,7 +284,7 @@ def test_a_value_twice_does_not_make_a_setting_one_that_cannot_differ(command: C
 
 
 def test_a_setting_that_diverges_is_told_and_never_the_best(command: Command) -> None:
-    wild = ["--precision", "float64", "--optimiser", "sgd", "--set", "method.kd=1e300,1"]
+    wild = ["--precision", "float64", "--optimizer", "sgd", "--set", "method.kd=1e300,1"]
     code, out, err = command("sweep", *SMALL, *wild, "--out", "mine")
     assert code == 0 and "\nbest: method.kd=1: " in err
     rows = [line.split() for line in out.splitlines() if line.strip().startswith("1")]
@@ -299,7 +299,7 @@ def test_a_setting_that_diverges_is_told_and_never_the_best(command: Command) ->
 
 
 def test_where_every_setting_diverges_the_command_fails(command: Command) -> None:
-    wild = ["--precision", "float64", "--optimiser", "sgd", "--set", "method.kd=1e300,1e301"]
+    wild = ["--precision", "float64", "--optimizer", "sgd", "--set", "method.kd=1e300,1e301"]
     code, out, err = command("sweep", *SMALL, *wild, "--out", "mine")
     assert code == 1 and out.count("no number") == 2
     assert (
@@ -332,7 +332,7 @@ def test_where_every_setting_diverges_the_command_fails(command: Command) -> Non
         (["lr.kd=0,1"], "'lr.kd': 'lr' has no keys of its own"),
         pytest.param(["model=mlp,lenet6", "lr=0.1,0.2"], "unknown model 'lenet6'"),
         pytest.param(["partition=iid,dirichle", "lr=0.1,0.2"], "unknown partition"),
-        pytest.param(["optimiser=adam,sdg", "lr=0.1,0.2"], "unknown optimiser"),
+        pytest.param(["optimizer=adam,sdg", "lr=0.1,0.2"], "unknown optimizer"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_any_work(given: list[str], words: str, command: Command) -> None:

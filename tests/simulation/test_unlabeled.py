@@ -39,9 +39,9 @@ def test_learners_without_labels_among_others_are_probed_and_so_are_they(digits:
     groups = {"blind": {"learners": 0, "method": {"objective": "simclr"}}}
     result = simulate(data=digits, method="independent", groups=groups, **SMALL)
     np.testing.assert_array_equal(result.accuracy, result.history.last("accuracy_scaled"))
-    assert result.summary()["told_by"] == "scaled" and result.accuracy[0, 0] > 30
+    assert result.summary()["accuracy_source"] == "scaled" and result.accuracy[0, 0] > 30
     supervised = simulate(data=digits, method="independent", **SMALL).summary()
-    assert supervised["told_by"] == "classifier" and supervised["probes"] == {}
+    assert supervised["accuracy_source"] == "classifier" and supervised["probes"] == {}
 
 
 def test_small_features_are_told_apart_when_scaled(digits: Dataset) -> None:
@@ -53,14 +53,14 @@ def test_small_features_are_told_apart_when_scaled(digits: Dataset) -> None:
 @pytest.mark.parametrize("form", ["pool", "mean"])
 def test_a_share_of_similarities_is_another_kind_of_learner(digits: Dataset, form: str) -> None:
     """It decides what travels, so settings that differ in it are no variants of one run."""
-    method = {"name": "flesd", "form": form, "distil_epochs": 1}
+    method = {"name": "flesd", "form": form, "distill_epochs": 1}
     variants = ({"method.keep": 1.0}, {"method.keep": 0.1})
     with pytest.raises(ConfigurationError, match="changes more than weights and rates"):
         simulate(make_config({**SMALL, "data": "digits", "train": 150, "method": method, "variants": variants}))
     with pytest.raises(ConfigurationError, match="no schedule"):
         simulate(data=digits, method=f"flesd:form={form}:keep=ramp(0.1,1,2)", **SMALL)
     kept, all_of_it = (
-        simulate(data=digits, method=f"flesd:form={form}:keep={keep}:distil_epochs=2", **SMALL) for keep in (0.1, 1)
+        simulate(data=digits, method=f"flesd:form={form}:keep={keep}:distill_epochs=2", **SMALL) for keep in (0.1, 1)
     )
     assert kept.history.last("loss.similarity")[0, 0] != all_of_it.history.last("loss.similarity")[0, 0]
     sent = [result.history.last("bytes.up")[0, 1] for result in (kept, all_of_it)]
@@ -70,16 +70,16 @@ def test_a_share_of_similarities_is_another_kind_of_learner(digits: Dataset, for
 def test_by_default_everybody_is_heard(digits: Dataset) -> None:
     """Whether representations or similarities travel decides about bytes, and not about who is in the ensemble."""
     more = SMALL | {"learners": 9, "rounds": 1, "precision": "float64"}
-    pool, mean = (simulate(data=digits, method=f"flesd:distil_epochs=1:form={f}", **more) for f in ("pool", "mean"))
-    few = simulate(data=digits, method="flesd:distil_epochs=1:form=pool:down=2", **more)
+    pool, mean = (simulate(data=digits, method=f"flesd:distill_epochs=1:form={f}", **more) for f in ("pool", "mean"))
+    few = simulate(data=digits, method="flesd:distill_epochs=1:form=pool:down=2", **more)
     losses = [result.history.last("loss.similarity")[0, 0] for result in (pool, mean, few)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9) and losses[0] != pytest.approx(losses[2], rel=1e-3)
 
 
 def test_a_group_does_not_change_who_plays_what(digits: Dataset) -> None:
-    groups = {"odd": {"learners": 1, "method": {"distil": "distiller"}}}
+    groups = {"odd": {"learners": 1, "method": {"distill": "distiller"}}}
     with pytest.raises(ConfigurationError, match="everybody's affair"):
-        simulate(data=digits, method="flesd:distil=learner", groups=groups, **SMALL)
+        simulate(data=digits, method="flesd:distill=learner", groups=groups, **SMALL)
 
 
 @pytest.mark.parametrize("scale", [16.0, 255.0])
@@ -99,8 +99,8 @@ def test_an_eager_later_role_resumes_with_the_same_bits(
     monkeypatch.setattr(simulate_module, "_SAVE_SECONDS", 0.0)
     weights = Weights()
     roles = {
-        "trainer": Role(exchanges=(weights,), gives=()),
-        "teller": Role(exchanges=(Prototypes(),), listens=(), epochs=0),
+        "trainer": Role(exchanges=(weights,), uploads=()),
+        "teller": Role(exchanges=(Prototypes(),), downloads=(), epochs=0),
         "boss": Role(exchanges=(weights,)),
     }
     method = Method("told", roles, members={0: "boss"}, usual=("trainer", "teller"))

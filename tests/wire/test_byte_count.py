@@ -15,7 +15,7 @@ from torch import nn
 from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
 from consilience.exchanges import Observations, Prototypes, Weights
-from consilience.learner.learner import Blueprint, Learner
+from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import SplitModel, build
@@ -24,7 +24,7 @@ from consilience.simulation.round import round as rounds_module
 from consilience.simulation.round.plan import Presence
 from consilience.simulation.simulate import simulate
 from consilience.wire import codec, schema
-from consilience.wire.byte_count import Traffic
+from consilience.wire.byte_count import ByteCount
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8
 from consilience.wire.schema import Field
 
@@ -37,8 +37,8 @@ def data() -> Dataset:
     return load("digits", train=60, test=40)
 
 
-def traffic_of(make: Callable[[], nn.Module], role: Role, shape: tuple[int, ...] = DIGITS) -> Traffic:
-    return Traffic(Learner(Blueprint(make, role, SGD(), shape)).channels)
+def traffic_of(make: Callable[[], nn.Module], role: Role, shape: tuple[int, ...] = DIGITS) -> ByteCount:
+    return ByteCount(Learner(LearnerSpec(make, role, SGD(), shape)).channels)
 
 
 @cache
@@ -118,7 +118,7 @@ def test_who_learns_alone_moves_nothing(method: str, data: Dataset) -> None:
 
 
 def test_a_method_without_channels_has_no_body() -> None:
-    traffic = Traffic({})
+    traffic = ByteCount({})
     assert traffic.up([]) == traffic.down([]) == 0 and traffic.message("up") == {}
 
 
@@ -134,11 +134,11 @@ def test_the_summary_is_the_mean_over_learners_and_rounds_and_the_total_counts_t
 # Replies that were missed
 
 
-def both(weights: Weights) -> Traffic:
+def both(weights: Weights) -> ByteCount:
     return traffic_of(partial(perceptron, 16, 40), Role(exchanges=(Prototypes(encoding=FLOAT16), weights)))
 
 
-def as_whole(traffic: Traffic) -> int:
+def as_whole(traffic: ByteCount) -> int:
     """A body with all other channels as they are, and the common weights themselves as float32."""
     message = traffic.message("down")
     return codec.size({k: Field(f.shape) if k.startswith("weights.") else f for k, f in message.items()})
@@ -169,7 +169,7 @@ def test_the_body_that_carries_whole_weights_is_one_body() -> None:
 def test_two_channels_may_each_be_behind() -> None:
     far = schema.Tensor((400,), BIT, BIT)
     first = schema.Mean("first", {"x": far}, moving=True)
-    traffic = Traffic({"first": first, "second": replace(first, name="second")})
+    traffic = ByteCount({"first": first, "second": replace(first, name="second")})
     names = ["first", "second"]
     body, one = traffic.down(names), traffic.down(["first"])
     assert traffic.down(names, {"first": 2, "second": 1}) == body + one

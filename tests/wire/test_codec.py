@@ -388,7 +388,7 @@ def bodies(draw: st.DrawFn, inside: bool = False) -> tuple[dict[str, Field], dic
 
 @settings(deadline=None, max_examples=200)
 @given(bodies())
-def test_round_trip_is_quantise_bit_for_bit(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
+def test_round_trip_is_quantize_bit_for_bit(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
     message, tensors = case
     body = codec.encode(message, tensors)
     assert codec.size(message) == len(body)
@@ -401,18 +401,18 @@ def test_round_trip_is_quantise_bit_for_bit(case: tuple[dict[str, Field], dict[s
         name: x.tobytes() for name, x in seen.items()
     }
     for name, field in message.items():
-        expected = np.asarray(field.encoding.quantise(tensors[name]))
+        expected = np.asarray(field.encoding.quantize(tensors[name]))
         assert (seen[name].dtype, seen[name].shape) == (expected.dtype, field.shape)
         assert seen[name].tobytes() == expected.tobytes()
 
 
 @settings(deadline=None, max_examples=100)
 @given(bodies())
-def test_round_trip_is_torchs_quantise(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
+def test_round_trip_is_torchs_quantize(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
     message, tensors = case
     seen = codec.decode(message, codec.encode(message, tensors))
     for name, field in message.items():
-        expected = field.encoding.quantise(torch.from_numpy(tensors[name].copy())).numpy()
+        expected = field.encoding.quantize(torch.from_numpy(tensors[name].copy())).numpy()
         if field.encoding == BIT:  # torch adds up in another order
             np.testing.assert_allclose(seen[name], expected, rtol=1e-6)
         else:
@@ -426,14 +426,14 @@ def test_what_was_within_bounds_is_never_refused(case: tuple[dict[str, Field], d
     assert codec.decode(message, codec.encode(message, tensors)).keys() == message.keys()
 
 
-def test_views_travel_as_quantise_sees_them() -> None:
+def test_views_travel_as_quantize_sees_them() -> None:
     """A mean over a transposed view may add up in another order; the wire must follow it."""
     x = np.random.default_rng(0).standard_normal((301, 97)).astype(np.float32)
     for view in (x, x.T, x[::3, ::2], np.asfortranarray(x)):
         message = {"x": Field(view.shape, BIT), "y": Field(view.shape, INT8)}
         seen = codec.decode(message, codec.encode(message, {"x": view, "y": view}))
-        assert seen["x"].tobytes() == np.ascontiguousarray(BIT.quantise(view)).tobytes()
-        assert seen["y"].tobytes() == np.ascontiguousarray(INT8.quantise(view)).tobytes()
+        assert seen["x"].tobytes() == np.ascontiguousarray(BIT.quantize(view)).tobytes()
+        assert seen["y"].tobytes() == np.ascontiguousarray(INT8.quantize(view)).tobytes()
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])

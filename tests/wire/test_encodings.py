@@ -22,12 +22,12 @@ def floats(*values: Any) -> Values:
 
 def test_exact_encodings_change_nothing() -> None:
     x = floats(0.1, -3.5)
-    assert FLOAT32.quantise(x) is x
-    assert INT32.quantise(x) is x
+    assert FLOAT32.quantize(x) is x
+    assert INT32.quantize(x) is x
 
 
 def test_half_rounds_to_ten_bits_and_stays_finite() -> None:
-    seen = FLOAT16.quantise(floats(1.0, 1 + 2**-11, 1 + 3 * 2**-11, 1e6, -1e6))
+    seen = FLOAT16.quantize(floats(1.0, 1 + 2**-11, 1 + 3 * 2**-11, 1e6, -1e6))
     assert seen.dtype == np.float32
     assert seen.tolist() == [1.0, 1.0, 1 + 2**-9, 65504.0, -65504.0]
 
@@ -35,11 +35,11 @@ def test_half_rounds_to_ten_bits_and_stays_finite() -> None:
 def test_byte_has_one_scale_for_each_row() -> None:
     levels, scale = INT8.levels(floats([127.0, -64.0, 0.5], [0.0, 0.0, 0.0], [-254.0, 1.0, 3.0]))
     assert scale.tolist() == [1.0, 0.0, 2.0]
-    assert levels.tolist() == [[127, -64, 0], [0, 0, 0], [-127, 0, 2]]  # halves go to the even neighbour
+    assert levels.tolist() == [[127, -64, 0], [0, 0, 0], [-127, 0, 2]]  # halves go to the even neighbor
 
 
 def test_byte_sees_what_its_levels_say() -> None:
-    seen = INT8.quantise(floats([127.0, -64.0, 0.5], [-254.0, 1.0, 3.0]))
+    seen = INT8.quantize(floats([127.0, -64.0, 0.5], [-254.0, 1.0, 3.0]))
     assert seen.tolist() == [[127, -64, 0], [-254, 0, 4]]
 
 
@@ -52,21 +52,21 @@ def test_byte_takes_a_vector_as_one_row() -> None:
 
 def test_byte_knows_only_one_zero() -> None:
     """-0 cannot travel as a whole number, so the sender must not see one either."""
-    for zero in (INT8.quantise(floats(-0.001, 1.0))[0], INT8.quantise(torch.tensor([-0.001, 1.0]))[0]):
+    for zero in (INT8.quantize(floats(-0.001, 1.0))[0], INT8.quantize(torch.tensor([-0.001, 1.0]))[0]):
         assert math.copysign(1.0, float(zero)) == 1.0
 
 
 def test_bit_is_sign_times_mean_magnitude() -> None:
     x = floats([1.0, -2.0], [0.0, 5.0])
     assert float(BIT.scale(x)) == 2.0
-    assert BIT.quantise(x).tolist() == [[2.0, -2.0], [2.0, 2.0]]  # the sign of 0 is +
-    assert BIT.quantise(floats(-0.0, -4.0)).tolist() == [2.0, -2.0]
+    assert BIT.quantize(x).tolist() == [[2.0, -2.0], [2.0, 2.0]]  # the sign of 0 is +
+    assert BIT.quantize(floats(-0.0, -4.0)).tolist() == [2.0, -2.0]
 
 
 def test_bit_with_a_unit_is_a_vote() -> None:
     vote = Bit(unit=1.0)
-    assert vote.quantise(floats(0.25, -7.0, 0.0)).tolist() == [1.0, -1.0, 1.0]
-    votes = [vote.quantise(floats(*v)) for v in ([3.0, -1.0], [0.1, -9.0], [-8.0, 0.0])]
+    assert vote.quantize(floats(0.25, -7.0, 0.0)).tolist() == [1.0, -1.0, 1.0]
+    votes = [vote.quantize(floats(*v)) for v in ([3.0, -1.0], [0.1, -9.0], [-8.0, 0.0])]
     assert np.sign(sum(votes)).tolist() == [1.0, -1.0]
 
 
@@ -74,7 +74,7 @@ def test_bit_with_a_unit_is_a_vote() -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (2, 0, 4)], ids=str)
 def test_scalars_and_empty_tensors_keep_their_shape(encoding: Encoding, shape: tuple[int, ...]) -> None:
     for x in (np.ones(shape, dtype=np.float32), torch.ones(shape)):
-        seen = encoding.quantise(x)
+        seen = encoding.quantize(x)
         assert tuple(seen.shape) == shape
         assert seen.dtype == x.dtype
         assert np.isfinite(np.asarray(seen)).all()
@@ -102,9 +102,9 @@ def test_names_and_kinds() -> None:
 def test_numpy_and_torch_see_the_same(values: list[float]) -> None:
     x = floats(*values).reshape(-1, 1 + (len(values) % 2 == 0))
     for encoding in (FLOAT32, FLOAT16, INT8, Bit(unit=0.3)):
-        assert encoding.quantise(x).tobytes() == encoding.quantise(torch.from_numpy(x)).numpy().tobytes()
+        assert encoding.quantize(x).tobytes() == encoding.quantize(torch.from_numpy(x)).numpy().tobytes()
     # the two add up in different orders, so a mean may differ in its last bits
-    np.testing.assert_allclose(BIT.quantise(x), BIT.quantise(torch.from_numpy(x)).numpy(), rtol=1e-6)
+    np.testing.assert_allclose(BIT.quantize(x), BIT.quantize(torch.from_numpy(x)).numpy(), rtol=1e-6)
 
 
 def test_the_mean_of_many_agrees_between_numpy_and_torch() -> None:
@@ -120,9 +120,9 @@ def test_the_mean_of_many_agrees_between_numpy_and_torch() -> None:
 def test_errors_stay_within_what_the_encoding_promises(values: list[float]) -> None:
     x = floats(*values)
     tiny = 1e-37
-    assert (np.abs(FLOAT16.quantise(x) - np.clip(x, -65504, 65504)) <= np.abs(x) * 2**-11 + 2**-25).all()
-    assert (np.abs(INT8.quantise(x) - x) <= 0.5001 * np.abs(x).max() / 127 + tiny).all()
-    assert ((BIT.quantise(x) >= 0) == (x >= 0)).all() or float(BIT.scale(x)) == 0.0
+    assert (np.abs(FLOAT16.quantize(x) - np.clip(x, -65504, 65504)) <= np.abs(x) * 2**-11 + 2**-25).all()
+    assert (np.abs(INT8.quantize(x) - x) <= 0.5001 * np.abs(x).max() / 127 + tiny).all()
+    assert ((BIT.quantize(x) >= 0) == (x >= 0)).all() or float(BIT.scale(x)) == 0.0
 
 
 def test_a_vote_has_no_memory_and_a_scale_has() -> None:

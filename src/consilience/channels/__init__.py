@@ -13,10 +13,10 @@ from consilience.channels.standing_mean import RunningMean, StandingMean
 from consilience.wire import schema
 from consilience.wire.encodings import Array
 
-Kept = StandingMean | MovingMean | EntryPool
+SavedRun = StandingMean | MovingMean | EntryPool
 
 
-def keep(channel: schema.Channel, members: int, start: Tensors, like: Array) -> Kept:
+def keep(channel: schema.Channel, members: int, start: Tensors, like: Array) -> SavedRun:
     """The channel itself, for a schema; `like` says which arrays it keeps."""
     if isinstance(channel, schema.Pool):
         return EntryPool(channel, members, like)

@@ -20,7 +20,7 @@ class MovingMean:
 
     Contributions since the last close are added in member order whatever order they came in, so that the same
     contributions give the same bits: a contribution waits until every expected member before it has put or the channel
-    closes. The reply is quantised once, with error feedback, and added to the common values here and at every member.
+    closes. The reply is quantized once, with error feedback, and added to the common values here and at every member.
     """
 
     def __init__(self, channel: schema.Mean, members: int, start: Tensors) -> None:
@@ -50,8 +50,8 @@ class MovingMean:
     def put(self, members: Numbers, tensors: Tensors, weights: Array, versions: Numbers) -> list[int]:
         """Take changes (k, ...) made from the common values at `versions`; members refused as too stale come back."""
         who = checked(members, self.members, self.channel.name).tolist()
-        weighing = zip(who, map(float, weights.tolist()), map(int, versions), strict=True)
-        weighed = [self._weighed(*put) for put in weighing]
+        penalized = zip(who, map(float, weights.tolist()), map(int, versions), strict=True)
+        weighed = [self._weighed(*put) for put in penalized]
         for member, weight, change in zip(who, weighed, self._flat(tensors), strict=True):
             if weight is not None:
                 self._waiting[member] = (change, weight)
@@ -120,9 +120,9 @@ class MovingMean:
     def _encoded(self, name: str, change: Array) -> Array:
         encoding = self.channel.tensors[name].down
         if name not in self.errors:
-            return encoding.quantise(self._decided(name, change) if votes(encoding) else change)
+            return encoding.quantize(self._decided(name, change) if votes(encoding) else change)
         wanted = change + self.errors[name]
-        sent = encoding.quantise(wanted)
+        sent = encoding.quantize(wanted)
         self.errors[name] = wanted - sent
         return sent
 

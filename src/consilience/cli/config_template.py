@@ -26,7 +26,7 @@ _EXAMPLES = {
     "image_size": "32",
     "public": "100",
     "total_epochs": "50",
-    "image_mode": '"grey"',
+    "image_mode": '"gray"',
     "width": "64",
     "workers": "2",
     "watch": '"cut"',
@@ -85,7 +85,7 @@ def _groups(config: Config) -> Iterator[str]:
     yield from ("", "# -- Learners with terms of their own ".ljust(100, "-"))
     yield from ("# A table for each group, under a name you choose. All keys but `learners` may be left out.", "")
     examples = {"learners": "1-2", "model": "mlp", "exchanges": ("prototypes",), "never_share": (3,), "lr": 0.001}
-    examples |= {"epochs": 2, "batch_size": 16, "gives": True, "listens": True}
+    examples |= {"epochs": 2, "batch_size": 16, "uploads": True, "downloads": True}
     examples |= {"joins": 3, "participation": 0.5, "shift": "rotate(90)", "samples": 200}
     yield "# [groups.clinic]"
     for key, field in GroupConfig.model_fields.items():

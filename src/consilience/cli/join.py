@@ -14,10 +14,10 @@ from typing import Any
 
 from consilience.config.config import Config, make_config
 from consilience.errors import CheckpointError
-from consilience.files import alone
+from consilience.files import lock_file
 from consilience.methods import build_method
 from consilience.peer.create_charter import charter_of, write_charter
-from consilience.peer.outbox import Post
+from consilience.peer.outbox import Outbox
 from consilience.peer.peer import open_post
 from consilience.peer.trainer import Member, Played
 from consilience.simulation.records.run_folder import RunFolder
@@ -44,7 +44,7 @@ def join(
     post = open_post(url, token, folder, authority=authority)
     assert post.folder is not None
     try:
-        with alone(
+        with lock_file(
             post.folder / _LOCK, f"{post.folder} is used by another process; stop it, or choose another with --out"
         ):
             stopped = _train(post, config, wait, as_json)
@@ -54,7 +54,7 @@ def join(
         raise SystemExit(130)
 
 
-def _train(post: Post, config: Config, wait: float, as_json: bool) -> bool:
+def _train(post: Outbox, config: Config, wait: float, as_json: bool) -> bool:
     """Play the rounds that are left; whether somebody stopped it."""
     assert post.folder is not None
     method = dict(post.charter.method)

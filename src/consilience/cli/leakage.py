@@ -20,7 +20,7 @@ from consilience.leakage.subject import chosen, modules_of
 from consilience.report.page import ready, run_report
 from consilience.report.runs import read_runs
 from consilience.simulation.engines.choose import check_device
-from consilience.simulation.records.export import Kept, read_kept
+from consilience.simulation.records.export import SavedRun, read_kept
 
 
 def look(screen: Screen, folders: Sequence[Path], settings: Settings, page: Path | None = None) -> None:
@@ -49,7 +49,7 @@ def look(screen: Screen, folders: Sequence[Path], settings: Settings, page: Path
         screen.say(f"the page is {run_report(folders, page)}")
 
 
-def _refuse_unusable(kept: Kept, settings: Settings) -> None:
+def _refuse_unusable(kept: SavedRun, settings: Settings) -> None:
     """Refuse a run that keeps no models, or models that have no such layer, before others are worked on."""
     for who in chosen(kept, settings.learners):
         modules_of(kept, who, settings.layers)

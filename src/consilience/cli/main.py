@@ -39,7 +39,7 @@ app.add_typer(relay, name="relay")
 _NO_OPTION = {"method", "groups", "variants"}
 _OF_DATA = {"data_dir", "train", "test", "test_share", "image_size", "image_mode"}
 _OF_DEALS = {"learners", "partition", "shift", "seed"}
-_OF_TRAINING = _OF_DATA | {"data", "model", "width", "rounds", "epochs", "batch_size", "optimiser", "optimiser_state"}
+_OF_TRAINING = _OF_DATA | {"data", "model", "width", "rounds", "epochs", "batch_size", "optimizer", "optimizer_state"}
 _OF_TRAINING |= {"lr", "momentum", "weight_decay", "device", "precision"}
 _EXTRAS = {"learn": {"torch", "sklearn", "pooch", "PIL", "httpx"}, "relay": {"starlette", "uvicorn", "httptools"}}
 """What comes with an extra: a relay needs no torch, and a learner no server."""
@@ -114,8 +114,8 @@ def init(
 ) -> None:
     """Write a settings file to start from, with every key explained."""
     from consilience.cli.config_template import starting_file
+    from consilience.files import replace_file, storing
     from consilience.methods import build_method
-    from consilience.simulation.records.run_folder import replace_file, storing
 
     wanted = _gather(None, set_, settings or {}, method)
     build_method(wanted.method.name, wanted.method.settings)
@@ -364,14 +364,14 @@ def methods(
 ) -> None:
     """List the methods: what each does, what leaves the learner, and bytes a round for a task."""
     from consilience.cli.terminal import Screen
-    from consilience.presentation.method_table import catalogue, catalogue_table
+    from consilience.presentation.method_table import catalog, catalog_table
 
-    rows = catalogue(data, model)
+    rows = catalog(data, model)
     if json_:
         for row in rows:
             print(json.dumps(row))
     else:
-        Screen(False).print(catalogue_table(rows))
+        Screen(False).print(catalog_table(rows))
 
 
 @app.command()

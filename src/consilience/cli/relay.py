@@ -100,7 +100,7 @@ def serve(
     from consilience.relay.app import Limits, Relay
     from consilience.relay.server import serve as run
     from consilience.relay.store import Store, only_relay
-    from consilience.relay.timeouts import Patience
+    from consilience.relay.timeouts import Timeouts
 
     if (tls_cert is None) != (tls_key is None):
         raise ConfigurationError("--tls-cert and --tls-key go together")
@@ -111,7 +111,7 @@ def serve(
         Relay(store, Limits(rate, burst)).app(),
         host=host,
         port=port,
-        patience=Patience(head=head, idle=idle, body=body),
+        patience=Timeouts(head=head, idle=idle, body=body),
         tls=(str(tls_cert), str(tls_key)) if tls_cert and tls_key else None,
         insecure=insecure,
         connections=connections,

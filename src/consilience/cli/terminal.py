@@ -19,6 +19,7 @@ from consilience.data import Dataset
 from consilience.data.description import describe_dataset
 from consilience.data.local_datasets import Deal, deal
 from consilience.errors import CheckpointError, ConfigurationError
+from consilience.files import storing
 from consilience.presentation.data_overview import (
     classes_table,
     dealt_table,
@@ -33,7 +34,6 @@ from consilience.presentation.ranking import ranked_by
 from consilience.presentation.tables import comparison, kinds_table, label, plain_table, sweep_table, table_of
 from consilience.simulation.records.history import History
 from consilience.simulation.records.provenance import case_in_words, provenance
-from consilience.simulation.records.run_folder import storing
 from consilience.simulation.result import best_of
 from consilience.simulation.setup.inputs import load_data
 from consilience.simulation.sweep import TIDY

@@ -12,9 +12,9 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from consilience.config.groups import GroupConfig, Rate
-from consilience.config.refusals import in_words
 from consilience.config.schedules import Schedule
 from consilience.errors import ConfigurationError, DataError, UnknownName
+from consilience.validation import describe_error
 
 __all__ = ["MODEL_OF", "Config", "GroupConfig", "MethodConfig", "make_config", "read_config"]
 
@@ -60,7 +60,7 @@ class Config(BaseModel):
         0.2, gt=0, lt=1, description="share of the samples kept for tests, where data comes without"
     )
     image_size: int | None = Field(None, ge=1, description="make the images of a folder so many pixels wide and high")
-    image_mode: Literal["grey", "colour"] | None = Field(None, description="make the images of a folder grey or colour")
+    image_mode: Literal["gray", "color"] | None = Field(None, description="make the images of a folder gray or color")
     learners: int = Field(5, ge=1, description="number of data owners")
     partition: str = Field(
         "iid",
@@ -91,13 +91,13 @@ class Config(BaseModel):
         None, ge=1, description="passes over the local data in all rounds; epochs is then this by the number of rounds"
     )
     batch_size: int = Field(32, ge=1, description="samples in a mini-batch")
-    optimiser: str = Field("adam", description="adam or sgd")
-    optimiser_state: Literal["keep", "reset"] = Field(
-        "keep", description="of the optimiser between rounds: keep or reset"
+    optimizer: str = Field("adam", description="adam or sgd")
+    optimizer_state: Literal["keep", "reset"] = Field(
+        "keep", description="of the optimizer between rounds: keep or reset"
     )
     lr: Rate = Field(1e-3, description="learning rate, or a schedule of it such as 'cosine(0.001, 0, 100)'")
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd")
-    weight_decay: float = Field(0.0, ge=0, description="pull of all weights towards 0")
+    weight_decay: float = Field(0.0, ge=0, description="pull of all weights toward 0")
     participation: float = Field(1.0, gt=0, le=1, description="share of learners that take part in a round")
     offline: float = Field(0.0, ge=0, le=1, description="chance that a learner cannot be reached in a round")
     seed: int = Field(0, ge=0, le=2**53, description="the first seed")
@@ -239,7 +239,7 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     try:
         return Config(**settings)
     except ValidationError as error:
-        raise ConfigurationError(in_words(error)) from None
+        raise ConfigurationError(describe_error(error)) from None
 
 
 def _spelled(value: Any) -> Any:

@@ -45,10 +45,10 @@ class GroupConfig(BaseModel):
     model: str | None = Field(None, min_length=1, description="their model")
     method: dict[str, Any] = Field(default_factory=dict, description="their own settings of the method, such as kd")
     exchanges: tuple[str, ...] | None = Field(None, description="the exchanges they take part in; all where left out")
-    gives: StrictBool | tuple[str, ...] = Field(
+    uploads: StrictBool | tuple[str, ...] = Field(
         True, description="whether they put anything up, or the exchanges they do to"
     )
-    listens: StrictBool | tuple[str, ...] = Field(
+    downloads: StrictBool | tuple[str, ...] = Field(
         True, description="whether they take answers, or the exchanges they do of"
     )
     never_share: tuple[StrictInt | str, ...] = Field((), description="classes whose samples never enter what is put up")

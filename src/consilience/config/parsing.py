@@ -1,4 +1,4 @@
-"""How a choice with numbers is written: `word`, `word(1, 2)` or `word:1,2`; and how a misspelt one is refused."""
+"""How a choice with numbers is written: `word`, `word(1, 2)` or `word:1,2`; and how a misspelled one is refused."""
 
 from __future__ import annotations
 

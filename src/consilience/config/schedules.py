@@ -96,3 +96,17 @@ def scheduled(value: Any) -> Any:
 def value_at(value: float, round_: int) -> float:
     """What a number, or a schedule of numbers, is in a round."""
     return value.at(round_) if isinstance(value, Schedule) else float(value)
+
+
+def number_or_schedule(what: str, value: float, low: float = 0.0) -> None:
+    """Refuse what is not a finite number of at least `low`, nor a schedule of such numbers."""
+    least = value.lowest if isinstance(value, Schedule) else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or least < low:
+        raise ConfigurationError(f"{what} is {value!r}; it must be a finite number, {low:g} or more")
+
+
+def constant_number(what: str, value: float, low: float = 0.0) -> None:
+    """Refuse what is not a finite number of at least `low`, and a number that changes with the rounds."""
+    if isinstance(value, Schedule):
+        raise ConfigurationError(f"{what} is {value}, and cannot change with the rounds; give one number")
+    number_or_schedule(what, value, low)

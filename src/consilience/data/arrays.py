@@ -1,6 +1,6 @@
 """Arrays of any owner, brought into one form: channels first, labels 0, 1, 2, ..., a part kept for tests.
 
-Images may come with channels last (n, height, width, channels), first (n, channels, height, width) or, when grey,
+Images may come with channels last (n, height, width, channels), first (n, channels, height, width) or, when gray,
 without any (n, height, width); two axes are a table (n, features). Four axes mean channels last where the last is 1, 3
 or 4 long and the second is not; where both could be channels, they are taken to come first.
 """
@@ -159,7 +159,7 @@ def _training_targets(what: str, thing: Any, count: int, classes: int | None) ->
     if classes is None and present[-1] != len(present) - 1:
         gap = int(np.argmax(present != np.arange(len(present))))
         raise DataError(
-            f"{what} must be 0, 1, 2, ... without gaps, but nothing is labelled {gap} and the highest label is "
+            f"{what} must be 0, 1, 2, ... without gaps, but nothing is labeled {gap} and the highest label is "
             f"{present[-1]}; renumber them, or say how many classes there are if some have no samples"
         )
     if classes is not None and present[-1] >= classes:

@@ -55,7 +55,7 @@ def deal(
     shift, but for an ambiguous one, which changes labels before they are dealt by. terms: learners with so many
     samples, drawn from all, of which only the rest is dealt, to the others; or with a shift of their own.
     """
-    owned = scheme_of(partition).word == "owners"  # a misspelt setting is refused, needed or not
+    owned = scheme_of(partition).word == "owners"  # a misspelled setting is refused, needed or not
     own = terms or {}
     hands = hands_of(learners, shift, own)
     if learners == 1:

@@ -64,7 +64,7 @@ def partition(
 
 
 def scheme_of(how: str) -> Spelled:
-    """The word and numbers of a partition; a misspelt one is refused."""
+    """The word and numbers of a partition; a misspelled one is refused."""
     return read("partition", how, FORMS)
 
 

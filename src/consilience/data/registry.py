@@ -49,7 +49,7 @@ def load(
     instead of the first, so that all owners are left as long as there are enough.
 
     A path without a test half gives `test_share` of each class to the tests. Images of a folder are brought to
-    `image_size` x `image_size` pixels, and to `image_mode` "grey" or "colour", where that is asked for.
+    `image_size` x `image_size` pixels, and to `image_mode` "gray" or "color", where that is asked for.
     """
     check_share(test_share)
     if image_size is not None:

@@ -141,13 +141,13 @@ def rotated(images: Inputs, degrees: float) -> Inputs:
     rows = np.clip(right * sin + down * cos + (height - 1) / 2, 0, height - 1)  # (height, width) where a pixel is from
     columns = np.clip(right * cos - down * sin + (width - 1) / 2, 0, width - 1)  # (height, width)
     result = np.zeros_like(images)
-    for row, by_row in _neighbours(rows, height):
-        for column, by_column in _neighbours(columns, width):
+    for row, by_row in _neighbors(rows, height):
+        for column, by_column in _neighbors(columns, width):
             result += images[:, :, row, column] * (by_row * by_column).astype(np.float32)
     return result
 
 
-def _neighbours(places: NDArray[np.float64], size: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]]:
+def _neighbors(places: NDArray[np.float64], size: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]]:
     """The pixels on both sides of each place along an axis, and how much each counts."""
     below = np.floor(places).astype(np.intp)
     yield below, 1 - (places - below)

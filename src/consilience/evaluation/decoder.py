@@ -41,7 +41,7 @@ class Decoder:
                 f"give codes of the same layer"
             )
         with _repeatable(codes):
-            parts = torch.split(_standardised(codes, self.mean, self.deviation), _AT_ONCE)
+            parts = torch.split(_standardized(codes, self.mean, self.deviation), _AT_ONCE)
             return torch.cat([self.network(part) for part in parts])
 
 
@@ -56,7 +56,7 @@ def train_decoder(
 ) -> Decoder:
     """A decoder from codes (m, ...) to images (m, channels, height, width) in [0, 1], or to values (m, k).
 
-    Codes are standardised; one that is always the same counts as 0, and those to decode are cut off at ten deviations.
+    Codes are standardized; one that is always the same counts as 0, and those to decode are cut off at ten deviations.
     It is trained with Adam on the squared error, on the codes' device. seed: of its first weights and the samples'
     order; the same seed gives the same decoder, and torch's own generators stay as they are.
     """
@@ -68,21 +68,21 @@ def train_decoder(
     network = _network(codes.shape[1], images, seed)
     mean, deviation = _moments(codes)
     with _repeatable(codes), torch.enable_grad():
-        _train(network, _standardised(codes, mean, deviation), images, epochs, batch_size, lr, seed)
+        _train(network, _standardized(codes, mean, deviation), images, epochs, batch_size, lr, seed)
     return Decoder(network.requires_grad_(False), mean, deviation, images.mean(0), _peak(images))
 
 
 def _train(
     network: nn.Module, codes: Tensor, images: Tensor, epochs: int, batch_size: int, lr: float, seed: int
 ) -> None:
-    optimiser = torch.optim.Adam(network.parameters(), lr=lr)
+    optimizer = torch.optim.Adam(network.parameters(), lr=lr)
     index = torch.arange(len(codes), device=codes.device)
     for epoch in range(epochs):
         order = uniform("inversion", seed, epoch, index).argsort()
         for chosen in torch.split(order, batch_size):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             F.mse_loss(network(codes[chosen]), images[chosen]).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
     if not all(bool(weights.isfinite().all()) for weights in network.parameters()):
         raise TrainingError(f"the decoder's weights are no numbers after {epochs} epochs; take a lower lr than {lr:g}")
 
@@ -144,7 +144,7 @@ def _moments(codes: Tensor) -> tuple[Tensor, Tensor]:
     return wide.mean(0), wide.std(0, correction=0).masked_fill(codes.amin(0) == codes.amax(0), math.inf)
 
 
-def _standardised(codes: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+def _standardized(codes: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
     parts = torch.split(codes, _AT_ONCE)  # float64 is large
     return torch.cat([((part - mean) / deviation).clamp(-_FAR, _FAR).float() for part in parts])
 
@@ -201,7 +201,7 @@ class _Cropped(nn.Module):
 
 
 class _Scaled(nn.Module):
-    """Standardised values in the scale of these."""
+    """Standardized values in the scale of these."""
 
     mean: Tensor
     deviation: Tensor

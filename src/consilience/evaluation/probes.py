@@ -84,23 +84,23 @@ def knn_probe(
     test_features: Tensor,
     classes: int,
     *,
-    neighbours: int = 200,
+    neighbors: int = 200,
     temperature: float = 0.1,
 ) -> Tensor:
     """The class of each test sample, (tests,), by vote of the training samples that are most similar to it.
 
-    Each of so many neighbours, or all where there are fewer, votes with exp(cosine similarity / temperature).
+    Each of so many neighbors, or all where there are fewer, votes with exp(cosine similarity / temperature).
 
         >>> features = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         >>> knn_probe(features, torch.tensor([0, 1]), torch.tensor([[3.0, 1.0], [1.0, 3.0]]), 2).tolist()
         [0, 1]
     """
-    whole("neighbours", neighbours)
+    whole("neighbors", neighbors)
     number("temperature", temperature)
     if not temperature:
-        raise ConfigurationError("temperature is 0; it must be above 0, and with 1 neighbour nothing depends on it")
+        raise ConfigurationError("temperature is 0; it must be above 0, and with 1 neighbor nothing depends on it")
     _check(features, targets, test_features, classes)
-    nearest, block = min(neighbours, len(features)), max(1, _AT_ONCE // len(features))
+    nearest, block = min(neighbors, len(features)), max(1, _AT_ONCE // len(features))
     with torch.autocast(features.device.type, enabled=False):
         known = F.normalize(features.float())  # (n, width)
         truth = F.one_hot(targets.long(), classes).float()  # (n, classes)

@@ -95,9 +95,9 @@ class Exchange:
 
     name: str = "exchange"
     """Of the exchange, its channel and its loss term: two of one kind in a role have two names."""
-    eager: ClassVar[bool] = False
+    uploads_before_training: ClassVar[bool] = False
     """Whether the untrained model's contribution is put up before the first round."""
-    looks: ClassVar[bool] = True
+    needs_representations: ClassVar[bool] = True
     """Whether `contribute` looks at samples: where no exchange does, the pass over them is left out."""
     layers: tuple[str, ...] = ()
     """Modules of the model whose outputs the view should carry."""
@@ -107,8 +107,8 @@ class Exchange:
     """Take part in every `every`-th round."""
 
     @property
-    def owns(self) -> str | None:
-        """The part of the model that moves by this exchange alone and not by the local optimiser."""
+    def owned_part(self) -> str | None:
+        """The part of the model that moves by this exchange alone and not by the local optimizer."""
         return None
 
     @property
@@ -130,23 +130,23 @@ class Exchange:
         """The channel this exchange travels on, with shapes, bounds and encodings."""
         raise NotImplementedError
 
-    def among(self, learners: int) -> Self:
+    def for_federation(self, learners: int) -> Self:
         """The exchange in a federation of so many learners."""
         return self
 
-    def leaves(self) -> str:
+    def describe_upload(self) -> str:
         """In a few words: what leaves the learner."""
         raise NotImplementedError
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
-        """Extra modules that the local optimiser trains beside the model."""
+        """Extra modules that the local optimizer trains beside the model."""
         return {}
 
-    def init(self, view: View) -> State:
+    def init_state(self, view: View) -> State:
         """The learner's own state for this exchange, before anything has happened."""
         return {}
 
-    def common(self, view: View) -> dict[str, Tensor]:
+    def common_values(self, view: View) -> dict[str, Tensor]:
         """The common values a moving mean starts from, seen in the federation's common model."""
         return {}
 
@@ -158,11 +158,11 @@ class Exchange:
         """What else a round's mean penalty tells, for several learners at once."""
         return {}
 
-    def open(self, state: State, view: View, received: Received) -> State:
+    def on_round_start(self, state: State, view: View, received: Received) -> State:
         """State before local training begins, seen in one pass over all samples."""
         return state
 
-    def step(self, state: State, view: View) -> State:
+    def on_batch(self, state: State, view: View) -> State:
         """State that moves with every mini-batch, before its penalty is asked for."""
         return state
 
@@ -180,14 +180,14 @@ class Exchange:
         return type(self).contribute is not Exchange.contribute
 
     @property
-    def opens(self) -> bool:
+    def has_round_start(self) -> bool:
         """Whether `open` does anything: else the pass before local training is left out."""
-        return type(self).open is not Exchange.open
+        return type(self).on_round_start is not Exchange.on_round_start
 
     @property
-    def steps(self) -> bool:
+    def has_batch_hook(self) -> bool:
         """Whether `step` does anything."""
-        return type(self).step is not Exchange.step
+        return type(self).on_batch is not Exchange.on_batch
 
     @property
     def changes_model(self) -> bool:

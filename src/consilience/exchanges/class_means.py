@@ -7,30 +7,31 @@ from typing import ClassVar, get_args
 
 from torch import Tensor
 
+from consilience.config.schedules import number_or_schedule
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
 from consilience.functional.class_means import class_means, pull
 from consilience.task import Task
-from consilience.validation import number, one_of, whole
+from consilience.validation import one_of, whole
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
 
 
 @dataclass(frozen=True)
 class ClassMeans(Exchange):
-    """Pull something of every sample towards the mean it has over all learners' samples of the class.
+    """Pull something of every sample toward the mean it has over all learners' samples of the class.
 
     The squared distance is a mean over batch and dimensions: summed over dimensions the same weight would collapse
     training.
     """
 
-    eager: ClassVar[bool] = True
+    uploads_before_training: ClassVar[bool] = True
     weight: float = 10.0
     min_count: int = 2
     encoding: Encoding = FLOAT32
     scope: Scope = "everybody"
 
     def __post_init__(self) -> None:
-        number("kd", self.weight)
+        number_or_schedule("kd", self.weight)
         whole("min_count", self.min_count)
         one_of("scope", self.scope, get_args(Scope))
 

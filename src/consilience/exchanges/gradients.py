@@ -13,12 +13,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from consilience.config.schedules import constant_number
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.exchanges.weights import covering
 from consilience.randomness import coin
 from consilience.task import Task
-from consilience.validation import steady, whole
+from consilience.validation import whole
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Bit
 
@@ -31,14 +32,14 @@ VOTE = Bit(unit=1.0)
 class Gradients(Exchange):
     """Move a part of the model by everybody's gradients of it, the means over a round's batches.
 
-    part: what moves so and not by the local optimiser, one of a cut model's two parts, a module's name or a glob.
+    part: what moves so and not by the local optimizer, one of a cut model's two parts, a module's name or a glob.
     delta: how far a weight moves in a round. vote: whether signs are counted, one bit each way, unweighted; else the
     mean gradient, weighted by sample counts, times delta. max_staleness: a vote about common values that have moved
     more often since does not count.
     """
 
     name: str = field(default="gradients", kw_only=True)
-    looks: ClassVar[bool] = False
+    needs_representations: ClassVar[bool] = False
     start: Start = field(default="common", init=False)
     part: str = "server"
     delta: Length = 1e-3
@@ -51,12 +52,12 @@ class Gradients(Exchange):
             raise ConfigurationError(
                 f"part is {self.part!r}; it must be the name of a part or a module, such as 'server', or a glob"
             )
-        steady("delta", self.delta, low=1e-12)
+        constant_number("delta", self.delta, low=1e-12)
         whole("every", self.every)
         whole("max_staleness", self.max_staleness, low=0)
 
     @property
-    def owns(self) -> str:
+    def owned_part(self) -> str:
         """The part that moves by this exchange alone."""
         return self.part
 
@@ -67,12 +68,12 @@ class Gradients(Exchange):
         tensors = {n: schema.Tensor(task.parameters[n], up, down) for n in names}
         return schema.Mean(self.name, tensors, moving=True, max_staleness=self.max_staleness)
 
-    def leaves(self) -> str:
+    def describe_upload(self) -> str:
         """In a few words: what leaves the learner."""
         what = "the sign of every gradient" if self.vote else "every gradient"
         return f"{what} of {self.part}"
 
-    def common(self, view: View) -> dict[str, Tensor]:
+    def common_values(self, view: View) -> dict[str, Tensor]:
         """The common model's own weights."""
         return {n: view.parameters[n] for n in view.task.covered(self.part, view.parameters)}
 

@@ -15,11 +15,11 @@ _BOUND = 1e4  # no logit of a sane model comes near it, and a sum in float64 for
 
 @dataclass(frozen=True)
 class Logits(ClassMeans):
-    """Pull logits towards the mean that all learners' samples of the class have."""
+    """Pull logits toward the mean that all learners' samples of the class have."""
 
     name: str = field(default="logits", kw_only=True)
 
-    def leaves(self) -> str:
+    def describe_upload(self) -> str:
         """In a few words: what leaves the learner."""
         return "the mean logits and the sample count of each class"
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from consilience.config.schedules import number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
 from consilience.functional.class_means import one_hot, sampled_means
 from consilience.task import Task
-from consilience.validation import number, one_of, whole
+from consilience.validation import one_of, whole
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
 
@@ -34,7 +35,7 @@ class Observations(Exchange):
     """
 
     name: str = field(default="observations", kw_only=True)
-    eager: ClassVar[bool] = True
+    uploads_before_training: ClassVar[bool] = True
     weight: float = 1.0
     n_avg: int = 10
     up: int = 1
@@ -48,10 +49,10 @@ class Observations(Exchange):
     scope: Scope = "everybody"
 
     def __post_init__(self) -> None:
-        number("contrast", self.weight)
+        number_or_schedule("contrast", self.weight)
         for what in ("n_avg", "up", "down", "min_count"):
             whole(what, getattr(self, what))
-        number("temperature", self.temperature, low=1e-6)
+        number_or_schedule("temperature", self.temperature, low=1e-6)
         one_of("discriminator", self.discriminator, get_args(Discriminator))
         one_of("draw", self.draw, get_args(Draw))
         one_of("scope", self.scope, get_args(Scope))
@@ -85,7 +86,7 @@ class Observations(Exchange):
             include_self=self.include_self,
         )
 
-    def leaves(self) -> str:
+    def describe_upload(self) -> str:
         """In a few words: what leaves the learner."""
         times = "" if self.up == 1 else f" {self.up} times"
         return f"the mean feature of up to {self.n_avg} samples of each class{times}"

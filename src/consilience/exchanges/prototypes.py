@@ -13,11 +13,11 @@ from consilience.task import Task
 
 @dataclass(frozen=True)
 class Prototypes(ClassMeans):
-    """Pull features towards the mean that all learners' samples of the class have."""
+    """Pull features toward the mean that all learners' samples of the class have."""
 
     name: str = field(default="prototypes", kw_only=True)
 
-    def leaves(self) -> str:
+    def describe_upload(self) -> str:
         """In a few words: what leaves the learner."""
         return "the mean feature and the sample count of each class"
 

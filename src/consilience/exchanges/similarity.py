@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from consilience.config.schedules import Schedule
+from consilience.config.schedules import Schedule, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, State, View
 from consilience.functional.augmentation import VIEWS, Views
 from consilience.functional.similarity import block, divergence, ensemble, sharpened, target, thresholds, unit
 from consilience.task import Public, Task
-from consilience.validation import number, one_of, whole
+from consilience.validation import one_of, whole
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
 
@@ -34,12 +34,12 @@ class Similarity(Exchange):
     temperature), and an answer is their mean; "auto" whatever is smaller, both ways together. Who is away counts with
     what it put up last. width: of the representations on the wire, where learners' own differ: theirs are filled up
     with zeros, which changes no similarity; 0 is their own. keep: the share of each sample's similarities, the largest,
-    that count. distils: whether to learn from the answer, with a student temperature, a momentum encoder and a queue of
-    anchors (not more than the public set has samples).
+    that count. distills: whether to learn from the answer, with a student temperature, a momentum encoder and a queue
+    of anchors (not more than the public set has samples).
     """
 
     name: str = field(default="similarity", kw_only=True)
-    distils: bool = False
+    distills: bool = False
     weight: float = 1.0
     temperature: float = 0.1
     student_temperature: float = 0.1
@@ -53,16 +53,16 @@ class Similarity(Exchange):
     views: Views = VIEWS
 
     def __post_init__(self) -> None:
-        number("weight", self.weight)
+        number_or_schedule("weight", self.weight)
         for what in ("temperature", "student_temperature"):
-            number(what, getattr(self, what), low=1e-3)
+            number_or_schedule(what, getattr(self, what), low=1e-3)
         for what, least in (("queue", 2), ("down", 0), ("width", 0)):
             whole(what, getattr(self, what), low=least)
         one_of("form", self.form, get_args(Form))
-        number("momentum", self.momentum)
+        number_or_schedule("momentum", self.momentum)
         if self.momentum > 1:
             raise ConfigurationError(f"momentum is {self.momentum!r}; it is a share, 0 to 1")
-        number("keep", self.keep)
+        number_or_schedule("keep", self.keep)
         if isinstance(self.keep, Schedule) or not 0 < self.keep <= 1:
             raise ConfigurationError(
                 f"keep is {self.keep!s}; it is a share, above 0 and at most 1, and no schedule: it decides what travels"
@@ -70,7 +70,7 @@ class Similarity(Exchange):
         if self.encoding.bits == 1:
             raise ConfigurationError("representations of one bit have no similarities; take float32, float16 or int8")
 
-    def among(self, learners: int) -> Self:
+    def for_federation(self, learners: int) -> Self:
         """In a federation of so many: who is to hear all others hears as many."""
         return self if self.down else replace(self, down=max(learners - 1, 1))
 
@@ -100,7 +100,7 @@ class Similarity(Exchange):
         public = _public(task)
         return public.size * (self.width or task.width) * (1 + self.down) <= 2 * _pairs(public)
 
-    def leaves(self) -> str:
+    def describe_upload(self) -> str:
         """In a few words: what leaves the learner."""
         return "how it represents the public set"
 
@@ -118,28 +118,28 @@ class Similarity(Exchange):
     # -- what the answer does ------------------------------------------------------------------------------------------
 
     @property
-    def opens(self) -> bool:
-        """Whoever distils begins with a full queue."""
-        return self.distils
+    def has_round_start(self) -> bool:
+        """Whoever distills begins with a full queue."""
+        return self.distills
 
     @property
-    def steps(self) -> bool:
-        """Whoever distils has a momentum encoder and a queue."""
-        return self.distils
+    def has_batch_hook(self) -> bool:
+        """Whoever distills has a momentum encoder and a queue."""
+        return self.distills
 
     @property
     def batch_draws(self) -> int:
         """For the view that the momentum encoder sees."""
-        return self.views.draws if self.distils else 0
+        return self.views.draws if self.distills else 0
 
     @property
     def sample_draws(self) -> int:
         """By which the first anchors are chosen."""
-        return 1 if self.distils else 0
+        return 1 if self.distills else 0
 
-    def init(self, view: View) -> State:
+    def init_state(self, view: View) -> State:
         """Places for the momentum encoder, the anchors and where they lie in the public set."""
-        if not self.distils:
+        if not self.distills:
             return {}
         anchors, like = min(self.queue, _public(view.task).size), next(iter(view.parameters.values()))
         return {f"{_MOMENTUM}{name}": parameter for name, parameter in view.parameters.items()} | {
@@ -147,7 +147,7 @@ class Similarity(Exchange):
             "index": torch.zeros((anchors,), dtype=torch.int64, device=like.device),
         }
 
-    def open(self, state: State, view: View, received: Received) -> State:
+    def on_round_start(self, state: State, view: View, received: Received) -> State:
         """The momentum encoder begins as the student, and the queue with random samples as the student sees them."""
         last = torch.where(view.valid > 0, view.draws[0], torch.full_like(view.draws[0], 2.0)).argsort()
         turns = torch.arange(len(state["index"]), device=last.device) % view.samples.long()  # where there are fewer
@@ -155,7 +155,7 @@ class Similarity(Exchange):
         begun = {f"{_MOMENTUM}{name}": parameter for name, parameter in view.parameters.items()}
         return begun | {"queue": unit(view.features)[index], "index": index}
 
-    def step(self, state: State, view: View) -> State:
+    def on_batch(self, state: State, view: View) -> State:
         """Equation 10; then the momentum encoder's view of the batch goes into the queue, and the oldest go out."""
         slow = {k.removeprefix(_MOMENTUM): value for k, value in state.items() if k.startswith(_MOMENTUM)}
         slow = {name: value.lerp(view.parameters[name], 1 - self.momentum) for name, value in slow.items()}

@@ -9,10 +9,11 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
+from consilience.config.schedules import number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.task import PARTS, Task
-from consilience.validation import number, one_of, whole
+from consilience.validation import one_of, whole
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT16, FLOAT32, Encoding
 
@@ -30,7 +31,7 @@ class Weights(Exchange):
     """
 
     name: str = field(default="weights", kw_only=True)
-    looks: ClassVar[bool] = False
+    needs_representations: ClassVar[bool] = False
     part: str = "*"
     prox: float = 0.0
     every: int = 1
@@ -41,7 +42,7 @@ class Weights(Exchange):
     max_staleness: int = 8
 
     def __post_init__(self) -> None:
-        number("prox", self.prox)
+        number_or_schedule("prox", self.prox)
         whole("every", self.every)
         whole("max_staleness", self.max_staleness, low=0)
         one_of("buffers", self.buffers, get_args(Buffers))
@@ -63,7 +64,7 @@ class Weights(Exchange):
     def _buffers(self, task: Task, names: Iterable[str]) -> list[str]:
         return task.covered(self.part, names) if self.buffers == "share" else []
 
-    def leaves(self) -> str:
+    def describe_upload(self) -> str:
         """In a few words: what leaves the learner."""
         what = "every weight" if self.part == "*" else f"every weight of {self.part}"
         return f"the change of {what}" + (", one bit each" if self.up.bits == 1 else "")
@@ -72,7 +73,7 @@ class Weights(Exchange):
         held = {n: view.parameters[n] for n in view.task.covered(self.part, view.parameters)}
         return held | {n: view.buffers[n] for n in self._buffers(view.task, view.buffers)}
 
-    def common(self, view: View) -> dict[str, Tensor]:
+    def common_values(self, view: View) -> dict[str, Tensor]:
         """The common model's own weights."""
         return self._shared(view)
 

@@ -1,6 +1,6 @@
-"""Random views of images: another crop, other colours, and the same thing to be seen.
+"""Random views of images: another crop, other colors, and the same thing to be seen.
 
-The views of SimCLR (Chen et al., 2020) for small images: a crop resized to the whole, a mirror, jittered colours, grey.
+The views of SimCLR (Chen et al., 2020) for small images: a crop resized to the whole, a mirror, jittered colors, gray.
 There is no blur, as its authors leave it out for CIFAR-10. All chance comes in as uniform numbers, one column a sample,
 and nothing branches on values: views are the same under `torch.func.vmap`, and in a CUDA graph.
 """
@@ -39,7 +39,7 @@ class Views:
     jitter: tuple[float, float, float, float] = (0.8, 0.8, 0.8, 0.2)
     """How far brightness, contrast, saturation (as factors around 1) and hue (in turns) may move."""
     jitter_chance: float = 0.8
-    grey_chance: float = 0.2
+    gray_chance: float = 0.2
     flip_chance: float = 0.5
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Views:
         for what, value in zip(("brightness", "contrast", "saturation", "hue"), self.jitter, strict=True):
             number(f"jitter of {what}", value)
         _at_most("jitter of hue", self.jitter[3], 0.5, "half a turn, which reaches every hue")
-        for what in ("jitter_chance", "grey_chance", "flip_chance"):
+        for what in ("jitter_chance", "gray_chance", "flip_chance"):
             number(what, getattr(self, what))
             _at_most(what, getattr(self, what), 1.0, "always")
 
@@ -61,7 +61,7 @@ class Views:
     def __call__(self, pixels: Tensor, draws: Tensor) -> Tensor:
         """A view of each image; pixels (rows, channels, height, width) in [0, 1], draws (self.draws, rows) in [0, 1).
 
-        One channel has no saturation, no hue and is grey. Other than one or three are not colours: they are cropped
+        One channel has no saturation, no hue and is gray. Other than one or three are not colors: they are cropped
         and mirrored only.
         """
         if pixels.ndim != 4:
@@ -80,7 +80,7 @@ class Views:
         turns = _between(-self.jitter[3], self.jitter[3], change[3]).to(pixels.dtype)
         which = (order * ORDERS).long().clamp(max=ORDERS - 1)
         view = torch.where(_each(jitter < self.jitter_chance), jittered(view, factors, turns, which), view)
-        return torch.where(_each(fade < self.grey_chance), grey(view), view)
+        return torch.where(_each(fade < self.gray_chance), gray(view), view)
 
     def of(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
         """A view of each input of a task: scaled as inputs are, and drawn of the pixels they were scaled from."""
@@ -98,11 +98,11 @@ class Views:
 def cropped(pixels: Tensor, left: Tensor, top: Tensor, width: Tensor, height: Tensor, mirrored: Tensor) -> Tensor:
     """A box of each image in the size of the whole, bilinear; mirrored from left to right where asked.
 
-    The box is cut out before it is resized: what lies beyond its outermost pixels' centres is not looked at.
+    The box is cut out before it is resized: what lies beyond its outermost pixels' centers is not looked at.
     """
-    across = _centres(left, width, pixels.shape[-1])  # (rows, width)
+    across = _centers(left, width, pixels.shape[-1])  # (rows, width)
     across = torch.where(mirrored[:, None], across.flip(-1), across)
-    down = _centres(top, height, pixels.shape[-2])  # (rows, height)
+    down = _centers(top, height, pixels.shape[-2])  # (rows, height)
     size = (-1, *pixels.shape[-2:])
     grid = torch.stack((across[:, None, :].expand(size), down[:, :, None].expand(size)), -1)  # (rows, height, width, 2)
     seen = F.grid_sample(pixels, grid.to(pixels.dtype), padding_mode="border", align_corners=False)
@@ -136,7 +136,7 @@ def _toned_by_turns(pixels: Tensor, kinds: Tensor, factors: Tensor) -> Tensor:
 def toned(pixels: Tensor, kind: Tensor, factor: Tensor) -> Tensor:
     """Brightness, contrast or saturation, as `kind` (rows,) says, times a factor (rows,).
 
-    Each moves the image away from black, from its mean grey, or from its own grey; with a factor below 1, towards it.
+    Each moves the image away from black, from its mean gray, or from its own gray; with a factor below 1, toward it.
     """
     kind, light = _each(kind), _light(pixels)
     mean = light.mean((-2, -1), keepdim=True)
@@ -145,7 +145,7 @@ def toned(pixels: Tensor, kind: Tensor, factor: Tensor) -> Tensor:
 
 
 def turned(pixels: Tensor, turns: Tensor) -> Tensor:
-    """Hues moved by so many turns (rows,) of the colour wheel; the largest and smallest channel stay what they were."""
+    """Hues moved by so many turns (rows,) of the color wheel; the largest and smallest channel stay what they were."""
     red, green, blue = pixels.unbind(-3)
     most = pixels.amax(-3)  # (rows, height, width)
     spread = most - pixels.amin(-3)
@@ -157,7 +157,7 @@ def turned(pixels: Tensor, turns: Tensor) -> Tensor:
     return most.unsqueeze(-3) - spread.unsqueeze(-3) * (1 - shares)
 
 
-def grey(pixels: Tensor) -> Tensor:
+def gray(pixels: Tensor) -> Tensor:
     """The same light in every channel."""
     return _light(pixels).expand_as(pixels)
 
@@ -170,7 +170,7 @@ def _light(pixels: Tensor) -> Tensor:
     return (0.299 * red + 0.587 * green + 0.114 * blue).unsqueeze(-3)
 
 
-def _centres(start: Tensor, extent: Tensor, size: int) -> Tensor:
+def _centers(start: Tensor, extent: Tensor, size: int) -> Tensor:
     """Where `size` pixels that fill a box look, (rows, size), from -1 to 1 over the whole image."""
     pixel = (torch.arange(size, dtype=start.dtype, device=start.device) + 0.5) / size
     inside = (pixel * extent[:, None]).clamp(min=0.5)

@@ -72,7 +72,7 @@ def _square(x: Tensor, z: Tensor) -> Tensor:
 
 
 def _ratio(a: Tensor, b: Tensor, least: float) -> Tensor:
-    """How alike two centred matrices are, the cosine between them; 0 where an element's mean square is `least`."""
+    """How alike two centered matrices are, the cosine between them; 0 where an element's mean square is `least`."""
     both, own, other = (a * b).mean(), a.square().mean(), b.square().mean()
     none = (own <= least) | (other <= least)
     return (both / (own.masked_fill(none, 1) * other.masked_fill(none, 1)).sqrt()).masked_fill(none, 0)
@@ -118,8 +118,8 @@ class _Distances(torch.autograd.Function):
         along = ((pull + pull.mT) / distances.masked_fill(same, 1)).masked_fill(same, 0)  # (rows, rows)
         x = x - x.mean(0)  # differences stay, and products are no larger than they must be
         with torch.autocast(x.device.type, enabled=False):
-            towards: Tensor = along.sum(1, keepdim=True) * x - along @ x
-        return towards
+            toward: Tensor = along.sum(1, keepdim=True) * x - along @ x
+        return toward
 
 
 def _sums(distances: Tensor) -> Tensor:

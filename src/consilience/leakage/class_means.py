@@ -89,8 +89,8 @@ def _distances(own: Side, tests: Side, label: int, groups: Sequence[Group]) -> t
     near, far = [], []
     for group in groups:
         inside = mine[torch.from_numpy(group.places).to(mine.device)].double().numpy(force=True)
-        centre = inside.mean(0)
-        to_inside, to_others = (np.linalg.norm(side - centre, axis=1) for side in (inside, others))
+        center = inside.mean(0)
+        to_inside, to_others = (np.linalg.norm(side - center, axis=1) for side in (inside, others))
         unit = to_others.mean() or 1.0
         near.append(to_inside / unit)
         far.append(to_others[evenly(len(others), max(_OTHERS, len(inside)))] / unit)
@@ -98,7 +98,7 @@ def _distances(own: Side, tests: Side, label: int, groups: Sequence[Group]) -> t
 
 
 def _by_chance(inside: np.ndarray, outside: np.ndarray, seed: int) -> float:
-    """The mean advantage over shuffles of who was inside: thresholds are chosen afterwards, so it is above 0."""
+    """The mean advantage over shuffles of who was inside: thresholds are chosen afterward, so it is above 0."""
     generator, everybody = np.random.default_rng(seed), np.concatenate([inside, outside])
     shuffled = (generator.permutation(everybody) for _ in range(_SHUFFLES))
     return float(np.mean([membership(s[: len(inside)], s[len(inside) :]).advantage for s in shuffled]))

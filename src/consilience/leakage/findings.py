@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from consilience.errors import CheckpointError
-from consilience.simulation.records.run_folder import replace_file, storing
+from consilience.files import replace_file, storing
 
 FILE, PICTURES = "leakage.json", "leakage"
 _HINT = "nothing of the run itself was changed"

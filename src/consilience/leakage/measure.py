@@ -15,7 +15,7 @@ from consilience.leakage.findings import Dependence, FromMeans, Layer, Leakage, 
 from consilience.leakage.reconstruction import Attack, Likeness, attack, threads_for
 from consilience.leakage.settings import Settings
 from consilience.leakage.subject import Side, Subject, chosen, evenly, modules_of, subject, usual_layers
-from consilience.simulation.records.export import Kept
+from consilience.simulation.records.export import SavedRun
 
 MEASURED = 1000
 """Samples that a distance correlation is measured on, at most."""
@@ -56,7 +56,7 @@ class OfMeans:
     members: tuple[Membership, float] | None
 
 
-def examine(kept: Kept, settings: Settings, step: Step) -> tuple[Leakage, dict[str, bytes]]:
+def examine(kept: SavedRun, settings: Settings, step: Step) -> tuple[Leakage, dict[str, bytes]]:
     """What is found of a run, and pictures of its first learner by the names of their files."""
     who = chosen(kept, settings.learners)
     layers = settings.layers or usual_layers(kept, who)
@@ -82,7 +82,7 @@ def examine(kept: Kept, settings: Settings, step: Step) -> tuple[Leakage, dict[s
     return leakage, pictures
 
 
-def _measured(kept: Kept, who: int, layers: Sequence[str], settings: Settings, drawn: bool) -> Measured:
+def _measured(kept: SavedRun, who: int, layers: Sequence[str], settings: Settings, drawn: bool) -> Measured:
     """All that is found at a learner; drawn: with pictures."""
     seed, modules = kept.config.seed, modules_of(kept, who, layers)
     seen = subject(kept, who, list(modules.values()), settings.auxiliary, settings.device)

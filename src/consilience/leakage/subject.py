@@ -12,7 +12,7 @@ from torch import Tensor
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, DataError, UnknownName
 from consilience.exchanges.base import CUT
-from consilience.simulation.records.export import Kept
+from consilience.simulation.records.export import SavedRun
 
 LEAST = 4
 """Samples of which a distance correlation can be corrected."""
@@ -51,7 +51,7 @@ class Subject:
     auxiliary: np.ndarray
 
 
-def chosen(kept: Kept, learners: int) -> list[int]:
+def chosen(kept: SavedRun, learners: int) -> list[int]:
     """The first so many learners that have enough samples to say something of."""
     enough = [who for who in range(kept.learners) if len(kept.samples(who)[1]) >= LEAST][:learners]
     if not enough:
@@ -59,12 +59,12 @@ def chosen(kept: Kept, learners: int) -> list[int]:
     return enough
 
 
-def usual_layers(kept: Kept, who: Sequence[int]) -> tuple[str, ...]:
+def usual_layers(kept: SavedRun, who: Sequence[int]) -> tuple[str, ...]:
     """What is looked at where nobody names a layer: where models are cut, else their features."""
     return (CUT,) if all(kept.learner(each).model.cut for each in who) else (FEATURES,)
 
 
-def modules_of(kept: Kept, who: int, layers: Sequence[str]) -> dict[str, str]:
+def modules_of(kept: SavedRun, who: int, layers: Sequence[str]) -> dict[str, str]:
     """The modules that names of layers stand for in a learner's model: "cut" is where it is cut, if it is."""
     learner = kept.learner(who)
     cut, called = learner.model.cut, learner.task.model
@@ -79,7 +79,7 @@ def modules_of(kept: Kept, who: int, layers: Sequence[str]) -> dict[str, str]:
     return {layer: cut if layer == CUT and cut else layer for layer in dict.fromkeys(layers)}
 
 
-def subject(kept: Kept, who: int, modules: Sequence[str], auxiliary: int | None, device: str) -> Subject:
+def subject(kept: SavedRun, who: int, modules: Sequence[str], auxiliary: int | None, device: str) -> Subject:
     """A learner with all that is looked at, on the device named."""
     inputs, targets = kept.samples(who)
     test_inputs, test_targets = kept.tests(who)

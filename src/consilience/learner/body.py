@@ -1,6 +1,6 @@
 """A model and everything a learner trains beside it, as flat vectors that lie in a row.
 
-A learner's whole state is a row: parameters, buffers and optimiser state end to end, and small named tensors of the
+A learner's whole state is a row: parameters, buffers and optimizer state end to end, and small named tensors of the
 exchanges. A body wears one row after the other, so that a thousand learners of one architecture need one module.
 """
 
@@ -23,31 +23,31 @@ from consilience.method import Role
 from consilience.models import SplitModel, as_split
 from consilience.models.cut import cut_shape
 from consilience.objectives import Objective
-from consilience.optimizers import Optimiser
+from consilience.optimizers import Optimizer
 from consilience.task import DEVICE, Public, Task
 from consilience.wire import schema
 
-OPTIMISER = "optimiser"
-"""Where settings are named by whose they are, the optimiser's."""
-Thing = TypeVar("Thing", Exchange, Optimiser)
+OPTIMIZER = "optimizer"
+"""Where settings are named by whose they are, the optimizer's."""
+Thing = TypeVar("Thing", Exchange, Optimizer)
 Row = dict[str, Tensor]
 """The state of one learner, by name; views into the stacked state of its cohort."""
 
 
 @dataclass(frozen=True)
-class Blueprint:
+class LearnerSpec:
     """Everything that learners of one cohort have in common."""
 
     build: Callable[[], nn.Module]
     role: Role
-    optimiser: Optimiser
+    optimizer: Optimizer
     shape: tuple[int, ...]
     model: str = "model"
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     half: bool = False  # run the model in bfloat16; weights, losses and what is shared stay as they are
     varied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Settings of which every learner has its own value: fields by exchange, or of the "optimiser"."""
+    """Settings of which every learner has its own value: fields by exchange, or of the "optimizer"."""
     scaling: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of the inputs before they were scaled
     public: Public | None = None  # where its samples are the public set
     symbols: int = 0  # how many characters there are, where inputs are codes of characters
@@ -56,20 +56,20 @@ class Blueprint:
 class Body:
     """The modules of one architecture; `wear` puts them into one learner's state."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
-        self.blueprint, self.role, self.optimiser = blueprint, blueprint.role, blueprint.optimiser
+    def __init__(self, spec: LearnerSpec) -> None:
+        self.spec, self.role, self.optimizer = spec, spec.role, spec.optimizer
         self.exchanges = self.role.exchanges
-        self.giving, self.listening = self.role.giving, self.role.listening
-        weighed = {e.name for e in self.exchanges if e.weight} | set(blueprint.varied) - {OPTIMISER}
-        self.weighing = weighed & self.listening
+        self.uploading, self.downloading = self.role.uploading, self.role.downloading
+        weighed = {e.name for e in self.exchanges if e.weight} | set(spec.varied) - {OPTIMIZER}
+        self.penalized = weighed & self.downloading
         """Names of the exchanges whose penalty may count for something."""
-        self.dtype, self.device = blueprint.dtype, torch.device(blueprint.device)
+        self.dtype, self.device = spec.dtype, torch.device(spec.device)
         with torch.random.fork_rng(devices=[]):  # weights come later, with a row: leave the caller's generator alone
-            self.model: SplitModel = as_split(blueprint.build()).to(self.device, self.dtype)
-            self.task = _task(self.model, blueprint)
+            self.model: SplitModel = as_split(spec.build()).to(self.device, self.dtype)
+            self.task = _task(self.model, spec)
         self.channels = {e.name: e.channel(self.task) for e in self.role.exchanges}
         moving = {name for name, channel in self.channels.items() if channel.moves}
-        self.hearing = self.listening | self.giving & moving
+        self.receiving = self.downloading | self.uploading & moving
         """Names of the exchanges whose answers it is sent: a change is measured from the newest common values."""
         _refuse_overlap(self.channels)
         self.owners: tuple[Objective | Exchange, ...] = (self.role.objective, *self.exchanges)
@@ -108,7 +108,7 @@ class Body:
     def _owned(self) -> set[str]:
         owned: set[str] = set()
         for e in self.exchanges:
-            owned |= set(covering(e.name, e.owns, self.task)) if e.owns is not None else set()
+            owned |= set(covering(e.name, e.owned_part, self.task)) if e.owned_part is not None else set()
         return owned
 
     def _listen(self, layer: str) -> None:
@@ -136,14 +136,14 @@ class Body:
     def initial(self, seed: int) -> Row:
         """A new learner's row, with weights drawn from this seed; `states` completes it."""
         row = self.weights(seed) | {"step": torch.zeros((), dtype=torch.int64)}
-        row |= {f"optimiser.{slot}": torch.zeros_like(row["parameters"]) for slot in self.optimiser.slots}
+        row |= {f"optimizer.{slot}": torch.zeros_like(row["parameters"]) for slot in self.optimizer.slots}
         return row | self._errors() | self._settings()
 
     def weights(self, seed: int) -> Row:
         """The part of a new row that is not zero: weights and buffers, drawn from this seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = as_split(self.blueprint.build())
+            model = as_split(self.spec.build())
             modules = {o.name: nn.ModuleDict(o.modules(self.task)) for o in self.owners}
         parameters, buffers = _named(model, modules)
         if any(parameters[name] is own for name, own in self._parameters.items()):
@@ -159,10 +159,10 @@ class Body:
 
     def _settings(self) -> Row:
         """Settings of which every learner has its own value, as they are for the first."""
-        owners = {e.name: e for e in self.role.exchanges} | {OPTIMISER: self.blueprint.optimiser}
+        owners = {e.name: e for e in self.role.exchanges} | {OPTIMIZER: self.spec.optimizer}
         return {
             f"setting.{owner}.{name}": torch.tensor(getattr(owners[owner], name), dtype=self.dtype, device=self.device)
-            for owner, names in self.blueprint.varied.items()
+            for owner, names in self.spec.varied.items()
             for name in names
         }
 
@@ -203,21 +203,21 @@ class Body:
 
     def _put_on(self, row: Row) -> None:
         self.row = row
-        if self.blueprint.varied:
+        if self.spec.varied:
             self.exchanges = tuple(self.varied(e, e.name, row) for e in self.role.exchanges)
-            self.optimiser = self.varied(self.blueprint.optimiser, OPTIMISER, row)
+            self.optimizer = self.varied(self.spec.optimizer, OPTIMIZER, row)
 
     def varied(self, thing: Thing, name: str, row: Row) -> Thing:
-        """The exchange or optimiser with a learner's own values where they vary."""
+        """The exchange or optimizer with a learner's own values where they vary."""
         mine = copy(thing)
-        for setting in self.blueprint.varied.get(name, ()):
+        for setting in self.spec.varied.get(name, ()):
             object.__setattr__(mine, setting, row[f"setting.{name}.{setting}"])
         return mine
 
     @contextmanager
     def dressed(self, row: Row, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor]) -> Iterator[None]:
         """For a while, one learner of a stack: inside a `vmap`, with these tensors for the module's own."""
-        changed = ("row", "exchanges", "optimiser", "_parameters", "_buffers", "model_parameters", "model_buffers")
+        changed = ("row", "exchanges", "optimizer", "_parameters", "_buffers", "model_parameters", "model_buffers")
         before = {name: getattr(self, name) for name in changed if hasattr(self, name)}
         named, worn = {**parameters, **buffers}, [(holder, key, holder[key]) for holder, key, _ in self._holders]
         for holder, key, name in self._holders:
@@ -265,10 +265,10 @@ def as_sent(
     for name, tensor in channel.tensors.items():
         value = put.tensors[name]
         if not keeps_error(channel, tensor):
-            seen[name] = channel.encoding(name, "up").quantise(value)
+            seen[name] = channel.encoding(name, "up").quantize(value)
             continue
         wanted = value + errors[name]
-        seen[name] = tensor.up.quantise(wanted)
+        seen[name] = tensor.up.quantize(wanted)
         after[name] = wanted - seen[name]
     return Contribution(seen, put.weight), after
 
@@ -311,19 +311,19 @@ def _by_type(named: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     return groups
 
 
-def _task(model: SplitModel, blueprint: Blueprint) -> Task:
+def _task(model: SplitModel, spec: LearnerSpec) -> Task:
     buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
     parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
     known = Task(
         model.classes,
         model.width,
-        blueprint.shape,
+        spec.shape,
         model.bound,
-        model=blueprint.model,
-        symbols=blueprint.symbols,
-        cut=cut_shape(model, blueprint.shape, blueprint.model) if model.cut is not None else None,
+        model=spec.model,
+        symbols=spec.symbols,
+        cut=cut_shape(model, spec.shape, spec.model) if model.cut is not None else None,
     )
-    objective = blueprint.role.objective
+    objective = spec.role.objective
     beside = nn.ModuleDict(objective.modules(known))  # learned beside the model, and shared with it where all of it is
     parameters |= {f"{objective.name}/{k}": tuple(p.shape) for k, p in beside.named_parameters()}
     floating = {k: b for k, b in beside.named_buffers() if b.is_floating_point()}
@@ -334,7 +334,7 @@ def _task(model: SplitModel, blueprint: Blueprint) -> Task:
         known,
         parameters=parameters,
         buffers=buffers,
-        scaling=blueprint.scaling,
-        public=blueprint.public,
+        scaling=spec.scaling,
+        public=spec.public,
         parts=parts,
     )

@@ -1,4 +1,4 @@
-"""One data owner: a model, private data, an optimiser, and what the exchanges of its role do with them."""
+"""One data owner: a model, private data, an optimizer, and what the exchanges of its role do with them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, View
 from consilience.functional.class_means import one_hot
-from consilience.learner.body import Blueprint, Body, Row, as_sent
+from consilience.learner.body import Body, LearnerSpec, Row, as_sent
 from consilience.objectives import Objective
 
-__all__ = ["PASS_ROWS", "Batch", "Blueprint", "Learner", "Row"]
+__all__ = ["PASS_ROWS", "Batch", "Learner", "LearnerSpec", "Row"]
 
 PASS_ROWS, EVALUATED_ROWS = 1024, 256
 """Samples seen at once when nothing is trained: bounds the memory of a pass."""
@@ -43,7 +43,7 @@ class Learner(Body):
         return {
             f"state.{e.name}.{k}": v.detach().clone()
             for e in self.exchanges
-            for k, v in e.init(self._bare_view(e)).items()
+            for k, v in e.init_state(self._bare_view(e)).items()
         }
 
     def template(self) -> Row:
@@ -110,9 +110,9 @@ class Learner(Body):
         for key, value in fresh.items():
             kept[key].copy_(value)
 
-    def common(self, exchange: Exchange) -> dict[str, Tensor]:
+    def common_values(self, exchange: Exchange) -> dict[str, Tensor]:
         """The values a moving mean starts from, where this row is the federation's common model."""
-        return {k: v.detach().clone() for k, v in exchange.common(self._bare_view(exchange)).items()}
+        return {k: v.detach().clone() for k, v in exchange.common_values(self._bare_view(exchange)).items()}
 
     @property
     def told(self) -> int:
@@ -156,13 +156,13 @@ class Learner(Body):
         loss, right = objective.loss(view), objective.right(view).detach()
         terms = [loss.detach()]
         for e in self.exchanges:
-            if e.name not in self.weighing and not e.steps:
+            if e.name not in self.penalized and not e.has_batch_hook:
                 terms.append(torch.zeros_like(terms[0]))
                 continue
             known = {"positions": batch.positions, "source": batch.inputs}
             view = self._view(e, seen, samples, **_draws(batch, e), **known)
             self._keep_pace(e, view)
-            if e.name not in self.weighing:
+            if e.name not in self.penalized:
                 terms.append(torch.zeros_like(terms[0]))
                 continue
             term = e.penalty(self._state(e), view, received[e.name])
@@ -186,49 +186,51 @@ class Learner(Body):
         }
 
     def _precision(self) -> AbstractContextManager[object]:
-        if not self.blueprint.half:
+        if not self.spec.half:
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
 
     @torch.no_grad()
     def _keep_pace(self, exchange: Exchange, view: View) -> None:
         """Let an exchange's own state move with the batch."""
-        if exchange.steps:
-            self._keep_state(exchange, exchange.step(self._state(exchange), view))
+        if exchange.has_batch_hook:
+            self._keep_state(exchange, exchange.on_batch(self._state(exchange), view))
 
     @property
-    def opens(self) -> bool:
+    def has_round_start(self) -> bool:
         """Whether any exchange begins local training with a look at all samples."""
-        return any(e.opens for e in self.exchanges)
+        return any(e.has_round_start for e in self.exchanges)
 
     @torch.no_grad()
-    def open(self, seen: Seen, samples: Tensor, draws: Mapping[str, Tensor], received: Mapping[str, Received]) -> None:
+    def on_round_start(
+        self, seen: Seen, samples: Tensor, draws: Mapping[str, Tensor], received: Mapping[str, Received]
+    ) -> None:
         """Let exchanges' own states begin, after `represent`."""
-        for e in (e for e in self.exchanges if e.opens):
+        for e in (e for e in self.exchanges if e.has_round_start):
             drawn = {"draws": draws[e.name]} if e.name in draws else {}
-            state = e.open(self._state(e), self._view(e, seen, samples, **drawn), received[e.name])
+            state = e.on_round_start(self._state(e), self._view(e, seen, samples, **drawn), received[e.name])
             self._keep_state(e, state)
 
     def _move(self) -> None:
         row = self.row
         row["step"] += 1
-        slots = {s: row[f"optimiser.{s}"] for s in self.optimiser.slots}
-        moved, kept = self.optimiser.update(row["parameters"], self.gradient, slots, int(row["step"]))
+        slots = {s: row[f"optimizer.{s}"] for s in self.optimizer.slots}
+        moved, kept = self.optimizer.update(row["parameters"], self.gradient, slots, int(row["step"]))
         if not self.all_trained:
             self.summed += self.gradient
             moved = torch.where(self.trained, moved, row["parameters"])
         row["parameters"].copy_(moved)
         for slot, value in kept.items():
-            row[f"optimiser.{slot}"].copy_(value)
+            row[f"optimizer.{slot}"].copy_(value)
 
-    def forget_optimiser(self) -> None:
-        """Begin the optimiser anew."""
-        for key in ("step", *(f"optimiser.{s}" for s in self.optimiser.slots)):
+    def forget_optimizer(self) -> None:
+        """Begin the optimizer anew."""
+        for key in ("step", *(f"optimizer.{s}" for s in self.optimizer.slots)):
             self.row[key].zero_()
 
-    def looks(self, names: Iterable[str]) -> bool:
+    def needs_representations(self, names: Iterable[str]) -> bool:
         """Whether any of these exchanges looks at samples: else the pass over them is left out."""
-        return any(e.looks for e in self.exchanges if e.name in names)
+        return any(e.needs_representations for e in self.exchanges if e.name in names)
 
     @torch.no_grad()
     def represent(self, inputs: Tensor, targets: Tensor, valid: Tensor | None = None, rows: int = PASS_ROWS) -> Seen:
@@ -256,14 +258,16 @@ class Learner(Body):
         gradients = {} if self.all_trained else self.parameters.views(self.summed if summed is None else summed)
         put: dict[str, Contribution] = {}
         for e in (e for e in self.exchanges if e.name in received):
-            own = {n: gradients[n] for n in self.task.covered(e.owns, self.task.parameters)} if e.owns else {}
+            own = (
+                {n: gradients[n] for n in self.task.covered(e.owned_part, self.task.parameters)} if e.owned_part else {}
+            )
             drawn = {"draws": draws[e.name]} if e.name in draws else {}
             view = self._view(e, seen, samples, gradients=own, **drawn)
             put[e.name] = self._encoded(e, e.contribute(self._state(e), view, received[e.name]))
         return put
 
     def _encoded(self, exchange: Exchange, put: Contribution) -> Contribution:
-        """What the relay will see: quantised, with what was rounded away last time added first."""
+        """What the relay will see: quantized, with what was rounded away last time added first."""
         channel, prefix = self.channels[exchange.name], f"error.{exchange.name}."
         errors = {k[len(prefix) :]: error for k, error in self.row.items() if k.startswith(prefix)}
         sent, after = as_sent(channel, put, errors)
@@ -275,7 +279,7 @@ class Learner(Body):
     def receive(self, received: Mapping[str, Received]) -> None:
         """Let new answers change the model: where an answer is not fresh, everything stays as it was."""
         for e in self.exchanges:
-            if not e.changes_model or e.name not in self.listening or e.name not in received:
+            if not e.changes_model or e.name not in self.downloading or e.name not in received:
                 continue
             state, fresh = self._state(e), received[e.name].fresh
             update = e.receive(state, self._bare_view(e), received[e.name])

@@ -182,7 +182,7 @@ def _given(model: SplitModel, inputs: Tensor, z: Tensor) -> Tensor:
 def _others(zeros: Tensor) -> Iterator[Tensor]:
     """Inputs to try: ones, zeros and ones in turn and at random, which codes of characters may be; and fractions.
 
-    What is alike for two of them, as an image less its mean is for two that are of one colour, is not for another.
+    What is alike for two of them, as an image less its mean is for two that are of one color, is not for another.
     """
     places = torch.arange(zeros.numel(), device=zeros.device)
     chance = uniform("cut", places).to(zeros)

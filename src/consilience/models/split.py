@@ -77,7 +77,7 @@ def split(model: nn.Module, at: str | None = None, *, bound: float = math.inf) -
     """Any network as features + linear classifier: `at` is the name of the linear layer that makes the logits.
 
     model: as you have it. It is not changed, and nothing of it is copied but the modules on the way to that layer, as
-    shells: both keep the same parameters and buffers, so an optimiser made for the one moves the other. Train through
+    shells: both keep the same parameters and buffers, so an optimizer made for the one moves the other. Train through
     one of the two at a time.
     at: a dotted name as in `model.named_modules()`, such as "fc" or "head.2"; the last torch.nn.Linear by default.
     bound: the largest magnitude of what the layer reads, where it is known: 1.0 after a tanh.

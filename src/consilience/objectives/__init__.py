@@ -1,4 +1,4 @@
-"""Objectives: what a learner minimises on its own data."""
+"""Objectives: what a learner minimizes on its own data."""
 
 from __future__ import annotations
 

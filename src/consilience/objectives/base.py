@@ -16,7 +16,7 @@ class Objective:
 
     name: ClassVar[str] = "objective"
     """Of its loss term."""
-    labelled: ClassVar[bool] = True
+    labeled: ClassVar[bool] = True
     """Whether it teaches the model's classifier: where not, representations are tested and not what it tells."""
     apart: ClassVar[bool] = False
     """Whether the samples of a batch are told apart: then none is in a batch twice, and one alone is not enough."""
@@ -33,7 +33,7 @@ class Objective:
         return 0
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
-        """Extra modules that the local optimiser trains beside the model, such as a projection head."""
+        """Extra modules that the local optimizer trains beside the model, such as a projection head."""
         return {}
 
     def prepare(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:

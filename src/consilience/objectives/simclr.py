@@ -8,12 +8,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from consilience.config.schedules import number_or_schedule
 from consilience.exchanges.base import View
 from consilience.functional.augmentation import VIEWS, Views
 from consilience.functional.contrastive import info_nce, nt_xent
 from consilience.objectives.base import Objective
 from consilience.task import Task
-from consilience.validation import number, whole
+from consilience.validation import whole
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class SimCLR(Objective):
     """
 
     name: ClassVar[str] = "simclr"
-    labelled: ClassVar[bool] = False
+    labeled: ClassVar[bool] = False
     apart: ClassVar[bool] = True
     temperature: float = 0.4
     both: bool = False
@@ -32,7 +33,7 @@ class SimCLR(Objective):
     views: Views = VIEWS
 
     def __post_init__(self) -> None:
-        number("temperature", self.temperature, low=1e-3)
+        number_or_schedule("temperature", self.temperature, low=1e-3)
         whole("projection", self.projection)
 
     @property
@@ -60,7 +61,7 @@ class Augmented(Objective):
     """Nothing to learn by oneself: the model is shown a view of every sample, and exchanges say what to make of it."""
 
     name: ClassVar[str] = "augmented"
-    labelled: ClassVar[bool] = False
+    labeled: ClassVar[bool] = False
     views: Views = VIEWS
 
     @property

@@ -14,12 +14,12 @@ from typing import ClassVar
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from consilience.config.schedules import constant_number
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import CUT, View
 from consilience.functional.distance_correlation import log_distance_correlation
 from consilience.objectives.cross_entropy import CrossEntropy
 from consilience.task import Task
-from consilience.validation import steady
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TwoStage(CrossEntropy):
 
     def __post_init__(self) -> None:
         for weight in ("alpha_1", "alpha_2", "lam"):
-            steady(weight, getattr(self, weight))
+            constant_number(weight, getattr(self, weight))
         if not self.alpha_2 and not self.lam:
             raise ConfigurationError("alpha_2 and lam are both 0, so nothing is learned; let one of them be above 0")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import consilience
 from consilience.errors import ConfigurationError
+from consilience.files import replace_file, storing
 from consilience.papers.cells import Labels, Outcome, Reproduction, Scale, Shown, chosen, play
-from consilience.simulation.records.run_folder import replace_file, storing
 from consilience.simulation.simulate import OnRound
 
 RESULTS, PAGE, FIGURES = "results.json", "index.html", "figures"

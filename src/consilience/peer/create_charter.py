@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from consilience.errors import ConfigurationError
-from consilience.learner.learner import Blueprint, Learner
+from consilience.files import replace_file, storing
+from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import recipe
-from consilience.optimizers import build_optimiser
+from consilience.optimizers import build_optimizer
 from consilience.randomness import seed_of
-from consilience.simulation.records.run_folder import replace_file, storing
 from consilience.simulation.setup.participants import Model
 from consilience.wire import schema
 from consilience.wire.agreement import agreed, difference, merged
@@ -53,7 +53,9 @@ def charter_of(
                     f"{difference(first.channels[key], channel)}"
                 )
     first.wear(first.initial(seed_of("common weights", seed)))
-    starts = {e.name: {k: t.numpy(force=True) for k, t in c.items()} for e in first.exchanges if (c := first.common(e))}
+    starts = {
+        e.name: {k: t.numpy(force=True) for k, t in c.items()} for e in first.exchanges if (c := first.common_values(e))
+    }
     channels: dict[str, schema.Channel] = merged([learner.channels for learner in learners])
     return found(name, method, classes, channels, starts, seed, rules), starts
 
@@ -73,4 +75,4 @@ def write_charter(file: Path, charter: Charter, starts: Values) -> list[Path]:
 def _learner(role: Role, model: Model, shape: tuple[int, ...], classes: int, width: int | None) -> Learner:
     build = recipe(model, shape, classes, width) if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
-    return Learner(Blueprint(build, role, build_optimiser("sgd", 0.1, 0.0, 0.0), shape, name))
+    return Learner(LearnerSpec(build, role, build_optimizer("sgd", 0.1, 0.0, 0.0), shape, name))

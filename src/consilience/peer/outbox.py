@@ -55,7 +55,7 @@ class Pending:
     doubtful: bool = False
 
 
-class Post:
+class Outbox:
     """One member's correspondence with its relay."""
 
     def __init__(self, link: Link, folder: Path | None, patience: float) -> None:

@@ -36,7 +36,7 @@ from consilience.methods import build_method
 from consilience.models import SplitModel, as_split
 from consilience.peer.http import Link
 from consilience.peer.one_pass import Loader, one_pass
-from consilience.peer.outbox import Offer, Post
+from consilience.peer.outbox import Offer, Outbox
 from consilience.randomness import seed_of, uniform
 from consilience.task import Task
 from consilience.wire import schema, tokens
@@ -70,7 +70,7 @@ def join(
 
 def open_post(
     url: str, token: str, folder: Path | str | None = None, patience: float = 5.0, authority: str | None = None
-) -> Post:
+) -> Outbox:
     """A member's correspondence, kept in its folder."""
     who = tokens.FORM.fullmatch(token.strip())
     if who is None:
@@ -78,7 +78,7 @@ def open_post(
     link = Link(url, who[0], authority)
     place = f"{urlsplit(url).hostname}-{urlsplit(url).port or 443}-{int(who[1], 16)}"
     try:
-        return Post(link, Path("peers") / place if folder is None else Path(folder), patience)
+        return Outbox(link, Path("peers") / place if folder is None else Path(folder), patience)
     except BaseException:
         link.close()
         raise
@@ -87,7 +87,7 @@ def open_post(
 class Peer:
     """One member of a federation, beside its own training loop."""
 
-    def __init__(self, post: Post, model: nn.Module | None = None) -> None:
+    def __init__(self, post: Outbox, model: nn.Module | None = None) -> None:
         self.post = post
         self.charter = post.charter
         self.role = role_of(post)
@@ -114,11 +114,11 @@ class Peer:
     def _refuse_gradients(self) -> None:
         """Refuse exchanges that move a part of the model by its gradients: those of somebody's loop are not seen."""
         for e in self.exchanges:
-            if e.owns is not None:
+            if e.owned_part is not None:
                 raise ConfigurationError(
-                    f"federation {self.charter.name!r} moves the part {e.owns!r} of the model by everybody's gradients "
-                    f"({e.name!r}), which your own loop cannot give; take part with the command `consilience join`, "
-                    f"which trains for you"
+                    f"federation {self.charter.name!r} moves the part {e.owned_part!r} of the model by everybody's "
+                    f"gradients ({e.name!r}), which your own loop cannot give; take part with the command "
+                    f"`consilience join`, which trains for you"
                 )
 
     @property
@@ -137,7 +137,7 @@ class Peer:
         return self.post.pending is not None
 
     def parameters(self) -> list[nn.Parameter]:
-        """Parameters that exchanges have beside the model: give them to your optimiser too, where there are any."""
+        """Parameters that exchanges have beside the model: give them to your optimizer too, where there are any."""
         return [p for module in self.modules.values() for p in module.parameters()]
 
     # -- hearing -------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Peer:
         return bool(found)
 
     def _hearing(self) -> list[str]:
-        return [e.name for e in self.exchanges if e.name in self.role.listening or self.post.channels[e.name].moves]
+        return [e.name for e in self.exchanges if e.name in self.role.downloading or self.post.channels[e.name].moves]
 
     def _draws(self) -> dict[str, int]:
         """How many entries of each pool are wanted: as many as the penalty looks at."""
@@ -170,7 +170,9 @@ class Peer:
         """Know the common weights: they are the model's own, or the relay has them; and go on from them."""
         moving = [e for e in self.exchanges if self.post.channels[e.name].moves]
         for e in moving:
-            mine = {k: _numpy(t).copy() for k, t in e.common(self._view(e)).items()}  # training changes the model's own
+            mine = {
+                k: _numpy(t).copy() for k, t in e.common_values(self._view(e)).items()
+            }  # training changes the model's own
             unheard = e.name not in self.post.held
             if unheard and mark(self.post.channels[e.name], mine) == self.charter.terms[e.name].start:
                 self.post.held[e.name] = Answer(mine, np.zeros(()), 0)
@@ -189,7 +191,7 @@ class Peer:
             if e.name not in found:
                 continue
             self._received.pop(e.name, None)
-            if not e.changes_model or e.name not in self.role.listening:
+            if not e.changes_model or e.name not in self.role.downloading:
                 continue
             model = self._need_model()
             update = e.receive(self._states(e), self._view(e), self._answer(e))
@@ -225,7 +227,7 @@ class Peer:
         with torch.autocast(features.device.type, enabled=False):  # as exact as what travels
             for e in self.exchanges:
                 weight = value_at(e.weight, round_)
-                if not weight or e.name not in self.role.listening or not self._known(e):
+                if not weight or e.name not in self.role.downloading or not self._known(e):
                     continue
                 more: dict[str, Any] = {"classify": _in_its_precision(classifier, features.dtype)}
                 if e.batch_draws:
@@ -267,22 +269,22 @@ class Peer:
         it is acknowledged. What is not acknowledged waits, and goes with the next call.
         """
         round_ = max(self._round, self.post.round) + 1
-        giving = [e for e in self.exchanges if e.name in self.role.giving and round_ % e.every == 0]
-        return self._share(model, loader, round_, giving, wait)
+        uploading = [e for e in self.exchanges if e.name in self.role.uploading and round_ % e.every == 0]
+        return self._share(model, loader, round_, uploading, wait)
 
     def introduce(self, model: nn.Module, loader: Loader, wait: float = 0.0) -> bool:
         """Put up the untrained model's representations, as published, before the first round; later it does nothing."""
         if self._round > 0 or self.post.round >= 0:
             return True
-        eager = [e for e in self.exchanges if e.eager and e.name in self.role.giving]
+        eager = [e for e in self.exchanges if e.uploads_before_training and e.name in self.role.uploading]
         return self._share(model, loader, 0, eager, wait)
 
-    def _share(self, model: nn.Module, loader: Loader, round_: int, giving: list[Exchange], wait: float) -> bool:
+    def _share(self, model: nn.Module, loader: Loader, round_: int, uploading: list[Exchange], wait: float) -> bool:
         self._take_on(model)
         end = time.monotonic() + max(wait, self.post.patience)
         if self.post.unsettled:
             self.post.flush(end - time.monotonic())
-        due = [e for e in giving if e.name in self.post.open and self._known(e)]
+        due = [e for e in uploading if e.name in self.post.open and self._known(e)]
         left = end - time.monotonic()  # the pass over the data is the caller's own work, and takes what it takes
         offers: dict[str, Offer] = {}
         if due and not self.post.unsettled:
@@ -292,7 +294,9 @@ class Peer:
         return self.post.queue(round_, offers) and self.post.flush(left)
 
     def _offers(self, due: list[Exchange], loader: Loader, round_: int) -> dict[str, Offer]:
-        seen, samples = one_pass(self._need_model(), loader, self.charter.classes, any(e.looks for e in due))
+        seen, samples = one_pass(
+            self._need_model(), loader, self.charter.classes, any(e.needs_representations for e in due)
+        )
         offers = {}
         for e in due:
             channel, more = self.post.channels[e.name], {}
@@ -363,7 +367,7 @@ class Peer:
 
     def _states(self, e: Exchange) -> dict[str, Tensor]:
         if e.name not in self._state:
-            self._state[e.name] = e.init(self._view(e))
+            self._state[e.name] = e.init_state(self._view(e))
         return self._state[e.name]
 
     def _drawn(self, e: Exchange, wanted: int, rows: int, *where: int) -> Tensor:
@@ -400,14 +404,14 @@ class Peer:
         self.close()
 
 
-def role_of(post: Post) -> Role:
+def role_of(post: Outbox) -> Role:
     """The role of this member, by the charter's method."""
     method = dict(post.charter.method)
     built = build_method(str(method.pop("name")), method)
     return built.roles[built.role_of(post.number)]
 
 
-def _width(post: Post) -> int:
+def _width(post: Outbox) -> int:
     """How wide the features are that the federation shares; 0 where it shares none."""
     means = [channel.tensors["mean"].shape[-1] for channel in post.channels.values() if "mean" in channel.tensors]
     return max(means, default=0)

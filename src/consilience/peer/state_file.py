@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from consilience.simulation.records.run_folder import replace_file, storing
+from consilience.files import replace_file, storing
 
 
 def keep(file: Path, numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:

@@ -21,16 +21,17 @@ from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.evaluation import accuracy
+from consilience.files import replace_file, storing
 from consilience.learner.learner import Learner
 from consilience.method import Method
-from consilience.peer.outbox import Offer, Post
+from consilience.peer.outbox import Offer, Outbox
 from consilience.randomness import seed_of
-from consilience.simulation.engines.jobs import Evaluate, Learn, Probe, Receive, Work
+from consilience.simulation.engines.jobs import Evaluate, Probe, Receive, StoreAnswers, Work
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.records.round_record import terms_of
-from consilience.simulation.records.run_folder import RunFolder, replace_file, storing
+from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.participants import Model
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 from consilience.wire import schema
 from consilience.wire.agreement import agreed, difference
 from consilience.wire.charter import mark
@@ -58,20 +59,20 @@ class Member:
     an answer by then it trains on with the last one.
     """
 
-    def __init__(self, post: Post, config: Config, method: Method, data: Dataset, model: Model, wait: float) -> None:
+    def __init__(self, post: Outbox, config: Config, method: Method, data: Dataset, model: Model, wait: float) -> None:
         self.post, self.wait = post, wait
         self.config = config.model_copy(update={"learners": 1, "seed": post.charter.seed, "seeds": 1})
-        scene = set_scene(self.config, method, data, [model])
-        (plan,) = scene.plans
+        setup = build_setup(self.config, method, data, [model])
+        (plan,) = setup.plans
         if data.classes != post.charter.classes:
             raise ConfigurationError(
                 f"your data has {data.classes} classes, and federation {post.charter.name!r} has {post.charter.classes}"
             )
         self.plan = replace(plan, members=replace(plan.members, learner=np.array([post.number])))
-        self.engine = LoopEngine([self.plan], scene.data, workers=0)
-        self.tested, self.labelled, self.seen = scene.test_counts, scene.labelled, scene.copies
+        self.engine = LoopEngine([self.plan], setup.data, workers=0)
+        self.tested, self.labeled, self.seen = setup.test_counts, setup.labeled, setup.copies
         self.learner: Learner = self.engine.learners[0]
-        self.giving, self.hearing = self.learner.giving, self.learner.hearing
+        self.uploading, self.receiving = self.learner.uploading, self.learner.receiving
         self.round = 0
         self._numbers: dict[str, int] = {}
         self._next = 0
@@ -102,7 +103,7 @@ class Member:
         """First weights, as a simulated learner of this number has them; or those of a run that is gone on with."""
         learner, cohort, seed = self.learner, self.engine.cohorts[0], self.post.charter.seed
         learner.wear(learner.initial(seed_of("common weights", seed)))
-        common = {e.name: c for e in learner.exchanges if (c := learner.common(e))}
+        common = {e.name: c for e in learner.exchanges if (c := learner.common_values(e))}
         row = cohort.row(0)
         alike = learner.role.start == "common"
         mine = learner.weights(seed_of("common weights", seed) if alike else seed_of("weights", seed, self.post.number))
@@ -140,7 +141,7 @@ class Member:
 
         Where the others have begun long ago, go on from the common values as they are now.
         """
-        moving = [name for name in self.hearing if name in self.post.channels and self.post.channels[name].moves]
+        moving = [name for name in self.receiving if name in self.post.channels and self.post.channels[name].moves]
         self._take(self.post.fetch(moving, {}, self.post.patience))
         if self.post.round < 0 and self.share(train=False):
             self.hear()
@@ -154,18 +155,18 @@ class Member:
         """Train, and put up what is due; whether anything was. Without training, what is due before the first round."""
         self.round += train
         self._follow_schedules()
-        active = [e for e in self.learner.exchanges if e.name in self.giving and self.round % e.every == 0]
-        self.due = tuple(e.name for e in active if train or e.eager)
+        active = [e for e in self.learner.exchanges if e.name in self.uploading and self.round % e.every == 0]
+        self.due = tuple(e.name for e in active if train or e.uploads_before_training)
         if not train and not self.due:
             return False
         self._before = self.post.link.sent, self.post.link.received
         putting = tuple(name for name in self.due if not self.post.unsettled and self._may_put(name))
         self._restore_errors()
         self.losses, offers = self._work(self.round, putting, train)
-        travelling = {name: offer for name, offer in offers.items() if name in self.post.channels}
-        self._own = {n: Answer(dict(o.tensors), o.weight) for n, o in offers.items() if n not in travelling}
+        traveling = {name: offer for name, offer in offers.items() if name in self.post.channels}
+        self._own = {n: Answer(dict(o.tensors), o.weight) for n, o in offers.items() if n not in traveling}
         self.put_as = max(self.round, self.post.round + train)  # in a new folder, on from where the relay is
-        self.acknowledged = self.post.queue(self.put_as, travelling) and self.post.flush(self.post.patience)
+        self.acknowledged = self.post.queue(self.put_as, traveling) and self.post.flush(self.post.patience)
         return True
 
     def _may_put(self, name: str) -> bool:
@@ -176,7 +177,7 @@ class Member:
 
     def hear(self) -> Played:
         """Hear what is due, wait for a moving mean to close where it has this round's contribution, and test."""
-        names = [name for name in self.due if name in self.hearing and name in self.post.channels]
+        names = [name for name in self.due if name in self.receiving and name in self.post.channels]
         reached = self.acknowledged or not self.post.backoff.left
         found = self._own | (self._answers(names, self.put_as) if reached else {})
         self._take(found)
@@ -188,7 +189,7 @@ class Member:
         """Hold answers from now on, and let them change the model where they do."""
         for name, answer in found.items():
             self._hold(name, answer)
-        changing = [e.name for e in self.learner.exchanges if e.changes_model and e.name in self.learner.listening]
+        changing = [e.name for e in self.learner.exchanges if e.changes_model and e.name in self.learner.downloading]
         news = {name: np.array([self._numbers[name] if name in found else -1]) for name in changing}
         if any((numbers >= 0).any() for numbers in news.values()):
             self.engine.hands.do(Receive(0, _ROW, news))
@@ -212,7 +213,7 @@ class Member:
         done = self.engine.hands.do(job)
         assert done.losses is not None
         losses = dict(zip(terms_of(self.learner), done.losses[0].tolist(), strict=False))
-        wrong = done.nonsense.get(0) or next((k for k, v in losses.items() if not np.isfinite(v)), None)
+        wrong = done.non_finite.get(0) or next((k for k, v in losses.items() if not np.isfinite(v)), None)
         if wrong:
             raise TrainingError(f"round {round_}: {wrong} is no number; try a smaller learning rate or weight")
         offers, row = {}, self.engine.cohorts[0].row(0)
@@ -243,14 +244,14 @@ class Member:
         tensors = {k: torch.from_numpy(np.array(t)).to(self.learner.device, dtype) for k, t in answer.tensors.items()}
         count = torch.from_numpy(np.array(answer.count, dtype=np.float64)).to(self.learner.device)
         stale = (self._numbers[name],) if name in self._numbers else ()
-        self.engine.learn(Learn({self._next: Answer(tensors, count, answer.version).for_one()}, stale))
+        self.engine.learn(StoreAnswers({self._next: Answer(tensors, count, answer.version).for_one()}, stale))
         self._numbers[name], self._next = self._next, self._next + 1
 
     def test(self) -> float:
         """Accuracy on the test set, in %: the classifier's, or where it is not taught that of a linear probe."""
-        done = self.engine.hands.do(Evaluate(0, _ROW) if self.labelled else Probe(0, _ROW, ("scaled",), self.seen))
+        done = self.engine.hands.do(Evaluate(0, _ROW) if self.labeled else Probe(0, _ROW, ("scaled",), self.seen))
         assert done.right is not None
-        return float(accuracy(done.right if self.labelled else done.right[:, 0], self.tested)[0])
+        return float(accuracy(done.right if self.labeled else done.right[:, 0], self.tested)[0])
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
@@ -268,7 +269,7 @@ class Member:
         self.engine.load({k: torch.from_numpy(v.copy()) for k, v in arrays.items()})
         self.round = int(numbers["round"])
         if self.post.round > self.round:  # stopped between hearing and keeping: what was heard counts
-            self._take({name: answer for name, answer in self.post.held.items() if name in self.hearing})
+            self._take({name: answer for name, answer in self.post.held.items() if name in self.receiving})
         return True
 
     def save_model(self, file: Path) -> None:

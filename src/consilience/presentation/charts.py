@@ -1,6 +1,6 @@
 """Charts of runs: each takes plain rows and gives an Altair chart, for a page, an SVG or a PNG alike.
 
-Colour is never alone: lines have dashes too, cells and bars have words. The colours are those of the theme that a chart
+Color is never alone: lines have dashes too, cells and bars have words. The colors are those of the theme that a chart
 is drawn with (`look.theme`), so that one chart serves light and dark.
 """
 
@@ -13,10 +13,10 @@ from typing import Any
 from consilience.presentation.chart import HEIGHT, WIDTH, Chart, Row, altair, data, field, names_of, sizes, tip
 
 Names = Sequence[str] | None
-"""All that a page shows, in order, so that each has the same colour and dashes in every chart; or those of the rows."""
+"""All that a page shows, in order, so that each has the same color and dashes in every chart; or those of the rows."""
 
 _DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3], [14, 4], [4, 2], [12, 3, 2, 3, 2, 3], [16, 3, 5, 3], [1, 3])
-_LABELLED = 600  # cells; more have no room for words
+_LABELED = 600  # cells; more have no room for words
 _MARKED = 10  # points of a line that have a shape
 _SHORT = 0.18  # of the longest bar: a piece with no room for its name
 
@@ -136,9 +136,9 @@ def bound(rows: Sequence[Row], names: Names = None) -> Chart:
 
 
 def heatmap(rows: Sequence[Row], x: str, y: str, value: str, title: str | None = None, zero: bool = False) -> Chart:
-    """A value for each pair of `x` and `y`, in colour and in words; with values below 0 the middle is 0.
+    """A value for each pair of `x` and `y`, in color and in words; with values below 0 the middle is 0.
 
-    Rows: `{x, y, value}`; the order of the rows is the order of the cells. `zero`: colours begin at 0.
+    Rows: `{x, y, value}`; the order of the rows is the order of the cells. `zero`: colors begin at 0.
     """
     alt = altair()
     columns, lines = names_of(rows, x), names_of(rows, y)
@@ -151,7 +151,7 @@ def heatmap(rows: Sequence[Row], x: str, y: str, value: str, title: str | None =
         color=alt.Color(f"{field(value)}:Q", title=title or value, scale=scale, legend=alt.Legend(gradientLength=200)),
         tooltip=[tip(x), tip(y), tip(value, number=True)],
     )
-    if len(rows) > _LABELLED:
+    if len(rows) > _LABELED:
         return cells
     words = base.mark_text(fontSize=11).encode(
         text=alt.Text(f"{field(value)}:Q", format=".3~g"),
@@ -161,7 +161,7 @@ def heatmap(rows: Sequence[Row], x: str, y: str, value: str, title: str | None =
 
 
 def probes(rows: Sequence[Row], names: Names = None, by: str = "probe") -> Chart:
-    """What each probe tells over rounds: a method has its colour and shape, a probe its dashes.
+    """What each probe tells over rounds: a method has its color and shape, a probe its dashes.
 
     Rows: `{method, by, round, accuracy}`; `by`: what else than probes tells.
     """
@@ -173,10 +173,10 @@ def probes(rows: Sequence[Row], names: Names = None, by: str = "probe") -> Chart
         "tooltip": [tip("method"), tip(by), tip("round", number=True), tip("accuracy", number=True)],
     }
     about = {"title": None, "legend": alt.Legend(values=names_of(rows, "method"), symbolSize=70, symbolOpacity=1)}
-    colour = alt.Color("method:N", scale=_known(rows, names), **about)
+    color = alt.Color("method:N", scale=_known(rows, names), **about)
     dashed = alt.Scale(domain=names_of(rows, by), range=list(_DASHES))
     lines = base.mark_line(strokeWidth=2).encode(
-        color=colour,
+        color=color,
         strokeDash=alt.StrokeDash(f"{field(by)}:N", title=None, scale=dashed, legend=alt.Legend(symbolType="stroke")),
         **shown,
     )
@@ -185,12 +185,12 @@ def probes(rows: Sequence[Row], names: Names = None, by: str = "probe") -> Chart
     points = base.transform_filter(alt.FieldOneOfPredicate("round", marked)).mark_point(filled=True, size=50)
     shaped = alt.Shape("method:N", scale=_known(rows, names), **about)
     return alt.layer(
-        lines.add_params(picked), points.encode(color=colour, shape=shaped, detail=f"{field(by)}:N", **shown)
+        lines.add_params(picked), points.encode(color=color, shape=shaped, detail=f"{field(by)}:N", **shown)
     )
 
 
 def matrices(rows: Sequence[Row], classes: Sequence[str]) -> Chart:
-    """How alike samples look to several, a square for each and one scale of colours for all.
+    """How alike samples look to several, a square for each and one scale of colors for all.
 
     Rows: `{whose, row, similar}`, similar a value for each column; classes: of the samples, in order.
     """
@@ -270,7 +270,7 @@ def _lines(rows: Sequence[Row], x: str, by: str) -> tuple[Chart, Any]:
 
 
 def _line_look(rows: Sequence[Row], names: Names, by: str = "method") -> dict[str, Any]:
-    """Colours and dashes by name. There is one more dash than colours: where both begin again they pair up anew."""
+    """Colors and dashes by name. There is one more dash than colors: where both begin again they pair up anew."""
     alt = altair()
     about = {"title": None, "legend": _legend(rows, by)}
     dashed = _known(rows, names, by, range=_DASHES)
@@ -296,7 +296,7 @@ def _few(rows: Sequence[Row], x: str) -> bool:
 
 
 def _shades(values: Sequence[float], value: str, zero: bool) -> tuple[Any, str]:
-    """A scale of colours that the colour-blind tell apart, and where it is pale enough for black words."""
+    """A scale of colors that the color-blind tell apart, and where it is pale enough for black words."""
     alt = altair()
     low, high = min(values, default=0.0), max(values, default=0.0)
     here = f"datum[{json.dumps(value)}]"

@@ -59,7 +59,7 @@ def picture_grid(images: NDArray[np.float32], *, columns: int, row_names: Sequen
 
 
 def in_terminal(images: NDArray[np.float32], columns: int) -> Text:
-    """Scaled inputs (k, channels, height, width) as text in true colour, two pixels a character."""
+    """Scaled inputs (k, channels, height, width) as text in true color, two pixels a character."""
     pixels = _shrunk(_bytes(images))
     canvas, drawn = _laid_out(pixels, _blank(images), columns, gap=1)
     if len(canvas) % 2:
@@ -85,11 +85,11 @@ def _bytes(images: NDArray[np.float32]) -> NDArray[np.uint8]:
     if high <= low:  # hardly anything but background: a thin stroke is all there is to see
         low, high = np.nanmin(images), max(np.nanmax(images), np.nanmin(images) + 1)
     shades = np.clip((np.nan_to_num(images) - low) / (high - low), 0, 1) * 255
-    colours: NDArray[np.uint8] = np.moveaxis(np.rint(shades).astype(np.uint8), 1, -1)  # (k, height, width, channels)
-    if colours.shape[-1] in (3, 4):
-        return colours[..., :3]  # transparency is not drawn
-    grey: NDArray[np.uint8] = colours.mean(axis=-1, keepdims=True).astype(np.uint8)  # (k, height, width, 1)
-    return grey.repeat(3, axis=-1)
+    colors: NDArray[np.uint8] = np.moveaxis(np.rint(shades).astype(np.uint8), 1, -1)  # (k, height, width, channels)
+    if colors.shape[-1] in (3, 4):
+        return colors[..., :3]  # transparency is not drawn
+    gray: NDArray[np.uint8] = colors.mean(axis=-1, keepdims=True).astype(np.uint8)  # (k, height, width, 1)
+    return gray.repeat(3, axis=-1)
 
 
 def _shrunk(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

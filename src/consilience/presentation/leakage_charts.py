@@ -1,6 +1,6 @@
 """Charts of what leaks: of layers by run, and of means by how many samples are in them.
 
-Colour is never alone: a kind of mark has a shape too, and a line dashes.
+Color is never alone: a kind of mark has a shape too, and a line dashes.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def by_run(rows: Sequence[Row]) -> Chart:
     axis = alt.Axis(labelAngle=-25, labelLimit=160)
     base = alt.Chart(data(told)).encode(x=alt.X("run:N", title=None, sort=runs, axis=axis))
     look = {"title": None, "legend": alt.Legend(symbolSize=90, symbolOpacity=1)}
-    colour = alt.Color("kind:N", scale=alt.Scale(domain=kinds), **look)
+    color = alt.Color("kind:N", scale=alt.Scale(domain=kinds), **look)
     up = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True))
     marks = base.mark_point(size=70, opacity=0.9, filled=True).encode(
         y=up,
-        color=colour,
+        color=color,
         shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_repeated(_SHAPES, len(kinds))), **look),
         tooltip=[tip("run"), tip("measure"), tip("kind"), tip("value", number=True), tip("spread", number=True)],
     )
     reach = base.transform_filter("datum.spread > 0").mark_rule(strokeWidth=2, opacity=0.6)
-    layers = alt.layer(reach.encode(y=alt.Y("low:Q", title=None), y2="high:Q", color=colour), marks)
+    layers = alt.layer(reach.encode(y=alt.Y("low:Q", title=None), y2="high:Q", color=color), marks)
     panels = layers.properties(width=WIDTH // 2 - 60, height=HEIGHT // 2)
     return panels.facet(facet=alt.Facet("measure:N", title=None, sort=measures), columns=2).resolve_scale(
         y="independent"
@@ -43,7 +43,7 @@ def by_run(rows: Sequence[Row]) -> Chart:
 
 
 def by_number(rows: Sequence[Row], title: str, level: float | None = None) -> Chart:
-    """What means tell by how many samples are in each: a colour for each run, dashes for what it is compared with.
+    """What means tell by how many samples are in each: a color for each run, dashes for what it is compared with.
 
     Rows: `{run, kind, samples, value}`, samples in words. level: where nothing is told.
     """

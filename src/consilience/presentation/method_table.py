@@ -9,19 +9,19 @@ from rich.table import Table
 
 from consilience.config.config import MODEL_OF
 from consilience.errors import UnknownName
-from consilience.learner.learner import Blueprint, Learner
+from consilience.learner.learner import Learner, LearnerSpec
 from consilience.methods import METHODS, build_method, settings_of
 from consilience.models import build
 from consilience.optimizers import Adam
 from consilience.presentation.tables import plain_table, size
 from consilience.task import Public
-from consilience.wire.byte_count import Traffic
+from consilience.wire.byte_count import ByteCount
 
 _PUBLIC = 1000  # samples of a public set, where a method has one
 SHAPES = {"digits": ((1, 8, 8), 10), "mnist": ((1, 28, 28), 10), "fashion-mnist": ((1, 28, 28), 10)}
 
 
-def catalogue(data: str, model: str | None) -> list[dict[str, Any]]:
+def catalog(data: str, model: str | None) -> list[dict[str, Any]]:
     """One entry a method, with the bytes of a full message for this data and model."""
     if data not in SHAPES:
         raise UnknownName("data set", data, SHAPES)
@@ -34,15 +34,15 @@ def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], clas
     for part in built.roles_of(1):  # 0 may be somebody special
         role = built.roles[part]
         public = Public(_PUBLIC) if role.data == "public" else None
-        blueprint = Blueprint(partial(build, model, shape, classes), role, Adam(), shape, model, public=public)
-        learner = Learner(blueprint)
-        traffic = Traffic(learner.channels)
-        cost["up"] += traffic.up(learner.giving)
-        cost["down"] += traffic.down(learner.hearing)
+        spec = LearnerSpec(partial(build, model, shape, classes), role, Adam(), shape, model, public=public)
+        learner = Learner(spec)
+        traffic = ByteCount(learner.channels)
+        cost["up"] += traffic.up(learner.uploading)
+        cost["down"] += traffic.down(learner.receiving)
     return {
         "method": method,
         "summary": built.summary,
-        "leaves": built.leaves(),
+        "leaves": built.describe_upload(),
         "settings": settings_of(method),
         "data": data,
         "model": model,
@@ -50,8 +50,8 @@ def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], clas
     }
 
 
-def catalogue_table(rows: list[dict[str, Any]]) -> Table:
-    """The catalogue for a terminal."""
+def catalog_table(rows: list[dict[str, Any]]) -> Table:
+    """The catalog for a terminal."""
     task = f"{rows[0]['model']} on {rows[0]['data']}"
     table = plain_table(f"Methods; bytes of a learner in a round for {task}, public sets of {_PUBLIC:,} samples")
     table.padding = (0, 1, 1, 0)

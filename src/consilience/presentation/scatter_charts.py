@@ -1,6 +1,6 @@
 """Charts of points: what a byte buys, what each method reached, and where features lie.
 
-Colour is never alone: points have shapes, numbers or names.
+Color is never alone: points have shapes, numbers or names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from consilience.presentation.label_placement import beside
 
 _ON_PAPER = ("halo", "name")  # words in two layers, the lower one as paper, so that they are read on anything
 _BEST, _OTHER = "#D55E00", "#7d8793"  # seen by day and by night
-_CLOSED = (  # shapes that can be filled or hollow; there are fewer than colours, so that the two pair up anew
+_CLOSED = (  # shapes that can be filled or hollow; there are fewer than colors, so that the two pair up anew
     "circle",
     "square",
     "triangle-up",
@@ -41,13 +41,13 @@ def frontier(rows: Sequence[Row], x: str, y: str, name: str) -> Chart:
     told, line, across, up = _numbered(rows, x, y, name)
     keys = {row["key"]: row["best"] for row in told}
     legend = alt.Legend(symbolSize=90, symbolOpacity=1)
-    colours = alt.Scale(domain=list(keys), range=[_BEST if best else _OTHER for best in keys.values()])
+    colors = alt.Scale(domain=list(keys), range=[_BEST if best else _OTHER for best in keys.values()])
     shapes = alt.Scale(domain=list(keys), range=["circle" if best else "diamond" for best in keys.values()])
     tips = [tip(name), tip(x, number=True), tip(y, number=True)]
     stairs = alt.Chart(data(line)).mark_line(interpolate="step-after", color=_BEST, opacity=0.6).encode(x=across, y=up)
     points = alt.Chart(data(told)).encode(x=across, y=up, tooltip=tips)
     marks = points.mark_point(filled=True, size=70, opacity=1).encode(
-        color=alt.Color("key:N", title=None, scale=colours, legend=legend),
+        color=alt.Color("key:N", title=None, scale=colors, legend=legend),
         shape=alt.Shape("key:N", title=None, scale=shapes, legend=legend),
     )
     right, down = alt.expr("datum.right"), alt.expr("datum.down")
@@ -56,7 +56,7 @@ def frontier(rows: Sequence[Row], x: str, y: str, name: str) -> Chart:
 
 
 def scatter(rows: Sequence[Row]) -> Chart:
-    """A map of features: colour, shape and name say the class; the first learner's are filled, the others' are hollow.
+    """A map of features: color, shape and name say the class; the first learner's are filled, the others' are hollow.
 
     Rows: `{x, y, learner, class}`.
     """
@@ -66,8 +66,8 @@ def scatter(rows: Sequence[Row]) -> Chart:
     classes = sorted(names_of(rows, "class"), key=_by_number)
     learners = sorted(names_of(rows, "learner"), key=_by_number)
     legend = alt.Legend(symbolSize=90, symbolOpacity=1)
-    colours = alt.Scale(domain=[str(name) for name in classes], range="ordinal")
-    look = {"title": "class", "scale": colours, "legend": legend}
+    colors = alt.Scale(domain=[str(name) for name in classes], range="ordinal")
+    look = {"title": "class", "scale": colors, "legend": legend}
     shapes = alt.Scale(domain=[str(name) for name in classes], range=list(_CLOSED))
     filled = alt.Scale(domain=learners, range=[0.8, *[0.0] * (len(learners) - 1)])
     points = alt.Chart(data([{**row, "class": str(row["class"])} for row in rows])).mark_point(size=36, strokeWidth=1.2)
@@ -99,10 +99,10 @@ def levels(rows: Sequence[Row]) -> Chart:
     base = alt.Chart(data(told)).encode(y=y)
     spreads = base.transform_filter("datum.spread > 0").mark_rule(strokeWidth=2, color=_BEST, opacity=0.6)
     shapes = alt.Scale(domain=kinds, range=["circle", *["diamond"] * (len(kinds) - 1)])
-    colours = alt.Scale(domain=kinds, range=[_BEST, *[_OTHER] * (len(kinds) - 1)])
+    colors = alt.Scale(domain=kinds, range=[_BEST, *[_OTHER] * (len(kinds) - 1)])
     marks = base.mark_point(size=60, opacity=1, filled=True).encode(
         x=alt.X("accuracy:Q", **across),
-        color=alt.Color("kind:N", title=None, scale=colours),
+        color=alt.Color("kind:N", title=None, scale=colors),
         shape=alt.Shape("kind:N", title=None, scale=shapes),
         tooltip=[tip("method"), tip("kind"), tip("accuracy", number=True), tip("spread", number=True)],
     )

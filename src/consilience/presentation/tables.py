@@ -31,7 +31,9 @@ def comparison(summaries: Sequence[Summary]) -> Table:
         f"{count(max(s['learners'] for s in summaries), 'learner')}, {count(first['rounds'], 'round')}, "
         f"{count(first['seeds'], 'seed')}"
     )
-    probed = [label(s["method"], s["settings"]) for s in summaries if s.get("told_by", "classifier") != "classifier"]
+    probed = [
+        label(s["method"], s["settings"]) for s in summaries if s.get("accuracy_source", "classifier") != "classifier"
+    ]
     whose = "all" if len(probed) == len(summaries) else ", ".join(probed)
     caption = f"{CAPTION} Without labels ({whose}): what a probe tells." if probed else CAPTION
     more = also(summaries)
@@ -207,7 +209,7 @@ def count(number: int, noun: str) -> str:
 
 
 def plain_text(table: Table) -> str:
-    """The table without colours, wide enough for all of it."""
+    """The table without colors, wide enough for all of it."""
     stream = io.StringIO()
     Console(file=stream, width=200, no_color=True, markup=False).print(table)
     return stream.getvalue()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
-_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
+# Okabe and Ito's colors, which people with any kind of color vision tell apart.
+_COLORS = ("#CC79A7", "#E69F00", "#56B4E9")
 _SHAPES = ("circle", "square", "triangle-up", "cross", "diamond", "triangle-down", "triangle-right", "stroke")
 
 
@@ -27,8 +27,8 @@ def theme(dark: bool = False) -> dict[str, Any]:
         "header": {"labelColor": ink, "titleColor": ink, "labelFontSize": 12},
         "title": {"color": ink},
         "range": {
-            "category": [*first, *_COLOURS, *last],
-            "ordinal": [*first, *_COLOURS, *last, *more],
+            "category": [*first, *_COLORS, *last],
+            "ordinal": [*first, *_COLORS, *last, *more],
             "symbol": list(_SHAPES),
         },
         "text": {"color": ink},

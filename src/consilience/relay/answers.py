@@ -10,11 +10,11 @@ import numpy as np
 
 from consilience.channels import drawn, gathered
 from consilience.relay.messages import Messages, bounded
-from consilience.relay.rejections import Refusal
-from consilience.relay.snapshot import Sight
+from consilience.relay.rejections import Rejection
+from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store
 from consilience.wire import schema
-from consilience.wire.byte_count import Traffic
+from consilience.wire.byte_count import ByteCount
 from consilience.wire.headers import Part, Parts
 
 _LARGEST = 2**31 - 1
@@ -50,22 +50,22 @@ class Answers:
     def __init__(self, federation: int, seed: int, messages: Messages) -> None:
         self.id, self.seed, self.messages = federation, seed, messages
         self.channels = messages.channels
-        self.traffic = Traffic(self.channels)
+        self.traffic = ByteCount(self.channels)
 
     def asked(self, question: Question) -> Question:
         """The question in the charter's order; refuses channels that are not there, and more than there is to draw."""
         for name in [*question.channels, *question.have, *question.draw]:
             if name not in self.channels:
                 known = ", ".join(self.channels)
-                raise Refusal("unknown-channel", f"no channel {name[:80]!r} here; there are {known}", field=name[:80])
+                raise Rejection("unknown-channel", f"no channel {name[:80]!r} here; there are {known}", field=name[:80])
         for name, draw in question.draw.items():
             channel = self.channels[name]
             if not isinstance(channel, schema.Pool) or not 1 <= draw <= channel.draw:
                 most = channel.draw if isinstance(channel, schema.Pool) else 0
-                raise Refusal("entries", f"{name}: {draw} entries asked for; {most} at most are drawn", field=name)
+                raise Rejection("entries", f"{name}: {draw} entries asked for; {most} at most are drawn", field=name)
         return replace(question, channels=tuple(n for n in self.channels if n in question.channels))
 
-    def etag(self, sight: Sight, number: int, question: Question) -> str:
+    def etag(self, sight: Snapshot, number: int, question: Question) -> str:
         """By what an answer is known before it is made: the same question at the same revisions has the same answer."""
         seen = [(n, sight.changed[n]) for n in question.channels if n not in sight.moving]
         seen += [(n, sight.moving[n].version) for n in question.channels if n in sight.moving]
@@ -74,7 +74,7 @@ class Answers:
         said = self.id, seen, who, sorted(question.have.items()), sorted(question.draw.items())
         return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
 
-    def answer(self, store: Store, sight: Sight, number: int, question: Question) -> Reply:
+    def answer(self, store: Store, sight: Snapshot, number: int, question: Question) -> Reply:
         """One body with an answer of every channel asked for, but for moving means that have not moved."""
         parts: dict[str, Part] = {}
         tensors: dict[str, np.ndarray] = {}
@@ -97,7 +97,7 @@ class Answers:
     def _common(
         self,
         store: Store,
-        sight: Sight,
+        sight: Snapshot,
         question: Question,
         parts: dict[str, Part],
         tensors: dict[str, np.ndarray],
@@ -122,7 +122,7 @@ class Answers:
                 tensors |= bounded(self.channels[name], self.messages.reply(name).read(last))
 
     def _drawn(
-        self, store: Store, sight: Sight, channel: schema.Pool, number: int, question: Question
+        self, store: Store, sight: Snapshot, channel: schema.Pool, number: int, question: Question
     ) -> dict[str, np.ndarray]:
         """Random entries of a pool for one reader."""
         name = channel.name

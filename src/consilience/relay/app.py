@@ -20,10 +20,11 @@ from starlette.types import Receive, Scope, Send
 
 from consilience.errors import WireError
 from consilience.relay.answers import Question
-from consilience.relay.federation import Hall
+from consilience.relay.auth import read_token
+from consilience.relay.federation import FederationService
 from consilience.relay.openapi import description
 from consilience.relay.rate_limit import Quota
-from consilience.relay.rejections import Refusal
+from consilience.relay.rejections import Rejection
 from consilience.relay.store import Member, Store
 from consilience.relay.writer import Putting, Writer
 from consilience.wire import tokens
@@ -97,7 +98,7 @@ class Relay:
 
     # -- who asks ------------------------------------------------------------------------------------------------------
 
-    def _guarded(self, endpoint: Callable[[Request, Member, Hall], Awaitable[Response]]) -> Endpoint:
+    def _guarded(self, endpoint: Callable[[Request, Member, FederationService], Awaitable[Response]]) -> Endpoint:
         """The endpoint for members only; what it refuses becomes an answer."""
 
         async def guarded(request: Request) -> Response:
@@ -105,25 +106,25 @@ class Relay:
                 member = self._member(request)
                 self.quota.take(member.id)
                 return await endpoint(request, member, self._hall(member.federation))
-            except (Refusal, WireError) as error:
+            except (Rejection, WireError) as error:
                 return _refused(error)
 
         return guarded
 
     def _member(self, request: Request) -> Member:
         """Whose token it is: looked up each time, so that a revoked one opens nothing from then on."""
-        token = tokens.read(_one_header(request, "authorization"))
+        token = read_token(_one_header(request, "authorization"))
         member = self.store.member(token.member)
-        if not tokens.same(token, member.token if member else b"") or member is None:
-            raise Refusal("wrong-token", "this token is not known here")
+        if not tokens.matches(token, member.token if member else b"") or member is None:
+            raise Rejection("wrong-token", "this token is not known here")
         if member.revoked:
-            raise Refusal("revoked", "this token was revoked; ask whoever runs the relay")
+            raise Rejection("revoked", "this token was revoked; ask whoever runs the relay")
         return member
 
-    def _hall(self, federation: int) -> Hall:
+    def _hall(self, federation: int) -> FederationService:
         halls = self.writer.halls
         if federation not in halls:
-            raise Refusal("stopping", "this federation is being opened; try again in a moment", retry_after=1)
+            raise Rejection("stopping", "this federation is being opened; try again in a moment", retry_after=1)
         return halls[federation]
 
     # -- endpoints -----------------------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ class Relay:
         """The protocol, for programs."""
         return JSONResponse(description(), headers=_LAST)
 
-    async def federation(self, request: Request, member: Member, hall: Hall) -> Response:
+    async def federation(self, request: Request, member: Member, hall: FederationService) -> Response:
         """What was agreed on, who asks, and how things stand."""
         kept = self.store.receipt(member.id, member.round)
         return JSONResponse(
@@ -157,15 +158,15 @@ class Relay:
             }
         )
 
-    async def put(self, request: Request, member: Member, hall: Hall) -> Response:
+    async def put(self, request: Request, member: Member, hall: FederationService) -> Response:
         """One upload of a member for a round."""
         round_ = _number("round", request.path_params["round"])
         put = _one_header(request, PUT)
         if put is None:
-            raise Refusal("malformed-put", f"say what the body holds, in the header {PUT}", field=PUT)
+            raise Rejection("malformed-put", f"say what the body holds, in the header {PUT}", field=PUT)
         expected = hall.messages.size(put)
         if member.id in self._putting:  # or one member could hold all connections, and their bodies
-            raise Refusal("over-quota", "an upload of yours is under way; one at a time is taken", retry_after=1)
+            raise Rejection("over-quota", "an upload of yours is under way; one at a time is taken", retry_after=1)
         self._putting.add(member.id)
         try:
             body = await _body(request, hall.messages.largest, expected)
@@ -174,7 +175,7 @@ class Relay:
         finally:
             self._putting.discard(member.id)
 
-    async def answers(self, request: Request, member: Member, hall: Hall) -> Response:
+    async def answers(self, request: Request, member: Member, hall: FederationService) -> Response:
         """One body with the answers asked for; nothing where the asker has them already."""
         question = hall.answers.asked(_question(request, hall))
         etag = f'"{hall.answers.etag(hall.sight, member.number, question)}"'
@@ -184,26 +185,26 @@ class Relay:
         headers = {"ETag": f'"{reply.etag}"', ANSWER: spell(reply.parts), "Cache-Control": "private, no-cache"}
         return Response(reply.body, media_type=_BODY, headers=headers)
 
-    async def reply(self, request: Request, member: Member, hall: Hall) -> Response:
+    async def reply(self, request: Request, member: Member, hall: FederationService) -> Response:
         """By how much common values moved once."""
         channel, version = request.path_params["channel"], _number("version", request.path_params["version"])
         body = self.store.reply(hall.id, channel, version)
         if body is None:
-            raise Refusal(
+            raise Rejection(
                 "no-such-reply", f"{channel[:80]}: no reply {version} is kept; ask for answers without `have`"
             )
         return Response(body, media_type=_BODY, headers={"Cache-Control": "private, max-age=31536000, immutable"})
 
-    async def events(self, request: Request, member: Member, hall: Hall) -> Response:
+    async def events(self, request: Request, member: Member, hall: FederationService) -> Response:
         """A line each time something is new, and now and then a sign of life."""
         if self._streams[member.id] >= _STREAMS:
-            raise Refusal("over-quota", f"{_STREAMS} streams of events at once are allowed", retry_after=10)
+            raise Rejection("over-quota", f"{_STREAMS} streams of events at once are allowed", retry_after=10)
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         self._streams[member.id] += 1
         return _Stream(self._events(member, hall), lambda: self._streams.subtract([member.id]))
 
-    async def _events(self, member: Member, hall: Hall) -> AsyncIterator[str]:
+    async def _events(self, member: Member, hall: FederationService) -> AsyncIterator[str]:
         while not self._stopping.is_set():
             news = self._news.setdefault(hall.id, asyncio.Event())
             yield f"event: news\ndata: {json.dumps(_standing(hall))}\n\n"
@@ -247,7 +248,7 @@ class _Stream(StreamingResponse):
             self._ended()
 
 
-def _standing(hall: Hall) -> dict[str, object]:
+def _standing(hall: FederationService) -> dict[str, object]:
     sight = hall.sight
     versions = {name: moving.version for name, moving in sight.moving.items()}
     counts = {"expected": sight.expected, "waiting": sight.waiting}
@@ -258,7 +259,7 @@ def _one_header(request: Request, name: str) -> str | None:
     """A header that is there once or not at all: of two, a relay and what stands before it may believe another each."""
     said = request.headers.getlist(name)
     if len(said) > 1:
-        raise Refusal("malformed-query", f"the header {name} is there {len(said)} times; send it once", field=name)
+        raise Rejection("malformed-query", f"the header {name} is there {len(said)} times; send it once", field=name)
     return said[0] if said else None
 
 
@@ -275,15 +276,15 @@ async def _body(request: Request, largest: int, expected: int) -> bytes:
     """The body, read no further than a chunk beyond what may be."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 19 or int(declared) > largest):
-        raise Refusal("too-large", f"a body of {declared[:20]} bytes was declared; {largest} is the most here")
+        raise Rejection("too-large", f"a body of {declared[:20]} bytes was declared; {largest} is the most here")
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > largest:
-                raise Refusal("too-large", f"more than {largest} bytes came; that is the most here")
+                raise Rejection("too-large", f"more than {largest} bytes came; that is the most here")
     except ClientDisconnect:
-        raise Refusal("too-slow", "the connection ended before the body did") from None
+        raise Rejection("too-slow", "the connection ended before the body did") from None
     if len(body) != expected:
         raise WireError(
             f"a body of {len(body)} bytes was received; this message takes exactly {expected}", code="wrong-length"
@@ -291,15 +292,17 @@ async def _body(request: Request, largest: int, expected: int) -> bytes:
     return bytes(body)
 
 
-def _question(request: Request, hall: Hall) -> Question:
+def _question(request: Request, hall: FederationService) -> Question:
     """What `?round=3&channel=NAME&have=NAME:VERSION&draw=NAME:N&turn=0` asks; without channels, all."""
     query = request.query_params
     for key in query:
         if key not in ("round", "channel", "have", "draw", "turn"):
-            raise Refusal("malformed-query", f"unknown parameter {key[:80]!r}", field=key[:80])
+            raise Rejection("malformed-query", f"unknown parameter {key[:80]!r}", field=key[:80])
     for key in ("round", "turn"):
         if len(query.getlist(key)) > 1:
-            raise Refusal("malformed-query", f"{key} is there {len(query.getlist(key))} times; say it once", field=key)
+            raise Rejection(
+                "malformed-query", f"{key} is there {len(query.getlist(key))} times; say it once", field=key
+            )
     return Question(
         tuple(query.getlist("channel")) or tuple(hall.channels),
         _number("round", query.get("round", "0")),
@@ -311,7 +314,7 @@ def _question(request: Request, hall: Hall) -> Question:
 
 def _number(what: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= LATEST_ROUND):
-        raise Refusal("malformed-query", f"{what} is {text[:80]!r}; a whole number, 0 to 2^53, is needed", field=what)
+        raise Rejection("malformed-query", f"{what} is {text[:80]!r}; a whole number, 0 to 2^53, is needed", field=what)
     return int(text)
 
 
@@ -320,14 +323,14 @@ def _pairs(what: str, texts: list[str]) -> dict[str, int]:
     for text in texts:
         name, _, number = text.partition(":")
         if name in pairs:
-            raise Refusal("malformed-query", f"{what} names {name[:80]!r} twice", field=what)
+            raise Rejection("malformed-query", f"{what} names {name[:80]!r} twice", field=what)
         pairs[name] = _number(what, number)
     return pairs
 
 
-def _refused(error: Refusal | WireError) -> Response:
+def _refused(error: Rejection | WireError) -> Response:
     if isinstance(error, WireError):
-        error = Refusal(error.code, str(error), field=error.field)
+        error = Rejection(error.code, str(error), field=error.field)
     headers = {} if error.retry_after is None else {"Retry-After": str(int(error.retry_after))}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -340,7 +343,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
     """Places and methods that are not there."""
     assert isinstance(error, HTTPException)
     code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-query")
-    said = Refusal(code, {"not-found": "there is nothing here; see /openapi.json"}.get(code, str(error.detail)))
+    said = Rejection(code, {"not-found": "there is nothing here; see /openapi.json"}.get(code, str(error.detail)))
     return JSONResponse(said.content(), status_code=error.status_code, headers={**(error.headers or {}), **_LAST})
 
 

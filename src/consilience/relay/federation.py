@@ -13,8 +13,8 @@ from consilience.channels.base import by_row
 from consilience.errors import ConfigurationError
 from consilience.relay.answers import Answers
 from consilience.relay.messages import Messages, bounded
-from consilience.relay.rejections import Refusal
-from consilience.relay.snapshot import Sight
+from consilience.relay.rejections import Rejection
+from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Arrays, Entry, Member, Store
 from consilience.wire import schema
 from consilience.wire.charter import Charter, read_charter, whole
@@ -26,7 +26,7 @@ _ANYBODY = 2**31  # a moving mean at the relay takes whoever the store knows
 _LARGER = 1e6  # what goes, against the sums it leaves behind: of those so many digits were rounded away beside it
 
 
-class Hall:
+class FederationService:
     """The channels of one federation. Writers call what takes a draft, one at a time; readers ask beside them."""
 
     def __init__(self, store: Store, federation: int) -> None:
@@ -39,9 +39,9 @@ class Hall:
         self.moving = [n for n, c in self.channels.items() if c.moves]
         self.messages = Messages(self.charter)
         self.answers = Answers(federation, self.charter.seed, self.messages)
-        self.sight = self._restored(store, Sight(*found[1:]))
+        self.sight = self._restored(store, Snapshot(*found[1:]))
 
-    def _restored(self, store: Store, sight: Sight) -> Sight:
+    def _restored(self, store: Store, sight: Snapshot) -> Snapshot:
         """How the federation stood when it was last on disk."""
         revision = sight.revision
         self.meet(store, sight)
@@ -64,11 +64,11 @@ class Hall:
                     running.load(state)
         return sight
 
-    def meet(self, store: Store, sight: Sight) -> None:
+    def meet(self, store: Store, sight: Snapshot) -> None:
         """See anew who the members are."""
         sight.expected = store.expected(self.id)
 
-    def _fill(self, store: Store, sight: Sight, channel: schema.Pool) -> None:
+    def _fill(self, store: Store, sight: Snapshot, channel: schema.Pool) -> None:
         name = channel.name
         sight.present[name] = np.zeros((0, channel.keep), dtype=bool)
         entries = store.entries(self.id, name)
@@ -88,7 +88,7 @@ class Hall:
 
     # -- putting -------------------------------------------------------------------------------------------------------
 
-    def take(self, store: Store, draft: Sight, member: Member, round_: int, put: str, body: bytes) -> str:
+    def take(self, store: Store, draft: Snapshot, member: Member, round_: int, put: str, body: bytes) -> str:
         """One upload into the store and the draft; its receipt, or a refusal that leaves both as they were."""
         parts = self.messages.meant(put)
         put = spell(parts)
@@ -129,9 +129,9 @@ class Hall:
         """The receipt of a round that was put before, where the very same is put again."""
         kept = store.receipt(member.id, round_) if round_ == member.round else None
         if kept is None:
-            raise Refusal("older-round", f"round {round_} came after round {member.round}; rounds only go on")
+            raise Rejection("older-round", f"round {round_} came after round {member.round}; rounds only go on")
         if kept[0] != sha256:
-            raise Refusal("other-bytes", f"round {round_} was put with other bytes, SHA-256 {kept[0]}, and stays so")
+            raise Rejection("other-bytes", f"round {round_} was put with other bytes, SHA-256 {kept[0]}, and stays so")
         return kept[1]
 
     def _judged(self, parts: Parts, body: bytes) -> dict[str, np.ndarray]:
@@ -141,14 +141,14 @@ class Hall:
             if self.channels[name].rows:
                 count = tensors[f"{name}.count"]
                 if count.sum(dtype=np.int64) > most * (part.entries or 1):
-                    raise Refusal(
+                    raise Rejection(
                         "absurd-count",
                         f"{name}.count: {int(count.sum(dtype=np.int64))} samples; {most} are taken at most",
                         field=f"{name}.count",
                     )
         return tensors
 
-    def _stale(self, store: Store, draft: Sight, member: Member, parts: Parts) -> dict[str, str]:
+    def _stale(self, store: Store, draft: Snapshot, member: Member, parts: Parts) -> dict[str, str]:
         """Moving means that refuse this put as too stale; one that may not be at all refuses the whole upload."""
         stale: dict[str, str] = {}
         for name in self.moving:
@@ -156,9 +156,9 @@ class Hall:
                 continue
             version, now = parts[name].version or 0, draft.moving[name].version
             if version > now:
-                raise Refusal("version-ahead", f"{name}: version {version} is ahead of the relay's {now}", field=name)
+                raise Rejection("version-ahead", f"{name}: version {version} is ahead of the relay's {now}", field=name)
             if store.entry(self.id, name, member.number):
-                raise Refusal(
+                raise Rejection(
                     "already-put", f"{name}: your last contribution waits for the others; leave it out", field=name
                 )
             channel = draft.moving[name].channel
@@ -169,7 +169,7 @@ class Hall:
     def _place(
         self,
         store: Store,
-        draft: Sight,
+        draft: Snapshot,
         name: str,
         part: Part,
         tensors: Mapping[str, np.ndarray],
@@ -188,7 +188,7 @@ class Hall:
             draft.place(name, number, part.entries or 0, tensors.get("count"))
 
     def _exchange(
-        self, draft: Sight, name: str, fresh: Arrays, weights: np.ndarray, stale: Arrays, before: np.ndarray
+        self, draft: Snapshot, name: str, fresh: Arrays, weights: np.ndarray, stale: Arrays, before: np.ndarray
     ) -> None:
         """Let a contribution to a standing mean come and the one before it go; sums may have lost digits to that."""
         running = draft.running(name)
@@ -209,7 +209,7 @@ class Hall:
 
     # -- leaving -------------------------------------------------------------------------------------------------------
 
-    def withdraw(self, store: Store, draft: Sight, number: int, names: Collection[str] | None = None) -> None:
+    def withdraw(self, store: Store, draft: Snapshot, number: int, names: Collection[str] | None = None) -> None:
         """Take out what a member has in the channels, or in some of them."""
         gone = set()
         for name in self.channels if names is None else names:
@@ -229,7 +229,7 @@ class Hall:
             gone.add(entry.upload)
         store.tidy(gone)
 
-    def _expire(self, store: Store, draft: Sight) -> None:
+    def _expire(self, store: Store, draft: Snapshot) -> None:
         """Forget contributions of members who have been silent for too many rounds."""
         after = self.charter.rules.expire
         for name in () if not after else set(self.channels) - set(self.moving):
@@ -238,14 +238,14 @@ class Hall:
 
     # -- closing -------------------------------------------------------------------------------------------------------
 
-    def shut_if_ready(self, store: Store, draft: Sight, name: str) -> None:
+    def shut_if_ready(self, store: Store, draft: Snapshot, name: str) -> None:
         """Close a moving mean when everybody who is waited for, or the quorum, has put."""
         waiting, quorum = draft.waiting[name], draft.moving[name].channel.quorum
         enough = waiting >= draft.expected or (quorum is not None and waiting >= quorum)
         if enough and waiting >= self.charter.rules.least:
             self.shut(store, draft, name)
 
-    def overdue(self, store: Store, draft: Sight, name: str) -> bool:
+    def overdue(self, store: Store, draft: Snapshot, name: str) -> bool:
         """Close a moving mean whose deadline has passed, and wait no longer for those who were not there."""
         if draft.waiting[name] < self.charter.rules.least:
             return False
@@ -259,7 +259,7 @@ class Hall:
                 self.shut_if_ready(store, draft, other)
         return True
 
-    def shut(self, store: Store, draft: Sight, name: str) -> None:
+    def shut(self, store: Store, draft: Snapshot, name: str) -> None:
         """Move the common values by the mean of what waits, in the order of the members' numbers."""
         theirs, moving = draft.moving[name], draft.common(name)
         entries = store.entries(self.id, name)
@@ -298,7 +298,7 @@ class Hall:
 
     # -- keeping -------------------------------------------------------------------------------------------------------
 
-    def keep(self, store: Store, draft: Sight) -> None:
+    def keep(self, store: Store, draft: Snapshot) -> None:
         """Bring the draft's sums to the store, with the rest of what was written."""
         for name, running in draft.standing.items():
             if draft.changed[name] > self.sight.changed[name]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from consilience.relay.rejections import Refusal
+from consilience.relay.rejections import Rejection
 from consilience.relay.store import Upload
 from consilience.wire import schema
 from consilience.wire.charter import Charter, message_of
@@ -50,7 +50,7 @@ class Messages:
         for name, part in parts.items():
             if name not in self.channels:
                 known = ", ".join(self.channels)
-                raise Refusal("unknown-channel", f"no channel {name!r} here; there are {known}", field=name)
+                raise Rejection("unknown-channel", f"no channel {name!r} here; there are {known}", field=name)
             self._check_part(self.channels[name], part)
         return {name: parts[name] for name in self.channels if name in parts}
 
@@ -59,19 +59,19 @@ class Messages:
         if isinstance(channel, schema.Pool):
             if part.entries is None or not 1 <= part.entries <= channel.keep:
                 said = f"{name}: entries={part.entries}; 1 to {channel.keep} may be put"
-                raise Refusal("entries", said, field=name)
+                raise Rejection("entries", said, field=name)
         elif part.entries is not None:
-            raise Refusal("entries", f"{name} is no pool, and has no entries", field=name)
+            raise Rejection("entries", f"{name} is no pool, and has no entries", field=name)
         if moving != (part.version is not None) or part.whole is not None:
-            raise Refusal("malformed-put", f"{name}: a moving mean, and only that, comes with a version", field=name)
+            raise Rejection("malformed-put", f"{name}: a moving mean, and only that, comes with a version", field=name)
         if bool(channel.rows) == (part.weight is not None):
             how = "in the body, by row" if channel.rows else "beside the body, as weight=N"
-            raise Refusal("wrong-weight", f"{name}: what a contribution weighs travels {how}", field=name)
+            raise Rejection("wrong-weight", f"{name}: what a contribution weighs travels {how}", field=name)
         if moving and part.weight not in (0.0, 1.0) and all(votes(t.up) for t in channel.tensors.values()):
-            raise Refusal("wrong-weight", f"{name}: weight={part.weight:g}; a vote weighs 1, or 0", field=name)
+            raise Rejection("wrong-weight", f"{name}: weight={part.weight:g}; a vote weighs 1, or 0", field=name)
         if part.weight is not None and part.weight > self.samples:
             most = self.samples
-            raise Refusal("absurd-count", f"{name}: weight={part.weight:g}; at most {most} is taken", field=name)
+            raise Rejection("absurd-count", f"{name}: weight={part.weight:g}; at most {most} is taken", field=name)
 
     def reply(self, channel: str) -> Codec:
         """Of a body that holds by how much one moving mean moved, and nothing else."""

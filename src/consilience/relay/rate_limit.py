@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from consilience.relay.rejections import Refusal
+from consilience.relay.rejections import Rejection
 
 _REMEMBERED = 200_000  # members whose last requests are remembered; those forgotten begin anew
 
@@ -32,4 +32,4 @@ class Quota:
         if not enough:
             wait = max(math.ceil((1 - left) / self.rate), 1)
             said = f"{self.burst} requests at once and {self.rate:g} a second are allowed; try again in {wait} s"
-            raise Refusal("over-quota", said, retry_after=wait)
+            raise Rejection("over-quota", said, retry_after=wait)

@@ -8,8 +8,8 @@ import numpy as np
 
 from consilience.channels import RunningMean
 from consilience.channels.base import by_row
-from consilience.relay.federation import LIKE, Hall
-from consilience.relay.snapshot import Sight
+from consilience.relay.federation import LIKE, FederationService
+from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store
 from consilience.wire import schema
 
@@ -17,7 +17,7 @@ TOLERANCE = 1e-9
 """How far kept sums may be from recounted ones, as a share of the sum of magnitudes, before they are corrected."""
 
 
-def recount(hall: Hall, store: Store) -> dict[str, dict[str, np.ndarray]]:
+def recount(hall: FederationService, store: Store) -> dict[str, dict[str, np.ndarray]]:
     """By how much kept sums are wrong, of standing means that are off by more than `TOLERANCE`; of one moment."""
     wrong: dict[str, dict[str, np.ndarray]] = {}
     with store.reading():
@@ -43,7 +43,7 @@ def recount(hall: Hall, store: Store) -> dict[str, dict[str, np.ndarray]]:
     return wrong
 
 
-def correct(draft: Sight, wrong: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+def correct(draft: Snapshot, wrong: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """Add what a recount has found missing."""
     for name, off in wrong.items():
         running = draft.running(name)

@@ -34,7 +34,7 @@ STATUS = {
 """The relay's codes and the status of each; a body that breaks its schema comes with 400 and the wire's own code."""
 
 
-class Refusal(ConsilienceError):
+class Rejection(ConsilienceError):
     """A request that is refused; nothing of it was kept."""
 
     def __init__(self, code: str, message: str, *, field: str = "", retry_after: float | None = None) -> None:

@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
 from consilience.errors import ConfigurationError, first_sentence
-from consilience.relay.timeouts import Patience, patient
+from consilience.relay.timeouts import Timeouts, patient
 
 __all__ = ["Server", "listen", "serve"]
 
@@ -41,7 +41,7 @@ def serve(
     *,
     host: str,
     port: int,
-    patience: Patience,
+    patience: Timeouts,
     tls: tuple[str, str] | None,
     insecure: bool,
     connections: int = 1000,
@@ -68,7 +68,7 @@ def listen(
     *,
     host: str,
     port: int,
-    patience: Patience,
+    patience: Timeouts,
     tls: tuple[str, str] | None,
     insecure: bool,
     connections: int = 1000,
@@ -115,7 +115,7 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         host: str,
         sockets: list[socket.socket],
-        patience: Patience,
+        patience: Timeouts,
         on_ready: Ready | None,
     ) -> None:
         super().__init__(config)

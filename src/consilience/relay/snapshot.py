@@ -23,7 +23,7 @@ class Listed(NamedTuple):
 
 
 @dataclass
-class Sight:
+class Snapshot:
     """What readers see. A writer changes a draft of it, and readers see that when it is on disk."""
 
     revision: int = 0
@@ -49,7 +49,7 @@ class Sight:
     lists: dict[str, Listed] = field(default_factory=dict)
     """The entries of each pool as they were listed last, and of what."""
 
-    def draft(self) -> Sight:
+    def draft(self) -> Snapshot:
         """The same, to be changed: what a channel's change would write into is copied when it is changed."""
         mine = copy(self)
         mine.doubtful = False

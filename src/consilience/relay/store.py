@@ -16,7 +16,7 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from consilience.errors import ConfigurationError, StorageError
-from consilience.files import alone
+from consilience.files import lock_file
 
 _FORM = 1
 _RECEIPTS = 10_000  # of a member, its newest, and now and then a tenth more
@@ -350,7 +350,7 @@ class Store:
 
 def only_relay(path: Path) -> IO[bytes]:
     """The lock that one relay holds on a store while it serves it: two would overwrite each other's sums."""
-    return alone(path.with_name(f"{path.name}-lock"), f"{path} is served by another relay; stop that one first")
+    return lock_file(path.with_name(f"{path.name}-lock"), f"{path} is served by another relay; stop that one first")
 
 
 def is_full(error: sqlite3.Error) -> bool:

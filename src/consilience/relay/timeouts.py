@@ -19,14 +19,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from consilience.errors import ConfigurationError
 
-__all__ = ["HEAD_LIMIT", "Patience", "patient"]
+__all__ = ["HEAD_LIMIT", "Timeouts", "patient"]
 
 HEAD_LIMIT = 16 * 1024
 """Bytes of a request before its body; of the lines after a body, too."""
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long a client may take, in seconds, and how slow it may be; one that reads its answer may take for ever."""
 
     head: float = 10.0
@@ -52,7 +52,7 @@ class Patience:
         return min(self.head, self.idle, self.body, self.answer)
 
 
-def patient(patience: Patience) -> type[asyncio.Protocol]:
+def patient(patience: Timeouts) -> type[asyncio.Protocol]:
     """The HTTP protocol for uvicorn that waits as long as `patience` says."""
 
     class Patient(_Connection):
@@ -100,7 +100,7 @@ class _HeadTooLarge(Exception):
 class _Connection(HttpToolsProtocol):
     """One client's connection. What is due is worked out when the timer looks, not when bytes come."""
 
-    limits: ClassVar[Patience]
+    limits: ClassVar[Timeouts]
     spare: ClassVar[dict[_Connection, None]]
     """Connections that are owed no answer, longest first: where there are too many, they make room."""
     flow: _Flow

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from consilience.errors import ConsilienceError
-from consilience.relay.federation import Hall
+from consilience.relay.federation import FederationService
 from consilience.relay.recount import correct, recount
-from consilience.relay.rejections import Refusal
-from consilience.relay.snapshot import Sight
+from consilience.relay.rejections import Rejection
+from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store, is_full, only_relay
 
 _TOGETHER = 128  # uploads in one commit
@@ -41,7 +41,7 @@ class Putting:
     receipt: Future[str] = field(default_factory=Future)
 
 
-Drafts = dict[int, Sight]
+Drafts = dict[int, Snapshot]
 
 
 class Writer:
@@ -59,7 +59,7 @@ class Writer:
     ) -> None:
         self.store, self.clock, self.on_news = Store(path), clock, on_news
         self._lock = only_relay(path)
-        self.halls: dict[int, Hall] = {}
+        self.halls: dict[int, FederationService] = {}
         self.failing = self.full = False  # whether the last write failed, and whether for want of room
         self._wanted = 0  # bytes of what was refused because the disk was full
         self._waits: queue.Queue[Putting | None] = queue.Queue(maxsize=4096)
@@ -71,7 +71,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
         self._recounting = threading.Thread(target=self._recount, name="recount", daemon=True)
         for number, *_ in self.store.federations():
-            self.halls[number] = Hall(self.store, number)
+            self.halls[number] = FederationService(self.store, number)
 
     def start(self) -> None:
         """Begin to write; sums are recounted beside it."""
@@ -97,11 +97,11 @@ class Writer:
     def put(self, putting: Putting) -> Future[str]:
         """Hand an upload over; its receipt comes when it is on disk."""
         if self._stopping.is_set():
-            raise Refusal("stopping", "the relay is about to stop; try again in a moment", retry_after=5)
+            raise Rejection("stopping", "the relay is about to stop; try again in a moment", retry_after=5)
         try:
             self._waits.put_nowait(putting)
         except queue.Full:
-            raise Refusal("busy", "more waits to be written than the relay takes; try again", retry_after=5) from None
+            raise Rejection("busy", "more waits to be written than the relay takes; try again", retry_after=5) from None
         return putting.receipt
 
     # -- the thread ----------------------------------------------------------------------------------------------------
@@ -185,13 +185,13 @@ class Writer:
                 "the relay's disk is full; nothing was kept. It takes uploads again when there is room",
             )
         for putting in batch:
-            putting.receipt.set_exception(Refusal(code, said, retry_after=30))
+            putting.receipt.set_exception(Rejection(code, said, retry_after=30))
 
     def _has_room(self) -> bool:
         """Whether what was refused for want of room would fit now, by what the disk says."""
         return shutil.disk_usage(self.store.path.absolute().parent).free > 2 * self._wanted + _SPARE
 
-    def _draft(self, number: int, drafts: Drafts) -> Sight:
+    def _draft(self, number: int, drafts: Drafts) -> Snapshot:
         if number not in drafts:
             drafts[number] = self.halls[number].sight.draft()
         return drafts[number]
@@ -200,9 +200,9 @@ class Writer:
         """The receipt of an upload, or why it is refused; a refused one leaves no trace."""
         member = self.store.member(putting.member)
         if member is None or member.revoked:
-            return Refusal("revoked", "this token was revoked")
+            return Rejection("revoked", "this token was revoked")
         if member.federation not in self.halls:
-            self.halls[member.federation] = Hall(self.store, member.federation)
+            self.halls[member.federation] = FederationService(self.store, member.federation)
         hall, draft = self.halls[member.federation], self._draft(member.federation, drafts)
         mine = draft.draft()
         try:
@@ -217,7 +217,7 @@ class Writer:
         """Others have written: see who was invited, and take out what revoked members left."""
         for number, *_ in self.store.federations():
             if number not in self.halls:
-                self.halls[number] = Hall(self.store, number)
+                self.halls[number] = FederationService(self.store, number)
             hall, draft = self.halls[number], self._draft(number, drafts)
             hall.meet(self.store, draft)
             for gone in self.store.revoked(number):
@@ -228,7 +228,7 @@ class Writer:
 
     # -- deadlines -----------------------------------------------------------------------------------------------------
 
-    def _note_waiting(self, number: int, sight: Sight) -> None:
+    def _note_waiting(self, number: int, sight: Snapshot) -> None:
         for name, waiting in sight.waiting.items():
             version = sight.moving[name].version
             known, _ = self._since.get((number, name), (-1, 0.0))

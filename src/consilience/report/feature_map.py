@@ -14,7 +14,7 @@ import numpy as np
 
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, DataError, TrainingError
-from consilience.simulation.records.export import Kept, read_kept
+from consilience.simulation.records.export import SavedRun, read_kept
 
 SAMPLES = 300
 """Of the test set, at each learner."""
@@ -37,7 +37,7 @@ def feature_map(folder: Path, samples: int = SAMPLES) -> FeatureMap:
     return map_of(read_kept(folder), samples)
 
 
-def map_of(kept: Kept, samples: int = SAMPLES) -> FeatureMap:
+def map_of(kept: SavedRun, samples: int = SAMPLES) -> FeatureMap:
     """The same, of a run that was read before."""
     if kept.learners < 2:
         raise ConfigurationError("there is one learner, and a map lays the features of two beside each other")
@@ -81,7 +81,7 @@ def _laid_out(features: Sequence[np.ndarray]) -> np.ndarray:
     return places.reshape(len(features), -1, 2)
 
 
-def _in_words(kept: Kept, samples: int) -> str:
+def _in_words(kept: SavedRun, samples: int) -> str:
     classes = kept.data.classes
     some = f" of the first {_CLASSES} of {classes} classes" if classes > _CLASSES else ""
     after = f"after round {kept.round}{kept.which}"

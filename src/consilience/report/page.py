@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from consilience.errors import ConfigurationError
+from consilience.files import replace_file, storing
 from consilience.presentation.chart import WIDTH, altair
 from consilience.presentation.theme import CSS, SCRIPT, theme
 from consilience.report.section import Section as Section
 from consilience.report.section import as_data, entry_width, html_of, spec_of
-from consilience.simulation.records.run_folder import replace_file, storing
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 _SHARP = 2.0  # PNGs have so many pixels for each of the screen's

@@ -38,7 +38,7 @@ class Run:
     metrics: Metrics
     provenance: Mapping[str, Any] | None = None
     config: str = ""
-    labelled: bool = True
+    labeled: bool = True
     """Whether classifiers are taught; else its accuracy is the first probe's."""
 
 
@@ -117,7 +117,7 @@ def _read(run: RunFolder, notes: list[str]) -> list[Run]:
     for i, (own, result) in enumerate(zip(configs, results, strict=True)):
         summary = result or _so_far(run, own, metrics[i]) | {"set": changes[i]}
         name = label(summary["method"], summary.get("set") or summary["settings"]).replace(" method.", " ")
-        found.append(Run(name, _task(own), run.path, summary, metrics[i], provenance, text, _labelled(own)))
+        found.append(Run(name, _task(own), run.path, summary, metrics[i], provenance, text, _labeled(own)))
     _tell_what_is_missing(run, configs[0], found, notes)
     return found
 
@@ -142,13 +142,13 @@ def _task(config: Config | None) -> str:
     return ", ".join([*words, *shift, *([f"{config.train} samples"] if config.train else [])])
 
 
-def _labelled(config: Config | None) -> bool:
+def _labeled(config: Config | None) -> bool:
     """Whether every role of a run's method learns from labels; where it is not known, yes."""
     try:
         roles = build_method(config.method.name, config.method.settings).roles if config else {}
     except ConsilienceError:
         return True
-    return all(role.objective.labelled for role in roles.values())
+    return all(role.objective.labeled for role in roles.values())
 
 
 def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str]) -> list[Metrics]:

@@ -101,7 +101,7 @@ def _caption(runs: Sequence[Run]) -> str:
         }
         said.append(f"{'; '.join(ways[probe] for probe in probed)}.")
     for probe, name in _PROBES.items():
-        if who := [run.label for run in runs if not run.labelled and next(iter(_told(run)), None) == probe]:
+        if who := [run.label for run in runs if not run.labeled and next(iter(_told(run)), None) == probe]:
             whose = "" if len(who) == len(runs) else f" of {', '.join(who)}"
             said.append(f"Learned without labels: the accuracy{whose} is that of the {name}.")
     if heard := sorted({float(run.summary.get("public_bytes") or 0) for run in runs} - {0.0}):

@@ -16,12 +16,12 @@ import torch
 
 from consilience.exchanges import Similarity
 from consilience.functional.similarity import block, ensemble, unit
-from consilience.simulation.records.export import Kept
+from consilience.simulation.records.export import SavedRun
 
 SAMPLES = 40
 """Of the public set: a matrix has so many rows, and columns."""
 _LEARNERS = 3
-_DIGITS = 2  # enough for a colour
+_DIGITS = 2  # enough for a color
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,11 @@ class Similarities:
     text: str
 
 
-def similarities(kept: Kept, samples: int = SAMPLES) -> Similarities | None:
+def similarities(kept: SavedRun, samples: int = SAMPLES) -> Similarities | None:
     """Matrices of some samples, sorted by class; None where nobody has put up how a public set looks to it."""
-    trade = next((e for actor in kept.actors for e in actor.role.exchanges if isinstance(e, Similarity)), None)
+    trade = next(
+        (e for participant in kept.actors for e in participant.role.exchanges if isinstance(e, Similarity)), None
+    )
     if trade is None or kept.method.host is None:
         return None
     put = _put_up(kept.arrays, f"channels.0.{trade.name}.")
@@ -87,9 +89,9 @@ def _square(triangle: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     return block(torch.from_numpy(triangle), size, places, places).numpy()
 
 
-def _after(kept: Kept, inputs: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def _after(kept: SavedRun, inputs: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Similarities by the first model that distilled them."""
-    taught = [a.who for a in kept.actors for e in a.role.exchanges if isinstance(e, Similarity) and e.distils]
+    taught = [a.who for a in kept.actors for e in a.role.exchanges if isinstance(e, Similarity) and e.distills]
     for who in taught[:1]:
         rows = unit(torch.from_numpy(kept.features(who, inputs)))
         yield f"distilled, learner {who}", (rows @ rows.T).numpy()
@@ -99,7 +101,7 @@ def _short(value: float) -> float | None:
     return round(float(value), _DIGITS) if math.isfinite(value) else None
 
 
-def _in_words(kept: Kept, trade: Similarity, samples: int, learners: int) -> str:
+def _in_words(kept: SavedRun, trade: Similarity, samples: int, learners: int) -> str:
     many = f"{learners} learner" + "s" * (learners != 1)
     return (
         f"{samples} samples of the public set, sorted by class, after round {kept.round}{kept.which}: each cell is "

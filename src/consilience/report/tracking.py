@@ -22,8 +22,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.files import storing
 from consilience.simulation.records.history import History
-from consilience.simulation.records.run_folder import RunFolder, storing
+from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.simulate import OnRound
 
 log = logging.getLogger("consilience")

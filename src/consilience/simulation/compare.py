@@ -56,7 +56,7 @@ def configured(config: Config, method: str) -> Config:
     there = {exchange.name for exchange in build_method(own["name"], settings).exchanges}
     for group in given["groups"].values():
         group.pop("method", None)
-        for key in ("exchanges", "gives", "listens"):
+        for key in ("exchanges", "uploads", "downloads"):
             if isinstance(group.get(key), tuple):
                 group[key] = [name for name in group[key] if name in there]
     return make_config(given | {"method": own})

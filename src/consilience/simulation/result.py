@@ -29,7 +29,7 @@ class Result:
     asked_to_stop: bool = False  # perhaps in its last round, so that it is finished all the same
     folder: Path | None = None
     diverged: Mapping[int, str] = field(default_factory=dict)
-    told_by: str = "classifier"
+    accuracy_source: str = "classifier"
     """What tells classes in `accuracy`: the learners' own classifier, or the name of a probe."""
 
     def heed(self) -> None:
@@ -80,7 +80,7 @@ class Result:
             "engine": self.engine,
             "device": config.device,
             "accuracy": _spread(self.accuracy),
-            "told_by": self.told_by,
+            "accuracy_source": self.accuracy_source,
             "accuracy_local": _spread(history.last("accuracy_local")),
             "accuracy_before": before if before["mean"] is not None else None,
             "probes": {

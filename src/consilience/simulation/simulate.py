@@ -33,7 +33,7 @@ from consilience.simulation.result import Result
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.inputs import cut_data, in_full, load_data, models_of, with_model
 from consilience.simulation.setup.participants import Model
-from consilience.simulation.setup.setup import Scene, set_scene
+from consilience.simulation.setup.setup import Setup, build_setup
 
 log = logging.getLogger("consilience")
 
@@ -84,17 +84,17 @@ def simulate(
     watched = on_round is not None and sys.stderr.isatty()  # then a download shows how far it is
     dataset = cut_data(data, config) if isinstance(data, Dataset) else load_data(config, watched)
     config = with_model(config, dataset)
-    scene = set_scene(config, chosen, dataset, models_of(model, config))
+    setup = build_setup(config, chosen, dataset, models_of(model, config))
     if folder is None:
-        _introduce(config, dataset, scene)
+        _introduce(config, dataset, setup)
     with settled(config):
-        stacked = choose_engine(config, scene)
+        stacked = choose_engine(config, setup)
     if out is not None:  # from here on everything should work
         folder = RunFolder.create(Path(out), config)
-        folder.keep_provenance(provenance(config, dataset, scene.deals))
-    with settled(config), open_engine(config, scene, stacked) as engine:
+        folder.keep_provenance(provenance(config, dataset, setup.deals))
+    with settled(config), open_engine(config, setup, stacked) as engine:
         made_of = marks(dataset, chosen, config) if folder else {}  # all data is read for them
-        return _Run(config, scene, engine, folder, on_round, made_of, keep_models).go()
+        return _Run(config, setup, engine, folder, on_round, made_of, keep_models).go()
 
 
 def begin_or_go_on(folder: Path, config: Config, on_round: OnRound | None = None, keep_models: bool = True) -> Result:
@@ -111,7 +111,7 @@ def rehearse(config: Config, data: Dataset | None = None) -> None:
     method = build_method(config.method.name, config.method.settings)
     data = load_data(config) if data is None else data
     config = with_model(config, data)
-    set_scene(config, method, data, models_of(None, config))
+    build_setup(config, method, data, models_of(None, config))
 
 
 def _paced(config: Config, method: Method) -> Config:
@@ -123,10 +123,10 @@ def _paced(config: Config, method: Method) -> Config:
     return config.model_copy(update={"rounds": 1, "epochs": epochs})
 
 
-def _introduce(config: Config, data: Dataset, scene: Scene) -> None:
+def _introduce(config: Config, data: Dataset, setup: Setup) -> None:
     """Tell how the data was dealt, and of classes that are tested and never seen in training."""
-    log.info("%s", in_words(config, data, scene.deals[0]))
-    dealt = np.concatenate(scene.deals[0].parts)  # of several owners not all need be there
+    log.info("%s", in_words(config, data, setup.deals[0]))
+    dealt = np.concatenate(setup.deals[0].parts)  # of several owners not all need be there
     seen, tested = np.unique(data.targets[dealt]), np.unique(data.test_targets)
     if len(unseen := np.setdiff1d(tested, seen)):
         said = f"class {unseen[0]}" if len(unseen) == 1 else f"{len(unseen)} classes, the first {unseen[0]},"
@@ -166,18 +166,18 @@ class _Run:
     def __init__(
         self,
         config: Config,
-        scene: Scene,
+        setup: Setup,
         engine: Engine,
         folder: RunFolder | None,
         on_round: OnRound | None,
         made_of: dict[str, str],
         keep_models: bool,
     ) -> None:
-        self.config, self.scene, self.engine, self.folder, self.on_round = config, scene, engine, folder, on_round
+        self.config, self.setup, self.engine, self.folder, self.on_round = config, setup, engine, folder, on_round
         self.made_of, self.keep_models = made_of, keep_models
-        self.rounds = Rounds(scene, engine)
-        variants = scene.variants.count
-        self.history = History(scene.seeds[: scene.federations // variants], scene.learners, variants)
+        self.rounds = Rounds(setup, engine)
+        variants = setup.variants.count
+        self.history = History(setup.seeds[: setup.federations // variants], setup.learners, variants)
         self.history.folder = folder.path if folder else None
         self.peak = 0.0
         self.device_peak = 0.0  # before this process took the run up
@@ -239,7 +239,7 @@ class _Run:
         self._keep(following)
         self._measure()
         if self.on_round is not None:
-            self.on_round(self.scene.method.name, following, self.config.rounds, self.history)
+            self.on_round(self.setup.method.name, following, self.config.rounds, self.history)
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self._save()
 
@@ -295,8 +295,8 @@ class _Run:
             engine=self.engine.name,
             model=",".join(dict.fromkeys(self.config.models)),
             message_bytes={
-                "up": max(traffic.up(learner.giving) for traffic, learner in learners),
-                "down": max(traffic.down(learner.hearing) for traffic, learner in learners),
+                "up": max(traffic.up(learner.uploading) for traffic, learner in learners),
+                "down": max(traffic.down(learner.receiving) for traffic, learner in learners),
             },
             peak_memory_mb=self.peak,
             peak_device_mb=self._device_peak(),
@@ -304,5 +304,5 @@ class _Run:
             asked_to_stop=asked_to_stop,
             folder=self.folder.path if self.folder else None,
             diverged=self.rounds.diverged,
-            told_by="classifier" if self.scene.labelled else next(iter(self.scene.probes), "nothing"),
+            accuracy_source="classifier" if self.setup.labeled else next(iter(self.setup.probes), "nothing"),
         )

@@ -17,15 +17,9 @@ import numpy as np
 
 from consilience.config.config import Config, listed, make_config, parsed, place, setting_of
 from consilience.errors import CheckpointError, ConfigurationError
+from consilience.files import replace_file, storing
 from consilience.methods import build_method
-from consilience.simulation.records.run_folder import (
-    RunFolder,
-    keep_plan,
-    read_plan,
-    refuse_taken,
-    replace_file,
-    storing,
-)
+from consilience.simulation.records.run_folder import RunFolder, keep_plan, read_plan, refuse_taken
 from consilience.simulation.setup.variants import shape_of
 from consilience.simulation.simulate import OnRound, begin_or_go_on, rehearse
 

@@ -12,7 +12,7 @@ Weigh = Callable[[Direction, frozenset[str], frozenset[str]], int]
 """What a body of these channels comes to; of some of them whole common values."""
 
 
-class Traffic:
+class ByteCount:
     """Sizes of the bodies of one role: one body each way a round, holding every channel that takes part."""
 
     def __init__(self, channels: Mapping[str, schema.Channel]) -> None:

@@ -19,8 +19,8 @@ import numpy as np
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from consilience.config.refusals import in_words
 from consilience.errors import ConfigurationError, WireError
+from consilience.validation import describe_error
 from consilience.wire import codec, schema
 from consilience.wire.encodings import ENCODINGS, Bit, Encoding, spelled
 from consilience.wire.headers import Parts
@@ -198,8 +198,8 @@ def found(
     rules: Rules | None = None,
 ) -> Charter:
     """The charter of a federation with these channels; what concerns only oneself does not travel and is left out."""
-    travelling = {key: channel for key, channel in channels.items() if channel.scope == "everybody"}
-    if not travelling:
+    traveling = {key: channel for key, channel in channels.items() if channel.scope == "everybody"}
+    if not traveling:
         raise ConfigurationError(
             f"method {method['name']!r} shares nothing, so there is nothing to meet for; choose one that does, such as "
             f"representation-sharing"
@@ -210,7 +210,7 @@ def found(
         "classes": classes,
         "method": dict(method),
         "rules": rules or Rules(),
-        "channels": {key: _terms(channel, starts.get(key)) for key, channel in travelling.items()},
+        "channels": {key: _terms(channel, starts.get(key)) for key, channel in traveling.items()},
     }
     return _checked(content, f"federation {name!r}")
 
@@ -245,7 +245,7 @@ def _checked(content: Mapping[str, Any], where: str) -> Charter:
     try:
         return Charter.model_validate(content)
     except ValidationError as error:
-        raise ConfigurationError(f"{where}: {in_words(error)}") from None
+        raise ConfigurationError(f"{where}: {describe_error(error)}") from None
     except (ConfigurationError, WireError) as error:
         raise ConfigurationError(f"{where}: {error}") from error
 

@@ -63,13 +63,13 @@ def size(message: Message) -> int:
 def encode(message: Message, tensors: Mapping[str, Values]) -> bytes:
     """The body that carries `tensors`: all that `message` declares, and nothing else.
 
-    Numbers are taken in single precision first, so of float32 arrays the far side sees exactly what `quantise` gives.
+    Numbers are taken in single precision first, so of float32 arrays the far side sees exactly what `quantize` gives.
     """
     return Codec(message).encode(tensors)
 
 
 def decode(message: Message, body: Body) -> dict[str, Values]:
-    """The tensors of `message` as the far side's `quantise` left them, or a refusal of the whole body."""
+    """The tensors of `message` as the far side's `quantize` left them, or a refusal of the whole body."""
     return Codec(message).decode(bytearray(body))  # a copy of one's own, so the arrays may be written to
 
 
@@ -116,7 +116,7 @@ class Codec:
         return b"".join([self._start, *data])
 
     def decode(self, body: Body, only: Collection[str] | None = None) -> dict[str, Values]:
-        """The tensors as the far side's `quantise` left them, or a refusal of the whole body.
+        """The tensors as the far side's `quantize` left them, or a refusal of the whole body.
 
         With `only`, no more than those are given; all are judged. Arrays may be views of the body, which stays in
         memory with them, and are read-only where it is `bytes`.
@@ -392,7 +392,7 @@ def _bounds_received(field: Field) -> Limits:
     if isinstance(field.encoding, Byte) or field.encoding.name == "int32":
         return _bounds(field)
     # rounding keeps order, so what was within the bounds is within the rounded bounds
-    low, high = map(float, field.encoding.quantise(np.asarray(_bounds(field), dtype=np.float32)))
+    low, high = map(float, field.encoding.quantize(np.asarray(_bounds(field), dtype=np.float32)))
     return low, high
 
 
@@ -426,4 +426,4 @@ def _write(name: str, field: Field, x: Values) -> dict[str, Values]:
         levels, scale = encoding.levels(x)
         _check_scales(f"{name}.scale", scale, 127)
         return {name: levels, f"{name}.scale": scale}
-    return {name: np.asarray(encoding.quantise(x))}
+    return {name: np.asarray(encoding.quantize(x))}

@@ -1,6 +1,6 @@
 """How a tensor becomes bytes: what each encoding keeps of a value, and what it costs.
 
-`quantise` is what the far side will see: exactly what decoding the encoded bytes gives. The simulator calls it on
+`quantize` is what the far side will see: exactly what decoding the encoded bytes gives. The simulator calls it on
 arrays and makes no bytes; `wire` makes the bytes. Both work on any array of the array-API standard.
 """
 
@@ -32,7 +32,7 @@ class Encoding:
         """Only coarse encodings are worth an error memory the size of the tensor."""
         return self.bits <= 8
 
-    def quantise(self, x: Array) -> Array:
+    def quantize(self, x: Array) -> Array:
         """What the far side will see of `x`."""
         raise NotImplementedError
 
@@ -49,7 +49,7 @@ class Exact(Encoding):
     bits: int = 32
     lossy: bool = False
 
-    def quantise(self, x: Array) -> Array:
+    def quantize(self, x: Array) -> Array:
         """What the far side will see of `x`."""
         return x
 
@@ -61,7 +61,7 @@ class Half(Encoding):
     name: str = "float16"
     bits: int = 16
 
-    def quantise(self, x: Array) -> Array:
+    def quantize(self, x: Array) -> Array:
         """What the far side will see of `x`."""
         xp = array_namespace(x)
         return xp.astype(xp.astype(xp.clip(x, -65504.0, 65504.0), xp.float16), x.dtype)
@@ -90,7 +90,7 @@ class Byte(Encoding):
         levels = xp.clip(xp.round(rows / safe[:, None]), -127.0, 127.0)
         return levels + 0.0, scale  # + 0.0 turns -0 into 0: whole numbers on the wire have only one zero
 
-    def quantise(self, x: Array) -> Array:
+    def quantize(self, x: Array) -> Array:
         """What the far side will see of `x`."""
         xp = array_namespace(x)
         levels, scale = self.levels(x)
@@ -124,7 +124,7 @@ class Bit(Encoding):
         mean = xp.astype(total / max(math.prod(x.shape), 1), x.dtype)
         return mean if self.unit is None else xp.full_like(mean, self.unit)
 
-    def quantise(self, x: Array) -> Array:
+    def quantize(self, x: Array) -> Array:
         """What the far side will see of `x`."""
         xp = array_namespace(x)
         scale = self.scale(x)

@@ -8,8 +8,6 @@ import re
 import secrets
 from typing import NamedTuple
 
-from consilience.relay.rejections import Refusal
-
 FORM = re.compile(r"cs1_([0-9a-f]{1,15})_([A-Za-z0-9_-]{43})")
 
 
@@ -36,17 +34,6 @@ def new(member: int) -> Token:
     return Token(member, secrets.token_urlsafe(32))
 
 
-def read(authorization: str | None) -> Token:
-    """The token of an `Authorization: Bearer` header."""
-    if not authorization:
-        raise Refusal("no-token", "no token: send `Authorization: Bearer TOKEN`, with the one you were invited with")
-    scheme, _, text = authorization.partition(" ")
-    found = FORM.fullmatch(text.strip())
-    if scheme.lower() != "bearer" or not found:
-        raise Refusal("wrong-token", "what was sent is no token; it looks like cs1_..., 48 characters or more")
-    return Token(int(found[1], 16), found[2])
-
-
-def same(token: Token, kept: bytes) -> bool:
+def matches(token: Token, kept: bytes) -> bool:
     """Whether this is the token whose hash was kept; takes as long where it is not."""
     return hmac.compare_digest(token.hashed, kept)

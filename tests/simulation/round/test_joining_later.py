@@ -112,9 +112,9 @@ def test_samples_of_one_s_own_are_drawn_from_all_and_the_rest_is_dealt(data: Dat
 
 def test_public_samples_are_the_same_as_samples_of_learner_0(data: Dataset) -> None:
     with stage(data, public=30) as rounds:
-        public = rounds.scene.deals[0].parts
+        public = rounds.setup.deals[0].parts
     with stage(data, groups={"first": {"learners": 0, "samples": 30}}) as rounds:
-        own = rounds.scene.deals[0].parts
+        own = rounds.setup.deals[0].parts
     assert len(own[0]) == 30 and all(np.array_equal(a, b) for a, b in zip(public, own, strict=True))
 
 
@@ -179,8 +179,8 @@ def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Datase
     groups = {"new": {"learners": 2, "joins": 3, "shift": "rotate(90)", "samples": 20, "participation": 1.0}}
     with stage(data, "centralized", groups=groups) as rounds:
         records = play(rounds)
-        seen = rounds.scene.data.inputs[rounds.engine.cohorts[0].plan.members.index]
-        dealt = rounds.scene.deals[0]
+        seen = rounds.setup.data.inputs[rounds.engine.cohorts[0].plan.members.index]
+        dealt = rounds.setup.deals[0]
     assert len(seen) == 90 and np.isfinite(records[1]["accuracy"]).all()
     turned = dealt.parts[2]
     assert len(turned) == 20 and np.array_equal(seen[turned], rotated(data.inputs[turned], 90))
@@ -243,13 +243,13 @@ def test_who_joins_begins_with_its_own_weights_or_with_the_common_ones_of_now(da
 
 def test_the_first_change_of_one_with_weights_of_its_own_is_measured_from_the_common_ones_of_now(data: Dataset) -> None:
     """Nobody moves by itself here, so that the mean tells where the newcomer began."""
-    still: dict[str, Any] = {"optimiser": "sgd", "lr": 1e-30, "precision": "float64"}
+    still: dict[str, Any] = {"optimizer": "sgd", "lr": 1e-30, "precision": "float64"}
     with stage(data, "fedavg", own={"start": "different"}, groups={"new": NEW}, **still) as rounds:
         rounds.begin()
         first = [parameters(rounds, who) for who in range(3)]
         for _ in range(2):
             rounds.play(evaluate=False)
-        common, counts = parameters(rounds, 0), rounds.scene.counts[0].sum(-1)
+        common, counts = parameters(rounds, 0), rounds.setup.counts[0].sum(-1)
         rounds.play(evaluate=False)
         after = [parameters(rounds, who) for who in range(3)]
     own = (counts[:2].sum() * common + counts[2] * first[2]) / counts.sum()
@@ -259,7 +259,7 @@ def test_the_first_change_of_one_with_weights_of_its_own_is_measured_from_the_co
 
 def test_the_public_set_goes_to_whoever_joins_when_it_joins() -> None:
     result = simulate(
-        method="flesd:distil_epochs=1", learners=4, public=17, rounds=3, workers=0, probe="none", train=90, test=40,
+        method="flesd:distill_epochs=1", learners=4, public=17, rounds=3, workers=0, probe="none", train=90, test=40,
         groups={"new": {"learners": 3, "joins": 2}},
     )  # fmt: skip
     sent = np.stack([record["bytes.public"][0] for record in result.history.records])
@@ -337,7 +337,7 @@ def test_the_shift_of_a_group_is_told_with_the_data(tmp_path: Path) -> None:
 
 def test_the_models_of_who_joined_are_found_again(tmp_path: Path) -> None:
     groups = {"new": NEW | {"samples": 20, "shift": "rotate(90)"}}
-    simulate(method="flesd:distil_epochs=1", out=tmp_path / "run", **SMALL, probe="none", groups=groups)
+    simulate(method="flesd:distill_epochs=1", out=tmp_path / "run", **SMALL, probe="none", groups=groups)
     kept = read_kept(tmp_path / "run")
     inputs, _ = kept.public
     assert len(inputs) == 35 and kept.features(2, inputs).shape[0] == 35, "half of what the newcomer has not"

@@ -23,16 +23,16 @@ from consilience.methods import build_method
 from consilience.objectives import Augmented, CrossEntropy, build_objective
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.round.round import Rounds
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.simulate import simulate
 from consilience.wire import codec
 
 ROWS = Similarity(form="pool", down=3)
-WITNESS = Role(Augmented(), (ROWS,), listens=(), data="public", epochs=0)
+WITNESS = Role(Augmented(), (ROWS,), downloads=(), data="public", epochs=0)
 ALONE = Role(build_objective("simclr"))
 WATCHED = Method("watched", {"learner": ALONE, "witness": WITNESS}, {0: "witness"}, ("learner", "witness"), host=0)
 """Everybody learns alone, and shows after it what the public set looks like."""
-FLESD: dict[str, Any] = {"distil_epochs": 2, "distil_batch": 16, "queue": 20, "form": "pool", "down": 3}
+FLESD: dict[str, Any] = {"distill_epochs": 2, "distill_batch": 16, "queue": 20, "form": "pool", "down": 3}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -45,17 +45,17 @@ def data() -> Dataset:
 @contextmanager
 def stage(data: Dataset, method: Method, **settings: Any) -> Iterator[Rounds]:
     common: dict[str, Any] = {"learners": 4, "batch_size": 10, "probe": "knn", "workers": 0, "precision": "float64"}
-    scene = set_scene(make_config(common | settings), method, data, ["mlp"])
-    with LoopEngine(list(scene.plans), data, 0) as engine:
-        yield Rounds(scene, engine)
+    setup = build_setup(make_config(common | settings), method, data, ["mlp"])
+    with LoopEngine(list(setup.plans), data, 0) as engine:
+        yield Rounds(setup, engine)
 
 
 def model(rounds: Rounds, who: int, role: str | None = None, federation: int = 0) -> dict[str, Tensor]:
     """A learner's model as it lies in its first role's cohort, or in another's."""
-    home = rounds.scene.homes[federation, who]
+    home = rounds.setup.homes[federation, who]
     cohorts = [i for i, c in enumerate(rounds.engine.cohorts) if c.plan.role == role] if role else [home]
-    (cohort,) = [i for i in cohorts if rounds.scene.rows[i, federation, who] >= 0]
-    learner, row = rounds.learners[cohort], int(rounds.scene.rows[cohort, federation, who])
+    (cohort,) = [i for i in cohorts if rounds.setup.rows[i, federation, who] >= 0]
+    learner, row = rounds.learners[cohort], int(rounds.setup.rows[cohort, federation, who])
     parameters = learner.parameters.views(rounds.engine.cohorts[cohort].state["parameters"][row])
     return {name: parameters[name].clone() for name in learner.model_parameters}
 
@@ -69,11 +69,11 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor], part: str = "")
 
 def features(rounds: Rounds, who: int) -> Tensor:
     """The public set as a learner's model has it now, of length 1."""
-    learner = rounds.learners[int(rounds.scene.homes[0, who])]
-    cohort = rounds.engine.cohorts[int(rounds.scene.homes[0, who])]
-    learner.wear(cohort.row(int(rounds.scene.rows[rounds.scene.homes[0, who], 0, who])))
-    public = np.sort(rounds.scene.deals[0].parts[0])
-    return unit(learner.features(torch.from_numpy(rounds.scene.data.inputs[public]).double()))
+    learner = rounds.learners[int(rounds.setup.homes[0, who])]
+    cohort = rounds.engine.cohorts[int(rounds.setup.homes[0, who])]
+    learner.wear(cohort.row(int(rounds.setup.rows[rounds.setup.homes[0, who], 0, who])))
+    public = np.sort(rounds.setup.deals[0].parts[0])
+    return unit(learner.features(torch.from_numpy(rounds.setup.data.inputs[public]).double()))
 
 
 def shown(rounds: Rounds) -> Tensor:
@@ -93,8 +93,8 @@ def test_roles_are_played_in_the_order_of_the_method() -> None:
     assert Method("m", {"a": Role(), "b": Role()}).roles_of(5) == ("a",)
 
 
-def test_flesd_has_a_distiller_or_everybody_distils() -> None:
-    one, all_ = build_method("flesd"), build_method("flesd", {"distil": "learner"})
+def test_flesd_has_a_distiller_or_everybody_distills() -> None:
+    one, all_ = build_method("flesd"), build_method("flesd", {"distill": "learner"})
     assert [one.roles_of(who) for who in (0, 1)] == [("distiller",), ("learner", "witness")]
     assert [all_.roles_of(who) for who in (0, 1)] == [("distiller",), ("learner", "witness", "distiller")]
     assert one.host == all_.host == 0 and build_method("flesd-cc").once
@@ -136,9 +136,9 @@ def test_anybody_may_be_the_host(data: Dataset) -> None:
     with stage(data, last) as rounds:
         rounds.begin()
         rounds.play(evaluate=False)
-        public = rounds.scene.deals[0].parts[3]
+        public = rounds.setup.deals[0].parts[3]
         assert np.array_equal(rounds.engine.cohorts[1].samples(0), np.sort(public))
-        assert rounds.scene.public_bytes[0].tolist() == [64 * len(public)] * 3 + [0]
+        assert rounds.setup.public_bytes[0].tolist() == [64 * len(public)] * 3 + [0]
 
 
 # The model is taken along
@@ -186,8 +186,8 @@ def test_weights_that_are_received_win_over_what_another_role_had(data: Dataset)
 
 
 def test_everybody_ends_a_round_with_the_model_of_the_last_role(data: Dataset) -> None:
-    """Where everybody distils: what is tested, and trained on in the next round, is what came of distilling."""
-    with stage(data, build_method("flesd", FLESD | {"distil": "learner"})) as rounds:
+    """Where everybody distills: what is tested, and trained on in the next round, is what came of distilling."""
+    with stage(data, build_method("flesd", FLESD | {"distill": "learner"})) as rounds:
         rounds.begin()
         for _ in range(2):
             record = rounds.play(evaluate=True)
@@ -196,7 +196,7 @@ def test_everybody_ends_a_round_with_the_model_of_the_last_role(data: Dataset) -
                 assert not same(model(rounds, who), model(rounds, who, "witness"), "features")
                 assert not torch.allclose(shown(rounds)[who], features(rounds, who))
     told = record["accuracy"].copy()
-    with stage(data, build_method("flesd", FLESD | {"distil": "learner", "distil_lr": 1e-9})) as rounds:
+    with stage(data, build_method("flesd", FLESD | {"distill": "learner", "distill_lr": 1e-9})) as rounds:
         rounds.begin()
         for _ in range(2):
             record = rounds.play(evaluate=True)
@@ -204,7 +204,7 @@ def test_everybody_ends_a_round_with_the_model_of_the_last_role(data: Dataset) -
 
 
 def test_who_does_not_take_part_keeps_its_model_wherever_it_lay(data: Dataset) -> None:
-    with stage(data, build_method("flesd", FLESD | {"distil": "learner"}), participation=0.4) as rounds:
+    with stage(data, build_method("flesd", FLESD | {"distill": "learner"}), participation=0.4) as rounds:
         rounds.begin()
         for _ in range(4):
             before = [model(rounds, who) for who in range(4)]
@@ -225,7 +225,7 @@ def test_the_host_takes_part_in_every_round(data: Dataset) -> None:
 
 
 def test_the_losses_of_all_roles_are_recorded(data: Dataset) -> None:
-    with stage(data, build_method("flesd", FLESD | {"distil": "learner"})) as rounds:
+    with stage(data, build_method("flesd", FLESD | {"distill": "learner"})) as rounds:
         rounds.begin()
         record = rounds.play(evaluate=False)
     assert np.isnan(record["loss.simclr"][0, 0]) and (record["loss.simclr"][0, 1:] > 0).all()
@@ -242,7 +242,7 @@ def encoded(rounds: Rounds, role: str, direction: str, names: list[str]) -> int:
 def test_bytes_of_all_roles_are_summed(data: Dataset) -> None:
     """Learners that share weights and representations put up two bodies, and hear one: witnesses do not listen."""
     sharing = Role(build_objective("simclr"), (Weights(part="features"),))
-    pupil = Role(Augmented(), (replace(ROWS, distils=True, queue=5),), gives=(), data="public", epochs=1)
+    pupil = Role(Augmented(), (replace(ROWS, distills=True, queue=5),), uploads=(), data="public", epochs=1)
     roles = {"learner": sharing, "witness": WITNESS, "pupil": pupil}
     both = Method("both", roles, {0: ("witness", "pupil")}, ("learner", "witness"), host=0)
     with stage(data, both) as rounds:
@@ -258,24 +258,24 @@ def test_bytes_of_all_roles_are_summed(data: Dataset) -> None:
     assert rows[0] - 20 * 32 * 4 < 200 and rows[1] - 3 * 20 * 32 * 4 < 200, "the rest is names"
 
 
-@pytest.mark.parametrize("distil", ["distiller", "learner"])
+@pytest.mark.parametrize("distill", ["distiller", "learner"])
 @pytest.mark.parametrize("encoding", ["float32", "float16", "int8"])
-def test_counted_bytes_are_encoded_bytes(distil: str, encoding: str, data: Dataset) -> None:
-    method = build_method("flesd", FLESD | {"distil": distil, "encoding": encoding, "keep": 0.5})
+def test_counted_bytes_are_encoded_bytes(distill: str, encoding: str, data: Dataset) -> None:
+    method = build_method("flesd", FLESD | {"distill": distill, "encoding": encoding, "keep": 0.5})
     with stage(data, method) as rounds:
         rounds.begin()
         record = rounds.play(evaluate=False)
         up, down = (
             encoded(rounds, role, way, ["similarity"]) for role, way in (("witness", "up"), ("distiller", "down"))
         )
-        weights = encoded(rounds, "distiller", "up", ["weights"]) if distil == "distiller" else 0
+        weights = encoded(rounds, "distiller", "up", ["weights"]) if distill == "distiller" else 0
     assert record["bytes.up"][0].tolist() == [weights, up, up, up]
     assert record["bytes.down"][0].tolist() == [down + weights] + [weights or down] * 3
 
 
 def test_the_public_set_is_sent_once_and_counted(data: Dataset) -> None:
     result = simulate(
-        data=data, method="flesd:distil_epochs=1", learners=4, public=17, rounds=2, workers=0, probe="none"
+        data=data, method="flesd:distill_epochs=1", learners=4, public=17, rounds=2, workers=0, probe="none"
     )
     summary = result.summary()
     assert summary["public_bytes"] == 3 * 17 * 64
@@ -285,10 +285,10 @@ def test_the_public_set_is_sent_once_and_counted(data: Dataset) -> None:
 
 def test_numbers_of_a_table_are_four_bytes_each(data: Dataset) -> None:
     flat = {k: getattr(data, k).reshape(len(getattr(data, k)), 64) for k in ("inputs", "test_inputs")}
-    plain = Role(CrossEntropy(), (ROWS,), listens=(), data="public", epochs=0)
+    plain = Role(CrossEntropy(), (ROWS,), downloads=(), data="public", epochs=0)
     method = Method("plain", {"learner": Role(), "witness": plain}, {0: "witness"}, ("learner", "witness"), host=0)
     with stage(replace(data, **flat), method) as rounds:
-        assert rounds.scene.public_bytes[0].tolist() == [0] + [4 * 64 * 20] * 3
+        assert rounds.setup.public_bytes[0].tolist() == [0] + [4 * 64 * 20] * 3
         rounds.begin()
         assert np.isfinite(rounds.play(evaluate=True)[f"loss.{CrossEntropy.name}"][0, 1:]).all()
 
@@ -299,7 +299,7 @@ def test_numbers_of_a_table_are_four_bytes_each(data: Dataset) -> None:
 def test_a_group_s_terms_are_for_its_own_data(data: Dataset) -> None:
     """How the public set is gone through is the method's to say."""
     groups = {"eager": {"learners": [1], "epochs": 3, "batch_size": 5, "lr": 0.01}}
-    with stage(data, build_method("flesd", FLESD | {"distil": "learner"}), groups=groups) as rounds:
+    with stage(data, build_method("flesd", FLESD | {"distill": "learner"}), groups=groups) as rounds:
         rounds.begin()
         rounds.play(evaluate=False)
         steps = {
@@ -312,7 +312,7 @@ def test_a_group_s_terms_are_for_its_own_data(data: Dataset) -> None:
 
 
 def test_a_group_that_gives_nothing_shows_nothing(data: Dataset) -> None:
-    groups = {"quiet": {"learners": [2], "gives": False}}
+    groups = {"quiet": {"learners": [2], "uploads": False}}
     with stage(data, build_method("flesd", FLESD), groups=groups) as rounds:
         rounds.begin()
         record = rounds.play(evaluate=False)

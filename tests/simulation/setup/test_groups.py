@@ -27,7 +27,7 @@ from consilience.models import SplitModel
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.round.round import Rounds
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 from consilience.task import Task
 from consilience.wire import schema
 
@@ -47,10 +47,10 @@ def stage(
     named = {"name": method, **(own or {})} if isinstance(method, str) else {"name": method.name}
     config = make_config({"learners": 3, "rounds": 4, "workers": 0, "method": named, **settings})
     chosen = build_method(method, own) if isinstance(method, str) else method
-    scene = set_scene(config, chosen, data, config.model_name.split(","))
-    plans = list(scene.plans)
-    with LoopEngine(plans, scene.data, 0) if engine == "loop" else StackEngine(plans, scene.data) as opened:
-        yield Rounds(scene, opened)
+    setup = build_setup(config, chosen, data, config.model_name.split(","))
+    plans = list(setup.plans)
+    with LoopEngine(plans, setup.data, 0) if engine == "loop" else StackEngine(plans, setup.data) as opened:
+        yield Rounds(setup, opened)
 
 
 def play(rounds: Rounds, count: int = 2) -> list[dict[str, np.ndarray]]:
@@ -58,7 +58,7 @@ def play(rounds: Rounds, count: int = 2) -> list[dict[str, np.ndarray]]:
 
 
 def parameters(rounds: Rounds, learner: int) -> Tensor:
-    cohort, row = rounds.scene.homes[0, learner], rounds.scene.rows[:, 0, learner].max()
+    cohort, row = rounds.setup.homes[0, learner], rounds.setup.rows[:, 0, learner].max()
     found: Tensor = rounds.engine.cohorts[cohort].state["parameters"][row].clone()
     return found
 
@@ -91,7 +91,7 @@ def test_each_learner_weighs_by_its_own_number(data: Dataset) -> None:
 def test_settings_that_decide_shapes_make_another_cohort(data: Dataset) -> None:
     with stage(data, groups={"few": {"learners": [0], "method": {"n_avg": 3}}}) as rounds:
         play(rounds)
-        assert [c.plan.blueprint.role.exchanges[1].n_avg for c in rounds.engine.cohorts] == [3, 10]  # type: ignore[attr-defined]
+        assert [c.plan.spec.role.exchanges[1].n_avg for c in rounds.engine.cohorts] == [3, 10]  # type: ignore[attr-defined]
 
 
 # --- schedules
@@ -124,7 +124,7 @@ def test_a_rate_follows_its_schedule_and_a_group_has_its_own(data: Dataset) -> N
         rates = []
         for _ in range(3):
             rounds.play(evaluate=False)
-            rates.append(rounds.engine.cohorts[0].state["setting.optimiser.lr"].tolist())
+            rates.append(rounds.engine.cohorts[0].state["setting.optimizer.lr"].tolist())
         assert np.allclose(rates, [[0.002, 0.002, 0.0005], [0.003, 0.003, 0.0005], [0.003, 0.003, 0.0005]])
 
 
@@ -161,13 +161,13 @@ def test_a_schedule_is_gone_on_with_after_a_stop(tmp_path: Path) -> None:
 
 
 def test_one_that_only_listens_costs_nothing_up_and_is_in_nobody_s_mean(data: Dataset) -> None:
-    with stage(data, groups={"quiet": {"learners": [2], "gives": False}}) as rounds:
+    with stage(data, groups={"quiet": {"learners": [2], "uploads": False}}) as rounds:
         records = play(rounds)
         assert [r["bytes.up"][0, 2] for r in records] == [0, 0, 0]
         assert records[1]["bytes.up"][0, 0] > 0 < records[1]["bytes.down"][0, 2]
         means = rounds.federations[0].channels["prototypes"]
         assert isinstance(means, StandingMean)
-        counts = rounds.scene.counts[0]
+        counts = rounds.setup.counts[0]
         assert means.answer().count.tolist() == counts[:2].sum(0).tolist()
         pool = rounds.federations[0].channels["observations"]
         assert isinstance(pool, EntryPool)
@@ -176,18 +176,18 @@ def test_one_that_only_listens_costs_nothing_up_and_is_in_nobody_s_mean(data: Da
 
 
 def test_one_that_only_gives_learns_as_if_alone_and_hears_nothing(data: Dataset) -> None:
-    with stage(data, groups={"giver": {"learners": [0], "listens": False}}) as rounds:
+    with stage(data, groups={"giver": {"learners": [0], "downloads": False}}) as rounds:
         records = play(rounds)
         assert [r["bytes.down"][0, 0] for r in records] == [0, 0, 0]
         assert records[1]["bytes.up"][0, 0] > 0
         assert torch.equal(parameters(rounds, 0), alone(data, 0))
         means = rounds.federations[0].channels["prototypes"]
         assert isinstance(means, StandingMean)
-        assert means.answer().count.tolist() == rounds.scene.counts[0].sum(0).tolist()
+        assert means.answer().count.tolist() == rounds.setup.counts[0].sum(0).tolist()
 
 
 def test_where_weights_are_shared_one_that_only_listens_takes_the_mean_of_the_others(data: Dataset) -> None:
-    with stage(data, "fedavg", groups={"quiet": {"learners": [2], "gives": False}}) as rounds:
+    with stage(data, "fedavg", groups={"quiet": {"learners": [2], "uploads": False}}) as rounds:
         records = play(rounds, 1)
         common = flat(rounds)
         for learner in range(3):
@@ -201,7 +201,7 @@ def test_where_weights_are_shared_one_that_only_listens_takes_the_mean_of_the_ot
 
 
 def test_where_weights_are_shared_one_that_only_gives_keeps_its_own(data: Dataset) -> None:
-    with stage(data, "fedavg", groups={"giver": {"learners": [0], "listens": False}}) as rounds:
+    with stage(data, "fedavg", groups={"giver": {"learners": [0], "downloads": False}}) as rounds:
         rounds.begin()
         record = rounds.play(evaluate=True)
         first = parameters(rounds, 0)
@@ -226,7 +226,7 @@ def flat(rounds: Rounds) -> Tensor:
 def test_exchanges_are_chosen_one_by_one(data: Dataset) -> None:
     groups = {
         "means only": {"learners": [0], "exchanges": ["prototypes"]},
-        "gives means": {"learners": [1], "gives": ["prototypes"], "listens": ["observations"]},
+        "gives means": {"learners": [1], "uploads": ["prototypes"], "downloads": ["observations"]},
     }
     with stage(data, groups=groups) as rounds:
         records = play(rounds)
@@ -253,7 +253,7 @@ def test_everybody_puts_up_and_draws_as_many_observations_as_it_likes(data: Data
 
 
 def test_nobody_gives_and_nothing_travels(data: Dataset) -> None:
-    with stage(data, groups={"all": {"learners": "0-2", "gives": False}}) as rounds:
+    with stage(data, groups={"all": {"learners": "0-2", "uploads": False}}) as rounds:
         records = play(rounds)
         assert sum(r["bytes.up"].sum() + r["bytes.down"].sum() for r in records) == 0
 
@@ -275,7 +275,7 @@ def test_one_that_exchanges_more_seldom_keeps_what_it_learned_meanwhile(data: Da
 def test_classes_held_back_enter_nothing_that_is_put_up(data: Dataset) -> None:
     with stage(data, groups={"private": {"learners": [0], "never_share": [3, 5]}}) as rounds:
         play(rounds)
-        counts = rounds.scene.counts[0].copy()
+        counts = rounds.setup.counts[0].copy()
         assert counts[0, 3] >= 2 and counts[0, 5] >= 2  # there would be something to share
         counts[0, [3, 5]] = 0
         means, pool = (rounds.federations[0].channels[n] for n in ("prototypes", "observations"))
@@ -319,13 +319,13 @@ class Telling(Exchange):
     def channel(self, task: Task) -> schema.Mean:
         return schema.Mean(self.name, {"seen": schema.Tensor(task.inputs)})
 
-    def leaves(self) -> str:
+    def describe_upload(self) -> str:
         return "a mean input"
 
-    def init(self, view: View) -> State:
+    def init_state(self, view: View) -> State:
         return {"seen": torch.zeros(view.task.inputs)}
 
-    def step(self, state: State, view: View) -> State:
+    def on_batch(self, state: State, view: View) -> State:
         return {"seen": view.inputs.mean(0)}
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
@@ -362,7 +362,7 @@ def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> No
     groups = {"eager": {"learners": [0], "epochs": 3, "batch_size": 5}, "large": {"learners": [1], "model": "lenet5"}}
     with stage(data, width=16, groups=groups) as rounds:
         play(rounds, 1)
-        steps = [int(rounds.engine.cohorts[rounds.scene.homes[0, w]].state["step"][0]) for w in range(3)]
+        steps = [int(rounds.engine.cohorts[rounds.setup.homes[0, w]].state["step"][0]) for w in range(3)]
         assert steps == [18, 1, 1]
         assert [learner.task.model for learner in rounds.learners] == ["mlp", "lenet5", "mlp"]
         assert {learner.task.width for learner in rounds.learners} == {16}
@@ -377,15 +377,15 @@ def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> No
         ({"learners": [3]}, "groups.g.learners names learner 3; there are learners 0 to 2"),
         ({"learners": "2-1"}, "groups.g.learners is '2-1'"),
         ({"learners": []}, "groups.g.learners is empty"),
-        ({"learners": [0], "gives": ["protoypes"]}, "Did you mean 'prototypes'"),
+        ({"learners": [0], "uploads": ["protoypes"]}, "Did you mean 'prototypes'"),
         ({"learners": [0], "exchanges": ["weights"]}, "unknown exchange 'weights' of groups.g.exchanges"),
         ({"learners": [0], "method": {"kdd": 1}}, "Did you mean 'kd'"),
         ({"learners": [0], "weight": 1}, "unknown setting 'weight' of group 'g'"),
         ({"learners": "0-400000000"}, "groups.g.learners names learner 3; there are learners 0 to 2"),
         ({"learners": True}, "groups.g.learners is True; it must be a whole number or a word or a list"),
-        ({"gives": False}, "groups.g.learners is missing"),
+        ({"uploads": False}, "groups.g.learners is missing"),
         (
-            {"learners": [0], "gives": "prototypes"},
+            {"learners": [0], "uploads": "prototypes"},
             "groups.g.gives is 'prototypes'; it must be true or false or a list",
         ),
         ({"learners": [0], "exchanges": "prototypes"}, "groups.g.exchanges is 'prototypes'; it must be a list"),
@@ -402,7 +402,7 @@ def test_terms_that_cannot_be_kept_are_refused_by_name(data: Dataset, group: dic
 
 def test_a_method_put_together_by_hand_has_no_settings_to_change(data: Dataset) -> None:
     mine = Method("mine", {"learner": Role(exchanges=(Prototypes(),))})
-    with stage(data, mine, groups={"g": {"learners": [0], "gives": False}}) as rounds:
+    with stage(data, mine, groups={"g": {"learners": [0], "uploads": False}}) as rounds:
         play(rounds, 1)
     with pytest.raises(ConfigurationError, match="put together by hand, so 'kd' cannot be set by name"):
         stage(data, mine, groups={"g": {"learners": [0], "method": {"kd": 1}}}).__enter__()
@@ -419,7 +419,7 @@ def test_a_schedule_given_as_itself_is_kept_as_it_is_written(tmp_path: Path) -> 
 
 
 def test_the_largest_message_is_told_and_nobody_s_who_gives_nothing(data: Dataset) -> None:
-    groups = {"quiet": {"learners": [0], "gives": False}, "rich": {"learners": [2], "method": {"up": 3}}}
+    groups = {"quiet": {"learners": [0], "uploads": False}, "rich": {"learners": [2], "method": {"up": 3}}}
     method = build_method(SHARING)
     result = simulate(data=data, method=method, learners=3, rounds=1, workers=0, groups=groups)
     assert result.message_bytes["up"] == result.history["bytes.up"][0, 0, 2] > result.history["bytes.up"][0, 0, 1]

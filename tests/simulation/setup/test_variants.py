@@ -17,7 +17,7 @@ from consilience.errors import ConfigurationError, TrainingError, UnknownName
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.result import Result
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.setup.variants import variants_of
 
 Changes = dict[str, Any]
@@ -90,13 +90,13 @@ def assert_same_bits(a: Result, b: Result) -> None:
 def test_only_what_differs_varies(data: Dataset) -> None:
     variants = [{"method.kd": 0, "method.contrast": 2, "lr": 0.1}, {"method.kd": 3, "method.contrast": 2, "lr": 0.2}]
     config = make_config({"learners": 2, "method": {"name": "consilience", "contrast": 2}, "variants": variants})
-    scene = set_scene(config, build_method("consilience", {"contrast": 2}), data, ["mlp"])
-    assert scene.variants.names == ("method.kd=0 method.contrast=2 lr=0.1", "method.kd=3 method.contrast=2 lr=0.2")
-    (plan,) = scene.plans
-    assert plan.blueprint.varied == {"prototypes": ("weight",), "optimiser": ("lr",)}
+    setup = build_setup(config, build_method("consilience", {"contrast": 2}), data, ["mlp"])
+    assert setup.variants.names == ("method.kd=0 method.contrast=2 lr=0.1", "method.kd=3 method.contrast=2 lr=0.2")
+    (plan,) = setup.plans
+    assert plan.spec.varied == {"prototypes": ("weight",), "optimizer": ("lr",)}
     assert plan.settings == {
         "setting.prototypes.weight": (0.0, 0.0, 3.0, 3.0),
-        "setting.optimiser.lr": (0.1, 0.1, 0.2, 0.2),
+        "setting.optimizer.lr": (0.1, 0.1, 0.2, 0.2),
     }
 
 
@@ -214,7 +214,7 @@ SOUND: list[Changes] = [{"method.kd": 0.1}, {"method.kd": 5.0}]
 
 @each_engine
 def test_a_variant_that_diverges_is_named_and_disturbs_nobody(engine: str, data: Dataset) -> None:
-    how = {"engine": engine, "optimiser": "sgd", "rounds": 3}
+    how = {"engine": engine, "optimizer": "sgd", "rounds": 3}
     result = with_variants(data, "fedproto", [SOUND[0], WILD, SOUND[1]], **how)
     what = "method.kd=1e+300), round 1: loss term 'cross_entropy' is no number"
     said = [f"learner 0 (seed {seed}, {what}" for seed in (0, 1)]
@@ -231,12 +231,12 @@ def test_a_variant_that_diverges_is_named_and_disturbs_nobody(engine: str, data:
 
 @each_engine
 def test_where_all_variants_diverge_each_is_named(engine: str, data: Dataset) -> None:
-    result = with_variants(data, "fedproto", [WILD, {"method.kd": 1e301}], engine=engine, optimiser="sgd")
+    result = with_variants(data, "fedproto", [WILD, {"method.kd": 1e301}], engine=engine, optimizer="sgd")
     assert result.finished and all(own.diverged for own in result.variants)
 
 
 def test_a_variant_may_diverge_late(data: Dataset) -> None:
-    how = {"optimiser": "sgd", "rounds": 3, "precision": "float32", "batch_size": 32}
+    how = {"optimizer": "sgd", "rounds": 3, "precision": "float32", "batch_size": 32}
     result = with_variants(data, "independent", [{"lr": 0.1}, {"lr": 1e38}], **how)
     sound, wild = result.variants
     assert sound.diverged == {} and sorted(wild.diverged) == [0, 1]
@@ -258,7 +258,7 @@ def kept(folder: Path) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
 
 @each_engine
 def test_a_stopped_run_goes_on_with_the_same_bits(engine: str, data: Dataset, tmp_path: Path) -> None:
-    how = {"engine": engine, "optimiser": "sgd", "rounds": 4}
+    how = {"engine": engine, "optimizer": "sgd", "rounds": 4}
     variants = [SOUND[0], WILD, SOUND[1] | {"lr": 0.1}]
     whole = with_variants(data, "fedproto", variants, out=tmp_path / "whole", **how)
     stopped = with_variants(data, "fedproto", variants, out=tmp_path / "parts", on_round=interrupt, **how)
@@ -285,7 +285,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(engine: str, data: Dataset, tm
         {"seeds": 1},
         {"partition": "dirichlet(0.5)"},
         {"batch_size": 16},
-        {"optimiser": "sgd"},
+        {"optimizer": "sgd"},
         {"weight_decay": 0.1},
         {"participation": 0.5},
         {"method.name": "fedproto"},
@@ -332,14 +332,14 @@ def test_a_method_of_ones_own_has_no_settings_to_vary(data: Dataset) -> None:
 
 
 def test_a_weight_too_large_for_single_precision_diverges_as_it_does_alone(data: Dataset) -> None:
-    how = {"optimiser": "sgd", "precision": "float32"}
+    how = {"optimizer": "sgd", "precision": "float32"}
     with pytest.raises(TrainingError):
         alone(data, "fedproto", WILD, **how)
     assert sorted(with_variants(data, "fedproto", [SOUND[0], WILD], **how).diverged) == [2, 3]
 
 
 def test_a_variant_that_diverges_takes_nothing_from_the_others(data: Dataset) -> None:
-    how = {"optimiser": "sgd", "batch_size": 32}
+    how = {"optimizer": "sgd", "batch_size": 32}
     last = with_variants(data, "consilience", [SOUND[0], WILD], **how).variants[1]
     first = with_variants(data, "consilience", [WILD, SOUND[0]], **how).variants[0]
     assert_same_bits(first, last)
@@ -349,7 +349,7 @@ def test_metrics_of_a_variant_that_diverges_are_json(data: Dataset, tmp_path: Pa
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
-    how = {"optimiser": "sgd", "rounds": 3, "precision": "float32", "batch_size": 32, "out": tmp_path / "run"}
+    how = {"optimizer": "sgd", "rounds": 3, "precision": "float32", "batch_size": 32, "out": tmp_path / "run"}
     assert with_variants(data, "independent", [{"lr": 0.1}, {"lr": 1e38}], **how).diverged
     for line in RunFolder(tmp_path / "run").lines():
         json.loads(line, parse_constant=refuse)

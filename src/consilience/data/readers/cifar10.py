@@ -1,4 +1,4 @@
-"""CIFAR-10: 32x32 colour photographs of ten kinds of things, from the original binary files or .npz copies of them.
+"""CIFAR-10: 32x32 color photographs of ten kinds of things, from the original binary files or .npz copies of them.
 
 A binary file is 10,000 records of 3,073 bytes: the label, then the red, the green and the blue plane. The version of
 pickled Python objects is code, and is never read.

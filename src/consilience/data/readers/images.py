@@ -18,19 +18,19 @@ from consilience.errors import DataError, first_sentence
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MODES = {"colour": 3, "grey": 1}
+MODES = {"color": 3, "gray": 1}
 """How an image may be read, and how many channels it then has."""
 
 DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-"""Pillow's names for grey of 16 bits."""
+"""Pillow's names for gray of 16 bits."""
 
-GREY = ("1", "L", "LA", "La", *DEEP)
+GRAY = ("1", "L", "LA", "La", *DEEP)
 
 
-class Look(NamedTuple):
+class Inspect(NamedTuple):
     """What an image file says of itself before it is decoded."""
 
-    mode: str  # grey or colour
+    mode: str  # gray or color
     size: tuple[int, int]  # width, height
 
 
@@ -54,22 +54,22 @@ def decode_all(
     return pixels
 
 
-def _look(path: Path) -> Look:
+def _look(path: Path) -> Inspect:
     with _opened(path) as image:
-        return Look("grey" if image.mode in GREY else "colour", image.size)
+        return Inspect("gray" if image.mode in GRAY else "color", image.size)
 
 
-def _agreed_mode(paths: Sequence[Path], looks: Sequence[Look]) -> str:
+def _agreed_mode(paths: Sequence[Path], looks: Sequence[Inspect]) -> str:
     for path, look in zip(paths, looks, strict=True):
         if look.mode != looks[0].mode:
             raise DataError(
                 f"{paths[0]} is {looks[0].mode}, but {path} is {look.mode}; "
-                f'set image_mode to "grey" or "colour" (--image-mode) to bring all to one'
+                f'set image_mode to "gray" or "color" (--image-mode) to bring all to one'
             )
     return looks[0].mode
 
 
-def _agreed_size(paths: Sequence[Path], looks: Sequence[Look]) -> tuple[int, int]:
+def _agreed_size(paths: Sequence[Path], looks: Sequence[Inspect]) -> tuple[int, int]:
     for path, look in zip(paths, looks, strict=True):
         if look.size != looks[0].size:
             (w, h), (width, height) = looks[0].size, look.size
@@ -94,7 +94,7 @@ def _decode(path: Path, mode: str, size: tuple[int, int]) -> NDArray[np.uint8]:
 
 
 def _eight_bits(image: Image, mode: str) -> Image:
-    """The image with one byte a value, grey or in red, green and blue; transparency is left out."""
+    """The image with one byte a value, gray or in red, green and blue; transparency is left out."""
     from PIL import Image as pillow
 
     if image.mode == "F":
@@ -103,12 +103,12 @@ def _eight_bits(image: Image, mode: str) -> Image:
         deep = np.asarray(image)
         if deep.min() < 0 or deep.max() > 65_535:
             raise DataError(
-                f"grey values must lie in 0..65535, got {deep.min()}..{deep.max()}; save them as .npz instead"
+                f"gray values must lie in 0..65535, got {deep.min()}..{deep.max()}; save them as .npz instead"
             )
         image = pillow.fromarray((deep // 256).astype(np.uint8))  # Pillow itself would make 255 of all above 255
     if "transparency" in image.info and image.mode == "P":
         image = image.convert("RGBA")
-    return image.convert("L" if mode == "grey" else "RGB")
+    return image.convert("L" if mode == "gray" else "RGB")
 
 
 @contextmanager

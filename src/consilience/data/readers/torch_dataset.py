@@ -63,5 +63,5 @@ def _input(what: str, value: Any) -> NDArray[Any]:
     """One input as an array; an image of Pillow's with its channels first, for there is no doubt where they are."""
     if not hasattr(value, "getbands"):
         return plain(what, value)
-    pixels = plain(what, value.convert("RGB") if value.mode == "P" else value)  # P: places in a list of colours
+    pixels = plain(what, value.convert("RGB") if value.mode == "P" else value)  # P: places in a list of colors
     return np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels

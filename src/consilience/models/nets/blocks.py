@@ -25,7 +25,7 @@ def image(model: str, shape: tuple[int, ...], smallest: int = 1) -> tuple[int, i
 
 
 class ConvBlock(nn.Module):
-    """A 3x3 convolution without bias (the normalisation has one), BatchNorm, ReLU; a stride makes the image smaller."""
+    """A 3x3 convolution without bias (the normalization has one), BatchNorm, ReLU; a stride makes the image smaller."""
 
     def __init__(self, channels: int, out: int, stride: int = 1) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from consilience.learner.learner import Blueprint, Learner
+from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import recipe
@@ -17,7 +17,7 @@ from consilience.optimizers import Adam
 from consilience.papers.cells import Shown
 from consilience.papers.flesd.experiment import LEARNERS, OBJECTIVE
 from consilience.task import Public, Task
-from consilience.wire.byte_count import Traffic
+from consilience.wire.byte_count import ByteCount
 
 Volume = dict[str, int]
 _SHAPE, _CLASSES = (3, 32, 32), 10
@@ -36,7 +36,7 @@ _ROUNDS = 2  # of FLESD as published: the public set's bytes are shared by so ma
 def task_of(model: str, shape: tuple[int, ...] = _SHAPE, classes: int = _CLASSES) -> Task:
     """What a learner with this model works on."""
     role = Role(build_objective(OBJECTIVE))  # with the projection head that FedAvg shares too
-    return Learner(Blueprint(recipe(model, shape, classes), role, Adam(), shape, model)).task
+    return Learner(LearnerSpec(recipe(model, shape, classes), role, Adam(), shape, model)).task
 
 
 def volumes_of(method: str, task: Task, public: int = 0, **settings: Any) -> dict[str, Volume]:
@@ -44,10 +44,13 @@ def volumes_of(method: str, task: Task, public: int = 0, **settings: Any) -> dic
     known = replace(task, public=Public(public)) if public else task
     found = {}
     for name, role in build_method(method, settings).roles.items():
-        channels = {e.name: e.among(LEARNERS).channel(known) for e in role.exchanges}
+        channels = {e.name: e.for_federation(LEARNERS).channel(known) for e in role.exchanges}
         moving = {each for each, channel in channels.items() if channel.moves}
-        traffic = Traffic(channels)
-        found[name] = {"up": traffic.up(role.giving), "down": traffic.down(role.listening | role.giving & moving)}
+        traffic = ByteCount(channels)
+        found[name] = {
+            "up": traffic.up(role.uploading),
+            "down": traffic.down(role.downloading | role.uploading & moving),
+        }
     return found
 
 

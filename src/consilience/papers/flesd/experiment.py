@@ -28,7 +28,7 @@ class Size:
     train: int = TRAIN
     test: int | None = None
     total_epochs: int = 200  # of all rounds together
-    distil_epochs: int = 200
+    distill_epochs: int = 200
     batch_size: int = 1024
     probe: str = "both"
     data: str = "cifar10"
@@ -59,7 +59,7 @@ class Size:
             "seed": SEED,
             "partition": f"dirichlet({alpha:g})",
             "model": self.model,
-            "optimiser": "adam",
+            "optimizer": "adam",
             "lr": 1e-3,
             "weight_decay": 1e-6,
             "batch_size": self.batch_size,
@@ -72,14 +72,14 @@ class Size:
 
     def distilled(self, name: str = "flesd", **others: Any) -> dict[str, Any]:
         """FLESD as a method's settings."""
-        own = {"objective": OBJECTIVE, "distil_epochs": self.distil_epochs, "queue": self.queue}
+        own = {"objective": OBJECTIVE, "distill_epochs": self.distill_epochs, "queue": self.queue}
         return {"name": name, **own, **others}
 
 
 PUBLISHED = Size()
 SHORT = Size(
     total_epochs=60,
-    distil_epochs=60,
+    distill_epochs=60,
     batch_size=256,
     supervised=(20, 128),
     rounds=(1, 2, 4, 10),
@@ -92,7 +92,7 @@ QUICK = Size(
     train=1200,
     test=500,
     total_epochs=8,
-    distil_epochs=8,
+    distill_epochs=8,
     batch_size=32,
     model="lenet5",
     alphas=(100, 0.01),
@@ -115,7 +115,7 @@ def circumstances(outcome: Outcome, batches: bool = True) -> str:
     published = " (published: all 50,000)" if config.data == "cifar10" else ""
     quick = (
         " This is the quick size: the published probe takes so few steps here that it may tell nothing; the nearest "
-        "neighbours tell more."
+        "neighbors tell more."
         if (config.train or TRAIN) < TRAIN
         else ""
     )

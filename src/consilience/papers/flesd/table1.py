@@ -20,7 +20,7 @@ PUBLISHED_TABLE: Mapping[str, Mapping[float, float]] = {
 }
 """Table 1 of Shi et al. 2021, its columns of CIFAR-10, by alpha, in percent; the first row is one number there."""
 _EVERYWHERE = "any"  # the alpha of what does not depend on it
-_EACH = "flesd, every learner distils"
+_EACH = "flesd, every learner distills"
 _SHOWN: Mapping[str, tuple[str, str]] = {
     "centralized": ("centralized", "mean"),
     "independent, worst": ("independent", "worst"),
@@ -29,8 +29,8 @@ _SHOWN: Mapping[str, tuple[str, str]] = {
     "fedprox, best mu": ("fedprox", "mean"),
     "flesd": ("flesd", "mean"),
     "flesd-cc": ("flesd-cc", "mean"),
-    "flesd, all distil, mean": (_EACH, "mean"),
-    "flesd, all distil, worst": (_EACH, "worst"),
+    "flesd, all distill, mean": (_EACH, "mean"),
+    "flesd, all distill, worst": (_EACH, "worst"),
 }
 """The lines of the table: whose, and which of its learners."""
 
@@ -46,7 +46,7 @@ def cells(size: Size, scale: Scale) -> list[Cell]:
         },
         "flesd": (2, size.distilled()),
         "flesd-cc": (1, size.distilled("flesd-cc")),
-        _EACH: (2, size.distilled(distil="learner")),
+        _EACH: (2, size.distilled(distill="learner")),
     }
     pooled = size.settings(scale, size.alpha, 1, name="centralized", objective=OBJECTIVE)
     return [Cell({"alpha": _EVERYWHERE, "row": "centralized"}, pooled)] + [
@@ -60,14 +60,14 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     """The table, by either probe, and its figure."""
     text = (
         f"{circumstances(outcomes[0])} {_epochs(outcomes)} Learner 0's images are the public set of FLESD and are not "
-        f"trained on there; the others train on all. {_public(outcomes)} Where all distil, nobody hears weights and "
+        f"trained on there; the others train on all. {_public(outcomes)} Where all distill, nobody hears weights and "
         f"learners differ: the mean and the worst of them. Accuracy in %, one seed unless a spread is told. Bytes: all "
         f"that travels in the whole run at the first alpha, both ways, the public set included."
     )
     shown = [
         Shown("Accuracy by a linear probe", text, _table(outcomes, "linear"), _drawn(outcomes), "table-linear"),
         Shown(
-            "Accuracy by the nearest neighbours",
+            "Accuracy by the nearest neighbors",
             "The same models; the paper has the linear probe alone.",
             _table(outcomes, "knn"),
             name="table-knn",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from consilience.learner.learner import Blueprint, Learner
+from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import describe, recipe
 from consilience.optimizers import Adam
 from consilience.papers.cells import Cell, Outcome, Reproduction, Scale, Shown
-from consilience.wire.byte_count import Traffic
+from consilience.wire.byte_count import ByteCount
 
 _TASKS = {
     "LeNet5, MNIST": ("lenet5", (1, 28, 28), 1200),
@@ -33,9 +33,9 @@ def volume(
 ) -> dict[str, int]:
     """Bytes of a learner's whole message, each way, as encoded."""
     role: Role = next(iter(build_method(method, settings).roles.values()))
-    learner = Learner(Blueprint(recipe(model, shape, classes, width), role, Adam(), shape, model))
-    traffic = Traffic(learner.channels)
-    return {"up": traffic.up(learner.giving), "down": traffic.down(learner.hearing)}
+    learner = Learner(LearnerSpec(recipe(model, shape, classes, width), role, Adam(), shape, model))
+    traffic = ByteCount(learner.channels)
+    return {"up": traffic.up(learner.uploading), "down": traffic.down(learner.receiving)}
 
 
 def _by_model() -> list[dict[str, Any]]:

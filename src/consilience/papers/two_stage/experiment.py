@@ -68,7 +68,7 @@ class Task:
             "partition": self.partition,
             "participation": self.participation,
             "model": self.split if split else self.whole,
-            "optimiser": "adam" if split else "sgd",
+            "optimizer": "adam" if split else "sgd",
             "lr": self.adam if split else self.sgd,
             "epochs": self.epochs,
             "batch_size": self.batch_size,
@@ -187,7 +187,7 @@ def circumstances(outcomes: Sequence[Outcome]) -> str:
             f"learners ({config.partition}), {taking} part in each of {config.rounds} rounds, "
             f"{count(config.epochs, 'epoch')} of batches of {config.batch_size}"
         )
-        own = f"{outcome.labels['row']}: {config.model} by {config.optimiser} at {config.lr}"
+        own = f"{outcome.labels['row']}: {config.model} by {config.optimizer} at {config.lr}"
         settings = found.setdefault(common, {}).setdefault(own, {})
         for key in _SAID & config.method.settings.keys():
             settings.setdefault(key, {})[f"{config.method.settings[key]:g}"] = None

@@ -1,4 +1,4 @@
-"""Two-stage learning's figures 2 and 3: accuracy by round, and what had travelled by then; of the runs of table 2."""
+"""Two-stage learning's figures 2 and 3: accuracy by round, and what had traveled by then; of the runs of table 2."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
         )
         shown.append(
             Shown(
-                f"What has travelled by round: {data}",
+                f"What has traveled by round: {data}",
                 f"Bytes of whole messages so far, both ways, of everybody; who sends none is not drawn. {HEARD}",
                 _dearer(courses),
                 _growing(courses) if any(max(c.bytes.values()) for c in courses.values()) else None,
-                f"travelled-{data}",
+                f"traveled-{data}",
             )
         )
     return shown
@@ -84,5 +84,5 @@ def _growing(courses: Mapping[str, Course]) -> Callable[[], Any]:
 
 
 CURVES = SIZES.both(
-    "two-stage-curves", "Two-stage learning's figures 2 and 3: accuracy and what has travelled, by round", cells, told
+    "two-stage-curves", "Two-stage learning's figures 2 and 3: accuracy and what has traveled, by round", cells, told
 )

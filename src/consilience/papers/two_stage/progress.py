@@ -1,5 +1,5 @@
 """How a run of two-stage learning or of what it is compared with went: how good it was after each round, and what had
-travelled until then."""
+traveled until then."""
 
 from __future__ import annotations
 

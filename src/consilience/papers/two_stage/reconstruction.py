@@ -12,6 +12,7 @@ import numpy as np
 from consilience.errors import CheckpointError
 from consilience.evaluation.decoder import train_decoder
 from consilience.evaluation.reconstruction import rebuild
+from consilience.files import replace_file, storing
 from consilience.functional.distance_correlation import corrected_distance_correlation, distance_correlation
 from consilience.leakage.findings import OfLearners
 from consilience.leakage.image_grids import columns_of
@@ -21,8 +22,8 @@ from consilience.leakage.subject import chosen, evenly, modules_of, subject
 from consilience.papers.cells import Outcome
 from consilience.papers.two_stage.experiment import ATTACK_EPOCHS, ATTACKED
 from consilience.randomness import key, seed_of
-from consilience.simulation.records.export import Kept, read_kept
-from consilience.simulation.records.run_folder import RunFolder, replace_file, storing
+from consilience.simulation.records.export import SavedRun, read_kept
+from consilience.simulation.records.run_folder import RunFolder
 
 FILE = "rebuilt.npz"
 _BATCH = 32  # of the attacker's training
@@ -71,7 +72,7 @@ def rebuilt_of(outcome: Outcome) -> Rebuilt:
     return found
 
 
-def measure(kept: Kept, device: str, epochs: int = ATTACK_EPOCHS) -> Rebuilt:
+def measure(kept: SavedRun, device: str, epochs: int = ATTACK_EPOCHS) -> Rebuilt:
     """Attack the first devices of the first seed, each with a decoder of its own."""
     who = chosen(kept, ATTACKED)
     assert kept.config.watch is not None
@@ -85,7 +86,7 @@ def measure(kept: Kept, device: str, epochs: int = ATTACK_EPOCHS) -> Rebuilt:
 _NUMBERS = ("correlation", "corrected", "ssim", "guess_ssim", "psnr", "guess_psnr")
 
 
-def _attacked(kept: Kept, who: int, layer: str, device: str, epochs: int) -> dict[str, np.ndarray]:
+def _attacked(kept: SavedRun, who: int, layer: str, device: str, epochs: int) -> dict[str, np.ndarray]:
     (module,) = modules_of(kept, who, [layer]).values()
     seen = subject(kept, who, [module], None, device)
     own, tests, seed = seen.own, seen.tests, seed_of("leakage decoder", kept.config.seed, who, key(module))

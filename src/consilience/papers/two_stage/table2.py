@@ -27,7 +27,7 @@ PUBLISHED_TABLE: Mapping[str, Mapping[str, tuple[float, int, float]]] = {
         "fedprox": (61.28, 962, 1.750e10),
     },
 }
-"""Table 2 of Ma et al. 2020: accuracy in percent, rounds, and values that travelled; means of 50 runs."""
+"""Table 2 of Ma et al. 2020: accuracy in percent, rounds, and values that traveled; means of 50 runs."""
 DIFFERENCES = (
     "Not as published: there, runs end when they have converged, and here all of one data set have as many rounds. "
     "Of CIFAR-10 there are 20,000 images at most and not 50,000, and they are not augmented. Of Shakespeare there are "
@@ -38,7 +38,7 @@ HEARD = (
     "Who was away hears what it missed before it trains again; that counts here and not in the paper, and of weights "
     "it is all of them once more."
 )
-TRAVELLED = (
+TRAVELED = (
     f"Values are numbers that travel, of however many bits, as the paper counts them; bytes are whole messages as "
     f"encoded. Both ways, everybody, in the whole run. {HEARD} The first common values come of the seed and are not "
     f"sent; the last column has them sent to everybody once, in float32."
@@ -70,12 +70,12 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     text = f"{ACCURACY} {READINGS}\n\n{circumstances(outcomes)}\n\n{DIFFERENCES}"
     level = (
         "The level of a data set is the accuracy that the worst of two-stage-voted, fedavg and fedprox ended with, so "
-        "that each of them has come there: the first round tested after which it had, and what had travelled until "
+        "that each of them has come there: the first round tested after which it had, and what had traveled until "
         "then. Other rows that never came there have none."
     )
     return [
         Shown("Table 2: accuracy and rounds", text, _ended(courses), name="table2"),
-        Shown("Table 2: what travels", TRAVELLED, _travelled(courses), name="travelled"),
+        Shown("Table 2: what travels", TRAVELED, _traveled(courses), name="traveled"),
         Shown("Until all are as good as the worst of them", level, _levelled(courses), name="level"),
     ]
 
@@ -107,7 +107,7 @@ def _ended(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
     return lines
 
 
-def _travelled(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
+def _traveled(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
     lines = []
     for data, row, course in _each(courses):
         _, _, values = _published(data, row)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.jobs import Done, Job, Learn, Work
+from consilience.simulation.engines.jobs import Done, Job, StoreAnswers, Work
 
 
 class Engine(Protocol):
@@ -42,7 +42,7 @@ class Engine(Protocol):
         """Do jobs and give their results in the order of the jobs."""
         ...
 
-    def learn(self, job: Learn) -> None:
+    def learn(self, job: StoreAnswers) -> None:
         """Hear new answers."""
         ...
 

@@ -19,7 +19,7 @@ from consilience.simulation.engines.loop.engine import LoopEngine, default_worke
 from consilience.simulation.engines.loop.worker_pool import ready
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.engines.stack.stackable import refuse_unstackable
-from consilience.simulation.setup.setup import Scene
+from consilience.simulation.setup.setup import Setup
 
 log = logging.getLogger("consilience")
 
@@ -64,25 +64,25 @@ def settled(config: Config) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def open_engine(config: Config, scene: Scene, stacked: bool) -> LoopEngine | StackEngine:
+def open_engine(config: Config, setup: Setup, stacked: bool) -> LoopEngine | StackEngine:
     """The engine that was chosen."""
     if stacked:
-        engine = StackEngine(list(scene.plans), scene.data, scene.own_tests)
+        engine = StackEngine(list(setup.plans), setup.data, setup.own_tests)
         log.info("%s", engine.room.in_words())
         return engine
-    return LoopEngine(list(scene.plans), scene.data, _workers(config, scene), scene.own_tests)
+    return LoopEngine(list(setup.plans), setup.data, _workers(config, setup), setup.own_tests)
 
 
-def choose_engine(config: Config, scene: Scene) -> bool:
+def choose_engine(config: Config, setup: Setup) -> bool:
     """Whether to stack the learners: as asked for, refusing what cannot be stacked, or whatever is faster.
 
     Left to itself: on a GPU where it can, on a CPU where many small learners spend their time between the sums.
     """
     if config.engine == "loop":
         return False
-    learners = [Learner(plan.blueprint) for plan in scene.plans]
+    learners = [Learner(plan.spec) for plan in setup.plans]
     gpu = torch.device(config.device).type == "cuda"
-    small = all(_many_and_small(plan, learner) for plan, learner in zip(scene.plans, learners, strict=True))
+    small = all(_many_and_small(plan, learner) for plan, learner in zip(setup.plans, learners, strict=True))
     if config.engine == "auto" and not gpu and not small:
         return False
     try:
@@ -106,12 +106,12 @@ def _many_and_small(plan: CohortPlan, learner: Learner) -> bool:
     return learners >= _MANY and plan.parameters <= _SMALL and not convolves
 
 
-def _workers(config: Config, scene: Scene) -> int:
+def _workers(config: Config, setup: Setup) -> int:
     """As many processes as asked for; else one a core where there is enough to do."""
     if config.workers is not None:
         return config.workers
-    seconds = config.rounds * config.participation * sum(_seconds(plan) for plan in scene.plans)
-    wanted = min(default_workers(), sum(len(plan.members) for plan in scene.plans))
+    seconds = config.rounds * config.participation * sum(_seconds(plan) for plan in setup.plans)
+    wanted = min(default_workers(), sum(len(plan.members) for plan in setup.plans))
     return wanted if seconds > (_WORTH_HANDING_OUT if ready(wanted) else _WORTH_WORKERS) else 0
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.config.schedules import Schedule, value_at
-from consilience.learner.learner import Blueprint, Row
+from consilience.learner.learner import LearnerSpec, Row
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class LocalWork:
     batch_size: int
     epochs: int
     least: int  # samples in a batch
-    reset: bool  # begin the optimiser anew each round
+    reset: bool  # begin the optimizer anew each round
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CohortPlan:
     """What a cohort is, apart from its state: small, and sent to worker processes."""
 
     role: str
-    blueprint: Blueprint
+    spec: LearnerSpec
     members: Members
     work: LocalWork
     parameters: int  # how many a learner has

@@ -10,14 +10,14 @@ from consilience.functional.distance_correlation import distance_correlation
 from consilience.learner.learner import Learner
 from consilience.objectives.two_stage import measured
 from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.jobs import Done, Look
+from consilience.simulation.engines.jobs import Done, Inspect
 from consilience.simulation.records.timing import Clock
 
 SAMPLES = 500
 """Test samples between which distances are measured."""
 
 
-def look_rows(learner: Learner, cohort: Cohort, inputs: Tensor, job: Look) -> Done:
+def look_rows(learner: Learner, cohort: Cohort, inputs: Tensor, job: Inspect) -> Done:
     """Look at one row after the other, on test inputs (samples, ...): in large batches they keep a device busy."""
     clock, total, dependence = Clock(inputs.device), None, []
     for number in job.rows:

@@ -61,7 +61,7 @@ class Probe:
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class Inspect:
     """Ask some rows of a cohort what they tell of the test samples, all together, and what a layer gives away."""
 
     cohort: int
@@ -71,14 +71,14 @@ class Look:
 
 
 @dataclass(frozen=True, eq=False)
-class Learn:
+class StoreAnswers:
     """Hear new answers, by the number of the first reader's, and forget those nobody has any more."""
 
     answers: Mapping[int, Answer]
     forget: tuple[int, ...] = ()
 
 
-Job = Work | Receive | Evaluate | Probe | Look | Learn
+Job = Work | Receive | Evaluate | Probe | Inspect | StoreAnswers
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Done:
 
     losses: np.ndarray | None = None  # (rows, terms and the share of samples told right)
     right: np.ndarray | None = None  # (rows, classes) test samples told right; (rows, probes, classes) by probes
-    nonsense: Mapping[int, str] = field(default_factory=dict)  # which entry is no number where one should be, and how
+    non_finite: Mapping[int, str] = field(default_factory=dict)  # which entry is no number where one should be, and how
     seconds: dict[str, np.ndarray] = field(default_factory=dict)
     logits: np.ndarray | None = None  # (heads, samples, classes) of the test samples, the sum over all rows
     dependence: np.ndarray | None = None  # (rows,) distance correlation of the inputs and a layer's outputs

@@ -28,7 +28,7 @@ from consilience.errors import (
     TrainingError,
 )
 from consilience.learner.layout import Layout
-from consilience.learner.learner import Blueprint, Learner, Row
+from consilience.learner.learner import Learner, LearnerSpec, Row
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.models import from_file, recipe
@@ -36,7 +36,7 @@ from consilience.simulation.records.fingerprint import marks
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.assign_data import deal_out, joined, may_share, terms_of
 from consilience.simulation.setup.inputs import load_data, models_of
-from consilience.simulation.setup.participants import Actor, cast
+from consilience.simulation.setup.participants import Participant, cast
 from consilience.simulation.setup.setup import DTYPES
 from consilience.task import Public
 
@@ -44,7 +44,7 @@ _LARGEST = 2e9  # bytes of a checkpoint that is read for a look at it
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
-class Kept:
+class SavedRun:
     """A run's settings and its last checkpoint; the rest is made again when it is asked for."""
 
     config: Config
@@ -70,14 +70,14 @@ class Kept:
         return build_method(first.name, first.settings)
 
     @cached_property
-    def actors(self) -> Sequence[Actor]:
+    def actors(self) -> Sequence[Participant]:
         """Learners in each of their roles, in the first variant: a learner's first role before its others."""
         return cast(self._first, self.method, models_of(None, self._first))
 
     @property
     def learners(self) -> int:
         """How many there are."""
-        return len({actor.who for actor in self.actors})
+        return len({participant.who for participant in self.actors})
 
     @property
     def _first(self) -> Config:
@@ -118,9 +118,9 @@ class Kept:
 
     def may_share(self, who: int) -> np.ndarray:
         """Which of a learner's own training samples may enter what it puts up, (samples,)."""
-        role = next(actor.role for actor in self.actors if actor.who == who)
+        role = next(participant.role for participant in self.actors if participant.who == who)
         data, chosen = self._dealt(who)
-        return may_share(data, role.withheld, chosen)
+        return may_share(data, role.never_share, chosen)
 
     def _dealt(self, who: int) -> tuple[Dataset, np.ndarray]:
         """The training set as learners have it, and the places of one's own samples in it."""
@@ -141,26 +141,26 @@ class Kept:
 
     def learner(self, who: int, device: str = "cpu") -> Learner:
         """A learner in the role its model lies with, wearing what it had become, on the device named."""
-        place = next(i for i, actor in enumerate(self.actors) if actor.who == who)
-        actor, dtype = self.actors[place], DTYPES[self.config.precision]
+        place = next(i for i, participant in enumerate(self.actors) if participant.who == who)
+        participant, dtype = self.actors[place], DTYPES[self.config.precision]
         kinds = [each.kind for each in self.actors]
-        cohort, number = self._cohort(actor.kind), kinds[:place].count(actor.kind)
-        assert isinstance(actor.model, str)
-        build = recipe(actor.model, self.data.shape, self.data.classes, self.config.width)
-        public = Public(len(self.public[1])) if actor.role.data == "public" else None
+        cohort, number = self._cohort(participant.kind), kinds[:place].count(participant.kind)
+        assert isinstance(participant.model, str)
+        build = recipe(participant.model, self.data.shape, self.data.classes, self.config.width)
+        public = Public(len(self.public[1])) if participant.role.data == "public" else None
         with _made_again(who):
-            blueprint = Blueprint(
+            spec = LearnerSpec(
                 build,
-                actor.role,
-                actor.optimiser,
+                participant.role,
+                participant.optimizer,
                 self.data.shape,
-                actor.model,
+                participant.model,
                 dtype,
                 device,
                 public=public,
                 symbols=len(self.data.alphabet),
             )
-            learner = Learner(blueprint)
+            learner = Learner(spec)
             row = _row(learner, self.arrays, f"learners.{cohort}.", number, self.config.device)
             learner.wear({key: value.to(device) for key, value in row.items()})
         return learner
@@ -185,7 +185,7 @@ class Kept:
 
     def _cohort(self, kind: str) -> int:
         """Where the first seed's learners of a kind lie: each kind is a cohort, or one for each size of public sets."""
-        before = {actor.kind: actor.role.data for actor in self.actors}
+        before = {participant.kind: participant.role.data for participant in self.actors}
         earlier = list(before)[: list(before).index(kind)]
         sizes = self._public_sizes if "public" in before.values() else 1
         return sum(sizes if before[each] == "public" else 1 for each in earlier)
@@ -219,7 +219,7 @@ def _finite(values: np.ndarray, what: str) -> np.ndarray:
     return values
 
 
-def read_kept(folder: Path) -> Kept:
+def read_kept(folder: Path) -> SavedRun:
     """What a run's folder keeps; where that is nothing, or too much, the error says so."""
     run = RunFolder.open(folder)
     config = run.config
@@ -229,7 +229,7 @@ def read_kept(folder: Path) -> Kept:
     kept = run.load()
     if kept is None:
         raise CheckpointError("no checkpoint is kept in the run's folder")
-    return Kept(config, *kept)
+    return SavedRun(config, *kept)
 
 
 def _row(learner: Learner, arrays: Mapping[str, np.ndarray], prefix: str, number: int, device: str) -> Row:

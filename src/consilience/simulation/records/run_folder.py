@@ -5,10 +5,8 @@ Files are replaced whole: a new one is written beside the old, brought to disk, 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,11 +19,11 @@ import tomli_w
 from safetensors.numpy import load_file, save_file
 
 from consilience.config.config import Config, read_config
-from consilience.errors import CheckpointError, ConfigurationError, StorageError
+from consilience.errors import CheckpointError, ConfigurationError
+from consilience.files import file_sha256, replace_file, storing, sync_file
 
 _POINTER = "checkpoint.json"
 _RESULT = "result.json"
-_RESUME = "what was written before is whole, and the run can be resumed from its last checkpoint"
 PROVENANCE = "data.json"
 Plan = TypeVar("Plan")
 
@@ -123,9 +121,14 @@ class RunFolder:
             except safetensors.SafetensorError as error:  # it hides the OSError of a full disk
                 fresh.unlink(missing_ok=True)
                 raise OSError(None, str(error)) from error
-            _sync(fresh)
-            _sync(self.metrics)
-            pointer = {"file": name, "sha256": _digest(fresh), "config": _digest(self.path / "config.toml"), **numbers}
+            sync_file(fresh)
+            sync_file(self.metrics)
+            pointer = {
+                "file": name,
+                "sha256": file_sha256(fresh),
+                "config": file_sha256(self.path / "config.toml"),
+                **numbers,
+            }
             fresh.replace(self.path / name)
             self._replace(_POINTER, json.dumps({"seal": _seal(pointer), **pointer}, indent=1).encode())
             for old in self.path.glob("checkpoint-*.safetensors"):
@@ -152,13 +155,13 @@ class RunFolder:
             expected, config = numbers["sha256"], numbers["config"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{pointer} is damaged: {error}") from error
-        if _digest(self.path / "config.toml") != config:
+        if file_sha256(self.path / "config.toml") != config:
             raise CheckpointError(
                 f"{self.path / 'config.toml'} is not as it was when the run began; a run goes on with its own settings"
             )
         if not file.is_file():
             raise CheckpointError(f"{file} is missing, though {pointer.name} names it")
-        if _digest(file) != expected:
+        if file_sha256(file) != expected:
             raise CheckpointError(f"{file} is damaged: its SHA-256 is not the one {pointer.name} recorded")
         return load_file(file), numbers
 
@@ -206,33 +209,6 @@ def read_plan(path: Path, kind: str, make: Callable[[dict[str, Any]], Plan]) -> 
         raise CheckpointError(f"{plan} is damaged: {error}") from error
 
 
-@contextlib.contextmanager
-def storing(path: Path, hint: str = _RESUME) -> Iterator[None]:
-    """Report a disk that is full or a folder that cannot be written by its path."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}; {hint}") from error
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_bytes(content)
-    _sync(fresh)
-    fresh.replace(path)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def _seal(numbers: Mapping[str, Any]) -> str:
     """A digest of the numbers themselves, so that a changed one is noticed."""
     return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

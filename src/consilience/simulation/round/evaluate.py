@@ -11,82 +11,82 @@ from torch import Tensor
 from consilience.evaluation import accuracy
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.base import Engine
-from consilience.simulation.engines.jobs import Evaluate, Job, Look, Probe
+from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, Probe
 from consilience.simulation.records.round_record import Record
-from consilience.simulation.setup.setup import Scene
+from consilience.simulation.setup.setup import Setup
 
 _COMPARED = 2**24  # values at a time
 
 
-def examine(scene: Scene, engine: Engine, record: Record, there: np.ndarray) -> None:
+def examine(setup: Setup, engine: Engine, record: Record, there: np.ndarray) -> None:
     """Write every learner's accuracy into the record: what its classifier tells, and what probes do.
 
     Where no classifier is taught, the accuracy is the first probe's. there: (learners,), who has joined; others are not
     tested.
     """
     started = time.perf_counter()
-    for i in np.unique(scene.homes).tolist():
+    for i in np.unique(setup.homes).tolist():
         members = engine.cohorts[i].plan.members
-        home = (scene.homes[members.federation, members.learner] == i) & there[members.learner]
+        home = (setup.homes[members.federation, members.learner] == i) & there[members.learner]
         if not home.any():
             continue
-        different, like = _different_models(engine, i, np.flatnonzero(home), scene.labelled)
+        different, like = _different_models(engine, i, np.flatnonzero(home), setup.labeled)
         at = members.federation[home], members.learner[home]
-        told = _right(engine, i, different)[like] if scene.labelled else None  # (rows, classes)
-        if scene.probes:
-            probed = _probed(scene, engine, i, different)[like]  # (rows, probes, classes)
+        told = _right(engine, i, different)[like] if setup.labeled else None  # (rows, classes)
+        if setup.probes:
+            probed = _probed(setup, engine, i, different)[like]  # (rows, probes, classes)
             told = probed[:, 0] if told is None else told
-            for k, probe in enumerate(scene.probes):
-                record[f"accuracy_{probe}"][at] = accuracy(probed[:, k], scene.test_counts)
+            for k, probe in enumerate(setup.probes):
+                record[f"accuracy_{probe}"][at] = accuracy(probed[:, k], setup.test_counts)
         if told is None:
             continue  # nothing tells how good they are
-        record["accuracy"][at] = accuracy(told, scene.test_counts)
-        counts = scene.test_counts
-        if scene.own_tests is not None and scene.labelled:
-            told, counts = _right(engine, i, np.flatnonzero(home), own=True), scene.own_tests.counts()[at[1]]
-        record["accuracy_local"][at] = accuracy(told, counts, scene.shares[at])
-    if scene.ensemble:
-        _ask_all(scene, engine, record, there)
-    if scene.watched is not None:
-        _watch(scene, engine, record, scene.watched, there)
+        record["accuracy"][at] = accuracy(told, setup.test_counts)
+        counts = setup.test_counts
+        if setup.own_tests is not None and setup.labeled:
+            told, counts = _right(engine, i, np.flatnonzero(home), own=True), setup.own_tests.counts()[at[1]]
+        record["accuracy_local"][at] = accuracy(told, counts, setup.shares[at])
+    if setup.ensemble:
+        _ask_all(setup, engine, record, there)
+    if setup.watched is not None:
+        _watch(setup, engine, record, setup.watched, there)
     elapsed = time.perf_counter() - started
     record["wall.evaluate"] += elapsed
     record["seconds.evaluate"][:, there] += elapsed / record["accuracy"][:, there].size
 
 
-def _ask_all(scene: Scene, engine: Engine, record: Record, there: np.ndarray) -> None:
+def _ask_all(setup: Setup, engine: Engine, record: Record, there: np.ndarray) -> None:
     """What the mean of everybody's logits tells, as one who is new would ask all of them."""
-    targets = scene.data.test_targets
-    for f in range(scene.federations):
+    targets = setup.data.test_targets
+    for f in range(setup.federations):
         jobs: list[Job] = []
-        for i in np.unique(scene.homes[f]).tolist():
-            rows = scene.rows[i][f, (scene.homes[f] == i) & there]
-            jobs += [Look(i, some, logits=True) for some in engine.cut(Look, i, rows)]
-        logits = np.zeros((1 + scene.headed, len(targets), len(scene.test_counts)))
+        for i in np.unique(setup.homes[f]).tolist():
+            rows = setup.rows[i][f, (setup.homes[f] == i) & there]
+            jobs += [Inspect(i, some, logits=True) for some in engine.cut(Inspect, i, rows)]
+        logits = np.zeros((1 + setup.headed, len(targets), len(setup.test_counts)))
         for _, done in engine.run(jobs):  # one after the other, in the order of the jobs
             logits += 0.0 if done.logits is None else done.logits
         for key, told in zip(("accuracy_ensemble", "accuracy_heads"), logits, strict=False):
-            right = np.bincount(targets[told.argmax(1) == targets], minlength=len(scene.test_counts))
-            record[key][f, there] = accuracy(right[None], scene.test_counts)
+            right = np.bincount(targets[told.argmax(1) == targets], minlength=len(setup.test_counts))
+            record[key][f, there] = accuracy(right[None], setup.test_counts)
 
 
-def _watch(scene: Scene, engine: Engine, record: Record, layer: str, there: np.ndarray) -> None:
+def _watch(setup: Setup, engine: Engine, record: Record, layer: str, there: np.ndarray) -> None:
     """How much of the inputs a layer of each model gives away."""
-    for i in np.unique(scene.homes).tolist():
+    for i in np.unique(setup.homes).tolist():
         members = engine.cohorts[i].plan.members
-        home = (scene.homes[members.federation, members.learner] == i) & there[members.learner]
+        home = (setup.homes[members.federation, members.learner] == i) & there[members.learner]
         if not home.any():
             continue
         different, like = _different_models(engine, i, np.flatnonzero(home), told=True)
-        jobs: list[Job] = [Look(i, some, False, layer) for some in engine.cut(Look, i, different)]
+        jobs: list[Job] = [Inspect(i, some, False, layer) for some in engine.cut(Inspect, i, different)]
         found = np.concatenate([done.dependence for _, done in engine.run(jobs) if done.dependence is not None])
         record["dependence"][members.federation[home], members.learner[home]] = found[like]
 
 
-def _probed(scene: Scene, engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:
+def _probed(setup: Setup, engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:
     """What probes that learned from the federation's whole training set tell right, (rows, probes, classes)."""
-    seen = scene.copies[engine.cohorts[cohort].plan.members.federation]
-    jobs: list[Job] = [Probe(cohort, some, scene.probes, seen[some]) for some in engine.cut(Probe, cohort, rows)]
+    seen = setup.copies[engine.cohorts[cohort].plan.members.federation]
+    jobs: list[Job] = [Probe(cohort, some, setup.probes, seen[some]) for some in engine.cut(Probe, cohort, rows)]
     return np.concatenate([done.right for _, done in engine.run(jobs) if done.right is not None])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from torch.func import vmap
 
-from consilience.channels import Answer, EntryPool, Kept, MovingMean, StandingMean, Tensors, keep
+from consilience.channels import Answer, EntryPool, MovingMean, SavedRun, StandingMean, Tensors, keep
 from consilience.wire import schema
 
 
@@ -24,7 +24,7 @@ class Federation:
         like: Tensor,
     ) -> None:
         self.seed = seed
-        self.channels: dict[str, Kept] = {
+        self.channels: dict[str, SavedRun] = {
             name: keep(channel, learners, starts.get(name, {}), like) for name, channel in channels.items()
         }
 
@@ -93,7 +93,7 @@ def _as_sent(answers: Answer, channel: schema.Channel) -> Answer:
     if channel.scope == "oneself":
         return answers  # nothing travels
     tensors = {
-        name: vmap(encoding.quantise)(value) if (encoding := channel.encoding(name, "down")).lossy else value
+        name: vmap(encoding.quantize)(value) if (encoding := channel.encoding(name, "down")).lossy else value
         for name, value in answers.tensors.items()
     }
     return Answer(tensors, answers.count, answers.version)

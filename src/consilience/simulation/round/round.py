@@ -15,16 +15,16 @@ from consilience.errors import TrainingError
 from consilience.evaluation import accuracy
 from consilience.learner.learner import Learner, Row
 from consilience.simulation.engines.base import Engine
-from consilience.simulation.engines.jobs import Done, Job, Learn, Receive, Work
+from consilience.simulation.engines.jobs import Done, Job, Receive, StoreAnswers, Work
 from consilience.simulation.records.round_record import Record, blank, share_out, terms_of
 from consilience.simulation.round.answers import Answers, Fresh
 from consilience.simulation.round.evaluate import examine
 from consilience.simulation.round.federation import Federation
 from consilience.simulation.round.plan import Presence, presences
-from consilience.simulation.setup.setup import Scene, cohorts_in
+from consilience.simulation.setup.setup import Setup, cohorts_in
 from consilience.wire import schema
 from consilience.wire.agreement import merged
-from consilience.wire.byte_count import Traffic
+from consilience.wire.byte_count import ByteCount
 
 At = tuple[np.ndarray, np.ndarray]
 """Learners: their federations, and their numbers there."""
@@ -33,63 +33,63 @@ At = tuple[np.ndarray, np.ndarray]
 class Rounds:
     """Plays rounds on an engine. All that a later round depends on is in `state`."""
 
-    def __init__(self, scene: Scene, engine: Engine) -> None:
-        self.scene, self.engine = scene, engine
+    def __init__(self, setup: Setup, engine: Engine) -> None:
+        self.setup, self.engine = setup, engine
         self.learners = engine.learners
-        self.traffic = [Traffic(learner.channels) for learner in self.learners]
+        self.traffic = [ByteCount(learner.channels) for learner in self.learners]
         self.trades = [frozenset(learner.channels) for learner in self.learners]  # all exchanges of each cohort
-        self.hears = [learner.hearing for learner in self.learners]
+        self.hears = [learner.receiving for learner in self.learners]
         names = [[e.name for e in learner.exchanges] for learner in self.learners]
         self.answers = Answers(names, [len(c.plan.members) for c in engine.cohorts])
         self.federations: list[Federation] = []
         self.round = 0
         self.diverged: dict[int, str] = {}
         """Federations of a sweep in which something is no number any more, and since when; the others go on."""
-        self.took_part = np.ones((scene.federations, scene.learners), dtype=bool)  # in the last round
-        self.lies = scene.homes.copy()  # (federations, learners) the cohort where a learner's model is the newest
+        self.took_part = np.ones((setup.federations, setup.learners), dtype=bool)  # in the last round
+        self.lies = setup.homes.copy()  # (federations, learners) the cohort where a learner's model is the newest
 
     # -- before the first round ----------------------------------------------------------------------------------------
 
     def begin(self) -> Record:
         """Give learners their first weights, open the channels, and let eager exchanges put up what is untrained."""
         commons = self._first_weights()
-        for f, seed in enumerate(self.scene.seeds):
-            channels = merged([self.learners[i].channels for i in cohorts_in(self.scene.rows, f)])
-            self.federations.append(Federation(seed, channels, self.scene.learners, commons[f], self.engine.like))
-        record, everybody = self._blank(), np.ones((self.scene.federations, self.scene.learners), dtype=bool)
+        for f, seed in enumerate(self.setup.seeds):
+            channels = merged([self.learners[i].channels for i in cohorts_in(self.setup.rows, f)])
+            self.federations.append(Federation(seed, channels, self.setup.learners, commons[f], self.engine.like))
+        record, everybody = self._blank(), np.ones((self.setup.federations, self.setup.learners), dtype=bool)
         self._hand_out_public(record, first=1)
         # Before anything was put: zeros with count 0, or the common values at the start.
         names = tuple(dict.fromkeys(name for learner in self.learners for name in learner.channels))
         news, fresh = self._answers(names, everybody, self.trades)
         self.answers.hold(fresh)
-        self.engine.learn(Learn(news))
-        for role in self.scene.roles:
-            self._act(role, Presence(everybody & self.scene.there(0), everybody), record, train=False)
+        self.engine.learn(StoreAnswers(news))
+        for role in self.setup.roles:
+            self._act(role, Presence(everybody & self.setup.there(0), everybody), record, train=False)
         self._go_home()
         return record
 
     def _hand_out_public(self, record: Record, first: int) -> None:
         """The public set goes to those whose first round this is."""
-        if self.scene.method.host is not None:
-            heard = self.scene.public_bytes * (self.scene.joins == first)
+        if self.setup.method.host is not None:
+            heard = self.setup.public_bytes * (self.setup.joins == first)
             record["bytes.public"] += heard
             record["bytes.down"] += heard
 
     def _first_weights(self) -> list[dict[str, dict[str, Tensor]]]:
         """Fill the learners' rows; return the common values of each federation's moving means."""
-        commons: list[dict[str, dict[str, Tensor]]] = [{} for _ in self.scene.seeds]
+        commons: list[dict[str, dict[str, Tensor]]] = [{} for _ in self.setup.seeds]
         for cohort, learner in zip(self.engine.cohorts, self.learners, strict=True):
             members, settings = cohort.plan.members, cohort.plan.settings_at(0)
             for f in np.unique(members.federation):
-                learner.wear(learner.initial(self.scene.common_seed(f)))
-                commons[f] |= {e.name: c for e in learner.exchanges if (c := learner.common(e))}
+                learner.wear(learner.initial(self.setup.common_seed(f)))
+                commons[f] |= {e.name: c for e in learner.exchanges if (c := learner.common_values(e))}
             first: dict[tuple[int, int], int] = {}  # the row with a seed and a learner's weights; variants begin alike
             for number, (f, who) in enumerate(zip(members.federation, members.learner, strict=True)):
                 row = cohort.row(number)
-                like = first.setdefault((self.scene.seeds[f], int(who)), number)
+                like = first.setdefault((self.setup.seeds[f], int(who)), number)
                 if like == number:
                     alike = learner.role.start == "common"
-                    seed = self.scene.common_seed(f) if alike else self.scene.learner_seed(f, who)
+                    seed = self.setup.common_seed(f) if alike else self.setup.learner_seed(f, who)
                     self._first_row(learner, row, commons[f], seed)
                 for key, tensor in row.items():
                     if key in settings:
@@ -113,19 +113,19 @@ class Rounds:
         """One whole round."""
         self.round += 1
         self._follow_schedules()
-        record, scene = self._blank(), self.scene
-        share, host = scene.participation, scene.method.host
+        record, setup = self._blank(), self.setup
+        share, host = setup.participation, setup.method.host
         present = presences(
-            scene.seeds, self.round, scene.learners, share, scene.offline, host, scene.crowds, scene.joins
+            setup.seeds, self.round, setup.learners, share, setup.offline, host, setup.crowds, setup.joins
         )
         if self.round > 1:
             self._hand_out_public(record, first=self.round)
         self._catch_up(present, record)
-        for role in scene.roles:
+        for role in setup.roles:
             self._act(role, present, record, train=True, evaluate=evaluate)
         self._go_home()
         if evaluate:
-            examine(scene, self.engine, record, scene.there(self.round))
+            examine(setup, self.engine, record, setup.there(self.round))
         record["participated"][:] = self.took_part = present.participates
         return record
 
@@ -159,7 +159,11 @@ class Rounds:
     def _putting(self, cohort: int, train: bool) -> tuple[str, ...]:
         """The exchanges a cohort puts something up to this time."""
         learner, due = self.learners[cohort], self._due(cohort)
-        return tuple(e.name for e in learner.exchanges if e.name in learner.giving & due and (train or e.eager))
+        return tuple(
+            e.name
+            for e in learner.exchanges
+            if e.name in learner.uploading & due and (train or e.uploads_before_training)
+        )
 
     def _due(self, cohort: int) -> frozenset[str]:
         """The exchanges a cohort takes part in in this round."""
@@ -167,14 +171,14 @@ class Rounds:
 
     def _expect(self, present: Presence, putting: Sequence[tuple[str, ...]], names: tuple[str, ...]) -> None:
         for name in names:
-            gives = self._cohorts_with(name, putting) & present.exchanges
-            for federation, members in zip(self.federations, gives, strict=True):
+            uploads = self._cohorts_with(name, putting) & present.exchanges
+            for federation, members in zip(self.federations, uploads, strict=True):
                 federation.expect(name, np.flatnonzero(members))
 
     def _cohorts_with(self, name: str, named: Sequence[Collection[str]]) -> np.ndarray:
         """(federations, learners): whose cohort is among those that name it."""
         cohorts = [i for i, names in enumerate(named) if name in names]
-        found: np.ndarray = np.any(self.scene.rows[cohorts] >= 0, axis=0)
+        found: np.ndarray = np.any(self.setup.rows[cohorts] >= 0, axis=0)
         return found
 
     def _bring(self, cohort: int, rows: np.ndarray) -> None:
@@ -188,15 +192,15 @@ class Rounds:
             moved = rows[lies == other]
             at = federations[moved], members[moved]
             theirs = _by_name(self.learners[other], self.engine.cohorts[other].state)
-            into, out_of = torch.from_numpy(moved), torch.from_numpy(self.scene.rows[other][at])
+            into, out_of = torch.from_numpy(moved), torch.from_numpy(self.setup.rows[other][at])
             for name in mine.keys() & theirs.keys():
                 mine[name][into] = theirs[name][out_of]
             self.lies[at] = cohort
 
     def _go_home(self) -> None:
         """Between rounds every model lies in the cohort of its learner's first role."""
-        for i in np.unique(self.scene.homes).tolist():
-            self._bring(i, self.scene.rows[i][self.scene.homes == i])
+        for i in np.unique(self.setup.homes).tolist():
+            self._bring(i, self.setup.rows[i][self.setup.homes == i])
 
     def _jobs(
         self, role: str, present: Presence, putting: Sequence[tuple[str, ...]], train: bool, evaluate: bool
@@ -205,7 +209,7 @@ class Rounds:
         for i, cohort in enumerate(self.engine.cohorts):
             if cohort.plan.role != role or not (train or putting[i]):
                 continue
-            at, before_merge = self._at(i), evaluate and self.scene.labelled and bool(self._changing(i))
+            at, before_merge = self._at(i), evaluate and self.setup.labeled and bool(self._changing(i))
             works = train and cohort.plan.work.epochs > 0
             for rows in self.engine.cut(Work, i, np.flatnonzero(present.participates[at])):
                 up, held = present.online[at][rows], self.answers.of(i, rows)
@@ -215,7 +219,7 @@ class Rounds:
     def _changing(self, cohort: int) -> list[str]:
         """The exchanges whose answers change a cohort's models."""
         learner = self.learners[cohort]
-        return [e.name for e in learner.exchanges if e.changes_model and e.name in learner.listening]
+        return [e.name for e in learner.exchanges if e.changes_model and e.name in learner.downloading]
 
     def _at(self, cohort: int) -> At:
         members = self.engine.cohorts[cohort].plan.members
@@ -229,16 +233,16 @@ class Rounds:
         assert done.losses is not None
         *terms, right = done.losses.T
         losses = dict(zip(terms_of(learner), terms, strict=True))
-        self._refuse_nonsense(at, losses, done.nonsense)
+        self._refuse_nonsense(at, losses, done.non_finite)
         if job.train:
             for term, values in losses.items():
                 record[f"loss.{term}"][at] = values
             record["accuracy_train"][at] = 100 * right
-            for e in (e for e in learner.exchanges if e.name in learner.weighing):  # no penalty tells nothing
+            for e in (e for e in learner.exchanges if e.name in learner.penalized):  # no penalty tells nothing
                 for key, values in e.metrics(learner.task, losses[e.name]).items():
                     record[key][at] = values
         if done.right is not None:
-            record["accuracy_before"][at] = accuracy(done.right, self.scene.test_counts)
+            record["accuracy_before"][at] = accuracy(done.right, self.setup.test_counts)
         for phase, seconds in done.seconds.items():
             record[f"seconds.{phase}"][at] += seconds
             spent[phase] += float(seconds.sum())
@@ -254,11 +258,11 @@ class Rounds:
             return
         for entry, what in sorted(wrong.items()):
             f = int(at[0][entry])
-            said = f"learner {at[1][entry]} ({self.scene.label(f)}), round {self.round}: {what}"
+            said = f"learner {at[1][entry]} ({self.setup.label(f)}), round {self.round}: {what}"
             self.diverged.setdefault(f, said)
-        if not self.scene.variants.names:
+        if not self.setup.variants.names:
             said = next(iter(self.diverged.values()))
-            raise TrainingError(f"{self.scene.method.name}: {said}; try a smaller learning rate or weight")
+            raise TrainingError(f"{self.setup.method.name}: {said}; try a smaller learning rate or weight")
 
     def _put(self, job: Work) -> None:
         """Put what a few rows contributed into the channels of their federations."""
@@ -304,7 +308,7 @@ class Rounds:
             record["bytes.down"][self._at(i)] += size
             record["values.down"][self._at(i)] += values
         self.answers.hold(fresh)
-        self.engine.learn(Learn(news, self.answers.forget()))
+        self.engine.learn(StoreAnswers(news, self.answers.forget()))
         if catching_up:
             self._keep_first_weights(fresh)
         self._receive(fresh)
@@ -312,7 +316,7 @@ class Rounds:
     def _keep_first_weights(self, fresh: Fresh) -> None:
         """Who joins now begins with weights of its own, as everybody did, but where all begin with the common ones."""
         for i, learner in enumerate(self.learners):
-            joining = self.scene.joins[self._at(i)[1]] == self.round
+            joining = self.setup.joins[self._at(i)[1]] == self.round
             for exchange in (e for e in learner.exchanges if e.start != "common"):
                 fresh[i][exchange.name][joining] = -1
 
@@ -326,16 +330,16 @@ class Rounds:
             draws = self._draws(name)
             for draw in np.unique(draws[listeners]):
                 cohorts = [i for i in listeners if draws[i] == draw]
-                listens = (self.scene.rows[cohorts] >= 0).any(axis=0) & readers
+                downloads = (self.setup.rows[cohorts] >= 0).any(axis=0) & readers
                 for f, federation in enumerate(self.federations):
-                    listening = np.flatnonzero(listens[f])
-                    if not listening.size:
+                    downloading = np.flatnonzero(downloads[f])
+                    if not downloading.size:
                         continue
-                    batch, which = federation.answers(name, listening, self.round, catching_up, draw=int(draw))
+                    batch, which = federation.answers(name, downloading, self.round, catching_up, draw=int(draw))
                     numbers = self.answers.keep(batch) + which
                     news[int(numbers.min())] = batch
                     for i in cohorts:
-                        rows = self.scene.rows[i][f, listening]
+                        rows = self.setup.rows[i][f, downloading]
                         fresh[i][name][rows[rows >= 0]] = numbers[rows >= 0]
         return news, fresh
 
@@ -383,12 +387,12 @@ class Rounds:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def _blank(self) -> Record:
-        more = [f"accuracy_{probe}" for probe in self.scene.probes]
-        more += ["accuracy_ensemble"] if self.scene.ensemble else []
-        more += ["accuracy_heads"] if self.scene.ensemble and self.scene.headed else []
-        more += ["dependence"] if self.scene.watched is not None else []
-        more += ["bytes.public"] if self.scene.method.host is not None else []
-        return blank(self.scene.federations, self.scene.learners, self.learners, more)
+        more = [f"accuracy_{probe}" for probe in self.setup.probes]
+        more += ["accuracy_ensemble"] if self.setup.ensemble else []
+        more += ["accuracy_heads"] if self.setup.ensemble and self.setup.headed else []
+        more += ["dependence"] if self.setup.watched is not None else []
+        more += ["bytes.public"] if self.setup.method.host is not None else []
+        return blank(self.setup.federations, self.setup.learners, self.learners, more)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, object]]:
         """Everything the next round depends on: arrays, and a few numbers."""
@@ -420,9 +424,9 @@ class Rounds:
         self.answers.kept = {
             int(k): Answer(under(f"answers.{k}."), under(f"counts.{k}")[""], int(v)) for k, v in versions.items()
         }
-        self.engine.learn(Learn({}, stale))
-        self.engine.learn(Learn(self.answers.kept))
-        self.took_part, self.lies = arrays["took_part"].astype(bool), self.scene.homes.copy()
+        self.engine.learn(StoreAnswers({}, stale))
+        self.engine.learn(StoreAnswers(self.answers.kept))
+        self.took_part, self.lies = arrays["took_part"].astype(bool), self.setup.homes.copy()
         diverged = numbers["diverged"]
         assert isinstance(diverged, dict)
         self.diverged = {int(f): str(what) for f, what in diverged.items()}

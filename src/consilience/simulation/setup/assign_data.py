@@ -15,7 +15,7 @@ from consilience.data.partition import scheme_of
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.method import Method, Role
 from consilience.simulation.engines.cohort import Members
-from consilience.simulation.setup.participants import Actor
+from consilience.simulation.setup.participants import Participant
 
 
 def deal_out(config: Config, method: Method, data: Dataset, seed: int) -> Deal:
@@ -61,24 +61,27 @@ def joined(data: Dataset, deals: Sequence[Deal], learners: int) -> tuple[Dataset
 
 def members_of(
     federations: Sequence[int],
-    cast: Sequence[Actor],
+    cast: Sequence[Participant],
     seeds: tuple[int, ...],
     parts: list[list[np.ndarray]],
     data: Dataset,
     host: int | None,
 ) -> Members:
     """Rows of a cohort, each of a federation, with their samples: their own, or the host's, the public set."""
-    of = [host if actor.role.data == "public" and host is not None else actor.who for actor in cast]
+    of = [host if participant.role.data == "public" and host is not None else participant.who for participant in cast]
     samples = [np.sort(parts[f][who]) for f, who in zip(federations, of, strict=True)]
     stops = np.cumsum([len(s) for s in samples])
     # Who contrasts samples with each other, or has the same ones as everybody, keeps its last batch as it is.
     alike = cast[0].role.data == "public" or cast[0].role.objective.apart
     even = [alike or len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
-    shared = [_shared(data, actor.who, actor.role, mine, host) for actor, mine in zip(cast, samples, strict=True)]
+    shared = [
+        _shared(data, participant.who, participant.role, mine, host)
+        for participant, mine in zip(cast, samples, strict=True)
+    ]
     marks = np.concatenate(shared)
     return Members(
         federation=np.array(federations),
-        learner=np.array([actor.who for actor in cast]),
+        learner=np.array([participant.who for participant in cast]),
         seed=np.array([seeds[f] for f in federations]),
         start=np.concatenate([[0], stops[:-1]]),
         stop=stops,
@@ -88,16 +91,16 @@ def members_of(
     )
 
 
-def may_share(data: Dataset, withheld: Sequence[int | str], samples: np.ndarray) -> np.ndarray:
+def may_share(data: Dataset, never_share: Sequence[int | str], samples: np.ndarray) -> np.ndarray:
     """Which samples are neither marked never to be shared nor of a class that is withheld, (samples,)."""
     marks = np.ones(len(samples), dtype=bool) if data.share is None else data.share[samples]
-    found: np.ndarray = marks & ~np.isin(data.targets[samples], [_class(data, name) for name in withheld])
+    found: np.ndarray = marks & ~np.isin(data.targets[samples], [_class(data, name) for name in never_share])
     return found
 
 
 def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray, host: int | None) -> np.ndarray:
     """Which of a learner's samples may enter what it puts up; refused where something would carry them all the same."""
-    marks = may_share(data, role.withheld, samples)
+    marks = may_share(data, role.never_share, samples)
     if role.data == "public":
         if who != host:  # whose classes these are not
             marks = may_share(data, (), samples)
@@ -109,12 +112,14 @@ def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray, host: int 
         return marks
     # What does not look at samples in the pass, moves a part by its gradients, or has a state that moves with the
     # batches is made of them all.
-    telling = [e.name for e in role.exchanges if not e.looks or e.owns is not None or e.steps]
-    given = [name for name in telling if name in role.giving]
+    telling = [
+        e.name for e in role.exchanges if not e.needs_representations or e.owned_part is not None or e.has_batch_hook
+    ]
+    given = [name for name in telling if name in role.uploading]
     if given and not marks.all():
         raise ConfigurationError(
             f"learner {who} has samples that are never to be shared, and {given[0]!r} shares what was learned from all "
-            f"of them; let its group leave it out with exchanges = [...] or gives = [...], or take another method"
+            f"of them; let its group leave it out with exchanges = [...] or uploads = [...], or take another method"
         )
     return marks
 

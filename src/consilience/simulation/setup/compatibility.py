@@ -15,7 +15,7 @@ from consilience.method import Method
 from consilience.models import from_file
 from consilience.models.nets.lstm import Characters
 from consilience.simulation.engines.cohort import Members
-from consilience.simulation.setup.participants import Actor
+from consilience.simulation.setup.participants import Participant
 from consilience.wire.agreement import agreed, difference
 
 _OFF = 0.01  # by which pixels may miss their range: scaling rounds
@@ -42,8 +42,8 @@ def check_roles(method: Method, learners: int) -> None:
         raise ConfigurationError(f"method {method.name!r}: nobody of {learners} learners has the role {min(idle)!r}")
 
 
-def least_batch(learner: Learner, members: Members, actor: Actor, data: Dataset) -> int:
-    """Two where the model normalises over the batch or its samples are contrasted, else one.
+def least_batch(learner: Learner, members: Members, participant: Participant, data: Dataset) -> int:
+    """Two where the model normalizes over the batch or its samples are contrasted, else one.
 
     Refuses a learner who cannot fill such a batch.
     """
@@ -54,22 +54,22 @@ def least_batch(learner: Learner, members: Members, actor: Actor, data: Dataset)
         )
     _check_text(learner, data)
     _check_features(learner)
-    _check_views(learner, actor, data)
-    normalises = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
-    if not actor.epochs or not (normalises or actor.role.objective.apart):
+    _check_views(learner, participant, data)
+    normalizes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
+    if not participant.epochs or not (normalizes or participant.role.objective.apart):
         return 1
     why, way_out = f"BatchNorm in model {name!r}", "take a model without BatchNorm"
-    if actor.role.objective.apart:
-        why, way_out = f"objective {actor.role.objective.name!r}", actor.role.objective.way_out
+    if participant.role.objective.apart:
+        why, way_out = f"objective {participant.role.objective.name!r}", participant.role.objective.way_out
     single = np.flatnonzero(members.sizes < 2)
     if single.size:
         raise ConfigurationError(
             f"learner {members.learner[single[0]]} has one sample, and {why} needs two; give it more data or {way_out}"
         )
-    if actor.batch_size < 2:
+    if participant.batch_size < 2:
         raise ConfigurationError(
-            f"batch_size is {actor.batch_size}, and {why} needs at least 2 samples in a batch; take larger batches or "
-            f"{way_out}"
+            f"batch_size is {participant.batch_size}, and {why} needs at least 2 samples in a batch; take larger "
+            f"batches or {way_out}"
         )
     return 2
 
@@ -119,14 +119,14 @@ def check_watched(learner: Learner, layer: str) -> None:
     learner.outputs(inputs, [layer])
 
 
-def _check_views(learner: Learner, actor: Actor, data: Dataset) -> None:
+def _check_views(learner: Learner, participant: Participant, data: Dataset) -> None:
     """Refuse inputs that the objective cannot make views of, where anything is trained."""
-    if actor.epochs:
-        objective = actor.role.objective
+    if participant.epochs:
+        objective = participant.role.objective
         inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
         objective.prepare(learner.task, inputs, inputs.new_zeros(objective.batch_draws, 2))
         low, high = (float(value * data.std + data.mean) for value in (data.inputs.min(), data.inputs.max()))
-        if not objective.labelled and not -_OFF <= low <= high <= 1 + _OFF:
+        if not objective.labeled and not -_OFF <= low <= high <= 1 + _OFF:
             raise ConfigurationError(
                 f"objective {objective.name!r} makes views of images, whose pixels lie in 0 to 1; those of data set "
                 f"{data.name!r} lie in {low:.3g} to {high:.3g}: store them as bytes, or as fractions from 0 to 1"
@@ -154,7 +154,7 @@ def _way_out(name: str) -> str:
     if name == "weights":
         return (
             f"Weights travel between equal architectures only; share prototypes, logits or similarities (flesd with "
-            f"distil = 'learner') instead, or {alone}"
+            f"distill = 'learner') instead, or {alone}"
         )
     if name == "similarity":
         return (

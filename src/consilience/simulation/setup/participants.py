@@ -16,10 +16,10 @@ from consilience.config.config import Config, GroupConfig
 from consilience.config.schedules import Schedule, scheduled
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange
-from consilience.learner.body import OPTIMISER
+from consilience.learner.body import OPTIMIZER
 from consilience.method import Method, Role
 from consilience.methods import METHODS, settings_of, with_settings
-from consilience.optimizers import Optimiser, build_optimiser
+from consilience.optimizers import Optimizer, build_optimizer
 
 Build = Callable[[], nn.Module]
 Model = str | Build
@@ -28,14 +28,14 @@ _RATE = "lr"
 
 
 @dataclass(frozen=True)
-class Actor:
+class Participant:
     """A learner in one of its roles, apart from its data."""
 
     who: int
     part: str  # the name of its role: who acts together in a round
     role: Role  # under its own terms
     model: Model
-    optimiser: Optimiser
+    optimizer: Optimizer
     batch_size: int
     epochs: int
 
@@ -44,8 +44,8 @@ class Actor:
         """All that decides shapes and the course of its work: learners of one kind can be stacked."""
         role = self.role
         trades = [(type(e).__name__, _fixed(e)) for e in role.exchanges]
-        trained = type(self.optimiser).__name__, {k: v for k, v in vars(self.optimiser).items() if k != _RATE}
-        terms = role.objective, role.data, role.start, role.gives, role.listens
+        trained = type(self.optimizer).__name__, {k: v for k, v in vars(self.optimizer).items() if k != _RATE}
+        terms = role.objective, role.data, role.start, role.uploads, role.downloads
         return repr((self.part, self.model, self.batch_size, self.epochs, trained, terms, trades))
 
     def numbers(self) -> Iterator[tuple[str, str, float]]:
@@ -53,10 +53,10 @@ class Actor:
         for exchange in self.role.exchanges:
             for name in _fractions(exchange):
                 yield exchange.name, name, getattr(exchange, name)
-        yield OPTIMISER, _RATE, getattr(self.optimiser, _RATE)
+        yield OPTIMIZER, _RATE, getattr(self.optimizer, _RATE)
 
 
-def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Actor]:
+def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Participant]:
     """Every learner in each of its roles, as the configuration and its group have it; of a pooled method the only one.
 
     A learner's first role comes before its others.
@@ -88,27 +88,27 @@ def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Actor]
     return actors
 
 
-def _actor(config: Config, method: Method, who: int, part: str, model: Model, role: Role) -> Actor:
+def _actor(config: Config, method: Method, who: int, part: str, model: Model, role: Role) -> Participant:
     rate = scheduled(config.lr) if role.lr is None else role.lr
-    optimiser = build_optimiser(config.optimiser, rate, config.momentum, config.weight_decay)
+    optimizer = build_optimizer(config.optimizer, rate, config.momentum, config.weight_decay)
     epochs = config.epochs if role.epochs is None else role.epochs
-    role = replace(role, exchanges=tuple(e.among(config.learners) for e in role.exchanges))
-    actor = Actor(who, part, role, model, optimiser, role.batch_size or config.batch_size, epochs)
+    role = replace(role, exchanges=tuple(e.for_federation(config.learners) for e in role.exchanges))
+    participant = Participant(who, part, role, model, optimizer, role.batch_size or config.batch_size, epochs)
     usual = settings_of(method.name).values() if method.name in METHODS else ()
-    for owner, name, value in actor.numbers():
+    for owner, name, value in participant.numbers():
         if isinstance(value, Schedule) and value.over > config.rounds and value not in usual:
-            whose = "lr" if owner == OPTIMISER else f"{owner}'s {name}"
+            whose = "lr" if owner == OPTIMIZER else f"{owner}'s {name}"
             raise ConfigurationError(
                 f"method {method.name!r}: {whose} is {value}, over {value.over} rounds, and the run has "
                 f"{config.rounds}; let it take fewer, or the run more"
             )
-    return actor
+    return participant
 
 
 def _refuse_strangers(roles: Sequence[Role], name: str, group: GroupConfig) -> None:
     """Refuse terms of a group that name an exchange none of its roles has."""
     known = [e.name for role in roles for e in role.exchanges]
-    for key in ("exchanges", "gives", "listens"):
+    for key in ("exchanges", "uploads", "downloads"):
         named = getattr(group, key)
         for exchange in named if isinstance(named, tuple) else ():
             if exchange not in known:
@@ -122,9 +122,9 @@ def _on_own_terms(role: Role, group: GroupConfig) -> Role:
     return replace(
         role,
         exchanges=kept,
-        gives=_chosen(group.gives, kept, role.gives),
-        listens=_chosen(group.listens, kept, role.listens),
-        withheld=(*role.withheld, *group.never_share),
+        uploads=_chosen(group.uploads, kept, role.uploads),
+        downloads=_chosen(group.downloads, kept, role.downloads),
+        never_share=(*role.never_share, *group.never_share),
         epochs=(group.epochs if own else None) or role.epochs,
         batch_size=(group.batch_size if own else None) or role.batch_size,
         lr=scheduled(group.lr) if own and group.lr is not None else role.lr,

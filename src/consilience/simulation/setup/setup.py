@@ -16,7 +16,7 @@ from consilience.config.config import Config
 from consilience.data import Dataset, class_table
 from consilience.data.local_datasets import Deal, OwnTests, own_tests
 from consilience.errors import ConfigurationError
-from consilience.learner.learner import Blueprint, Learner
+from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Method
 from consilience.models import recipe
 from consilience.randomness import seed_of
@@ -25,7 +25,7 @@ from consilience.simulation.engines.probing import PROBES
 from consilience.simulation.round.plan import Crowd
 from consilience.simulation.setup.assign_data import deal_out, joined, members_of, terms_of
 from consilience.simulation.setup.compatibility import check_channels, check_roles, check_watched, least_batch
-from consilience.simulation.setup.participants import Actor, Model
+from consilience.simulation.setup.participants import Model, Participant
 from consilience.simulation.setup.variants import Variants, variants_of
 from consilience.task import Public
 
@@ -33,7 +33,7 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bf16": torch.floa
 
 
 @dataclass(frozen=True)
-class Scene:
+class Setup:
     """The cast of a simulation; nothing in it changes."""
 
     method: Method
@@ -67,14 +67,14 @@ class Scene:
         return tuple(self.method.roles)
 
     @property
-    def labelled(self) -> bool:
+    def labeled(self) -> bool:
         """Whether what the learners' classifiers tell means anything: whether all of them are taught."""
-        return _labelled(self.variants)
+        return _labeled(self.variants)
 
     @property
     def headed(self) -> bool:
         """Whether every device has a head of its own that tells classes."""
-        return all(actor.role.objective.headed for cast in self.variants.cast for actor in cast)
+        return all(participant.role.objective.headed for cast in self.variants.cast for participant in cast)
 
     @property
     def copies(self) -> np.ndarray:
@@ -123,12 +123,12 @@ class Scene:
         return seed_of("weights", self.seeds[federation], int(learner))
 
 
-def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Model]) -> Scene:
+def build_setup(config: Config, method: Method, data: Dataset, models: Sequence[Model]) -> Setup:
     """Deal out the data, give everybody a role and a model, and refuse what cannot work together."""
     variants = variants_of(config, method, models)
     learners = variants.learners
     check_roles(method, learners)
-    if config.ensemble == "on" and not _labelled(variants):
+    if config.ensemble == "on" and not _labeled(variants):
         raise ConfigurationError(
             f"ensemble is 'on', and not all learners of method {method.name!r} learn from labels: what untrained "
             f"classifiers tell together means nothing; leave ensemble out, or set it to 'off'"
@@ -138,8 +138,8 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
     dealt, parts = joined(data, deals, learners)
     seeds = tuple(once) * variants.count
     kinds: dict[str, list[int]] = {}
-    for place, actor in enumerate(variants.cast[0]):
-        kinds.setdefault(actor.kind, []).append(place)
+    for place, participant in enumerate(variants.cast[0]):
+        kinds.setdefault(participant.kind, []).append(place)
     stage = _Stage(config, method, variants, dealt, seeds, parts * variants.count)
     made = [stage.plan(places, some) for places in kinds.values() for some in stage.alike(places)]
     plans = tuple(plan for plan, _ in made)
@@ -151,7 +151,7 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         homes[(rows[i] >= 0) & (method.pooled | (first == plan.role))] = i
     for together in dict.fromkeys(cohorts_in(rows, f) for f in range(len(seeds))):
         check_channels([made[i][1] for i in together], [plans[i].members.learner[0] for i in together])
-    return Scene(
+    return Setup(
         method,
         variants,
         seeds,
@@ -166,8 +166,8 @@ def set_scene(config: Config, method: Method, data: Dataset, models: Sequence[Mo
         dealt,
         own_tests(data, learners, shift=config.shift, terms={} if method.pooled else terms_of(config)),
         tuple(deals),
-        () if config.probe == "auto" and _labelled(variants) else PROBES[config.probe],
-        config.ensemble == "on" or (config.ensemble == "auto" and _in_parts(variants) and _labelled(variants)),
+        () if config.probe == "auto" and _labeled(variants) else PROBES[config.probe],
+        config.ensemble == "on" or (config.ensemble == "auto" and _in_parts(variants) and _labeled(variants)),
         config.watch,
         _joins(config, method),
         () if method.pooled else _crowds(config),
@@ -198,13 +198,13 @@ def _crowds(config: Config) -> tuple[Crowd, ...]:
 
 def _in_parts(variants: Variants) -> bool:
     """Whether learners have a part of the model each for itself and another in common, which an exchange owns."""
-    roles = [actor.role for cast in variants.cast for actor in cast]
-    return any(e.owns is not None for role in roles for e in role.exchanges)
+    roles = [participant.role for cast in variants.cast for participant in cast]
+    return any(e.owned_part is not None for role in roles for e in role.exchanges)
 
 
-def _labelled(variants: Variants) -> bool:
+def _labeled(variants: Variants) -> bool:
     """Whether every learner's model has a classifier that is taught: else what it tells means nothing."""
-    return all(actor.role.objective.labelled for cast in variants.cast for actor in cast)
+    return all(participant.role.objective.labeled for cast in variants.cast for participant in cast)
 
 
 @dataclass(frozen=True)
@@ -229,16 +229,16 @@ class _Stage:
     def plan(self, places: list[int], federations: list[int]) -> tuple[CohortPlan, Learner]:
         """Learners of one kind, by their places in the cast, in these federations."""
         config, data, count = self.config, self.data, len(self.seeds)
-        actor = self.variants.cast[0][places[0]]
-        model = actor.model
+        participant = self.variants.cast[0][places[0]]
+        model = participant.model
         name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
         rows = [(f, place) for f in federations for place in places]
         cast = [self.variants.cast[f * self.variants.count // count][place] for f, place in rows]
         settings = _own(cast)
-        blueprint = Blueprint(
+        spec = LearnerSpec(
             build=recipe(model, data.shape, data.classes, config.width) if isinstance(model, str) else model,
-            role=actor.role,
-            optimiser=actor.optimiser,
+            role=participant.role,
+            optimizer=participant.optimizer,
             shape=data.shape,
             model=name,
             dtype=DTYPES[config.precision],
@@ -247,22 +247,22 @@ class _Stage:
             varied=_by_owner(settings),
             scaling=(data.mean, data.std),
             symbols=len(data.alphabet),
-            public=self._public(federations) if actor.role.data == "public" else None,
+            public=self._public(federations) if participant.role.data == "public" else None,
         )
         members = members_of([f for f, _ in rows], cast, self.seeds, self.parts, data, self.method.host)
-        learner = Learner(blueprint)
+        learner = Learner(spec)
         if config.width not in (None, learner.task.width):
             raise ConfigurationError(
                 f"width is {config.width}, and model {name!r} has features of width {learner.task.width}; build it so, "
                 f"or leave width out"
             )
-        least = least_batch(learner, members, actor, data)
+        least = least_batch(learner, members, participant, data)
         if config.watch is not None:
             check_watched(learner, config.watch)
-        fresh = config.optimiser_state == "reset" or actor.role.data == "public"
-        work = LocalWork(actor.batch_size, actor.epochs, least, fresh)
+        fresh = config.optimizer_state == "reset" or participant.role.data == "public"
+        work = LocalWork(participant.batch_size, participant.epochs, least, fresh)
         named = {f"setting.{owner}.{setting}": values for (owner, setting), values in settings.items()}
-        return CohortPlan(actor.part, blueprint, members, work, learner.parameters.size, named), learner
+        return CohortPlan(participant.part, spec, members, work, learner.parameters.size, named), learner
 
     def _public(self, federations: list[int]) -> Public:
         """The public sets of federations that have equally many samples in it."""
@@ -279,14 +279,14 @@ class _Stage:
 def _half(config: Config, variants: Variants) -> bool:
     """Whether models run in bfloat16: as asked for, or on a GPU where learners learn without labels."""
     gpu = torch.device(config.device).type == "cuda"
-    return config.precision == "bf16" or (config.precision == "auto" and gpu and not _labelled(variants))
+    return config.precision == "bf16" or (config.precision == "auto" and gpu and not _labeled(variants))
 
 
-def _own(cast: Sequence[Actor]) -> dict[tuple[str, str], tuple[float, ...]]:
+def _own(cast: Sequence[Participant]) -> dict[tuple[str, str], tuple[float, ...]]:
     """The numbers in which learners of a kind differ, or that change with the rounds: one a row."""
     columns: dict[tuple[str, str], list[float]] = {}
-    for actor in cast:
-        for owner, name, value in actor.numbers():
+    for participant in cast:
+        for owner, name, value in participant.numbers():
             columns.setdefault((owner, name), []).append(value)
     return {
         key: tuple(values)

@@ -15,7 +15,7 @@ from consilience.config.config import Config
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.simulation.setup.participants import Actor, Model, cast
+from consilience.simulation.setup.participants import Model, Participant, cast
 
 _FREE = {"lr", "method", "groups", "variants"}  # what decides shapes in them is seen in who the learners are
 
@@ -24,7 +24,7 @@ _FREE = {"lr", "method", "groups", "variants"}  # what decides shapes in them is
 class Variants:
     """How the federations differ: who the learners are in each."""
 
-    cast: tuple[tuple[Actor, ...], ...]  # (variants, learners in each of their roles)
+    cast: tuple[tuple[Participant, ...], ...]  # (variants, learners in each of their roles)
     names: tuple[str, ...] = ()  # in words; none where there is nothing to choose from
 
     @property
@@ -35,7 +35,7 @@ class Variants:
     @property
     def learners(self) -> int:
         """How many learners there are."""
-        return len({actor.who for actor in self.cast[0]})
+        return len({participant.who for participant in self.cast[0]})
 
 
 def variants_of(config: Config, method: Method, models: Sequence[Model]) -> Variants:
@@ -62,7 +62,15 @@ def shape_of(config: Config, method: Method, models: Sequence[Model] | None = No
     terms = {who: (group.joins, group.shift, group.samples) for who, (_, group) in config.members().items()}
     crowds = [(group.numbers(name, config.learners), group.participation) for name, group in config.groups.items()]
     present = [crowd for crowd in crowds if crowd[1] is not None]
-    return repr((settings, method.name, [(actor.kind, actor.role.withheld) for actor in actors], terms, present))
+    return repr(
+        (
+            settings,
+            method.name,
+            [(participant.kind, participant.role.never_share) for participant in actors],
+            terms,
+            present,
+        )
+    )
 
 
 def _in_words(changes: Mapping[str, Any]) -> str:

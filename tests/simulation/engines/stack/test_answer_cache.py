@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.channels import Answer
-from consilience.simulation.engines.jobs import Learn
-from consilience.simulation.engines.stack.answer_cache import Bank, Stacked, received_of
+from consilience.simulation.engines.jobs import StoreAnswers
+from consilience.simulation.engines.stack.answer_cache import AnswerCache, Stacked, received_of
 
 CPU = torch.device("cpu")
 
@@ -24,15 +24,15 @@ def batch(first: int, answers: int) -> Answer:
 
 
 @pytest.fixture
-def bank() -> Bank:
+def bank() -> AnswerCache:
     """Numbers 0 and 1, 2 to 6, and 7."""
-    full = Bank(CPU)
-    full.learn(Learn({0: batch(0, 2), 2: batch(2, 5)}))
-    full.learn(Learn({7: batch(7, 1)}))
+    full = AnswerCache(CPU)
+    full.learn(StoreAnswers({0: batch(0, 2), 2: batch(2, 5)}))
+    full.learn(StoreAnswers({7: batch(7, 1)}))
     return full
 
 
-def of(bank: Bank, *numbers: int) -> Stacked:
+def of(bank: AnswerCache, *numbers: int) -> Stacked:
     return bank.of({"exchange": np.array(numbers)}, ["exchange"])["exchange"]
 
 
@@ -47,7 +47,7 @@ def told(stacked: Stacked) -> Any:
     [(0, 1), (3, 3, 2, 6), (7, 0, 4, 0, 7, 1), (6, 7), (1, 2), (5, 1)],
     ids=["a whole batch", "one batch", "all batches", "two of three", "across a border", "not in order"],
 )
-def test_each_learner_has_the_answer_of_its_number(bank: Bank, numbers: tuple[int, ...]) -> None:
+def test_each_learner_has_the_answer_of_its_number(bank: AnswerCache, numbers: tuple[int, ...]) -> None:
     stacked = of(bank, *numbers)
     assert told(stacked) == list(numbers)
     assert not stacked.shared and stacked.dims == ({"mean": 0}, 0, 0)
@@ -55,18 +55,18 @@ def test_each_learner_has_the_answer_of_its_number(bank: Bank, numbers: tuple[in
 
 
 @pytest.mark.parametrize("number", [0, 1, 4, 7])
-def test_where_all_hold_the_same_it_is_there_once(bank: Bank, number: int) -> None:
+def test_where_all_hold_the_same_it_is_there_once(bank: AnswerCache, number: int) -> None:
     stacked = of(bank, number, number, number)
     assert stacked.shared and stacked.dims == ({"mean": None}, None, 0)
     assert stacked.tensors["mean"].tolist() == [number] * 3 and float(stacked.count) == 10 * number
     assert stacked.fresh.tolist() == [True] * 3
 
 
-def test_a_single_learner_shares_with_itself(bank: Bank) -> None:
+def test_a_single_learner_shares_with_itself(bank: AnswerCache) -> None:
     assert of(bank, 5).shared and told(of(bank, 5)) == 5.0
 
 
-def test_minus_one_is_nothing_fresh(bank: Bank) -> None:
+def test_minus_one_is_nothing_fresh(bank: AnswerCache) -> None:
     some = of(bank, 3, -1, 0)
     assert some.fresh.tolist() == [True, False, True] and not some.shared
     assert [told(some)[i] for i in (0, 2)] == [3.0, 0.0]  # what the second has does not matter, but that it has a shape
@@ -74,23 +74,23 @@ def test_minus_one_is_nothing_fresh(bank: Bank) -> None:
     assert same.fresh.tolist() == [False, True, True] and same.shared and told(same) == 4.0
 
 
-def test_exchanges_have_answers_of_their_own(bank: Bank) -> None:
-    bank.learn(Learn({8: Answer({"other": torch.ones(2, 4, 5)}, torch.ones(2, 4))}))
+def test_exchanges_have_answers_of_their_own(bank: AnswerCache) -> None:
+    bank.learn(StoreAnswers({8: Answer({"other": torch.ones(2, 4, 5)}, torch.ones(2, 4))}))
     held = {"a": np.array([1, 4]), "b": np.array([9, 8]), "c": np.array([0, 0])}
     found = bank.of(held, ["b", "a"])
     assert list(found) == ["b", "a"] and told(found["a"]) == [1, 4]
     assert found["b"].tensors["other"].shape == (2, 4, 5) and found["b"].count.shape == (2, 4)
 
 
-def test_what_is_forgotten_is_gone_and_the_others_keep_their_numbers(bank: Bank) -> None:
-    bank.learn(Learn({8: batch(8, 3)}, forget=(2,)))
+def test_what_is_forgotten_is_gone_and_the_others_keep_their_numbers(bank: AnswerCache) -> None:
+    bank.learn(StoreAnswers({8: batch(8, 3)}, forget=(2,)))
     assert list(bank.batches) == [0, 7, 8]
     assert told(of(bank, 10, 1, 7)) == [10, 1, 7]
-    bank.learn(Learn({}, forget=(0, 99)))  # what it never had is no matter
+    bank.learn(StoreAnswers({}, forget=(0, 99)))  # what it never had is no matter
     assert told(of(bank, 9, 8)) == [9, 8]
 
 
-def test_under_vmap_each_learner_sees_its_own(bank: Bank) -> None:
+def test_under_vmap_each_learner_sees_its_own(bank: AnswerCache) -> None:
     """Whether answers lie along the first axis or once for all."""
 
     def sum_of(parts: tuple[dict[str, Tensor], Tensor, Tensor]) -> Tensor:
@@ -104,7 +104,7 @@ def test_under_vmap_each_learner_sees_its_own(bank: Bank) -> None:
         assert sums.tolist() == [13 * h + 100 * (n >= 0) for h, n in zip(held, numbers, strict=True)]
 
 
-def test_a_copy_stays_in_its_place_and_takes_new_values(bank: Bank) -> None:
+def test_a_copy_stays_in_its_place_and_takes_new_values(bank: AnswerCache) -> None:
     place = of(bank, 0, 1, 2).clone()
     mean, count, fresh = place.tensors["mean"], place.count, place.fresh
     place.copy_(of(bank, 6, -1, 3))

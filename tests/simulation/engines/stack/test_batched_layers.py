@@ -55,7 +55,7 @@ def stacked(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def found(module: nn.Module, inputs: Tensor, together: bool) -> list[Tensor]:
-    """What comes out, the gradients, and the buffers afterwards."""
+    """What comes out, the gradients, and the buffers afterward."""
     parameters, buffers = stacked(module)
     inputs = inputs.clone().requires_grad_()
     with Layers() if together else nullcontext():

@@ -16,8 +16,8 @@ from consilience.learner.learner import Learner
 from consilience.methods import build_method
 from consilience.simulation.engines.shared_data import data_arrays
 from consilience.simulation.engines.stack import memory_budget as room_module
-from consilience.simulation.engines.stack.memory_budget import Room, free_bytes
-from consilience.simulation.setup.setup import set_scene
+from consilience.simulation.engines.stack.memory_budget import MemoryBudget, free_bytes
+from consilience.simulation.setup.setup import build_setup
 
 PLENTY = 2**40
 PARAMETERS = 6570  # of the mlp on the digits
@@ -37,17 +37,17 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return left
 
 
-def room_of(data: Dataset, device: str = "cpu", method: str = "independent", **settings: Any) -> Room:
+def room_of(data: Dataset, device: str = "cpu", method: str = "independent", **settings: Any) -> MemoryBudget:
     """Room for learners that are made here; their device is only named."""
     config = make_config({"learners": 10, "batch_size": 4, **settings})
-    plans = set_scene(config, build_method(method), data, config.model_name.split(",")).plans
-    learners = [Learner(plan.blueprint) for plan in plans]
-    return Room(
-        learners, [replace(p, blueprint=replace(p.blueprint, device=device)) for p in plans], data_arrays(data, None)
+    plans = build_setup(config, build_method(method), data, config.model_name.split(",")).plans
+    learners = [Learner(plan.spec) for plan in plans]
+    return MemoryBudget(
+        learners, [replace(p, spec=replace(p.spec, device=device)) for p in plans], data_arrays(data, None)
     )
 
 
-def bytes_for(room: Room, budget: float) -> int:
+def bytes_for(room: MemoryBudget, budget: float) -> int:
     """What must be free so that this much is left for learners."""
     return int((budget + room.data) / USED) + 1
 
@@ -61,7 +61,7 @@ def test_needs_are_counted_in_bytes(data: Dataset, free: list[int]) -> None:
     assert room.data == (60 + 40) * (64 * 4 + 8)  # float32 images, int64 labels
     assert need.state == 3 * PARAMETERS * 4 + 8  # parameters, two moments of Adam, and the number of steps
     assert room.state == 10 * need.state
-    assert need.step >= 5 * PARAMETERS * 4 + 4 * (64 + 64 + 32) * 4  # vectors of an optimiser; a batch's activations
+    assert need.step >= 5 * PARAMETERS * 4 + 4 * (64 + 64 + 32) * 4  # vectors of an optimizer; a batch's activations
     assert need.passed == 0  # nothing is exchanged
 
 

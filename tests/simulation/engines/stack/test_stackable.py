@@ -16,7 +16,7 @@ from consilience import simulate
 from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
 from consilience.exchanges import Prototypes, Received, State, View
-from consilience.learner.learner import Blueprint, Learner
+from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Method, Role
 from consilience.models import MODELS, SplitModel, build
 from consilience.optimizers import SGD
@@ -56,7 +56,7 @@ def layers(*make: Callable[[], nn.Module]) -> Callable[[], SplitModel]:
 
 
 def learner(made: Callable[[], nn.Module], shape: tuple[int, ...] = (1, 8, 8)) -> Learner:
-    return Learner(Blueprint(made, Role(), SGD(0.1), shape, "trial"))
+    return Learner(LearnerSpec(made, Role(), SGD(0.1), shape, "trial"))
 
 
 def refusal(made: Callable[[], nn.Module]) -> str:

@@ -21,11 +21,11 @@ from consilience.data import Dataset
 from consilience.data.local_datasets import OwnTests
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import CohortPlan, stacked_shapes
-from consilience.simulation.engines.jobs import Done, Job, Learn, Receive, Work
+from consilience.simulation.engines.jobs import Done, Job, Receive, StoreAnswers, Work
 from consilience.simulation.engines.loop.executor import Hands
-from consilience.simulation.engines.loop.shared_memory import Arena, Shapes, plain
+from consilience.simulation.engines.loop.shared_memory import Shapes, SharedMemory, plain
 from consilience.simulation.engines.loop.worker import assemble
-from consilience.simulation.engines.loop.worker_pool import Team, forget, portable, team_of
+from consilience.simulation.engines.loop.worker_pool import WorkerPool, forget, portable, worker_pool_of
 from consilience.simulation.engines.shared_data import data_arrays
 from consilience.wire import schema
 
@@ -44,18 +44,18 @@ class LoopEngine:
     name = "loop"
 
     def __init__(self, plans: list[CohortPlan], data: Dataset, workers: int, own: OwnTests | None = None) -> None:
-        device = torch.device(plans[0].blueprint.device)
+        device = torch.device(plans[0].spec.device)
         self.workers = workers if device.type == "cpu" and workers > 1 and portable(plans) else 0
         self.slots = self.workers * 2 + 2 if self.workers else 1
-        learners = [Learner(plan.blueprint) for plan in plans]
+        learners = [Learner(plan.spec) for plan in plans]
         self.job_rows = [_rows_per_job(plan, learner) for plan, learner in zip(plans, learners, strict=True)]
         arrays = data_arrays(data, own)
         shapes = self._shapes(plans, learners, arrays)
-        self._team: Team | None = None
+        self._team: WorkerPool | None = None
         if self.workers:
             gc.collect()  # what the last simulation shared is held by modules and hooks that hold each other
-            arena = Arena(shapes)
-            tensors = arena.tensors
+            shared_memory = SharedMemory(shapes)
+            tensors = shared_memory.tensors
         else:
             tensors = plain(shapes, device)
         for key, array in arrays.items():
@@ -65,17 +65,17 @@ class LoopEngine:
         self.hands: Hands = assemble(plans, tensors)
         self.cohorts = self.hands.cohorts
         if self.workers:
-            self._team = team_of(self.workers)
+            self._team = worker_pool_of(self.workers)
             try:
-                self._team.set_up(plans, arena)
+                self._team.set_up(plans, shared_memory)
             except BaseException as error:
                 self.__exit__(type(error), error, None)
                 raise
             finally:
-                arena.close()
+                shared_memory.close()
 
     def _shapes(self, plans: list[CohortPlan], learners: list[Learner], data: Mapping[str, NDArray[Any]]) -> Shapes:
-        dtype = plans[0].blueprint.dtype
+        dtype = plans[0].spec.dtype
         shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
             f"data.{key}": (array.shape, dtype if array.dtype.kind == "f" else torch.int64)
             for key, array in data.items()
@@ -105,7 +105,7 @@ class LoopEngine:
         size = {Work: self.job_rows[cohort], Receive: min(_ROWS, -(-len(rows) // hands))}.get(kind, 1)
         return [rows[i : i + size] for i in range(0, len(rows), size)]
 
-    def learn(self, job: Learn) -> None:
+    def learn(self, job: StoreAnswers) -> None:
         """Let every process hear new answers."""
         if self._team is None:
             self.hands.do(job)

@@ -16,7 +16,7 @@ from consilience.objectives import Objective
 from consilience.randomness import seed_of, uniform
 from consilience.simulation.engines.cohort import Cohort
 from consilience.simulation.engines.inspection import look_rows
-from consilience.simulation.engines.jobs import Done, Evaluate, Job, Learn, Look, Probe, Receive, Work
+from consilience.simulation.engines.jobs import Done, Evaluate, Inspect, Job, Probe, Receive, StoreAnswers, Work
 from consilience.simulation.engines.probing import probed
 from consilience.simulation.engines.shared_data import Data
 from consilience.simulation.records.timing import Clock
@@ -28,7 +28,7 @@ class Hands:
 
     def __init__(self, cohorts: list[Cohort], data: Data, slots: list[dict[str, Tensor]]) -> None:
         self.cohorts, self.data, self.slots = cohorts, data, slots
-        self.learners = [Learner(c.plan.blueprint) for c in cohorts]
+        self.learners = [Learner(c.plan.spec) for c in cohorts]
         self.answers: dict[int, Received] = {}
         self.batches: dict[int, int] = {}  # how many answers came together, by the number of the first
 
@@ -43,12 +43,12 @@ class Hands:
                 return self._evaluate(job)
             case Probe():
                 return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
-            case Look():
+            case Inspect():
                 return look_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data.test_inputs, job)
-            case Learn():
+            case StoreAnswers():
                 return self._learn(job)
 
-    def _learn(self, job: Learn) -> Done:
+    def _learn(self, job: StoreAnswers) -> Done:
         for first, batch in job.answers.items():
             tensors = {k: torch.as_tensor(t) for k, t in batch.tensors.items()}
             counts = torch.as_tensor(batch.count)
@@ -63,11 +63,11 @@ class Hands:
 
     def _work(self, job: Work) -> Done:
         done = [self._work_row(job, i) for i in range(len(job.rows))]
-        losses, right, nonsense, seconds = zip(*done, strict=True)
+        losses, right, non_finite, seconds = zip(*done, strict=True)
         return Done(
             losses=np.stack(losses),
             right=np.stack(right) if job.evaluate else None,
-            nonsense={i: bad for i, bad in enumerate(nonsense) if bad},
+            non_finite={i: bad for i, bad in enumerate(non_finite) if bad},
             seconds={phase: np.array([s[phase] for s in seconds]) for phase in seconds[0]},
         )
 
@@ -79,9 +79,9 @@ class Hands:
         losses = torch.zeros(learner.told)
         if job.train:
             if cohort.plan.work.reset:
-                learner.forget_optimiser()
+                learner.forget_optimizer()
             size = int(cohort.plan.members.sizes[number])
-            if learner.opens:
+            if learner.has_round_start:
                 self._open(job, number, held)
             with self._drawing(cohort, number, job.round):
                 losses = learner.train(self._batches(cohort, learner, number, job.round), size, held)
@@ -145,7 +145,7 @@ class Hands:
         size = int(members.sizes[number])
         active = [e for e in learner.exchanges if e.name in received]
         draws = {e.name: self._draws(e, e.sample_draws, size, *where) for e in active if e.sample_draws}
-        seen = self._seen(cohort, learner, number) if learner.looks(received) else learner.nothing()
+        seen = self._seen(cohort, learner, number) if learner.needs_representations(received) else learner.nothing()
         clock.lap("represent")
         put = learner.contribute(seen, learner.count(size), draws, received)
         bad = [name for name, contribution in put.items() if not self._write(job, i, name, contribution)]
@@ -163,9 +163,9 @@ class Hands:
         cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
         members, size = cohort.plan.members, int(cohort.plan.members.sizes[number])
         where = int(members.seed[number]), job.round, int(members.learner[number]), BEFORE
-        opening = [e for e in learner.exchanges if e.opens and e.sample_draws]
+        opening = [e for e in learner.exchanges if e.has_round_start and e.sample_draws]
         draws = {e.name: self._draws(e, e.sample_draws, size, *where) for e in opening}
-        learner.open(self._seen(cohort, learner, number), learner.count(size), draws, held)
+        learner.on_round_start(self._seen(cohort, learner, number), learner.count(size), draws, held)
 
     def _write(self, job: Work, i: int, name: str, put: Contribution) -> bool:
         """Into the slot; False where the sum of a tensor is not finite, which it is not if a value is not."""

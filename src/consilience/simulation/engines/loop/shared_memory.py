@@ -25,7 +25,7 @@ def plain(shapes: Shapes, device: torch.device) -> dict[str, Tensor]:
     return {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
 
 
-class Arena:
+class SharedMemory:
     """Tensors in a file without a name: it is gone when the last process that holds it ends, however it ends."""
 
     def __init__(self, shapes: Shapes, fd: int | None = None) -> None:

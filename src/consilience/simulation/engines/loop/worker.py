@@ -19,7 +19,7 @@ import torch
 
 from consilience.simulation.engines.cohort import Cohort, CohortPlan
 from consilience.simulation.engines.loop.executor import Hands
-from consilience.simulation.engines.loop.shared_memory import Arena
+from consilience.simulation.engines.loop.shared_memory import SharedMemory
 from consilience.simulation.engines.shared_data import Data
 
 
@@ -72,7 +72,7 @@ def _told(error: Exception) -> Exception:
 
 def _set_up(plans: list[CohortPlan], shapes: Any, fd: int) -> Hands:
     try:
-        return assemble(plans, Arena(shapes, fd).tensors)
+        return assemble(plans, SharedMemory(shapes, fd).tensors)
     finally:
         os.close(fd)
 

@@ -18,8 +18,8 @@ from typing import Any
 from consilience.channels import Answer
 from consilience.errors import ConsilienceError
 from consilience.simulation.engines.cohort import CohortPlan
-from consilience.simulation.engines.jobs import Done, Job, Learn, Work
-from consilience.simulation.engines.loop.shared_memory import Arena
+from consilience.simulation.engines.jobs import Done, Job, StoreAnswers, Work
+from consilience.simulation.engines.loop.shared_memory import SharedMemory
 
 _AHEAD = 2  # jobs a worker has in hand, so that it never waits for the next
 
@@ -87,23 +87,23 @@ class Worker:
             self.process.wait()
 
 
-class Team:
+class WorkerPool:
     """Some workers that share an arena."""
 
     def __init__(self, size: int) -> None:
         self.workers = [Worker() for _ in range(size)]
 
-    def set_up(self, plans: list[CohortPlan], arena: Arena) -> None:
+    def set_up(self, plans: list[CohortPlan], shared_memory: SharedMemory) -> None:
         """Give everybody the cohorts and the memory they lie in."""
         for worker in self.workers:
-            worker.tell("setup", (plans, arena.shapes))
-            socket.send_fds(worker.socket, [b"+"], [arena.fd])
+            worker.tell("setup", (plans, shared_memory.shapes))
+            socket.send_fds(worker.socket, [b"+"], [shared_memory.fd])
         for worker in self.workers:
             worker.hear()
 
-    def tell_all(self, job: Learn) -> None:
+    def tell_all(self, job: StoreAnswers) -> None:
         """New answers for everybody, as plain arrays. Nobody replies: what is told next is heard after it."""
-        job = Learn({n: _plain(a) for n, a in job.answers.items()}, job.forget)
+        job = StoreAnswers({n: _plain(a) for n, a in job.answers.items()}, job.forget)
         for worker in self.workers:
             worker.tell("learn", job)
 
@@ -154,17 +154,17 @@ def _plain(answer: Answer) -> Answer:
     return Answer(tensors, answer.count.numpy(force=True), answer.version)
 
 
-_teams: dict[int, Team] = {}
+_teams: dict[int, WorkerPool] = {}
 
 
-def team_of(size: int) -> Team:
+def worker_pool_of(size: int) -> WorkerPool:
     """The team of that size; it is kept until the program ends."""
-    team = _teams.get(size)
-    if team is None or any(w.process.poll() is not None for w in team.workers):
-        if team is not None:
-            team.dismiss()
-        team = _teams[size] = Team(size)
-    return team
+    pool = _teams.get(size)
+    if pool is None or any(w.process.poll() is not None for w in pool.workers):
+        if pool is not None:
+            pool.dismiss()
+        pool = _teams[size] = WorkerPool(size)
+    return pool
 
 
 def ready(size: int) -> bool:
@@ -172,13 +172,13 @@ def ready(size: int) -> bool:
     return size in _teams
 
 
-def forget(team: Team) -> None:
+def forget(pool: WorkerPool) -> None:
     """End a team that may be in the middle of something, so that nobody gets it again."""
-    for size in [s for s, t in _teams.items() if t is team]:
+    for size in [s for s, t in _teams.items() if t is pool]:
         del _teams[size]
-    for worker in team.workers:
+    for worker in pool.workers:
         worker.process.kill()
-    team.dismiss()
+    pool.dismiss()
 
 
 @atexit.register

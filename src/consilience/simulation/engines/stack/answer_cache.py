@@ -11,7 +11,7 @@ from torch import Tensor
 
 from consilience.channels import Answer
 from consilience.exchanges.base import Received
-from consilience.simulation.engines.jobs import Held, Learn
+from consilience.simulation.engines.jobs import Held, StoreAnswers
 
 
 class Stacked:
@@ -53,14 +53,14 @@ def received_of(parts: tuple[dict[str, Tensor], Tensor, Tensor]) -> Received:
     return Received(*parts)
 
 
-class Bank:
+class AnswerCache:
     """Batches of answers by number."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.batches: dict[int, Answer] = {}
 
-    def learn(self, job: Learn) -> None:
+    def learn(self, job: StoreAnswers) -> None:
         """Hear new answers, and forget old ones."""
         self.batches |= job.answers
         for first in job.forget:

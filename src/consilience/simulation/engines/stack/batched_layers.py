@@ -1,7 +1,7 @@
 """Layers of many learners as one operation, where `vmap` by itself takes several or copies what they work on.
 
 Learners' images lie as (samples, learners x channels, height, width): a convolution is then one in groups, batch
-normalisation and pooling just see more channels, and nothing is moved between them.
+normalization and pooling just see more channels, and nothing is moved between them.
 """
 
 from __future__ import annotations

@@ -21,15 +21,15 @@ from consilience.errors import ConsilienceError
 from consilience.learner.learner import Learner, Row
 from consilience.simulation.engines.cohort import Cohort, CohortPlan, stacked_shapes
 from consilience.simulation.engines.inspection import look_rows
-from consilience.simulation.engines.jobs import Done, Evaluate, Job, Learn, Look, Probe, Receive, Work
+from consilience.simulation.engines.jobs import Done, Evaluate, Inspect, Job, Probe, Receive, StoreAnswers, Work
 from consilience.simulation.engines.loop.executor import probe_rows
 from consilience.simulation.engines.loop.shared_memory import plain
 from consilience.simulation.engines.shared_data import Data, data_arrays
-from consilience.simulation.engines.stack.answer_cache import Bank, received_of, side_by_side
+from consilience.simulation.engines.stack.answer_cache import AnswerCache, received_of, side_by_side
 from consilience.simulation.engines.stack.batched_layers import Layers
-from consilience.simulation.engines.stack.memory_budget import Room, tidy_up
+from consilience.simulation.engines.stack.memory_budget import MemoryBudget, tidy_up
 from consilience.simulation.engines.stack.stackable import in_words
-from consilience.simulation.engines.stack.stacked_trainer import Formation, Put
+from consilience.simulation.engines.stack.stacked_trainer import Put, StackedTrainer
 from consilience.simulation.records.timing import Clock
 
 _KEPT = 8  # formations kept ready, those used last
@@ -44,10 +44,10 @@ class StackEngine:
     processes: tuple[int, ...] = ()
 
     def __init__(self, plans: list[CohortPlan], data: Dataset, own: OwnTests | None = None) -> None:
-        self.device, dtype = torch.device(plans[0].blueprint.device), plans[0].blueprint.dtype
-        self.learners = [Learner(plan.blueprint) for plan in plans]
+        self.device, dtype = torch.device(plans[0].spec.device), plans[0].spec.dtype
+        self.learners = [Learner(plan.spec) for plan in plans]
         arrays = data_arrays(data, own)
-        self.room = Room(self.learners, plans, arrays)
+        self.room = MemoryBudget(self.learners, plans, arrays)
         self.data = Data(
             **{
                 key: torch.from_numpy(array).to(self.device, dtype if array.dtype.kind == "f" else torch.int64)
@@ -57,10 +57,10 @@ class StackEngine:
         self.cohorts = [
             Cohort(plan, self._state(plan, learner)) for plan, learner in zip(plans, self.learners, strict=True)
         ]
-        self.bank = Bank(self.device)
+        self.bank = AnswerCache(self.device)
         self.put: Put = {}
         self._counts: list[set[int]] = [set() for _ in plans]
-        self._formations: dict[tuple[int, int, bool], Formation] = {}
+        self._formations: dict[tuple[int, int, bool], StackedTrainer] = {}
 
     def _state(self, plan: CohortPlan, learner: Learner) -> dict[str, Tensor]:
         return plain(stacked_shapes(learner.template(), len(plan.members)), self.room.home)
@@ -81,7 +81,7 @@ class StackEngine:
             yield job, self._do(job)
 
     def _do(self, job: Job) -> Done:
-        if isinstance(job, Learn):
+        if isinstance(job, StoreAnswers):
             self.learn(job)
             return Done()
         with in_words(self.learners[job.cohort]):
@@ -94,10 +94,10 @@ class StackEngine:
                     return self._evaluate(job)
                 case Probe():
                     return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
-                case Look():
+                case Inspect():
                     return look_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data.test_inputs, job)
 
-    def learn(self, job: Learn) -> None:
+    def learn(self, job: StoreAnswers) -> None:
         """Hear new answers."""
         self.bank.learn(job)
 
@@ -171,24 +171,24 @@ class StackEngine:
         cohort, learner = self.cohorts[job.cohort], self.learners[job.cohort]
         count, seated = len(entries), self._seated(job.cohort, entries)
         up = job.up[seated] & (np.arange(len(seated)) < count)
-        formation = self._formation(job.cohort, job.rows[seated])
+        stacked = self._formation(job.cohort, job.rows[seated])
         held = {name: numbers[seated] for name, numbers in job.held.items()}
-        formation.enter(cohort, job.rows[seated], job.round, self.bank.of(held, held))
+        stacked.enter(cohort, job.rows[seated], job.round, self.bank.of(held, held))
         if job.train:
-            formation.train()
+            stacked.train()
         else:
-            formation.losses.zero_()
+            stacked.losses.zero_()
         clock.lap("train")
-        mine = {key: tensor[:count] for key, tensor in formation.state.items()}
+        mine = {key: tensor[:count] for key, tensor in stacked.state.items()}
         right = self._right(job.cohort, mine) if job.evaluate else torch.zeros(0)
         clock.lap("evaluate")
         put = job.put if up.any() else ()
         if put:
-            formation.represent(put)
+            stacked.represent(put)
             clock.lap("represent")
-            self._take(formation.contribute(put, up), entries, len(job.rows))
-        told, terms = formation.tell(put)[:count].numpy(force=True), learner.told
-        formation.leave(cohort, count)  # last: what did not fit the memory before is done again from what was
+            self._take(stacked.contribute(put, up), entries, len(job.rows))
+        told, terms = stacked.tell(put)[:count].numpy(force=True), learner.told
+        stacked.leave(cohort, count)  # last: what did not fit the memory before is done again from what was
         clock.lap("exchange")
         finite = np.ones((count, 1 + len(job.put)), dtype=bool)
         finite[:, : 1 + len(put)] = told[:, terms:] > 0
@@ -209,13 +209,13 @@ class StackEngine:
         seats = max(min(-(-len(entries) // step) * step, self.room.rows[cohort]), len(entries))
         return np.concatenate([entries, np.full(seats - len(entries), entries[0])])
 
-    def _formation(self, cohort: int, rows: np.ndarray) -> Formation:
+    def _formation(self, cohort: int, rows: np.ndarray) -> StackedTrainer:
         even = bool(self.cohorts[cohort].plan.members.even[rows[0]])
         key = cohort, len(rows), even
         if key not in self._formations:
             while len(self._formations) >= _KEPT:
                 del self._formations[next(iter(self._formations))]
-            self._formations[key] = Formation(
+            self._formations[key] = StackedTrainer(
                 self.learners[cohort],
                 self.cohorts[cohort],
                 self.data,
@@ -326,8 +326,8 @@ class StackEngine:
 
 
 def _unmoved(key: str) -> bool:
-    """What no answer changes: the optimiser's state, and what encodings rounded away."""
-    return key.startswith(("optimiser.", "error.")) or key == "step"
+    """What no answer changes: the optimizer's state, and what encodings rounded away."""
+    return key.startswith(("optimizer.", "error.")) or key == "step"
 
 
 def _nonsense(job: Work, finite: np.ndarray) -> dict[int, str]:

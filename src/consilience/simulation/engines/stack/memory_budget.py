@@ -20,7 +20,7 @@ log = logging.getLogger("consilience")
 
 _USED = 0.85  # of what is free: the rest is for what libraries take for themselves
 _STEP = 2.5  # what a step takes, as a multiple of what the forward pass keeps for the backward one
-_MOVES = 5  # vectors of a learner's parameters that are there while an optimiser moves them
+_MOVES = 5  # vectors of a learner's parameters that are there while an optimizer moves them
 _COPIES = 4  # of what is exchanged: put up, on its way into the channel, held, and on its way to the learner
 _PASS = 0.15  # of what is free, for samples seen at once when nothing is trained
 _FULL = 2**29  # bytes that a pass works on at once, to keep a device busy
@@ -29,16 +29,16 @@ _UNKNOWN = 2**33  # bytes of main memory, where the system does not tell
 _VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
 
 
-class Room:
+class MemoryBudget:
     """What fits: `rows` learners of each cohort at once, with their state at `home`."""
 
     def __init__(
         self, learners: Sequence[Learner], plans: Sequence[CohortPlan], data: Mapping[str, NDArray[Any]]
     ) -> None:
-        self.device = torch.device(plans[0].blueprint.device)
+        self.device = torch.device(plans[0].spec.device)
         self.free = free_bytes(self.device)
         self.passing = _PASS * self.free
-        item = plans[0].blueprint.dtype.itemsize
+        item = plans[0].spec.dtype.itemsize
         self.data = sum(array.size * (item if array.dtype.kind == "f" else 8) for array in data.values())
         self.needs = [Needs(learner, plan) for learner, plan in zip(learners, plans, strict=True)]
         self.counts = [len(plan.members) for plan in plans]

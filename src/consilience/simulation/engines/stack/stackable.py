@@ -84,7 +84,7 @@ def _try(learner: Learner) -> None:
     """Two learners go through all that a round asks of them: a step, a pass, a contribution, an answer."""
     row = learner.template()
     rows = {key: torch.stack([value, value]) for key, value in row.items()}
-    commons = {e.name: learner.common(e) for e in learner.exchanges}
+    commons = {e.name: learner.common_values(e) for e in learner.exchanges}
     relay = Federation(0, learner.channels, 1, commons, row["parameters"])
     answers = {name: relay.answers(name, np.zeros(1, dtype=np.int64), 0)[0][0] for name in learner.channels}
     fresh = torch.ones(2, dtype=torch.bool, device=learner.device)
@@ -109,7 +109,7 @@ def _try(learner: Learner) -> None:
 
     def rest(row: Row, held: Any, inputs: Tensor, targets: Tensor) -> Tensor:
         received = {name: received_of(parts) for name, parts in held.items()}
-        putting = {e.name: received[e.name] for e in learner.exchanges if e.name in learner.giving}
+        putting = {e.name: received[e.name] for e in learner.exchanges if e.name in learner.uploading}
         draws = {e.name: zeros(e.sample_draws) for e in learner.exchanges if e.sample_draws}
         with learner.dressed(row, *learner.tensors(row)):
             learner.contribute(learner.represent(inputs, targets), count, draws, putting)

@@ -1,7 +1,7 @@
 """Learners of a cohort drawn up side by side, to be trained as one.
 
 Their state is copied into tensors that stay where they are, so that a step can be recorded once and replayed; the
-learner's own code runs under `vmap`, and one optimiser moves all rows. What was copied goes back when the work is done:
+learner's own code runs under `vmap`, and one optimizer moves all rows. What was copied goes back when the work is done:
 until then the cohort is as it was, and work that did not fit the memory can be done again in smaller parts.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from consilience.learner.body import OPTIMISER
+from consilience.learner.body import OPTIMIZER
 from consilience.learner.learner import Batch, Learner, Row, Seen
 from consilience.randomness import uniform
 from consilience.simulation.engines.cohort import Cohort, CohortPlan
@@ -30,7 +30,7 @@ Put = dict[str, tuple[dict[str, Tensor], Tensor]]
 """What learners put up, by exchange: tensors (rows, ...), and weights."""
 
 
-class Formation:
+class StackedTrainer:
     """So many rows of a cohort, all with batches of one width at every step."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Formation:
         self.put: Put = {}
         self.told: dict[tuple[str, ...], Tensor] = {}
         self.seen: Seen = {}
-        self.paced = any(e.steps for e in learner.exchanges)
+        self.paced = any(e.has_batch_hook for e in learner.exchanges)
         self.graphs = Graphs(device)
 
     # -- coming and going ----------------------------------------------------------------------------------------------
@@ -101,9 +101,9 @@ class Formation:
     def train(self) -> None:
         """A round's local steps."""
         if self.plan.work.reset:
-            for key in ("step", *(f"optimiser.{s}" for s in self.learner.optimiser.slots)):
+            for key in ("step", *(f"optimizer.{s}" for s in self.learner.optimizer.slots)):
                 self.state[key].zero_()
-        if self.learner.opens:
+        if self.learner.has_round_start:
             self.graphs.run("represent", self._represent)
             self.graphs.run(("open", self.kind), self._open)
         self.graphs.run("deal", self._deal)
@@ -180,30 +180,30 @@ class Formation:
     def _open(self) -> None:
         """Exchanges' own states begin, after a look at all samples."""
         self.learner.mode(training=False)
-        wanted = {e.name: e.sample_draws for e in self.learner.exchanges if e.opens and e.sample_draws}
+        wanted = {e.name: e.sample_draws for e in self.learner.exchanges if e.has_round_start and e.sample_draws}
         before = torch.full_like(self.at, BEFORE)
         draws = {name: self._draws(name, k, self.longest, before) for name, k in wanted.items()}
 
         def one(row: Row, held: Any, seen: Seen, draws: Row) -> Tensor:
             received = {name: received_of(parts) for name, parts in held.items()}
             with self.learner.dressed(row, *self.learner.tensors(row)):
-                self.learner.open(seen, row["samples"], draws, received)
+                self.learner.on_round_start(seen, row["samples"], draws, received)
             return row["samples"]  # something must come back
 
         self._each(one)(self.seen, draws)
 
     def _move(self, gradient: Tensor, active: Tensor | None) -> None:
-        """One optimiser for all rows, each with its own count of steps and, where it varies, its own settings."""
+        """One optimizer for all rows, each with its own count of steps and, where it varies, its own settings."""
         learner, state = self.learner, self.state
         one = 1 if active is None else active.to(torch.int64)
         step = state["step"] + one
-        slots = {s: state[f"optimiser.{s}"] for s in learner.optimiser.slots}
-        optimiser = learner.varied(learner.blueprint.optimiser, OPTIMISER, {k: t[:, None] for k, t in self._settings()})
-        moved, kept = optimiser.update(state["parameters"], gradient, slots, step[:, None])
+        slots = {s: state[f"optimizer.{s}"] for s in learner.optimizer.slots}
+        optimizer = learner.varied(learner.spec.optimizer, OPTIMIZER, {k: t[:, None] for k, t in self._settings()})
+        moved, kept = optimizer.update(state["parameters"], gradient, slots, step[:, None])
         if self.summed is not None:
             self.summed += gradient if active is None else gradient * active[:, None]
             moved = torch.where(learner.trained, moved, state["parameters"])
-        self._keep({"parameters": moved, "step": step} | {f"optimiser.{s}": v for s, v in kept.items()}, active)
+        self._keep({"parameters": moved, "step": step} | {f"optimizer.{s}": v for s, v in kept.items()}, active)
 
     def _settings(self) -> Iterator[tuple[str, Tensor]]:
         return ((k, t) for k, t in self.state.items() if k.startswith("setting."))
@@ -219,7 +219,7 @@ class Formation:
 
     def represent(self, names: tuple[str, ...]) -> None:
         """One pass over everybody's samples, where any of these exchanges looks at them."""
-        if self.learner.looks(names):
+        if self.learner.needs_representations(names):
             self.graphs.run("represent", self._represent)
 
     @torch.no_grad()
@@ -258,7 +258,7 @@ class Formation:
         wanted = {e.name: e.sample_draws for e in self.learner.exchanges if e.name in names and e.sample_draws}
         last = torch.full_like(self.at, AFTER)
         draws = {name: self._draws(name, k, self.longest, last) for name, k in wanted.items()}
-        looking = self.learner.looks(names)
+        looking = self.learner.needs_representations(names)
         put = self._each(partial(self._put_up, names))(self.seen if looking else {}, draws)
         for name, (tensors, weight) in put.items():
             if name not in self.put:

@@ -1,6 +1,6 @@
 """An epoch of six ResNet18 that learn by contrast: the loop, a stack of all, and a stack of one after the other.
 
-    python benchmarks/unlabelled.py --device cuda --data-dir DATA
+    python benchmarks/unlabeled.py --device cuda --data-dir DATA
 
 Seconds a round of one epoch (two views of each of the samples), and of an epoch of distillation by one learner; the
 first rounds, in which the stack records its steps, are left out.
@@ -52,7 +52,7 @@ def main() -> None:
     ways = {"loop": ("loop", None), "stack, all at once": ("stack", None), "stack, one at a time": ("stack", 1)}
     works = {
         "an epoch of six learners": ("independent:objective=simclr", "simclr"),
-        "an epoch of distillation": ("flesd:distil_epochs=1", "similarity"),
+        "an epoch of distillation": ("flesd:distill_epochs=1", "similarity"),
     }
     for precision in ("bf16", "float32"):
         for work, (method, term) in works.items():
