@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Config": "config",
+    "Config": "config.config",
     "ConsilienceError": "errors",
     "Dataset": "data",
     "Exchange": "exchanges",
@@ -41,7 +41,7 @@ _HOMES = {
     "Prototypes": "exchanges",
     "Result": "simulation.result",
     "Role": "method",
-    "Schedule": "schedules",
+    "Schedule": "config.schedules",
     "SimCLR": "objectives",
     "Similarity": "exchanges",
     "SplitModel": "models",

@@ -535,7 +535,7 @@ class Steering(Exchange):
     """Owns the classifier: it moves against everybody's mean gradient and by nothing else."""
 
     name: str = "steering"
-    owns: str | None = "classifier"
+    owned_part: str | None = "classifier"
     start: Any = "common"
     needs_representations: ClassVar[bool] = False
 

@@ -263,7 +263,7 @@ class Steering(Exchange):
     """The classifier moves against everybody's mean gradient and by nothing else."""
 
     name: str = "steering"
-    owns: str | None = "classifier"
+    owned_part: str | None = "classifier"
     start: Any = "common"
     rate: float = 0.3
     every: int = 1

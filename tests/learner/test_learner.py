@@ -587,7 +587,7 @@ class Owning(Telling):
     """Owns the classifier and puts up its gradient."""
 
     name: str = "owning"
-    owns: str | None = "classifier"
+    owned_part: str | None = "classifier"
     uploads_before_training: ClassVar[bool] = True
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
@@ -637,7 +637,7 @@ def test_before_any_training_gradients_are_zero() -> None:
 @pytest.mark.parametrize(
     ("exchange", "message"),
     [
-        (Owning(owns="clasifier"), "part 'clasifier' covers nothing of normalized"),
+        (Owning(owned_part="clasifier"), "part 'clasifier' covers nothing of normalized"),
         (Watching(layers=("features.linaer",)), "'features.linaer'"),
     ],
     ids=["owns", "layers"],

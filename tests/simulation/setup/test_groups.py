@@ -386,7 +386,7 @@ def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> No
         ({"uploads": False}, "groups.g.learners is missing"),
         (
             {"learners": [0], "uploads": "prototypes"},
-            "groups.g.gives is 'prototypes'; it must be true or false or a list",
+            "groups.g.uploads is 'prototypes'; it must be true or false or a list",
         ),
         ({"learners": [0], "exchanges": "prototypes"}, "groups.g.exchanges is 'prototypes'; it must be a list"),
         ({"learners": [0], "never_share": 3}, "groups.g.never_share is 3; it must be a list"),
