@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from consilience.presentation.tables import CAPTION, comparison, plain_text
+from consilience.presentation.tables import CAPTION, comparison_table, table_text
 from consilience.report.runs import read_runs
 from consilience.simulation.simulate import simulate
 
@@ -53,25 +53,25 @@ def test_what_all_told_together_and_a_layer_gave_away_have_curves_and_columns(tm
     assert "All asked together, over rounds" in page and "Distance correlation over rounds" in page
     rows = values_of(specs_of(page)["together"])
     assert {(row["told by"], row["round"], row["accuracy"]) for row in rows} == {
-        ("all asked", 1, 71.0),
-        ("all asked", 2, 81.0),
+        ("ensemble", 1, 71.0),
+        ("ensemble", 2, 81.0),
         ("own heads", 1, 61.0),
         ("own heads", 2, 71.0),
     }
     fell = {row["round"]: row["dependence"] for row in values_of(specs_of(page)["dependence"])}
     assert fell == pytest.approx({1: 0.79, 2: 0.69})
-    assert [cells_of(page, name) for name in ("all asked", "own heads", "dcor")] == [
+    assert [cells_of(page, name) for name in ("ensemble", "own heads", "dcor")] == [
         ["81.2", "–"],
         ["71.2", "–"],
         ["0.69", "–"],
     ]
-    assert "Dcor: distance correlation of inputs and the layer watched." in page
+    assert "Dcor: distance correlation of the inputs and the output of the watched layer." in page
 
 
 def test_a_page_of_runs_that_were_not_asked_has_nothing_of_it(tmp_path: Path) -> None:
     page = page_of(tmp_path, run_folder(tmp_path / "a"))
     assert not {"together", "dependence"} & set(shown(page))
-    assert not [word for word in ("sked", "own heads", "cor:") if word in page.partition("Do it again")[0]]
+    assert not [word for word in ("nsemble:", "own heads", "cor:") if word in page.partition("Reproduce these runs")[0]]
 
 
 def test_what_all_told_in_a_run_that_broke_off_is_taken_from_its_lines(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_all_told_in_a_run_that_broke_off_is_taken_from_its_lines(tmp_path:
     (folder / "result.json").unlink()
     (run,) = read_runs([folder]).runs
     assert [run.summary[key]["mean"] for key in ("ensemble", "heads", "dependence")] == pytest.approx([81, 71, 0.69])
-    assert cells_of(page_of(tmp_path, folder), "all asked") == ["81.0"]
+    assert cells_of(page_of(tmp_path, folder), "ensemble") == ["81.0"]
 
 
 def test_what_all_told_may_be_damaged(tmp_path: Path) -> None:
@@ -94,15 +94,15 @@ def test_a_comparison_has_columns_of_it_and_fits_a_terminal(one_thread: None) ->
     small: dict[str, Any] = {"train": 60, "test": 40, "learners": 2, "rounds": 1, "seeds": 2, "workers": 0}
     asked = simulate(method="two-stage", watch="cut", **small).summary()
     plain = simulate(method="independent", **small).summary()
-    text = plain_text(comparison([asked, plain]))
+    text = table_text(comparison_table([asked, plain]))
     assert f" {asked['ensemble']['mean']:.1f} " in text and f" {asked['dependence']['mean']:.2f} " in text
     asked |= {"heads": {"mean": 54.32}, "bytes": {"up": 26.8e3, "down": 26.8e3}, "bytes_total": 29.9e6}
-    table = comparison([asked, plain])
-    text = plain_text(table)
+    table = comparison_table([asked, plain], width=80)
+    text = table_text(table)
     assert " 54.3 " in text and text.count(" – ") == 3
-    assert [word in text for word in ("heads", "dcor", "asked", "time")] == [True, True, True, False]
-    assert "Dcor: distance correlation of inputs and the layer watched." in " ".join(text.split())
+    assert [word in text for word in ("heads", "dcor", "ensemble", "time")] == [True, True, True, False]
+    assert "Dcor: distance correlation of the inputs and the output of the watched layer." in " ".join(text.split())
     Console(file=(narrow := io.StringIO()), width=80).print(table)
     assert CAPTION in " ".join(narrow.getvalue().split()), "or what is too wide was cut off"
-    text = plain_text(comparison([plain]))
-    assert [word in text for word in ("heads", "dcor", "asked", "time")] == [False, False, False, True]
+    text = table_text(comparison_table([plain]))
+    assert [word in text for word in ("heads", "dcor", "ensemble", "time")] == [False, False, False, True]

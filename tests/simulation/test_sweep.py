@@ -15,7 +15,7 @@ import pytest
 
 from consilience.config.config import make_config
 from consilience.errors import ConfigurationError
-from consilience.presentation.tables import plain_text, sweep_table
+from consilience.presentation.tables import sweep_table, table_text
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.result import best_of
 from consilience.simulation.simulate import simulate
@@ -129,19 +129,19 @@ def test_a_sweep_in_which_all_are_asked_is_ranked_by_what_they_tell(command: Com
         for column, key in columns.items():
             assert float(line[column]) == pytest.approx(outcome[key]["mean"])
     best = max(outcomes, key=lambda each: each["ensemble"]["mean"])
-    said = f"best: method.delta={best['set']['method.delta']}: {best['ensemble']['mean']:.2f} % (all asked)"
+    said = f"best: method.delta={best['set']['method.delta']}: {best['ensemble']['mean']:.2f} % (ensemble of all learners)"
     assert said in found[2]
     for place, (mean, together) in enumerate([(80.0, 61.1), (70.0, 62.2)]):
         outcomes[place]["accuracy"]["mean"], outcomes[place]["ensemble"]["mean"] = mean, together
-    shown = plain_text(sweep_table(outcomes))
+    shown = table_text(sweep_table(outcomes))
     assert shown.index("62.2") < shown.index("best") < shown.index("61.1")
-    assert "asked" in shown and "Ranked by that." in shown
+    assert "ensemble" in shown and "ranked by the ensemble" in shown
     outcomes[1]["ensemble"] = {"mean": None}
-    shown = plain_text(sweep_table(outcomes))
+    shown = table_text(sweep_table(outcomes))
     assert shown.index("80.0") < shown.index("61.1") < shown.index("best") < shown.index("70.0")
-    assert "asked" in shown and "Ranked by that." not in shown
+    assert "ensemble" in shown and "ranked by the ensemble" not in shown
     del outcomes[0]["ensemble"]
-    assert "asked" not in plain_text(sweep_table(outcomes))
+    assert "ensemble" not in table_text(sweep_table(outcomes))
 
 
 def test_a_table_on_standard_output_and_the_best_beside_it(command: Command) -> None:
@@ -288,20 +288,20 @@ def test_a_setting_that_diverges_is_told_and_never_the_best(command: Command) ->
     code, out, err = command("sweep", *SMALL, *wild, "--out", "mine")
     assert code == 0 and "\nbest: method.kd=1: " in err
     rows = [line.split() for line in out.splitlines() if line.strip().startswith("1")]
-    assert [(r[0], r[-1]) for r in rows] == [("1", "best"), ("1e+300", "number")] and "no number" in out
+    assert [(r[0], r[-1]) for r in rows] == [("1", "best"), ("1e+300", "diverged")]
     outcomes = objects(command("show", "mine", "--json")[1])
     assert outcomes[1]["diverged"] == [] and "(seed 0, method.kd=1e+300), round 1: " in outcomes[0]["diverged"][0]
     assert [line["method.kd"] for line in table("mine")] == ["1e+300"] * 2 + ["1"] * 2
     assert table("mine")[1]["loss.cross_entropy"] == "" and float(table("mine")[3]["loss.cross_entropy"]) > 0
     outcomes[0]["accuracy"]["mean"] = 99.0  # nonsense may well guess right
-    shown = plain_text(sweep_table(outcomes))
-    assert shown.index("best") < shown.index("99.0") < shown.index("no number")
+    shown = table_text(sweep_table(outcomes))
+    assert shown.index("best") < shown.index("99.0") < shown.index("diverged")
 
 
 def test_where_every_setting_diverges_the_command_fails(command: Command) -> None:
     wild = ["--precision", "float64", "--optimizer", "sgd", "--set", "method.kd=1e300,1e301"]
     code, out, err = command("sweep", *SMALL, *wild, "--out", "mine")
-    assert code == 1 and out.count("no number") == 2
+    assert code == 1 and out.count("diverged") == 2
     assert (
         "error: in every setting something was no number in the end, first learner 0 (seed 0, method.kd=1e+300)" in err
     )

@@ -290,12 +290,12 @@ def reproduce(
     from consilience.errors import UnknownName
     from consilience.papers import REPRODUCTIONS, Scale
     from consilience.papers.run import conduct, draw
-    from consilience.presentation.tables import table_of
+    from consilience.presentation.tables import rows_table
     from consilience.report.tracking import tracking
 
     screen, tracked = Screen(False), tracking(track)
     if list_ or name is None:
-        screen.print(table_of([{"name": each.name, "what": each.summary} for each in REPRODUCTIONS.values()]))
+        screen.print(rows_table([{"name": each.name, "what": each.summary} for each in REPRODUCTIONS.values()]))
         return
     if name not in REPRODUCTIONS:
         raise UnknownName("reproduction", name, REPRODUCTIONS)

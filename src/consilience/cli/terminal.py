@@ -31,7 +31,14 @@ from consilience.presentation.data_overview import (
 )
 from consilience.presentation.images import grid_of, in_terminal, picture_grid
 from consilience.presentation.ranking import ranked_by
-from consilience.presentation.tables import comparison, kinds_table, label, plain_table, sweep_table, table_of
+from consilience.presentation.tables import (
+    comparison_table,
+    kinds_table,
+    method_label,
+    new_table,
+    rows_table,
+    sweep_table,
+)
 from consilience.simulation.records.history import History
 from consilience.simulation.records.provenance import case_in_words, provenance
 from consilience.simulation.result import best_of
@@ -104,7 +111,7 @@ class Screen:
             if "variants" in summary:
                 self.out.print(sweep_table(summary["variants"]))
         if plain := [summary for summary in summaries if "variants" not in summary]:
-            self.out.print(comparison(plain))
+            self.out.print(comparison_table(plain, self.out.width))
             if any(summary.get("kinds") for summary in plain):
                 self.out.print(kinds_table(plain))
 
@@ -185,7 +192,7 @@ class Screen:
         self.out.print(heading, soft_wrap=True)
         if text:
             self.out.print(text)
-        self.out.print(table_of(rows))
+        self.out.print(rows_table(rows))
 
     def say(self, text: str) -> None:
         """A word beside the result."""
@@ -198,7 +205,7 @@ class Screen:
             return
         from consilience.simulation.compare import run_folders
 
-        table = plain_table("Accuracy over rounds, from 0 to 100 %")
+        table = new_table("Accuracy over rounds, from 0 to 100 %")
         for heading in ("method", "first", "", "last"):
             table.add_column(heading, no_wrap=True)
         for run in run_folders(folder):
@@ -206,7 +213,7 @@ class Screen:
             for i, config in enumerate(configs):
                 curve = _curve(run.metrics, i)
                 first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # or not tested yet
-                table.add_row(label(config.method.name, config.method.settings), first, bars(curve), last)
+                table.add_row(method_label(config.method.name, config.method.settings), first, bars(curve), last)
         self.out.print(table)
 
 
@@ -230,7 +237,7 @@ def in_words(outcome: Mapping[str, Any], told: str = "accuracy") -> str:
     setting = " ".join(f"{key}={value}" for key, value in outcome["set"].items())
     reached = outcome[told]
     over = f"±{reached['std_seeds']:.2f} over {outcome['seeds']} seeds, " if reached["std_seeds"] is not None else ""
-    learners = "all asked" if told == "ensemble" else f"±{reached['std_learners']:.2f} over learners"
+    learners = "ensemble of all learners" if told == "ensemble" else f"±{reached['std_learners']:.2f} over learners"
     return f"{setting}: {reached['mean']:.2f} % ({over}{learners})"
 
 

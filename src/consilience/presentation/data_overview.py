@@ -11,7 +11,7 @@ from rich.table import Table
 from consilience.data import Dataset
 from consilience.data.heterogeneity import SYMBOLS
 from consilience.data.local_datasets import Deal
-from consilience.presentation.tables import plain_table
+from consilience.presentation.tables import new_table
 
 _LEARNERS = 10  # rows of a picture
 _WIDEST, _LINES, _OFTEN = 20, 12, 5  # columns and lines a screen has room for; classes named as a learner's commonest
@@ -31,7 +31,7 @@ def headline(record: Mapping[str, Any]) -> str:
 
 def classes_table(record: Mapping[str, Any]) -> Table:
     """The classes of a data set and how many samples each has; of characters the commonest ones."""
-    table = plain_table()
+    table = new_table()
     for heading in ("class", "name", "training", "test"):
         table.add_column(heading, justify="right" if heading != "name" else "left", no_wrap=True)
     labels = record["labels"] or ["" for _ in record["class_counts"]]
@@ -48,7 +48,7 @@ def dealt_table(deal: Deal, labels: Sequence[str], owners: Sequence[str]) -> Tab
     """How many samples of each class each learner has; where classes are many, in short."""
     if owners or deal.classes > _WIDEST:
         return _in_short(deal, labels or [str(c) for c in range(deal.classes)], owners)
-    table = plain_table()
+    table = new_table()
     counts = deal.table()
     for heading in ("learner", *(labels or map(str, range(counts.shape[1]))), "all"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -59,7 +59,7 @@ def dealt_table(deal: Deal, labels: Sequence[str], owners: Sequence[str]) -> Tab
 
 def _in_short(deal: Deal, names: Sequence[str], owners: Sequence[str]) -> Table:
     """How many samples and classes each learner has, and which of them most often; who it is, where it is an owner."""
-    table, counts = plain_table(), deal.table()
+    table, counts = new_table(), deal.table()
     for heading in ("learner", "samples", "classes", "most often", *["owner"] * bool(owners)):
         table.add_column(heading, justify="left" if heading in ("most often", "owner") else "right", no_wrap=True)
     for who, row in enumerate(counts[:_LINES]):
@@ -79,7 +79,7 @@ def sample_of(data: Dataset) -> str:
 
 def distances_table(distances: dict[str, dict[str, Any]]) -> Table:
     """Which of a learner's distributions differ from the federation's, claimed and measured."""
-    table = plain_table()
+    table = new_table()
     for heading in ("", "claimed", "measured", "by chance alone"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     for symbol, found in zip(SYMBOLS, distances.values(), strict=True):

@@ -13,7 +13,7 @@ from consilience.learner.learner import Learner, LearnerSpec
 from consilience.methods import METHODS, build_method, settings_of
 from consilience.models import build
 from consilience.optimizers import Adam
-from consilience.presentation.tables import plain_table, size
+from consilience.presentation.tables import format_bytes, new_table
 from consilience.task import Public
 from consilience.wire.byte_count import ByteCount
 
@@ -53,7 +53,7 @@ def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], clas
 def catalog_table(rows: list[dict[str, Any]]) -> Table:
     """The catalog for a terminal."""
     task = f"{rows[0]['model']} on {rows[0]['data']}"
-    table = plain_table(f"Methods; bytes of a learner in a round for {task}, public sets of {_PUBLIC:,} samples")
+    table = new_table(f"Methods; bytes of a learner in a round for {task}, public sets of {_PUBLIC:,} samples")
     table.padding = (0, 1, 1, 0)
     for heading in ("method", "what it does", "what leaves the learner"):
         table.add_column(heading, no_wrap=heading == "method")
@@ -61,5 +61,7 @@ def catalog_table(rows: list[dict[str, Any]]) -> Table:
     table.add_column("down", justify="right", no_wrap=True)
     for row in rows:
         cost = row["message_bytes"]
-        table.add_row(row["method"], row["summary"], row["leaves"], size(cost["up"]), size(cost["down"]))
+        table.add_row(
+            row["method"], row["summary"], row["leaves"], format_bytes(cost["up"]), format_bytes(cost["down"])
+        )
     return table

@@ -1,4 +1,4 @@
-"""By what outcomes of one comparison are ranked."""
+"""Which metric ranks the outcomes of a comparison."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 
 def ranked_by(summaries: Sequence[Mapping[str, Any]]) -> Literal["ensemble", "accuracy"]:
-    """What all learners tell together, where all that stayed sound were asked so; else what each tells."""
-    sound = [s for s in summaries if not s["diverged"] and s["accuracy"]["mean"] is not None]
-    asked = [(s.get("ensemble") or {}).get("mean") is not None for s in sound]
-    return "ensemble" if sound and all(asked) else "accuracy"
+    """The ensemble's accuracy if all runs that did not diverge have it; else the mean accuracy of learners."""
+    converged = [s for s in summaries if not s["diverged"] and s["accuracy"]["mean"] is not None]
+    has_ensemble = [(s.get("ensemble") or {}).get("mean") is not None for s in converged]
+    return "ensemble" if converged and all(has_ensemble) else "accuracy"

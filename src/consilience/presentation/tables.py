@@ -15,63 +15,97 @@ from consilience.presentation.ranking import ranked_by
 
 Summary = Mapping[str, Any]
 
-ALSO = {
-    "ensemble": ("all\nasked", "All asked: by the mean of all learners' logits."),
-    "heads": ("own\nheads", "Own heads: by the mean of the logits of devices' own heads."),
-    "dependence": ("dcor", "Dcor: distance correlation of inputs and the layer watched."),
+OPTIONAL_METRICS = {
+    "ensemble": ("ensemble", "Ensemble: accuracy of the mean of all learners' logits."),
+    "heads": ("own\nheads", "Own heads: accuracy of the mean of the logits of devices' own heads."),
+    "dependence": ("dcor", "Dcor: distance correlation of the inputs and the output of the watched layer."),
 }
-"""What is known of some runs only: the heading of its column, and what it means."""
+"""Metrics that only some runs record: the heading of the column, and its meaning."""
+
+_ACCURACY, _SPREAD, _OWN = "accuracy\n%", "spread\nacross\nlearners", "accuracy\non own\ndistrib."
+_UPLOAD, _DOWNLOAD = "upload\nper\nround", "download\nper\nround"
+
+CAPTION = (
+    "Accuracy on the test set after the last round: mean over learners, ± standard deviation over seeds; spread across "
+    "learners: their standard deviation; accuracy on own distribution: test classes weighted as in the learner's own "
+    "data, and shifted like it. Upload and download: bytes per learner; total: bytes of the federation, both ways."
+)
+
+SWEEP_CAPTION = (
+    "Accuracy on the test set after the last round: mean over learners, ± standard deviation over seeds, which are the "
+    "same for every setting."
+)
 
 
-def comparison(summaries: Sequence[Summary]) -> Table:
-    """One row a method: what it reaches, and what it costs."""
-    first = summaries[0]
-    title = (
-        f"{Path(first['data']).name}, {_models(first['model'])}: "
-        f"{count(max(s['learners'] for s in summaries), 'learner')}, {count(first['rounds'], 'round')}, "
-        f"{count(first['seeds'], 'seed')}"
-    )
-    probed = [
-        label(s["method"], s["settings"]) for s in summaries if s.get("accuracy_source", "classifier") != "classifier"
-    ]
-    whose = "all" if len(probed) == len(summaries) else ", ".join(probed)
-    caption = f"{CAPTION} Without labels ({whose}): what a probe tells." if probed else CAPTION
-    more = also(summaries)
-    table = plain_table(title, " ".join([caption, *(ALSO[key][1] for key in more)]))
+def comparison_table(summaries: Sequence[Summary], width: int = 200) -> Table:
+    """One row per method: its accuracy and its cost. Time and total bytes are left out where `width` has no room."""
+    tables = (_comparison_table(summaries, last) for last in (("total", "time"), ("total",), ()))
+    console = Console(width=1000)
+    table = next(tables)
+    while console.measure(table).maximum > width and (narrower := next(tables, None)) is not None:
+        table = narrower
+    return table
+
+
+def _comparison_table(summaries: Sequence[Summary], last: Sequence[str]) -> Table:
+    """last: the columns after upload and download, some of "total" and "time"."""
+    more = optional_metrics(summaries)
+    table = new_table(_title(summaries), _caption(summaries, more))
     table.add_column("method", min_width=12)
     knn = ["kNN"] * any("knn" in s.get("probes", {}) for s in summaries)
-    reached, cost = ("accuracy\n%", "± of\nlearners", "own\ndata"), ("up a\nround", "down a\nround", "total")
-    timed = ["time"] * (len(more) + len(knn) <= 2)  # else there is no room for it in 80 columns
-    for heading in (*reached, *(ALSO[key][0] for key in more), *knn, *cost, *timed):
+    metrics = (OPTIONAL_METRICS[key][0] for key in more)
+    for heading in (_ACCURACY, _SPREAD, _OWN, *metrics, *knn, _UPLOAD, _DOWNLOAD, *last):
         table.add_column(heading, justify="right", no_wrap=True)
     best = max((s["accuracy"]["mean"] or 0.0 for s in summaries if s["method"] != "centralized"), default=0.0)
     for s in summaries:
-        mean, spread = s["accuracy"]["mean"], s["accuracy"]["std_seeds"]
+        mean = s["accuracy"]["mean"]
+        cost = {"total": format_bytes(s["bytes_total"]), "time": f"{s['seconds']['total']:.1f} s"}
         table.add_row(
-            label(s["method"], s["settings"]),
-            _number(mean) + ("" if spread is None else f" ±{spread:4.1f}"),
-            _number(s["accuracy"]["std_learners"]),
-            _number(s["accuracy_local"]["mean"]),
-            *(told_also(s, key) for key in more),
-            *(_number(s.get("probes", {}).get("knn", {}).get("mean")) for _ in knn),
-            size(s["bytes"]["up"]),
-            size(s["bytes"]["down"]),
-            size(s["bytes_total"]),
-            *(f"{s['seconds']['total']:.1f} s" for _ in timed),
+            method_label(s["method"], s["settings"]),
+            _with_spread(s["accuracy"]),
+            _percent(s["accuracy"]["std_learners"]),
+            _percent(s["accuracy_local"]["mean"]),
+            *(format_optional(s, key) for key in more),
+            *(_percent(s.get("probes", {}).get("knn", {}).get("mean")) for _ in knn),
+            format_bytes(s["bytes"]["up"]),
+            format_bytes(s["bytes"]["down"]),
+            *(cost[key] for key in last),
             style="bold" if mean is not None and mean == best else "",
         )
     return table
 
 
-def also(summaries: Sequence[Summary]) -> list[str]:
-    """What is known of any of these runs, of what only some tell."""
-    return [key for key in ALSO if any(_mean(s, key) is not None for s in summaries)]
+def _title(summaries: Sequence[Summary]) -> str:
+    first = summaries[0]
+    return (
+        f"{Path(first['data']).name}, {_model_names(first['model'])}: "
+        f"{plural(max(s['learners'] for s in summaries), 'learner')}, {plural(first['rounds'], 'round')}, "
+        f"{plural(first['seeds'], 'seed')}"
+    )
 
 
-def told_also(summary: Summary, key: str) -> str:
-    """The same of one run, in percent or, of the distance correlation, as a share of 1."""
+def _caption(summaries: Sequence[Summary], more: Sequence[str]) -> str:
+    probed = [
+        method_label(s["method"], s["settings"])
+        for s in summaries
+        if s.get("accuracy_source", "classifier") != "classifier"
+    ]
+    sentences = [CAPTION]
+    if probed:
+        methods = "all" if len(probed) == len(summaries) else ", ".join(probed)
+        sentences.append(f"Trained without labels ({methods}): accuracy of a probe.")
+    return " ".join([*sentences, *(OPTIONAL_METRICS[key][1] for key in more)])
+
+
+def optional_metrics(summaries: Sequence[Summary]) -> list[str]:
+    """The optional metrics that at least one of these runs recorded."""
+    return [key for key in OPTIONAL_METRICS if any(_mean(s, key) is not None for s in summaries)]
+
+
+def format_optional(summary: Summary, key: str) -> str:
+    """An optional metric of one run: in percent, or a distance correlation from 0 to 1."""
     mean = _mean(summary, key)
-    return f"{mean:.2f}" if key == "dependence" and mean is not None else _number(mean)
+    return f"{mean:.2f}" if key == "dependence" and mean is not None else _percent(mean)
 
 
 def _mean(summary: Summary, key: str) -> float | None:
@@ -80,74 +114,88 @@ def _mean(summary: Summary, key: str) -> float | None:
 
 
 def kinds_table(summaries: Sequence[Summary]) -> Table:
-    """One row a kind of learners and a method: what those on their own terms reach, and what it costs them."""
-    table = plain_table("By kind of learner")
+    """One row per kind of learner and method: the accuracy of these learners, and their upload and download."""
+    table = new_table("By kind of learner")
     for heading in ("learners", "model", "method"):
         table.add_column(heading)
-    for heading in ("accuracy\n%", "own\ndata", "up a\nround", "down a\nround"):
+    for heading in (_ACCURACY, _OWN, _UPLOAD, _DOWNLOAD):
         table.add_column(heading, justify="right", no_wrap=True)
-    told = [s for s in summaries if s.get("kinds")]
-    twice = len({s["method"] for s in told}) < len(told)  # then settings tell them apart
-    for name in dict.fromkeys(name for s in told for name in s["kinds"]):
-        for i, s in enumerate(s for s in told if name in s["kinds"]):
+    with_kinds = [s for s in summaries if s.get("kinds")]
+    repeated = len({s["method"] for s in with_kinds}) < len(with_kinds)  # then their settings tell them apart
+    for name in dict.fromkeys(name for s in with_kinds for name in s["kinds"]):
+        for i, s in enumerate(s for s in with_kinds if name in s["kinds"]):
             kind = s["kinds"][name]
-            spread = kind["accuracy"]["std_seeds"]
             table.add_row(
                 *((name, Path(kind["model"]).name) if i == 0 else ("", "")),
-                label(s["method"], s["settings"] if twice else {}),
-                _number(kind["accuracy"]["mean"]) + ("" if spread is None else f" ±{spread:4.1f}"),
-                _number(kind["accuracy_local"]["mean"]),
-                size(kind["bytes"]["up"]),
-                size(kind["bytes"]["down"]),
+                method_label(s["method"], s["settings"] if repeated else {}),
+                _with_spread(kind["accuracy"]),
+                _percent(kind["accuracy_local"]["mean"]),
+                format_bytes(kind["bytes"]["up"]),
+                format_bytes(kind["bytes"]["down"]),
             )
     return table
 
 
 def sweep_table(outcomes: Sequence[Summary], most: int = 20) -> Table:
-    """One row a setting, the best first; those in which something was no number last."""
+    """One row per setting, the best first; settings that diverged last."""
     first = outcomes[0]
-    swept = {key.removeprefix("method.").replace("name", "method") for key in first["set"]}
-    about = [first[word] for word in ("method", "data", "model") if word not in swept]
-    counts = [count(first[f"{noun}s"], noun) for noun in ("learner", "round", "seed") if f"{noun}s" not in swept]
-    title = f"{', '.join(about)}: {', '.join([count(len(outcomes), 'setting'), *counts])}"
-    told, asked = ranked_by(outcomes), [key for key in also(outcomes) if key == "ensemble"]
-    ranked = sorted(outcomes, key=lambda s: (bool(s["diverged"]), -(_mean(s, told) or 0.0)))
-    words = [SWEEP_CAPTION, *(ALSO[key][1] for key in asked), *["Ranked by that."] * (told == "ensemble")]
-    more = f" {len(ranked) - most} more are in the tidy file." if len(ranked) > most else ""
-    table = plain_table(title, f"{' '.join(words)}{more}")
+    ranked = _ranked(outcomes)
+    ensemble = [key for key in optional_metrics(outcomes) if key == "ensemble"]
+    table = new_table(_sweep_title(outcomes), _sweep_caption(outcomes, ensemble, len(ranked) - most))
     for key in first["set"]:
         table.add_column(key, justify="right")
-    reached = ("accuracy\n%", "± of\nlearners", "own\ndata", *(ALSO[key][0] for key in asked))
-    for heading in (*reached, "up a\nround", "down a\nround", ""):
+    metrics = (OPTIONAL_METRICS[key][0] for key in ensemble)
+    for heading in (_ACCURACY, _SPREAD, _OWN, *metrics, _UPLOAD, _DOWNLOAD, ""):
         table.add_column(heading, justify="right", no_wrap=True)
     for rank, s in enumerate(ranked[:most]):
-        spread = s["accuracy"]["std_seeds"]
         table.add_row(
             *(f"{value}" for value in s["set"].values()),
-            _number(s["accuracy"]["mean"]) + ("" if spread is None else f" ±{spread:4.1f}"),
-            _number(s["accuracy"]["std_learners"]),
-            _number(s["accuracy_local"]["mean"]),
-            *(told_also(s, key) for key in asked),
-            size(s["bytes"]["up"]),
-            size(s["bytes"]["down"]),
-            "no number" if s["diverged"] else "best" if rank == 0 else "",
+            _with_spread(s["accuracy"]),
+            _percent(s["accuracy"]["std_learners"]),
+            _percent(s["accuracy_local"]["mean"]),
+            *(format_optional(s, key) for key in ensemble),
+            format_bytes(s["bytes"]["up"]),
+            format_bytes(s["bytes"]["down"]),
+            "diverged" if s["diverged"] else "best" if rank == 0 else "",
             style="bold" if rank == 0 else "",
         )
     return table
 
 
-def _models(names: str) -> str:
-    """Models without the way to their files."""
+def _ranked(outcomes: Sequence[Summary]) -> list[Summary]:
+    metric = ranked_by(outcomes)
+    return sorted(outcomes, key=lambda s: (bool(s["diverged"]), -(_mean(s, metric) or 0.0)))
+
+
+def _sweep_title(outcomes: Sequence[Summary]) -> str:
+    first = outcomes[0]
+    swept = {key.removeprefix("method.").replace("name", "method") for key in first["set"]}
+    fixed = [first[key] for key in ("method", "data", "model") if key not in swept]
+    counts = [plural(first[f"{noun}s"], noun) for noun in ("learner", "round", "seed") if f"{noun}s" not in swept]
+    return f"{', '.join(fixed)}: {', '.join([plural(len(outcomes), 'setting'), *counts])}"
+
+
+def _sweep_caption(outcomes: Sequence[Summary], ensemble: Sequence[str], hidden: int) -> str:
+    sentences = [SWEEP_CAPTION, *(OPTIONAL_METRICS[key][1] for key in ensemble)]
+    if ranked_by(outcomes) == "ensemble":
+        sentences.append("Settings are ranked by the ensemble's accuracy.")
+    if hidden > 0:
+        sentences.append(f"{hidden} more are in the tidy file.")
+    return " ".join(sentences)
+
+
+def _model_names(names: str) -> str:
+    """The names of models without the folders of their files."""
     return ", ".join(Path(name).name for name in names.split(","))
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:
-    """Any rows of one kind: words to the left, numbers to the right, nothing for what is missing."""
-    table = plain_table(title)
+def rows_table(rows: Sequence[Mapping[str, Any]], title: str | None = None) -> Table:
+    """A table of rows with the same keys: text is left-aligned, numbers right-aligned, missing values are empty."""
+    table = new_table(title)
     keys = list(dict.fromkeys(key for row in rows for key in row))
     for key in keys:
-        words = all(isinstance(row.get(key), str | None) and not _looks_like_a_number(row.get(key)) for row in rows)
-        table.add_column(key, justify="left" if words else "right")
+        text = all(isinstance(row.get(key), str | None) and not _looks_like_a_number(row.get(key)) for row in rows)
+        table.add_column(key, justify="left" if text else "right")
     for row in rows:
         cells = [row.get(key) for key in keys]
         table.add_row(*("" if cell is None else f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells))
@@ -158,13 +206,13 @@ def _looks_like_a_number(value: Any) -> bool:
     return isinstance(value, str) and value[:1].isdigit()
 
 
-def label(method: str, settings: Mapping[str, Any]) -> str:
-    """A method and what was set of it."""
+def method_label(method: str, settings: Mapping[str, Any]) -> str:
+    """The name of a method and the settings that were given: `fedavg every=2`."""
     return " ".join([method, *(f"{k}={v}" for k, v in settings.items())])
 
 
-def plain_table(title: str | None = None, caption: str | None = None) -> Table:
-    """A table in the house style: narrow enough for a terminal of 80 columns."""
+def new_table(title: str | None = None, caption: str | None = None) -> Table:
+    """An empty table in the common style: narrow enough for a terminal of 80 columns."""
     return Table(
         title=title,
         caption=caption,
@@ -176,21 +224,8 @@ def plain_table(title: str | None = None, caption: str | None = None) -> Table:
     )
 
 
-CAPTION = (
-    "Accuracy on the test set after the last round: mean over learners, ± standard deviation over seeds; own data: "
-    "weighted to each learner's own classes, and shifted like its own. Bytes: of a learner in a round; total: of a "
-    "federation, both ways."
-)
-
-
-SWEEP_CAPTION = (
-    "Accuracy on the test set after the last round: mean over learners, ± standard deviation over seeds, which are the "
-    "same for every setting."
-)
-
-
-def size(count: float) -> str:
-    """Bytes in words: 0, 812 B, 3.12 kB, 9.89 MB."""
+def format_bytes(count: float) -> str:
+    """A number of bytes with its unit: 0, 812 B, 3.12 kB, 9.89 MB."""
     if count == 0:
         return "0"
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
@@ -199,17 +234,23 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
-def _number(value: float | None) -> str:
+def _with_spread(accuracy: Mapping[str, Any]) -> str:
+    """A mean accuracy and its standard deviation over seeds."""
+    spread = accuracy["std_seeds"]
+    return _percent(accuracy["mean"]) + ("" if spread is None else f" ±{spread:4.1f}")
+
+
+def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1f}"
 
 
-def count(number: int, noun: str) -> str:
-    """So many of something."""
+def plural(number: int, noun: str) -> str:
+    """A number with its noun: 1 round, 5 rounds."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def plain_text(table: Table) -> str:
-    """The table without colors, wide enough for all of it."""
+def table_text(table: Table) -> str:
+    """The table as text without colors, up to 200 columns wide."""
     stream = io.StringIO()
     Console(file=stream, width=200, no_color=True, markup=False).print(table)
     return stream.getvalue()

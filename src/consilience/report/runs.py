@@ -17,7 +17,7 @@ import numpy as np
 from consilience.config.config import Config
 from consilience.errors import CheckpointError, ConsilienceError
 from consilience.methods import build_method
-from consilience.presentation.tables import ALSO, label
+from consilience.presentation.tables import OPTIONAL_METRICS, method_label
 from consilience.report.metrics import Metrics
 from consilience.report.reproduction_folder import GO_ON, cells_in, is_reproduction
 from consilience.simulation import compare, sweep
@@ -116,7 +116,7 @@ def _read(run: RunFolder, notes: list[str]) -> list[Run]:
     found = []
     for i, (own, result) in enumerate(zip(configs, results, strict=True)):
         summary = result or _so_far(run, own, metrics[i]) | {"set": changes[i]}
-        name = label(summary["method"], summary.get("set") or summary["settings"]).replace(" method.", " ")
+        name = method_label(summary["method"], summary.get("set") or summary["settings"]).replace(" method.", " ")
         found.append(Run(name, _task(own), run.path, summary, metrics[i], provenance, text, _labeled(own)))
     _tell_what_is_missing(run, configs[0], found, notes)
     return found
@@ -212,7 +212,10 @@ def _sound(summary: Any) -> bool:
             numbers += [kind["accuracy"]["mean"], kind["accuracy"]["std_seeds"], kind["accuracy_local"]["mean"]]
             numbers += [kind["bytes"]["up"], kind["bytes"]["down"]]
         numbers += [summary["rounds"], summary.get("public_bytes")]
-        more = [*summary.get("probes", {}).values(), *(summary[key] for key in ALSO if summary.get(key) is not None)]
+        more = [
+            *summary.get("probes", {}).values(),
+            *(summary[key] for key in OPTIONAL_METRICS if summary.get(key) is not None),
+        ]
         numbers += [each[key] for each in more for key in ("mean", "std_seeds")]
         words = [summary["method"], *(kind["model"] for kind in summary["kinds"].values())]
         kept = [summary["settings"], summary.get("set", {})]

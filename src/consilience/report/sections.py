@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from consilience.presentation import charts
-from consilience.presentation.tables import ALSO, CAPTION, also, size, told_also
+from consilience.presentation.tables import CAPTION, OPTIONAL_METRICS, format_bytes, format_optional, optional_metrics
 from consilience.report.feature_sections import maps, with_models
 from consilience.report.leakage_section import leaks
 from consilience.report.metrics import Rows
@@ -24,7 +24,7 @@ _POINTS = 200  # of a line, and of a strip of learners
 _LEARNERS = 40  # rows of a class table
 _CLASSES = 100
 _PROBES = {"linear": "linear probe", "scaled": "scaled linear probe", "knn": "kNN"}
-_ALSO = {key: heading.replace("\n", " ") for key, (heading, _) in ALSO.items()}
+_ALSO = {key: heading.replace("\n", " ") for key, (heading, _) in OPTIONAL_METRICS.items()}
 _UNTOLD = {"mean": None, "std_seeds": None}
 
 
@@ -41,7 +41,7 @@ def chapters(found: Found) -> list[Section]:
 
 def _chapter(task: str, given: Sequence[Run], prefix: str, mapped: Sequence[Path]) -> Iterator[Section]:
     runs = _briefly(given)
-    outcomes = [_outcome(run, _probed(runs), also([run.summary for run in runs])) for run in runs]
+    outcomes = [_outcome(run, _probed(runs), optional_metrics([run.summary for run in runs])) for run in runs]
     yield Section(task, text=_extent(given), name=f"{prefix}task", level=1)
     yield Section("Summary", text=_caption(runs), table=outcomes, name=f"{prefix}summary")
     if kinds := _kinds(runs):
@@ -105,8 +105,8 @@ def _caption(runs: Sequence[Run]) -> str:
             whose = "" if len(who) == len(runs) else f" of {', '.join(who)}"
             said.append(f"Learned without labels: the accuracy{whose} is that of the {name}.")
     if heard := sorted({float(run.summary.get("public_bytes") or 0) for run in runs} - {0.0}):
-        said.append(f"The total holds the public set, {' or '.join(map(size, heard))} before the first round.")
-    said += [ALSO[key][1] for key in also([run.summary for run in runs])]
+        said.append(f"The total holds the public set, {' or '.join(map(format_bytes, heard))} before the first round.")
+    said += [OPTIONAL_METRICS[key][1] for key in optional_metrics([run.summary for run in runs])]
     return "\n\n".join([CAPTION, *([" ".join(said)] if said else [])])
 
 
@@ -126,13 +126,13 @@ def _outcome(run: Run, probed: Sequence[str], more: Sequence[str]) -> dict[str, 
     return {
         "method": run.label + ("" if s["finished"] else " (unfinished)"),
         "accuracy %": _reached(s["accuracy"]),
-        "± of learners": _tenths(s["accuracy"]["std_learners"]),
-        "own data": _tenths(s["accuracy_local"]["mean"]),
-        **{_ALSO[key]: told_also(s, key) for key in more},
+        "spread across learners": _tenths(s["accuracy"]["std_learners"]),
+        "accuracy on own distribution": _tenths(s["accuracy_local"]["mean"]),
+        **{_ALSO[key]: format_optional(s, key) for key in more},
         **{_PROBES[probe]: _reached(_told(run).get(probe, _UNTOLD)) for probe in probed},
-        "up a round": size(s["bytes"]["up"]),
-        "down a round": size(s["bytes"]["down"]),
-        "total": size(s["bytes_total"]),
+        "upload per round": format_bytes(s["bytes"]["up"]),
+        "download per round": format_bytes(s["bytes"]["down"]),
+        "total": format_bytes(s["bytes_total"]),
         "time": "–" if total is None else f"{total:.1f} s",
     }
 
@@ -145,9 +145,9 @@ def _kinds(runs: Sequence[Run]) -> Rows:
             "model": Path(kind["model"]).name,
             "method": run.label,
             "accuracy %": _reached(kind["accuracy"]),
-            "own data": _tenths(kind["accuracy_local"]["mean"]),
-            "up a round": size(kind["bytes"]["up"]),
-            "down a round": size(kind["bytes"]["down"]),
+            "accuracy on own distribution": _tenths(kind["accuracy_local"]["mean"]),
+            "upload per round": format_bytes(kind["bytes"]["up"]),
+            "download per round": format_bytes(kind["bytes"]["down"]),
         }
         for name, run in product(names, runs)
         if (kind := run.summary["kinds"].get(name))
@@ -197,7 +197,7 @@ def _accuracy(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
     yield Section("Accuracy over bytes", text=text, figure=chart, name=f"{prefix}bytes")
     text = f"Each stroke is a learner when last tested, the mean over its seeds; the box holds the middle half.{said}"
     chart = charts.spread(_learners(runs), names)
-    yield Section("Learners at the end", text=text, figure=chart, name=f"{prefix}learners")
+    yield Section("Final accuracy per learner", text=text, figure=chart, name=f"{prefix}learners")
 
 
 def _kinds_over_rounds(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
@@ -238,7 +238,7 @@ def _together(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
     ]
     if rows:
         there = {row["told by"] for row in rows}
-        words = [ALSO[key][1] for key, name in _ALSO.items() if name in there]
+        words = [OPTIONAL_METRICS[key][1] for key, name in _ALSO.items() if name in there]
         text = f"{' '.join(words)} The mean over seeds.{said}"
         chart = charts.probes(rows, [run.label for run in runs], by="told by")
         yield Section("All asked together, over rounds", text=text, figure=chart, name=f"{prefix}together")
@@ -348,4 +348,4 @@ def _again(runs: Sequence[Run], prefix: str) -> Section:
     texts = {run.folder: run.config for run in runs if run.config}
     text = "Each of these files alone repeats its run: save it, and give it to consilience run."
     details = [(f"{folder / 'config.toml'}", config) for folder, config in texts.items()]
-    return Section("Do it again", text=text if details else "", details=details, name=f"{prefix}again")
+    return Section("Reproduce these runs", text=text if details else "", details=details, name=f"{prefix}again")

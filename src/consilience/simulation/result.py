@@ -134,11 +134,11 @@ class Result:
 
     def table(self) -> str:
         """The last round in a few lines of text."""
-        from consilience.presentation.tables import comparison, kinds_table, plain_text
+        from consilience.presentation.tables import comparison_table, kinds_table, table_text
 
         summary = self.summary()
-        tables = [comparison([summary]), *([kinds_table([summary])] if summary["kinds"] else [])]
-        return "\n".join(map(plain_text, tables))
+        tables = [comparison_table([summary]), *([kinds_table([summary])] if summary["kinds"] else [])]
+        return "\n".join(map(table_text, tables))
 
 
 def best_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from consilience.papers.cells import Outcome, Scale
 from consilience.papers.sizes import Sizes
-from consilience.presentation.tables import count
+from consilience.presentation.tables import plural
 from consilience.simulation.records.run_folder import PROVENANCE, RunFolder
 
 SEEDS = 1
@@ -185,7 +185,7 @@ def circumstances(outcomes: Sequence[Outcome]) -> str:
         common = (
             f"{config.data}: {_samples(outcome):,} training and {_tests(outcome):,} test samples, {config.learners} "
             f"learners ({config.partition}), {taking} part in each of {config.rounds} rounds, "
-            f"{count(config.epochs, 'epoch')} of batches of {config.batch_size}"
+            f"{plural(config.epochs, 'epoch')} of batches of {config.batch_size}"
         )
         own = f"{outcome.labels['row']}: {config.model} by {config.optimizer} at {config.lr}"
         settings = found.setdefault(common, {}).setdefault(own, {})

@@ -11,7 +11,7 @@ from typing import Any
 from consilience.papers.cells import Cell, Outcome, Scale, Shown
 from consilience.papers.two_stage.experiment import ROWS, SIZES, Size, circumstances
 from consilience.papers.two_stage.progress import course_of, some_of
-from consilience.presentation.tables import size as in_words
+from consilience.presentation.tables import format_bytes
 from consilience.simulation.records.run_folder import RunFolder
 
 NEWCOMER = "newcomer"
@@ -85,7 +85,7 @@ def _learned(arrivals: Mapping[str, Arrival]) -> list[Row]:
     lines = []
     for row, arrival in arrivals.items():
         reached = {f"round {r}": f"{arrival.accuracy[r]:.1f}" for r in some_of(arrival.accuracy, _TOLD)}
-        lines.append({"method": row, **reached, "joining": in_words(arrival.heard)})
+        lines.append({"method": row, **reached, "joining": format_bytes(arrival.heard)})
     return lines
 
 

@@ -9,7 +9,7 @@ from consilience.papers.cells import Outcome, Shown
 from consilience.papers.two_stage.experiment import ROWS, SIZES, circumstances
 from consilience.papers.two_stage.progress import Course, some_of
 from consilience.papers.two_stage.table2 import ACCURACY, DIFFERENCES, HEARD, cells, courses_of
-from consilience.presentation.tables import size as in_words
+from consilience.presentation.tables import format_bytes
 
 Row = dict[str, Any]
 _SHARES = (0.1, 0.25, 0.5, 0.75, 1)  # of the rounds, that the tables tell of
@@ -46,7 +46,7 @@ def _better(courses: Mapping[str, Course]) -> list[Row]:
 
 def _dearer(courses: Mapping[str, Course]) -> list[Row]:
     return [
-        {"method": row, **{f"round {r}": in_words(course.bytes[r]) for r in _some(list(course.accuracy))}}
+        {"method": row, **{f"round {r}": format_bytes(course.bytes[r]) for r in _some(list(course.accuracy))}}
         for row, course in courses.items()
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 from consilience.papers.cells import Cell, Outcome, Scale, Shown
 from consilience.papers.two_stage.experiment import COMPARED, FEDAVG, ROWS, SIZES, Size, circumstances
 from consilience.papers.two_stage.progress import Course, course_of, percent
-from consilience.presentation.tables import size as in_words
+from consilience.presentation.tables import format_bytes
 
 PUBLISHED_TABLE: Mapping[str, Mapping[str, tuple[float, int, float]]] = {
     "mnist": {
@@ -118,7 +118,7 @@ def _traveled(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
                 "method": row,
                 "values": powers(course.values[last]),
                 "published": values and powers(values),
-                "bytes": in_words(course.bytes[last]),
+                "bytes": format_bytes(course.bytes[last]),
                 "of fedavg's bytes": _share(course.bytes[last], other, last),
                 "with first download": _share(course.bytes[last] + course.first, other, last, sent=True),
             }
@@ -152,7 +152,7 @@ def _levelled(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
                 | {
                     "round": first,
                     "values": powers(course.values[first]),
-                    "bytes": in_words(course.bytes[first]),
+                    "bytes": format_bytes(course.bytes[first]),
                     "of fedavg's bytes": _share(course.bytes[first], other, other.reached(level) if other else None),
                 }
             )
