@@ -65,7 +65,11 @@ def test_a_finished_run_has_all_sections_and_nothing_is_missing(tmp_path: Path) 
     assert shown(page) == ALL
     assert 'role="note"' not in page
     cells = re.findall(r'<td data-label="([^"]*)"[^>]*>([^<]*)</td>', page)
-    assert cells[:3] == [("accuracy %", "21.5 ± 1.4"), ("spread across learners", "0.5"), ("accuracy on own distribution", "21.5")]
+    assert cells[:3] == [
+        ("accuracy %", "21.5 ± 1.4"),
+        ("spread across learners", "0.5"),
+        ("accuracy on own distribution", "21.5"),
+    ]
     assert cells[3:5] == [("upload per round", "100 B"), ("download per round", "50 B")]
     assert cells[5:7] == [("total", "640 B"), ("time", "3.0 s")]
     assert "By kind of learner" in page and "skeptics" in page

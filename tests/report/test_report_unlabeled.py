@@ -116,7 +116,9 @@ def test_a_nearest_neighbor_probe_alone_is_the_accuracy(pages: dict[str, str]) -
 def test_a_page_of_classifiers_has_nothing_of_it(pages: dict[str, str]) -> None:
     page = pages["supervised"]
     assert not {"probes", "similarities"} & set(shown(page))
-    assert "robe" not in page.partition("Reproduce these runs")[0] and "kNN" not in page and "without labels" not in page
+    assert (
+        "robe" not in page.partition("Reproduce these runs")[0] and "kNN" not in page and "without labels" not in page
+    )
 
 
 def test_with_others_it_is_said_whose_accuracy_is_a_probe_s(runs: Path, tmp_path: Path) -> None:

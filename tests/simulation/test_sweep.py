@@ -129,7 +129,9 @@ def test_a_sweep_in_which_all_are_asked_is_ranked_by_what_they_tell(command: Com
         for column, key in columns.items():
             assert float(line[column]) == pytest.approx(outcome[key]["mean"])
     best = max(outcomes, key=lambda each: each["ensemble"]["mean"])
-    said = f"best: method.delta={best['set']['method.delta']}: {best['ensemble']['mean']:.2f} % (ensemble of all learners)"
+    said = (
+        f"best: method.delta={best['set']['method.delta']}: {best['ensemble']['mean']:.2f} % (ensemble of all learners)"
+    )
     assert said in found[2]
     for place, (mean, together) in enumerate([(80.0, 61.1), (70.0, 62.2)]):
         outcomes[place]["accuracy"]["mean"], outcomes[place]["ensemble"]["mean"] = mean, together
