@@ -1,4 +1,4 @@
-"""The search for the house blend: settings of `consilience` side by side on the cells of Table 1.
+"""The search for the default method: settings of `consilience` side by side on the cells of Table 1.
 
     python benchmarks/blend.py --task Fashion-MNIST --learners 10,5,2 --seeds 2 --device cuda --set FILE.json
 

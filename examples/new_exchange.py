@@ -63,7 +63,7 @@ def main() -> None:
     """The new method beside learning alone and representation sharing; then among models of several widths."""
     mine = Method("likeness", {"learner": Role(exchanges=(Likeness(weight=3.0),))})
     print("method                  accuracy %   ± of seeds   bytes up a round")
-    for method in ("independent", "alone", mine, "representation-sharing"):
+    for method in ("independent", "self-distillation", mine, "representation-sharing"):
         result = simulate(method=method, learners=5, train=200, epochs=3, rounds=30, seeds=2, eval_every=30, workers=0)
         found = result.summary()
         reached = found["accuracy"]

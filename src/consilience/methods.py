@@ -28,8 +28,8 @@ Make = Callable[..., Made]
 METHODS: dict[str, Make] = {}
 _POOLED = {"centralized"}
 Distill = Literal["distiller", "learner"]
-Device = Literal["private", "voted"]
-"""What becomes of the part of a model that is a device's own: it stays there, or moves by one bit a weight."""
+Device = Literal["private", "1bit"]
+"""What happens to the device's part of a model: it stays private, or is shared at one bit per weight."""
 
 
 def method(make: Make) -> Make:
@@ -51,7 +51,7 @@ def independent(objective: str = "cross-entropy") -> Role:
 
 
 @method
-def alone(kd: float = 10.0, contrast: float = 1.0, n_avg: int = 10) -> tuple[Exchange, ...]:
+def self_distillation(kd: float = 10.0, contrast: float = 1.0, n_avg: int = 10) -> tuple[Exchange, ...]:
     """Representation sharing with oneself only: the control for mere regularization."""
     return _representations(kd, contrast, n_avg, scope="oneself")
 
@@ -107,8 +107,8 @@ def representation_sharing(
 
 
 @method
-def voted(every: int = 1, start: Start = "common", objective: str = "cross-entropy") -> Role:
-    """FedAvg at one bit a weight, both ways, with error feedback."""
+def fedavg_1bit(every: int = 1, start: Start = "common", objective: str = "cross-entropy") -> Role:
+    """FedAvg at one bit per weight, both ways, with error feedback."""
     return Role(build_objective(objective), (Weights(every=every, start=start, up=BIT, down=BIT),))
 
 
@@ -121,7 +121,7 @@ def consilience(
     down: int = 1,
     every: int = 1,
 ) -> tuple[Exchange, ...]:
-    """The house blend: representation sharing in sixteen bits, and weights at one bit both ways."""
+    """The default method: representation sharing in sixteen bits, and weights at one bit both ways."""
     shared = _representations(kd, contrast, n_avg, up, down, encoding=FLOAT16)
     return (*shared, Weights(every=every, up=BIT, down=BIT))
 
@@ -139,7 +139,7 @@ def two_stage(
     one_of("device", device, get_args(Device))
     constant_number("lam", lam, low=1e-12)  # at 0 the server has no gradient, and would move by coins alone
     one_of("start", start, get_args(Start))
-    shared = (Weights(part=DEVICE, start=start, up=BIT, down=BIT),) if device == "voted" else ()
+    shared = (Weights(part=DEVICE, start=start, up=BIT, down=BIT),) if device == "1bit" else ()
     return Role(TwoStage(alpha_1, alpha_2, lam), (Gradients(part=SERVER, delta=delta), *shared), start=start)
 
 

@@ -127,8 +127,8 @@ def test_compare_prints_one_table(command: Command) -> None:
 
 
 def test_run_prints_a_table_where_no_json_is_asked_for(command: Command) -> None:
-    code, out, _ = command("run", "--method", "voted", *SMALL)
-    assert code == 0 and "voted" in out and "accuracy" in out
+    code, out, _ = command("run", "--method", "fedavg-1bit", *SMALL)
+    assert code == 0 and "fedavg-1bit" in out and "accuracy" in out
 
 
 def test_methods_are_listed_with_what_leaves_and_what_it_costs(command: Command) -> None:
@@ -138,7 +138,7 @@ def test_methods_are_listed_with_what_leaves_and_what_it_costs(command: Command)
     assert list(rows) == list(METHODS)
     for row in rows.values():
         assert row["summary"].endswith(".") and row["leaves"]
-    assert rows["independent"]["leaves"] == rows["alone"]["leaves"] == "nothing"
+    assert rows["independent"]["leaves"] == rows["self-distillation"]["leaves"] == "nothing"
     assert rows["fedavg"]["message_bytes"] == {"up": 26_816, "down": 26_816}
     assert "kd" in rows["consilience"]["settings"]
     assert rows["fedavg"]["model"] == "mlp"
@@ -376,7 +376,7 @@ def test_ctrl_c_outside_the_rounds_says_how_to_go_on(
 
 
 def test_resuming_a_finished_run_changes_nothing(command: Command) -> None:
-    (first,) = objects(command("run", "--method", "voted", *SMALL, "--out", "mine", "--json")[1])
+    (first,) = objects(command("run", "--method", "fedavg-1bit", *SMALL, "--out", "mine", "--json")[1])
     code, out, _ = command("run", "--resume", "mine", "--json")
     assert code == 0 and objects(out) == [first]
 

@@ -65,7 +65,7 @@ def test_a_federation_is_written_down_with_its_start_where_it_has_one(command: C
     ("arguments", "said"),
     [
         (["independent"], "'independent' shares nothing, so there is nothing to meet for"),
-        (["alone"], "'alone' shares nothing"),
+        (["self-distillation"], "'self-distillation' shares nothing"),
         (["centralized"], "'centralized' shares nothing"),
         (["fedavgg"], "Did you mean 'fedavg'?"),
         (["fedavg:mu=1"], "unknown setting 'mu'"),

@@ -445,7 +445,7 @@ def kept(folder: Path) -> Arrays:
     return checkpoint[0]
 
 
-@pytest.mark.parametrize("case", ["voted", "consilience every 2", "representations 2 up 3 down"])
+@pytest.mark.parametrize("case", ["fedavg-1bit", "consilience every 2", "representations 2 up 3 down"])
 @pytest.mark.filterwarnings("ignore:.*deterministic")
 def test_stopping_and_resuming_gives_the_same_bits(case: str, device: str, data: Dataset, tmp_path: Path) -> None:
     chance = COME_AND_GO | {"deterministic": device == "cuda", "engine": "stack", "rounds": 4}
@@ -495,7 +495,7 @@ def test_a_learner_refused_as_too_stale_keeps_what_it_would_have_said(
 ) -> None:
     monkeypatch.setattr(rounds_module, "presences", without(2, range(1, 3)))
     strict = Method("strict", {"learner": Role(exchanges=(Weights(up=BIT, down=BIT, max_staleness=1),))})
-    assert_engines_agree(settings("voted", device), data, method=strict, count=4)
+    assert_engines_agree(settings("fedavg-1bit", device), data, method=strict, count=4)
 
 
 # Hooks of one's own
@@ -642,7 +642,7 @@ def test_learners_with_settings_of_their_own(device: str, data: Dataset) -> None
     """Each row has its own learning rate and weight, and learns as if everybody had them."""
     rates, weights = np.array([1e-4, 1e-3, 3e-3, 1e-2]), np.array([0.0, 1.0, 10.0, 30.0])
     varied = {"optimizer": {"lr": rates}, "prototypes": {"weight": weights}}
-    config = settings("alone", device)
+    config = settings("self-distillation", device)
     alone = own(Prototypes(weight=1.0, scope="oneself"))
     state, _ = assert_engines_agree(config, data, method=alone, varied=varied)
     for row, (rate, weight) in enumerate(zip(rates.tolist(), weights.tolist(), strict=True)):
@@ -716,7 +716,7 @@ def test_out_of_memory_goes_on_with_fewer_at_a_time(
     """Wherever it happens, nobody has trained twice."""
     warned: list[str] = []
     monkeypatch.setattr(room_module.log, "warning", lambda text, *given: warned.append(text % given))
-    config = settings("voted", device, learners=5)
+    config = settings("fedavg-1bit", device, learners=5)
     with stage("stack", config, data) as rounds:
         whole = played(rounds)
     fit_at_most(2, monkeypatch, work)

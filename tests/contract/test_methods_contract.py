@@ -405,7 +405,7 @@ def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
 ) -> None:
     rounds_with(monkeypatch, without(range(1, 4), member=2))
     method = Method("strict", {"learner": Role(exchanges=(Weights(up=BIT, down=BIT, max_staleness=2),))})
-    with stage(settings("voted"), data, method) as rounds:
+    with stage(settings("fedavg-1bit"), data, method) as rounds:
         rounds.begin()
         for _ in range(3):
             rounds.play(evaluate=False)
@@ -511,7 +511,7 @@ def test_resuming_where_learners_come_and_go_gives_the_same_bits(case: str, data
     assert_resumes(config, data, tmp_path, stops=(3,))
 
 
-@pytest.mark.parametrize("case", ["voted", "consilience", "fedavg int8"])
+@pytest.mark.parametrize("case", ["fedavg-1bit", "consilience", "fedavg int8"])
 def test_resuming_convolutions_gives_the_same_bits(case: str, data: Dataset, tmp_path: Path) -> None:
     assert_resumes(settings(case, model="lenet5", rounds=3), data, tmp_path, stops=(1, 2))
 
@@ -631,7 +631,7 @@ def test_counted_bytes_are_encoded_bytes(case: str, data: Dataset, notes: Notes)
             assert {p.name for p in notes.puts} == active
             assert_bytes(rounds, record, notes)
             moved += record["bytes.up"].sum()
-        assert (moved > 0) == (case not in ("centralized", "independent", "alone"))
+        assert (moved > 0) == (case not in ("centralized", "independent", "self-distillation"))
 
 
 # Taking part now and then

@@ -84,7 +84,7 @@ def test_three_architectures_share_what_is_as_wide_in_all_of_them(tmp_path: Path
 def test_a_new_exchange_travels_small_and_between_widths(tmp_path: Path) -> None:
     _, *rows, widths = output("new_exchange", tmp_path)
     found = {row.split()[0]: numbers(row) for row in rows}
-    assert list(found) == ["independent", "alone", "likeness", "representation-sharing"]
+    assert list(found) == ["independent", "self-distillation", "likeness", "representation-sharing"]
     assert [row[2] for row in found.values()][:2] == [0, 0]
     # 100 cosines and 100 counts of 4 bytes, and what a message adds.
     assert 800 < found["likeness"][2] < 1000 < found["representation-sharing"][2]

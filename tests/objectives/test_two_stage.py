@@ -218,7 +218,7 @@ def played(engine: str, config: Config, data: Dataset) -> tuple[dict[str, np.nda
         return {k: v.copy() for k, v in rounds.state()[0].items()}, records
 
 
-@pytest.mark.parametrize("device", ["private", "voted"])
+@pytest.mark.parametrize("device", ["private", "1bit"])
 @pytest.mark.parametrize("model", ["mlp", "lenet5"])
 def test_loop_equals_stack(model: str, device: str, data: Dataset) -> None:
     config = settings(
@@ -237,7 +237,7 @@ def test_loop_equals_stack(model: str, device: str, data: Dataset) -> None:
 
 
 @pytest.mark.parametrize("start", ["common", "different"])
-@pytest.mark.parametrize("device", ["private", "voted"])
+@pytest.mark.parametrize("device", ["private", "1bit"])
 def test_what_devices_begin_with_and_what_they_share(device: str, start: str, data: Dataset) -> None:
     config = settings(learners=2, method={"device": device, "start": start})
     setup = build_setup(config, build_method("two-stage", config.method.settings), data, ["mlp"])
@@ -253,8 +253,8 @@ def test_what_devices_begin_with_and_what_they_share(device: str, start: str, da
 
         assert alike() == [start == "common", True]
         rounds.play(evaluate=False)
-        assert alike() == [device == "voted", True]
-        assert list(learner.channels) == (["gradients", "weights"] if device == "voted" else ["gradients"])
+        assert alike() == [device == "1bit", True]
+        assert list(learner.channels) == (["gradients", "weights"] if device == "1bit" else ["gradients"])
 
 
 @pytest.mark.parametrize("engine", ["loop", "stack"])

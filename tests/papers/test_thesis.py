@@ -65,7 +65,7 @@ def test_heterogeneity_has_all_nine_cases() -> None:
 
 
 def test_volumes_beside_the_claims() -> None:
-    """About 1000 and 2000 times less, and the house blend at most a thirtieth for the large models."""
+    """About 1000 and 2000 times less, and the default method at most a thirtieth for the large models."""
     ratios = {}
     for model, shape in (("resnet9", (1, 28, 28)), ("resnet18", (3, 32, 32))):
         full = volume("fedavg", model, shape)["up"]
@@ -217,7 +217,8 @@ def test_the_table_says_what_was_published_beside_what_was_found(
     monkeypatch.setitem(TASKS, "MNIST", {"data": "digits", "model": "mlp", "train": 100, "rounds": 1})
     shown = conduct(REPRODUCTIONS["thesis-table1"], Scale(seeds=2, only=SOME["thesis-table1"]), tmp_path).shown
     rows = {row["method"]: row for row in shown[0].table}
-    assert rows["representation-sharing"]["N=2 published"] == 94.19 and rows["alone"]["N=2 published"] is None
+    assert rows["representation-sharing"]["N=2 published"] == 94.19
+    assert rows["self-distillation"]["N=2 published"] is None
     assert re.fullmatch(r"\d+\.\d ± \d+\.\d", rows["consilience"]["N=2"]) and "N=10" not in rows["consilience"]
     (against,) = shown[1].table
     assert against["best published"] == 94.45 and against["of fedavg's bytes"].startswith("1/")

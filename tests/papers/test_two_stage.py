@@ -99,14 +99,14 @@ def test_the_published_circumstances() -> None:
     assert (roles.learners, roles.partition, roles.model, roles.engine) == (133, "owners", "lstm", "loop")
     assert {row: c.ensemble for (data, row), c in cells.items() if data == "mnist"} == {
         "two-stage": "on",
-        "two-stage-voted": "off",
+        "two-stage-1bit": "off",
         "independent": "on",
         "fedavg": "off",
         "fedprox": "off",
     }
     assert cells["mnist", "independent"].model == "device-cnn", "the control has the same model"
-    shared = {row: cells["mnist", row].method.settings["device"] for row in ("two-stage", "two-stage-voted")}
-    assert shared == {"two-stage": "private", "two-stage-voted": "voted"}
+    shared = {row: cells["mnist", row].method.settings["device"] for row in ("two-stage", "two-stage-1bit")}
+    assert shared == {"two-stage": "private", "two-stage-1bit": "1bit"}
 
 
 def test_table_and_curves_are_of_the_same_runs() -> None:
@@ -180,14 +180,14 @@ def test_mean_logits_count_where_all_were_asked(tmp_path: Path) -> None:
 
 
 def hand_made(folder: Path) -> list[Outcome]:
-    """fedavg ends at 80, two-stage-voted at 70, which is the level; devices alone never come there."""
+    """fedavg ends at 80, two-stage-1bit at 70, which is the level; devices alone never come there."""
     asked = [
         (row, [line(r, 0, 1.0, sent, accuracy_ensemble=reached) for r, reached in course])
         for row, sent, course in (("two-stage", 1, ((1, 60.0), (2, 70.0))), ("independent", 0, ((1, 50.0), (2, 55.0))))
     ]
     averaged = [line(1, 0, 75.0, 50), line(2, 0, 80.0, 50)]
     voted = [line(1, 0, 60.0, 5), line(2, 0, 70.0, 5)]
-    others = [outcome_of(folder, "two-stage-voted", voted), outcome_of(folder, "fedavg", averaged)]
+    others = [outcome_of(folder, "two-stage-1bit", voted), outcome_of(folder, "fedavg", averaged)]
     return [outcome_of(folder, *asked[0]), *others, outcome_of(folder, *asked[1])]
 
 

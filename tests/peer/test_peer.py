@@ -295,7 +295,7 @@ def test_common_weights_are_taken_at_the_start_and_downloaded_only_where_they_ar
         assert same(*(peer.post.held["weights"].tensors for peer in peers))
 
 
-@pytest.mark.parametrize(("name", "one_by_one"), [("voted", True), ("fedavg", False)])
+@pytest.mark.parametrize(("name", "one_by_one"), [("fedavg-1bit", True), ("fedavg", False)])
 def test_who_missed_rounds_holds_the_same_to_the_bit_and_who_is_too_stale_keeps_its_change(
     tmp_path: Path, name: str, one_by_one: bool
 ) -> None:

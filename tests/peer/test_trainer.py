@@ -92,7 +92,7 @@ def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
 @pytest.mark.parametrize(
     "method",
     [
-        *("representation-sharing", "federated-distillation", "fedavg", "voted", "consilience", "two-stage"),
+        *("representation-sharing", "federated-distillation", "fedavg", "fedavg-1bit", "consilience", "two-stage"),
         "fedavg:objective=simclr",
     ],
 )

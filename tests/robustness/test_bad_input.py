@@ -32,7 +32,10 @@ def data() -> Dataset:
 
 UNKNOWN = {
     "method": (["run", "--method", "fedavgg"], "unknown method 'fedavgg'. Did you mean 'fedavg'?"),
-    "method compared": (["compare", "--methods", "fedavg,vote"], "unknown method 'vote'. Did you mean 'voted'?"),
+    "method compared": (
+        ["compare", "--methods", "fedavg,fedavg-bit"],
+        "unknown method 'fedavg-bit'. Did you mean 'fedavg-1bit'?",
+    ),
     "data set": (["run", "--data", "digit"], "unknown data set 'digit'. Did you mean 'digits'?"),
     "data set compared": (["compare", "--data", "mnits"], "unknown data set 'mnits'. Did you mean 'mnist'?"),
     "data set listed": (["methods", "--data", "minst"], "unknown data set 'minst'. Did you mean 'mnist'?"),
@@ -95,8 +98,8 @@ REFUSED = {
         "part 'sever' covers nothing of mlp; its parts are device, server",
     ),
     "a device that is neither": (
-        ["run", "--method", "two-stage", "--set", "method.device=voting", *SMALL],
-        "unknown device 'voting'. Did you mean 'voted'?",
+        ["run", "--method", "two-stage", "--set", "method.device=1 bit", *SMALL],
+        "unknown device '1 bit'. Did you mean '1bit'?",
     ),
     "a layer to watch that is not there": (
         ["run", "--set", "watch=featrues.hidden", *SMALL],
@@ -279,7 +282,7 @@ def test_different_widths_cannot_share_prototypes(method: str, data: Dataset) ->
         assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "voted", "consilience"])
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedavg-1bit", "consilience"])
 def test_different_architectures_cannot_share_weights(method: str, data: Dataset) -> None:
     with pytest.raises(ConfigurationError) as refused:
         simulate(data=data, model=[narrow, bigger], method=method, learners=2, rounds=1)

@@ -95,7 +95,7 @@ def test_more_observations_cost_more_in_their_own_direction() -> None:
     assert more[0] - once[0] == pytest.approx(entry, abs=16) and more[1] - once[1] == pytest.approx(2 * entry, abs=16)
 
 
-# What the house blend saves
+# What the default method saves
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_consilience_is_a_fraction_of_fedavg(model: str, fedavg: int, consilienc
     assert whole == (fedavg, fedavg) and blend == (consilience, consilience)
 
 
-@pytest.mark.parametrize("method", ["alone", "independent", "centralized"])
+@pytest.mark.parametrize("method", ["self-distillation", "independent", "centralized"])
 def test_who_learns_alone_moves_nothing(method: str, data: Dataset) -> None:
     summary = simulate(data=data, method=method, learners=3, rounds=2, workers=0).summary()
     assert summary["bytes"] == summary["message_bytes"] == {"up": 0, "down": 0}
@@ -193,7 +193,7 @@ def test_a_learner_who_was_away_pays_for_what_it_missed(data: Dataset, monkeypat
         return Presence(np.ones((1, learners), dtype=bool), online[None])
 
     monkeypatch.setattr(rounds_module, "presences", there)
-    result = simulate(data=data, method="voted", learners=2, rounds=4, workers=0)
+    result = simulate(data=data, method="fedavg-1bit", learners=2, rounds=4, workers=0)
     one = result.message_bytes["down"]
     assert result.history["bytes.down"][:, 0].tolist() == [[0, one], [0, one], [0, one], [4 * one, one]]
     assert result.history["bytes.up"][:, 0].tolist() == [[0, one], [0, one], [0, one], [one, one]]
@@ -208,7 +208,7 @@ def test_a_learner_who_did_not_take_part_hears_first_what_it_missed(
         return Presence(present[None], np.ones((1, learners), dtype=bool))
 
     monkeypatch.setattr(rounds_module, "presences", there)
-    result = simulate(data=data, method="voted", learners=2, rounds=3, workers=0)
+    result = simulate(data=data, method="fedavg-1bit", learners=2, rounds=3, workers=0)
     one = result.message_bytes["down"]
     # In round 2 it hears round 1's reply before it trains, and round 2's after.
     assert result.history["bytes.down"][:, 0].tolist() == [[0, one], [2 * one, one], [one, one]]

@@ -43,7 +43,10 @@ _OF_TRAINING = _OF_DATA | {"data", "model", "width", "rounds", "epochs", "batch_
 _OF_TRAINING |= {"lr", "momentum", "weight_decay", "device", "precision"}
 _EXTRAS = {"learn": {"torch", "sklearn", "pooch", "PIL", "httpx"}, "relay": {"starlette", "uvicorn", "httptools"}}
 """What comes with an extra: a relay needs no torch, and a learner no server."""
-COMPARED = "centralized, independent, alone, federated-distillation, fedavg, representation-sharing, voted, consilience"
+COMPARED = (
+    "centralized, independent, self-distillation, federated-distillation, fedavg, representation-sharing, fedavg-1bit, "
+    "consilience"
+)
 
 
 def _tell_version(wanted: bool) -> None:

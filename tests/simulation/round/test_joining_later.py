@@ -190,7 +190,7 @@ def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Datase
 
 
 @pytest.mark.parametrize("engine", ["loop", "stack"])
-@pytest.mark.parametrize("method", ["fedavg", "representation-sharing", "voted"])
+@pytest.mark.parametrize("method", ["fedavg", "representation-sharing", "fedavg-1bit"])
 def test_before_they_join_they_are_not_there(data: Dataset, method: str, engine: str) -> None:
     with stage(data, method, engine, groups={"new": NEW}) as rounds:
         records = [rounds.begin()]
@@ -281,7 +281,7 @@ def test_all_that_groups_have_of_their_own_at_once_over_seeds(data: Dataset) -> 
 
 
 @pytest.mark.parametrize("stopped", [1, 2, 3])
-@pytest.mark.parametrize("method", ["fedavg:start=different", "representation-sharing", "voted"])
+@pytest.mark.parametrize("method", ["fedavg:start=different", "representation-sharing", "fedavg-1bit"])
 def test_a_run_goes_on_with_the_same_bits(tmp_path: Path, method: str, stopped: int) -> None:
     own = {"shift": "rotate(90)", "samples": 20, "participation": 1.0}
     settings: dict[str, Any] = SMALL | {"groups": {"new": NEW | own}, "offline": 0.2, "participation": 0.5}

@@ -19,7 +19,7 @@ _TASKS = {
     "ResNet18, CIFAR-10": ("resnet18", (3, 32, 32), 10_000),
 }
 _CLASSES, _FLOAT = 10, 4
-_METHODS = ("fedavg", "federated-distillation", "representation-sharing", "voted", "consilience")
+_METHODS = ("fedavg", "federated-distillation", "representation-sharing", "fedavg-1bit", "consilience")
 _CLAIMED = {"ResNet9, Fashion-MNIST": 1000, "ResNet18, CIFAR-10": 2000}
 
 

@@ -14,7 +14,7 @@ from consilience.papers.thesis.table1 import ROWS
 from consilience.report.feature_map import feature_map
 from consilience.simulation.records.run_folder import RunFolder
 
-_DRAWN = tuple(row for row in ROWS if row not in ("centralized", "alone", "voted"))
+_DRAWN = tuple(row for row in ROWS if row not in ("centralized", "self-distillation", "fedavg-1bit"))
 _MAPPED = ("independent", "fedavg", "representation-sharing")
 _ROUNDS = (1, 10, 25, 50, 75, 100)
 

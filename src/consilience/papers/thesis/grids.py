@@ -12,7 +12,7 @@ from consilience.papers.thesis.published import TASKS
 from consilience.papers.thesis.table1 import ROWS, in_words
 
 _QUICK = {"rounds": 15, "test": 2000}
-_MET = {row: ROWS[row] for row in ROWS if row not in ("centralized", "fedavg, different starts", "voted")}
+_MET = {row: ROWS[row] for row in ROWS if row not in ("centralized", "fedavg, different starts", "fedavg-1bit")}
 _ALPHAS = (100, 10, 1, 0.3, 0.1, 0.01)
 _OFFLINE = (0, 0.3, 0.5, 0.7, 0.9)
 _MODELS = {"every other an MLP": {"model": ",".join(["lenet5", "mlp"] * 5), "width": 64}}
@@ -115,7 +115,7 @@ _SHARED: Mapping[str, dict[str, Any]] = {
     "representations": {"name": "representation-sharing"},
     "representations, 16 bits": {"name": "representation-sharing", "encoding": "float16"},
     "representations, 8 bits": {"name": "representation-sharing", "encoding": "int8"},
-    **{f"1-bit weights every {k}": {"name": "voted", "every": k} for k in (1, 2, 4, 8)},
+    **{f"1-bit weights every {k}": {"name": "fedavg-1bit", "every": k} for k in (1, 2, 4, 8)},
     **{f"representations + 1-bit weights every {k}": {"name": "consilience", "every": k} for k in (1, 2, 4, 8)},
     "8-bit weights": {"name": "fedavg", "encoding": "int8"},
     "16-bit weights": {"name": "fedavg", "encoding": "float16"},

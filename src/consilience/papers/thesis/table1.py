@@ -13,10 +13,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "fedavg, different starts": {"name": "fedavg", "start": "different"},
     "fedavg": {"name": "fedavg"},
     "independent": {"name": "independent"},
-    "alone": {"name": "alone"},
+    "self-distillation": {"name": "self-distillation"},
     "federated-distillation": {"name": "federated-distillation"},
     "representation-sharing": {"name": "representation-sharing"},
-    "voted": {"name": "voted"},
+    "fedavg-1bit": {"name": "fedavg-1bit"},
     "consilience": {"name": "consilience"},
 }
 _SEEDS = {"MNIST": 5, "Fashion-MNIST": 5, "CIFAR-10": 2}
@@ -54,7 +54,7 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
         for task in rounds
     ]
     whole = [o for o in outcomes if o.summary["rounds"] == TASKS[o.labels["task"]]["rounds"]]
-    against = Shown("The house blend beside the best that was published", table=_against(whole), name="against")
+    against = Shown("The default method beside the best that was published", table=_against(whole), name="against")
     return [*tables, against] if against.table else tables
 
 

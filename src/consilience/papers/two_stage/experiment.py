@@ -20,11 +20,11 @@ SEEDS = 1
 """Published are means of 50 runs; ask for more with --seeds."""
 ATTACKED, ATTACK_EPOCHS = 10, 30
 """Devices whose images an attacker rebuilds, at most, and how long it trains for each."""
-TWO_STAGE, VOTED, FEDAVG, FEDPROX, INDEPENDENT = "two-stage", "two-stage-voted", "fedavg", "fedprox", "independent"
-ROWS = (TWO_STAGE, VOTED, FEDAVG, FEDPROX, INDEPENDENT)
+TWO_STAGE, ONE_BIT, FEDAVG, FEDPROX, INDEPENDENT = "two-stage", "two-stage-1bit", "fedavg", "fedprox", "independent"
+ROWS = (TWO_STAGE, ONE_BIT, FEDAVG, FEDPROX, INDEPENDENT)
 """Two are not in the paper: two-stage whose devices' part is shared, too, at one bit a weight; and a control, devices
 that send nothing at all."""
-COMPARED = (VOTED, FEDAVG, FEDPROX)
+COMPARED = (ONE_BIT, FEDAVG, FEDPROX)
 """Those with one model for all: what each took until it was as good as the others."""
 
 
@@ -76,13 +76,13 @@ class Task:
             "eval_every": self.eval_every,
             "ensemble": "on" if private else "off",
             "engine": self.engine,
-            "method": {"name": TWO_STAGE if row == VOTED else row, **self._own(row), **method},
+            "method": {"name": TWO_STAGE if row == ONE_BIT else row, **self._own(row), **method},
         }
 
     def _own(self, row: str) -> dict[str, Any]:
-        if row in (TWO_STAGE, VOTED):
+        if row in (TWO_STAGE, ONE_BIT):
             own = {"alpha_1": self.alpha_1, "alpha_2": self.alpha_2, "lam": self.lam, "delta": self.delta}
-            return own | {"device": "voted" if row == VOTED else "private"}
+            return own | {"device": "1bit" if row == ONE_BIT else "private"}
         return {"mu": self.mu} if row == FEDPROX else {}
 
 

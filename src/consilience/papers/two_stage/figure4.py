@@ -48,7 +48,7 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     terms = RunFolder(outcomes[0].folder).config.groups[NEWCOMER]
     text = (
         f"The newcomer's own accuracy in %, on test images rotated as its own are ({terms.shift}). It joins in round "
-        f"{terms.joins} with {terms.samples} samples and takes part in every round from then on. two-stage-voted "
+        f"{terms.joins} with {terms.samples} samples and takes part in every round from then on. two-stage-1bit "
         f"shares the devices' part, too; independent is a control: the newcomer learns alone. Joining: bytes it hears "
         f"in its first round, which are the common values or all that was said, and that round's answer. Published as "
         f"a figure without numbers: two-stage is above fedavg and fedprox.\n\n{circumstances(outcomes)} Of "

@@ -45,7 +45,7 @@ TRAVELED = (
 )
 ACCURACY = (
     "Accuracy in % on the test set. Of two-stage it is that of the mean of all devices' logits, as published; of "
-    "fedavg and fedprox that of the newest common model. Two rows are not in the paper. two-stage-voted shares the "
+    "fedavg and fedprox that of the newest common model. Two rows are not in the paper. two-stage-1bit shares the "
     "devices' part, too, at one bit a weight, and has the newest common model. independent is a control: the same "
     "devices with the same model send nothing, and their logits are averaged all the same; how much better two-stage "
     "is than that is what exchange adds."
@@ -69,7 +69,7 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
     courses = courses_of(outcomes)
     text = f"{ACCURACY} {READINGS}\n\n{circumstances(outcomes)}\n\n{DIFFERENCES}"
     level = (
-        "The level of a data set is the accuracy that the worst of two-stage-voted, fedavg and fedprox ended with, so "
+        "The level of a data set is the accuracy that the worst of two-stage-1bit, fedavg and fedprox ended with, so "
         "that each of them has come there: the first round tested after which it had, and what had traveled until "
         "then. Other rows that never came there have none."
     )

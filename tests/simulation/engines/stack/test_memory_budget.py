@@ -73,7 +73,7 @@ def test_needs_grow_with_batch_precision_and_what_is_exchanged(data: Dataset, fr
     assert double.state == 3 * PARAMETERS * 8 + 8 and double.step > 1.9 * small.step
     (shared,) = room_of(data, method="fedproto").needs
     assert shared.passed == 6 * 2 * (32 + 64) * 4  # of each of six samples: features and image, twice
-    (voted,) = room_of(data, method="voted").needs
+    (voted,) = room_of(data, method="fedavg-1bit").needs
     assert voted.state == 4 * PARAMETERS * 4 + 8  # and what was rounded away
 
 
