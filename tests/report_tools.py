@@ -51,7 +51,7 @@ def run_folder(path: Path, lines: Sequence[dict[str, Any]] | None = None, **chan
     (path / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in found))
     about = {"data": {"name": "digits", "labels": []}, "partition": config.partition, "shift": "none"}
     case = {"figure": "7c", "in_words": "learners differ in p(y)"}
-    data = about | {"case": case, "class_table": {"10": [[4] * 10] * 2, "9": [[7] * 10] * 2}}
+    data = about | {"case": case, "class_counts": {"10": [[4] * 10] * 2, "9": [[7] * 10] * 2}}
     (path / "data.json").write_text(json.dumps(data))
     accuracy = {"mean": 21.5, "std_seeds": 1.4, "std_learners": 0.5}
     kind: dict[str, Any] = {"model": "mlp", "accuracy": accuracy, "accuracy_local": accuracy}

@@ -39,7 +39,7 @@ LAYERS = (
     {"cli"},
     {"__main__"},
 )
-"""From the bottom up: a package imports from itself and from lower lines, never from another package of its own line."""
+"""From the bottom up: a package imports from itself and from lower lines, never from another one of its own line."""
 
 WITHOUT_TORCH = (
     *("errors", "files", "randomness", "task", "validation", "wire", "channels", "config", "data"),

@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor, nn
 
 from consilience.data import Dataset, load
-from consilience.data.local_datasets import deal
+from consilience.data.local_datasets import make_local_datasets
 from consilience.errors import ConfigurationError
 from consilience.models import SplitModel
 from consilience.simulation.result import Result
@@ -207,7 +207,7 @@ def test_a_public_set_with_marks_is_refused(data: Dataset, tmp_path: Path) -> No
 def test_marks_of_others_than_the_host_are_their_own(data: Dataset) -> None:
     """Their marked samples train them, and the public set that they speak of is another's."""
     free = np.zeros(80, dtype=bool)
-    free[deal(data, 4, seed=0).parts[0]] = True
+    free[make_local_datasets(data, 4, seed=0).parts[0]] = True
     marked, plain = run(replace(data, share=free)), run(data)
     assert_sound(marked)
     assert np.array_equal(marked.accuracy, plain.accuracy)

@@ -255,7 +255,7 @@ def test_the_folder_tells_the_whole_story(command: Command) -> None:
     known = {"config.toml", "data.json", "metrics.jsonl", "result.json", "checkpoint.json", "checkpoint-2.safetensors"}
     assert names == known
     found = json.loads(Path("mine/data.json").read_text())
-    assert found["data"]["samples"] == 40 and found["class_table"] == {"0": [[2] * 10] * 2}
+    assert found["data"]["samples"] == 40 and found["class_counts"] == {"0": [[2] * 10] * 2}
     assert found["case"]["figure"] == "" and found["distances"]["labels"]["measured"] == 0
     lines = metrics(Path("mine"))
     assert [(line["round"], line["learner"]) for line in lines] == [(r, who) for r in range(3) for who in range(2)]

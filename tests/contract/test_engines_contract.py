@@ -101,8 +101,8 @@ def stage(
     chosen = method or build_method(config.method.name, config.method.settings)
     setup = build_setup(config, chosen, data, models or config.model_name.split(","))
     setup = with_own_settings(setup, varied) if varied else setup
-    plans, dealt, own = list(setup.plans), setup.data, setup.own_tests
-    with LoopEngine(plans, dealt, 0, own) if engine == "loop" else StackEngine(plans, dealt, own) as opened:
+    plans, split, own = list(setup.plans), setup.data, setup.local_test_sets
+    with LoopEngine(plans, split, 0, own) if engine == "loop" else StackEngine(plans, split, own) as opened:
         yield Rounds(setup, opened)
 
 
@@ -200,10 +200,10 @@ def test_even_and_uneven_federations_side_by_side(device: str, data: Dataset, mo
     """Batches of unlike widths cannot be one step: rows are trained apart, and what they put up comes together."""
     cuts = iter([[30, 60, 90], [10, 50, 70]] * 2)
 
-    def deal(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
+    def split(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), next(cuts))
 
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", deal)
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split)
     assert_engines_agree(settings("consilience", device, seeds=2), data)
 
 
@@ -776,10 +776,10 @@ class Dividing(Exchange):
 def forty_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third of four learners has forty samples, the others twenty or thirty."""
 
-    def deal(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
+    def split(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), [20, 50, 90])
 
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", deal)
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split)
 
 
 @pytest.mark.usefixtures("forty_for_one")

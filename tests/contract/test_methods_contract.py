@@ -328,14 +328,14 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
 ) -> None:
     lacking = 3
 
-    def deal(targets: np.ndarray, learners: int, *others: Any, **more: Any) -> list[np.ndarray]:
+    def split(targets: np.ndarray, learners: int, *others: Any, **more: Any) -> list[np.ndarray]:
         """Learner 0 has nothing of one class; the others share it, learner 2 with a single sample of it."""
         mine = np.arange(len(targets)) % learners
         where = np.flatnonzero(targets == lacking)
         mine[where], mine[where[0]] = 1, 2
         return [np.flatnonzero(mine == who) for who in range(learners)]
 
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", deal)
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split)
     with stage(settings(case), data) as rounds:
         rounds.begin()
         notes.clear()

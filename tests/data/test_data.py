@@ -362,7 +362,16 @@ def test_a_data_set_cannot_be_changed_and_is_compared_by_identity() -> None:
 
 
 def test_the_names_are_exact() -> None:
-    assert consilience.data.__all__ == ["DATASETS", "Dataset", "about", "class_table", "is_path", "load", "partition"]
+    assert consilience.data.__all__ == sorted(consilience.data.__all__)
+    assert set(consilience.data.__all__) == {
+        "DATASETS",
+        "Dataset",
+        "class_counts",
+        "describe_dataset",
+        "is_path",
+        "load",
+        "partition",
+    }
     assert all(hasattr(consilience.data, name) for name in consilience.data.__all__)
     assert sorted(DATASETS) == ["cifar10", "digits", "fashion-mnist", "mnist", "shakespeare"]
 

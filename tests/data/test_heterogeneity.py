@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from consilience.data.dataset import Dataset
-from consilience.data.heterogeneity import CASES, Case, Distances, case_of, measure
-from consilience.data.local_datasets import Deal, deal
+from consilience.data.heterogeneity import CASES, Distances, HeterogeneityCase, heterogeneity_case, measure
+from consilience.data.local_datasets import LocalDatasets, make_local_datasets
 
 NAMES = ("inputs", "labels_given_inputs", "labels", "inputs_given_labels")
 X, YX, Y, XY = NAMES
@@ -34,15 +34,15 @@ def numbers(classes: int, samples: int) -> Dataset:
     return Dataset("numbers", inputs, targets, inputs[:1], targets[:1], classes)
 
 
-def differing(case: Case) -> set[str]:
+def differing(case: HeterogeneityCase) -> set[str]:
     return {name for name in NAMES if getattr(case, name)}
 
 
-def check(dealt: Deal, found: Distances, times: float, slack: float = 0.0) -> None:
+def check(local: LocalDatasets, found: Distances, times: float, slack: float = 0.0) -> None:
     """What the case claims to differ does so beyond chance; what it does not claim stays within."""
     for name in NAMES:
         distance, chance = getattr(found, name), getattr(found.noise, name)
-        if getattr(dealt.case, name):
+        if getattr(local.case, name):
             assert distance > 0.05 and distance > times * chance, name
         else:
             assert distance <= 1.25 * chance + slack, name
@@ -53,7 +53,7 @@ def check(dealt: Deal, found: Distances, times: float, slack: float = 0.0) -> No
 
 @pytest.mark.parametrize("figure", TABLE_2)
 def test_each_case_differs_in_what_table_2_says(figure: str) -> None:
-    case = case_of(*CASES[figure])
+    case = heterogeneity_case(*CASES[figure])
     assert case.figure == figure and differing(case) == TABLE_2[figure]
 
 
@@ -64,8 +64,8 @@ def test_there_are_nine_cases() -> None:
 @pytest.mark.parametrize("partition", ["iid", "quantity(0.1)", "shares(1, 9)"])
 @pytest.mark.parametrize("shift", ["none", "ambiguous", "rotate(0)+contrast(1)+noise(0)+swap(0)+relabel(0)"])
 def test_sizes_alone_make_no_case(partition: str, shift: str) -> None:
-    case = case_of(partition, shift)
-    assert case == Case(False, False, False, False) and case.figure == ""
+    case = heterogeneity_case(partition, shift)
+    assert case == HeterogeneityCase(False, False, False, False) and case.figure == ""
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_sizes_alone_make_no_case(partition: str, shift: str) -> None:
     ],
 )
 def test_other_mixtures_fall_under_the_nine_too(partition: str, shift: str, figure: str) -> None:
-    assert case_of(partition, shift).figure == figure
+    assert heterogeneity_case(partition, shift).figure == figure
 
 
 def test_every_mixture_is_one_of_the_nine_or_nothing() -> None:
@@ -91,21 +91,21 @@ def test_every_mixture_is_one_of_the_nine_or_nothing() -> None:
     for some in (each for size in range(7) for each in combinations(shifts, size)):
         for partition in ("iid", "dirichlet(1)"):
             for classes in (None, 1, 2, 3):
-                case = case_of(partition, "+".join(some) or "none", classes)
+                case = heterogeneity_case(partition, "+".join(some) or "none", classes)
                 assert bool(case.figure) == bool(differing(case))
 
 
 def test_a_case_in_words() -> None:
-    assert case_of(*CASES["7a"]).in_words() == "learners differ in p(x), p(y|x), p(y) and p(x|y)"
-    assert case_of(*CASES["7b"]).in_words() == "learners differ in p(x), p(y|x) and p(x|y) but not in p(y)"
-    assert case_of("iid", "none").in_words() == "learners' data come from one distribution"
+    assert heterogeneity_case(*CASES["7a"]).in_words() == "learners differ in p(x), p(y|x), p(y) and p(x|y)"
+    assert heterogeneity_case(*CASES["7b"]).in_words() == "learners differ in p(x), p(y|x) and p(x|y) but not in p(y)"
+    assert heterogeneity_case("iid", "none").in_words() == "learners' data come from one distribution"
 
 
 # --- what was dealt
 
 
 @dataclass(frozen=True)
-class Hands:
+class LearnerShift:
     """Two learners' samples, small enough to count by hand."""
 
     truth: np.ndarray
@@ -116,7 +116,7 @@ class Hands:
 
 def test_distances_by_hand() -> None:
     # Learner 0 has classes 0 0 0 1, called 0 0 1 1; learner 1 has 1 1 1 1, called 1 1 1 0.
-    hands = Hands(
+    hands = LearnerShift(
         truth=np.array([0, 0, 0, 1, 1, 1, 1, 1]),
         targets=np.array([0, 0, 1, 1, 1, 1, 1, 0]),
         parts=[np.arange(4), np.arange(4, 8)],
@@ -135,19 +135,19 @@ def test_distances_by_hand() -> None:
 
 def test_the_strength_of_a_feature_shift_tells_inputs_apart() -> None:
     labels = np.array([0, 1, 0, 1])
-    hands = Hands(labels, labels, [np.array([0, 1]), np.array([2, 3])], np.array([0.0, 1.0]))
+    hands = LearnerShift(labels, labels, [np.array([0, 1]), np.array([2, 3])], np.array([0.0, 1.0]))
     found = measure(hands)
     assert found[:4] == pytest.approx((0.5, 0, 0, 0.5))
 
 
 def test_chance_is_drawn_with_the_same_sizes_and_the_same_seed() -> None:
-    dealt = deal(numbers(4, 400), 4, partition="shares(97, 1, 1, 1)", seed=1)
-    sizes = [len(part) for part in dealt.parts]
+    local = make_local_datasets(numbers(4, 400), 4, partition="shares(97, 1, 1, 1)", seed=1)
+    sizes = [len(part) for part in local.parts]
     assert sizes == [388, 4, 4, 4]
-    found = measure(dealt, draws=50)
+    found = measure(local, draws=50)
     # Of four classes four blind samples miss 4 * (3/4)**4 = 1.27, a quarter of the whole each; 388 miss next to none.
     assert found.noise.labels == pytest.approx(3 / 4 * 1.27 / 4, abs=0.02) and found.labels == 0
-    assert measure(dealt) == measure(dealt) and measure(dealt).noise != measure(dealt, seed=1).noise
+    assert measure(local) == measure(local) and measure(local).noise != measure(local, seed=1).noise
 
 
 @pytest.mark.parametrize("figure", CASES)
@@ -155,9 +155,9 @@ def test_chance_is_drawn_with_the_same_sizes_and_the_same_seed() -> None:
 def test_each_case_is_dealt_as_it_says(figure: str, learners: int) -> None:
     partition, shift = CASES[figure]
     for seed in (0, 1):
-        dealt = deal(numbers(10, 4000), learners, partition=partition, shift=shift, seed=seed)
-        assert dealt.case.figure == figure
-        check(dealt, measure(dealt), times=2.5)
+        local = make_local_datasets(numbers(10, 4000), learners, partition=partition, shift=shift, seed=seed)
+        assert local.case.figure == figure
+        check(local, measure(local), times=2.5)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])
@@ -166,5 +166,5 @@ def test_every_mixture_is_dealt_as_it_says(partition: str, classes: int) -> None
     data = numbers(classes, 6000)
     shifts = ("noise(1)", "label-noise(0.8)", "swap(0.8)", "relabel(0.8)", "prefer(0.9)", "ambiguous")
     for some in (each for size in range(7) for each in combinations(shifts, size)):
-        dealt = deal(data, 4, partition=partition, shift="+".join(some) or "none", seed=1)
-        check(dealt, measure(dealt, draws=3), times=2, slack=0.01)
+        local = make_local_datasets(data, 4, partition=partition, shift="+".join(some) or "none", seed=1)
+        check(local, measure(local, draws=3), times=2, slack=0.01)

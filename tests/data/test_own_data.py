@@ -538,8 +538,8 @@ def test_settings_of_images_are_checked_and_for_folders_alone(tmp_path: Path, dr
     for size in (0, -1, 2.5, True):
         with pytest.raises(ConfigurationError, match="image_size"):
             load(folder, image_size=size)  # type: ignore[arg-type]
-    with pytest.raises(UnknownName, match=r"unknown image_mode 'gray'. Did you mean 'gray'"):
-        load(folder, image_mode="gray")
+    with pytest.raises(UnknownName, match=r"unknown image_mode 'grey'. Did you mean 'gray'"):
+        load(folder, image_mode="grey")
     archive = save(tmp_path / "mine.npz", x=np.eye(10), y=TEN)
     for name in ("digits", archive):
         with pytest.raises(ConfigurationError, match="are for folders of images"):

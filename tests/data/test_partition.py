@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.data.partition import FORMS, class_table, dirichlet_shares, partition, turns
+from consilience.data.partition import FORMS, class_counts, dirichlet_shares, partition, turns
 from consilience.errors import ConfigurationError, UnknownName
 
 SETTINGS = settings(max_examples=60, deadline=None)
@@ -19,7 +19,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 @st.composite
-def dealt(draw: st.DrawFn) -> tuple[np.ndarray, int]:
+def local(draw: st.DrawFn) -> tuple[np.ndarray, int]:
     """Targets, and a number of learners they are enough for."""
     targets = draw(st.lists(st.integers(0, 9), min_size=1, max_size=120))
     return np.array(targets, dtype=np.int64), draw(st.integers(1, len(targets)))
@@ -36,25 +36,25 @@ def check_every_sample_once(targets: np.ndarray, parts: list[np.ndarray], learne
 
 
 @SETTINGS
-@given(dealt(), st.integers(0, 2**32))
+@given(local(), st.integers(0, 2**32))
 def test_iid_is_even_in_size_and_in_every_class(case: tuple[np.ndarray, int], seed: int) -> None:
     targets, learners = case
     parts = partition(targets, learners, "iid", rng(seed))
     check_every_sample_once(targets, parts, learners)
     assert np.ptp([len(part) for part in parts]) <= 1
-    assert np.ptp(class_table(targets, parts, 10), axis=0).max() <= 1
+    assert np.ptp(class_counts(targets, parts, 10), axis=0).max() <= 1
 
 
 def test_iid_by_hand() -> None:
     targets = np.array([1, 0, 1, 0, 1, 0, 1])
     parts = partition(targets, 2, "iid", rng())
     # Three of class 0 go to learners 0, 1, 0; then the four of class 1 to 1, 0, 1, 0.
-    assert class_table(targets, parts, 2).tolist() == [[2, 2], [1, 2]]
+    assert class_counts(targets, parts, 2).tolist() == [[2, 2], [1, 2]]
 
 
 def test_iid_gives_equal_shares_where_they_divide() -> None:
     targets = np.repeat(np.arange(10), 120)
-    assert (class_table(targets, partition(targets, 10, "iid", rng()), 10) == 12).all()
+    assert (class_counts(targets, partition(targets, 10, "iid", rng()), 10) == 12).all()
 
 
 def test_iid_is_shuffled() -> None:
@@ -67,7 +67,7 @@ def test_iid_is_shuffled() -> None:
 
 
 @SETTINGS
-@given(dealt(), ALPHAS, st.integers(0, 2**32), st.integers(1, 6))
+@given(local(), ALPHAS, st.integers(0, 2**32), st.integers(1, 6))
 def test_dirichlet_gives_every_sample_once_and_leaves_nobody_short(
     case: tuple[np.ndarray, int], alpha: float, seed: int, minimum: int
 ) -> None:
@@ -99,7 +99,7 @@ def test_a_very_small_alpha_gives_each_class_to_one_learner(alpha: str) -> None:
     targets = np.repeat(np.arange(10), 50)
     parts = partition(targets, 5, f"dirichlet({alpha})", rng(1))
     check_every_sample_once(targets, parts, 5)
-    table = class_table(targets, parts, 10)
+    table = class_counts(targets, parts, 10)
     assert (table.max(axis=0) >= 40).all()  # all but what was handed on to reach the minimum
     assert table.sum(axis=1).min() >= 2
 
@@ -107,7 +107,7 @@ def test_a_very_small_alpha_gives_each_class_to_one_learner(alpha: str) -> None:
 def test_a_very_large_alpha_gives_equal_shares() -> None:
     targets = np.repeat(np.arange(10), 50)
     for alpha in ("1e9", "1.7e308"):
-        assert (class_table(targets, partition(targets, 5, f"dirichlet({alpha})", rng()), 10) == 10).all()
+        assert (class_counts(targets, partition(targets, 5, f"dirichlet({alpha})", rng()), 10) == 10).all()
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0])
@@ -131,7 +131,7 @@ def test_heterogeneity_falls_as_alpha_grows() -> None:
     targets = np.repeat(np.arange(10), 200)
 
     def spread(alpha: float) -> float:
-        tables = [class_table(targets, partition(targets, 10, f"dirichlet({alpha})", rng(s)), 10) for s in range(20)]
+        tables = [class_counts(targets, partition(targets, 10, f"dirichlet({alpha})", rng(s)), 10) for s in range(20)]
         return float(np.mean([table.std(axis=0) for table in tables]))
 
     assert spread(0.01) > spread(0.1) > spread(1) > spread(10) > spread(100)
@@ -166,7 +166,7 @@ def test_one_learner_gets_everything() -> None:
 
 
 @SETTINGS
-@given(dealt(), st.integers(1, 4), st.integers(0, 2**32))
+@given(local(), st.integers(1, 4), st.integers(0, 2**32))
 def test_shards_are_all_dealt_in_equal_numbers(case: tuple[np.ndarray, int], each: int, seed: int) -> None:
     targets, learners = case
     if learners * each > len(targets):
@@ -186,10 +186,10 @@ def test_shards_by_hand() -> None:
 
 def test_a_learner_has_as_many_classes_as_shards_at_most() -> None:
     targets = np.arange(1000) % 10
-    table = class_table(targets, partition(targets, 10, "shards(2)", rng(3)), 10)
+    table = class_counts(targets, partition(targets, 10, "shards(2)", rng(3)), 10)
     assert (table.sum(axis=1) == 100).all() and (np.count_nonzero(table, axis=1) <= 2).all()
     assert set(np.unique(table)) <= {0, 50, 100}
-    other = class_table(targets, partition(targets, 10, "shards(2)", rng(4)), 10)
+    other = class_counts(targets, partition(targets, 10, "shards(2)", rng(4)), 10)
     assert table.tolist() != other.tolist()
 
 
@@ -204,13 +204,13 @@ def test_too_many_shards_are_refused_however_many() -> None:
 
 def check_stratified(targets: np.ndarray, parts: list[np.ndarray]) -> None:
     """Everybody has each class in its share of the whole, but for rounding at both ends of the class."""
-    table = class_table(targets, parts, int(targets.max()) + 1)
+    table = class_counts(targets, parts, int(targets.max()) + 1)
     even = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / len(targets)
     assert np.abs(table - even).max() < 2
 
 
 @SETTINGS
-@given(dealt(), ALPHAS, st.integers(0, 2**32), st.integers(1, 6))
+@given(local(), ALPHAS, st.integers(0, 2**32), st.integers(1, 6))
 def test_quantity_makes_only_sizes_differ(case: tuple[np.ndarray, int], alpha: float, seed: int, minimum: int) -> None:
     targets, learners = case
     parts = partition(targets, learners, f"quantity({alpha})", rng(seed), minimum=minimum)
@@ -232,7 +232,7 @@ def test_quantity_differs_the_more_the_smaller_alpha() -> None:
 
 
 @SETTINGS
-@given(st.data(), dealt(), st.integers(0, 2**32))
+@given(st.data(), local(), st.integers(0, 2**32))
 def test_shares_are_kept_to_the_sample(data: st.DataObject, case: tuple[np.ndarray, int], seed: int) -> None:
     targets, learners = case
     numbers = st.sampled_from([0.0, 5e-324, 1e-300, 1.0, 1.7e308]) | st.floats(0, 10)
@@ -249,8 +249,8 @@ def test_shares_are_kept_to_the_sample(data: st.DataObject, case: tuple[np.ndarr
 def test_shares_by_hand() -> None:
     targets = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1])
     parts = partition(targets, 3, "shares(0.5, 0.25, 0.25)", rng())
-    assert class_table(targets, parts, 2).tolist() == [[2, 4], [1, 2], [1, 2]]
-    assert class_table(targets, partition(targets, 3, "shares:2,1,1", rng()), 2).tolist() == [[2, 4], [1, 2], [1, 2]]
+    assert class_counts(targets, parts, 2).tolist() == [[2, 4], [1, 2], [1, 2]]
+    assert class_counts(targets, partition(targets, 3, "shares:2,1,1", rng()), 2).tolist() == [[2, 4], [1, 2], [1, 2]]
 
 
 def test_a_share_of_nothing_still_gives_the_minimum() -> None:
@@ -297,15 +297,15 @@ def test_turns_by_hand() -> None:
 
 def test_class_table_by_hand() -> None:
     targets = np.array([0, 2, 2, 1, 2])
-    table = class_table(targets, [np.array([0, 1, 2]), np.array([3, 4]), np.array([], dtype=np.int64)], classes=4)
+    table = class_counts(targets, [np.array([0, 1, 2]), np.array([3, 4]), np.array([], dtype=np.int64)], classes=4)
     assert table.tolist() == [[1, 0, 2, 0], [0, 1, 1, 0], [0, 0, 0, 0]] and table.dtype == np.int64
-    assert class_table(targets, [], classes=3).shape == (0, 3)
+    assert class_counts(targets, [], classes=3).shape == (0, 3)
 
 
 @pytest.mark.parametrize("targets", [[0, 3], [-1, 0]])
 def test_class_table_refuses_targets_outside_the_classes(targets: list[int]) -> None:
     with pytest.raises(ConfigurationError, match=r"0\.\.2"):
-        class_table(np.array(targets), [np.array([0])], classes=3)
+        class_counts(np.array(targets), [np.array([0])], classes=3)
 
 
 # --- refusals

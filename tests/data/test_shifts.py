@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from consilience.data.dataset import Dataset
-from consilience.data.local_datasets import Deal, deal
+from consilience.data.local_datasets import LocalDatasets, make_local_datasets
 from consilience.data.partition import partition
 from consilience.data.shifts import (
     Ambiguous,
@@ -20,7 +20,7 @@ from consilience.data.shifts import (
     Relabel,
     Rotate,
     Swap,
-    rotated,
+    rotate_images,
     shifts_of,
 )
 from consilience.errors import ConfigurationError, UnknownName
@@ -49,22 +49,22 @@ def counts(labels: np.ndarray) -> list[int]:
 
 def test_a_quarter_turn_goes_to_the_left_and_hits_every_pixel() -> None:
     tiny = np.array([[[[1, 2], [3, 4]]]], dtype=np.float32)
-    assert rotated(tiny, 90).tolist() == [[[[2, 4], [1, 3]]]]
+    assert rotate_images(tiny, 90).tolist() == [[[[2, 4], [1, 3]]]]
     images = rng().standard_normal((2, 3, 5, 5), dtype=np.float32)
     for quarters in (-3, -2, -1, 1, 2, 3):
-        assert np.array_equal(rotated(images, 90 * quarters), np.rot90(images, quarters, axes=(2, 3)))
+        assert np.array_equal(rotate_images(images, 90 * quarters), np.rot90(images, quarters, axes=(2, 3)))
 
 
 @pytest.mark.parametrize("degrees", [0, 360, -360])
 def test_no_turn_is_the_identity_bit_for_bit(degrees: float) -> None:
     images = np.array([[[[-0.0, 1e-45], [3e38, 0.1]]]], dtype=np.float32)
-    assert rotated(images, degrees).tobytes() == images.tobytes()
+    assert rotate_images(images, degrees).tobytes() == images.tobytes()
 
 
 def test_an_eighth_turn_by_hand() -> None:
     image = np.zeros((1, 1, 3, 3), dtype=np.float32)
     image[0, 0, 0, 1] = 1  # above the middle
-    turned = rotated(image, 45)[0, 0]
+    turned = rotate_images(image, 45)[0, 0]
     near, far = 1 - np.sqrt(0.5), np.sqrt(0.5)  # how far row and column of a pixel's origin lie from whole numbers
     # The upper left pixel comes from (1, 1) + sqrt(2) * (-1, 0), cut to row 0; the one above the middle from (1, 1) +
     # (-1, 1) * sqrt(1/2), and the one to the left of it from (1, 1) + (-1, -1) * sqrt(1/2).
@@ -75,7 +75,7 @@ def test_an_eighth_turn_by_hand() -> None:
 
 def test_border_pixels_go_on() -> None:
     image = np.full((1, 1, 4, 6), 2.5, dtype=np.float32)
-    assert rotated(image, 33) == pytest.approx(image)
+    assert rotate_images(image, 33) == pytest.approx(image)
 
 
 def test_only_images_are_turned() -> None:
@@ -113,8 +113,8 @@ def test_noise_has_the_stated_deviation() -> None:
 def test_the_strongest_of_all_still_gives_numbers() -> None:
     inputs = rng().standard_normal((4, 1, 3, 3), dtype=np.float32)
     data = Dataset("strong", inputs, np.arange(4), inputs, np.arange(4), 4)
-    dealt = deal(data, 2, shift="noise(1000)+contrast(1000)+rotate(-360)", seed=0)
-    assert np.isfinite(dealt.inputs).all()
+    local = make_local_datasets(data, 2, shift="noise(1000)+contrast(1000)+rotate(-360)", seed=0)
+    assert np.isfinite(local.inputs).all()
 
 
 # --- labels
@@ -248,9 +248,9 @@ def test_an_unknown_shift_is_refused(text: str, nearest: str | None) -> None:
 # --- a whole deal
 
 
-def owners(dealt: Deal) -> np.ndarray:
-    owner = np.empty(len(dealt.truth), dtype=np.int64)
-    for who, part in enumerate(dealt.parts):
+def owners(local: LocalDatasets) -> np.ndarray:
+    owner = np.empty(len(local.truth), dtype=np.int64)
+    for who, part in enumerate(local.parts):
         owner[part] = who
     return owner
 
@@ -258,11 +258,11 @@ def owners(dealt: Deal) -> np.ndarray:
 def test_where_nothing_is_shifted_nothing_is_copied() -> None:
     data = pictures(np.arange(60) % 5, 5)
     for shift in ("none", "rotate(0)+contrast(1)+noise(0)+swap(0)+label-noise(0)+relabel(0)"):
-        dealt = deal(data, 3, shift=shift, seed=1)
-        assert dealt.inputs is data.inputs and dealt.targets is data.targets and dealt.truth is data.targets
-        assert dealt.strength.tolist() == [0, 0, 0] and dealt.case.figure == "" and dealt.classes == 5
-    assert deal(data, 3, shift="noise(1)", seed=1).targets is data.targets
-    assert deal(data, 3, shift="swap(1)", seed=1).inputs is data.inputs
+        local = make_local_datasets(data, 3, shift=shift, seed=1)
+        assert local.inputs is data.inputs and local.targets is data.targets and local.truth is data.targets
+        assert local.strength.tolist() == [0, 0, 0] and local.case.figure == "" and local.classes == 5
+    assert make_local_datasets(data, 3, shift="noise(1)", seed=1).targets is data.targets
+    assert make_local_datasets(data, 3, shift="swap(1)", seed=1).inputs is data.inputs
 
 
 @pytest.mark.parametrize("how", ["iid", "dirichlet(0.3)", "shards(2)", "quantity(1)"])
@@ -270,37 +270,37 @@ def test_a_shift_does_not_change_who_is_dealt_what(how: str) -> None:
     data = pictures(np.arange(200) % 5, 5)
     expected = partition(data.targets, 4, how, rng(seed_of("partition", 7)))
     for shift in ("none", "prefer(0.9)", "rotate(30)+label-noise(0.5)"):
-        parts = deal(data, 4, partition=how, shift=shift, seed=7).parts
+        parts = make_local_datasets(data, 4, partition=how, shift=shift, seed=7).parts
         assert [part.tolist() for part in parts] == [part.tolist() for part in expected]
 
 
 def test_samples_are_dealt_by_their_ambiguous_labels() -> None:
     data = pictures(np.arange(400) % 4, 4)
-    dealt = deal(data, 2, partition="shards(2)", shift="ambiguous", seed=3)
-    assert sorted(dealt.table().ravel().tolist()) == [0, 0, 0, 0, 100, 100, 100, 100]
-    assert counts(dealt.targets) == counts(data.targets)
-    assert (dealt.targets != data.targets).any() and np.array_equal(dealt.targets // 2, data.targets // 2)
+    local = make_local_datasets(data, 2, partition="shards(2)", shift="ambiguous", seed=3)
+    assert sorted(local.table().ravel().tolist()) == [0, 0, 0, 0, 100, 100, 100, 100]
+    assert counts(local.targets) == counts(data.targets)
+    assert (local.targets != data.targets).any() and np.array_equal(local.targets // 2, data.targets // 2)
 
 
 def test_strength_grows_evenly_from_nothing() -> None:
     data = pictures(np.zeros(5000, dtype=np.int64), 1, (4,))
-    dealt = deal(data, 5, shift="noise(2)", seed=3)
-    assert dealt.strength.tolist() == [0, 0.25, 0.5, 0.75, 1]
-    for part, strength in zip(dealt.parts, dealt.strength, strict=True):
-        assert np.std(dealt.inputs[part] - data.inputs[part]) == pytest.approx(2 * strength, rel=0.05)
-    assert np.array_equal(dealt.inputs[dealt.parts[0]], data.inputs[dealt.parts[0]])
+    local = make_local_datasets(data, 5, shift="noise(2)", seed=3)
+    assert local.strength.tolist() == [0, 0.25, 0.5, 0.75, 1]
+    for part, strength in zip(local.parts, local.strength, strict=True):
+        assert np.std(local.inputs[part] - data.inputs[part]) == pytest.approx(2 * strength, rel=0.05)
+    assert np.array_equal(local.inputs[local.parts[0]], data.inputs[local.parts[0]])
 
 
 def test_each_learner_turns_its_own_pictures() -> None:
     data = pictures(np.arange(30) % 3, 3)
-    dealt = deal(data, 3, shift="rotate(180)", seed=0)
-    for part, quarters in zip(dealt.parts, (0, 1, 2), strict=True):
-        assert np.array_equal(dealt.inputs[part], np.rot90(data.inputs[part], quarters, axes=(2, 3)))
+    local = make_local_datasets(data, 3, shift="rotate(180)", seed=0)
+    for part, quarters in zip(local.parts, (0, 1, 2), strict=True):
+        assert np.array_equal(local.inputs[part], np.rot90(data.inputs[part], quarters, axes=(2, 3)))
 
 
 def test_prefer_keeps_inputs_and_their_owners() -> None:
     data = pictures(np.arange(4000) % 4, 4)
-    plain, tossed = deal(data, 5, seed=2), deal(data, 5, shift="prefer(0.9)", seed=2)
+    plain, tossed = make_local_datasets(data, 5, seed=2), make_local_datasets(data, 5, shift="prefer(0.9)", seed=2)
     assert np.array_equal(owners(plain), owners(tossed)) and tossed.inputs is data.inputs
     second = [np.mean(tossed.targets[part] % 2) for part in tossed.parts]
     assert second == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9], abs=0.06)
@@ -309,9 +309,9 @@ def test_prefer_keeps_inputs_and_their_owners() -> None:
 
 def test_swap_keeps_every_learner_s_table() -> None:
     data = pictures(rng(1).integers(0, 5, 300), 5)
-    plain = deal(data, 4, partition="dirichlet(0.5)", seed=2)
+    plain = make_local_datasets(data, 4, partition="dirichlet(0.5)", seed=2)
     for shift in ("swap(0.7)", "label-noise(0.7)"):
-        changed = deal(data, 4, partition="dirichlet(0.5)", shift=shift, seed=2)
+        changed = make_local_datasets(data, 4, partition="dirichlet(0.5)", shift=shift, seed=2)
         assert np.array_equal(plain.table(), changed.table()) and plain.table().shape == (4, 5)
         wrong = [int(np.sum(changed.targets[part] != data.targets[part])) for part in plain.parts]
         assert wrong[0] == 0 and wrong[-1] > 0
@@ -320,39 +320,39 @@ def test_swap_keeps_every_learner_s_table() -> None:
 def test_the_same_seed_gives_the_same_deal_and_another_another() -> None:
     data = pictures(np.arange(100) % 4, 4)
 
-    def dealt(seed: int) -> tuple[bytes, bytes]:
-        result = deal(data, 3, shift="noise(1)+label-noise(1)", seed=seed)
+    def local(seed: int) -> tuple[bytes, bytes]:
+        result = make_local_datasets(data, 3, shift="noise(1)+label-noise(1)", seed=seed)
         return result.inputs.tobytes(), result.targets.tobytes()
 
-    assert dealt(5) == dealt(5)
-    assert dealt(5)[0] != dealt(6)[0] and dealt(5)[1] != dealt(6)[1]
+    assert local(5) == local(5)
+    assert local(5)[0] != local(6)[0] and local(5)[1] != local(6)[1]
 
 
 def test_a_further_shift_does_not_change_what_another_draws() -> None:
     data = pictures(np.arange(100) % 4, 4)
-    alone, both = (deal(data, 3, shift=shift, seed=5) for shift in ("swap(0.5)", "noise(1)+swap(0.5)"))
+    alone, both = (make_local_datasets(data, 3, shift=shift, seed=5) for shift in ("swap(0.5)", "noise(1)+swap(0.5)"))
     assert np.array_equal(alone.targets, both.targets)
 
 
 def test_every_learner_draws_for_itself() -> None:
     data = pictures(np.zeros(60, dtype=np.int64), 2)
-    dealt = deal(data, 3, shift="noise(1)+prefer(0.6)", seed=5)
-    _, half, full = (dealt.inputs[part] - data.inputs[part] for part in dealt.parts)
+    local = make_local_datasets(data, 3, shift="noise(1)+prefer(0.6)", seed=5)
+    _, half, full = (local.inputs[part] - data.inputs[part] for part in local.parts)
     assert np.corrcoef(half.ravel(), full.ravel())[0, 1] == pytest.approx(0, abs=0.3)
-    tosses = [dealt.targets[part] for part in dealt.parts]
+    tosses = [local.targets[part] for part in local.parts]
     assert (tosses[0] > tosses[1]).any()  # one coin for all would make later learners' names never smaller
 
 
 def test_one_learner_gets_all_as_it_is() -> None:
     data = pictures(np.arange(10) % 2, 2, (4,))
-    dealt = deal(data, 1, partition="shares(1, 2)", shift="rotate(60)+prefer(1)+ambiguous", seed=0)
-    assert dealt.inputs is data.inputs and dealt.targets is data.targets
-    assert [part.tolist() for part in dealt.parts] == [list(range(10))] and dealt.case.figure == ""
+    local = make_local_datasets(data, 1, partition="shares(1, 2)", shift="rotate(60)+prefer(1)+ambiguous", seed=0)
+    assert local.inputs is data.inputs and local.targets is data.targets
+    assert [part.tolist() for part in local.parts] == [list(range(10))] and local.case.figure == ""
     for dealt_by, shifted in (("idd", "none"), ("iid", "swop(1)")):
         with pytest.raises(UnknownName):
-            deal(data, 1, seed=0, partition=dealt_by, shift=shifted)
+            make_local_datasets(data, 1, seed=0, partition=dealt_by, shift=shifted)
 
 
 def test_tables_cannot_be_turned() -> None:
     with pytest.raises(ConfigurationError, match="rotate"):
-        deal(pictures(np.arange(10) % 2, 2, (4,)), 2, shift="rotate(60)", seed=0)
+        make_local_datasets(pictures(np.arange(10) % 2, 2, (4,)), 2, shift="rotate(60)", seed=0)

@@ -12,9 +12,9 @@ from consilience import simulate
 from consilience.config.config import make_config
 from consilience.data import Dataset
 from consilience.data.description import describe_dataset
-from consilience.data.heterogeneity import case_of, measure
-from consilience.data.local_datasets import deal
-from consilience.data.readers.text import name_of, windows
+from consilience.data.heterogeneity import heterogeneity_case, measure
+from consilience.data.local_datasets import make_local_datasets
+from consilience.data.readers.text import character_name, text_windows
 from consilience.errors import ConfigurationError, DataError
 from consilience.simulation.records.provenance import in_words, provenance
 from consilience.simulation.setup.assign_data import joined
@@ -70,12 +70,21 @@ def test_the_alphabet_may_be_given_and_its_order_is_that_of_the_codes() -> None:
 
 
 def test_names_of_characters_are_seen_and_differ() -> None:
-    assert [name_of(c) for c in "a \n\t\r[\u00e9\x07"] == ["a", "space", "newline", "tab", "return", "[", "é", "U+0007"]
+    assert [character_name(c) for c in "a \n\t\r[\u00e9\x07"] == [
+        "a",
+        "space",
+        "newline",
+        "tab",
+        "return",
+        "[",
+        "é",
+        "U+0007",
+    ]
 
 
 def test_many_characters_have_codes_of_their_own() -> None:
     letters = "".join(map(chr, range(0x100, 0x100 + 300)))
-    raw = windows("letters", {"x": letters}, length=5, step=1)
+    raw = text_windows("letters", {"x": letters}, length=5, step=1)
     assert raw.inputs.dtype == np.uint16 and raw.test_inputs.max() == 298  # a byte would not do
     assert Dataset.from_raw("letters", raw).text(raw.test_inputs[-1]) == letters[294:299]
 
@@ -162,7 +171,7 @@ def test_so_many_samples_are_taken_evenly_and_stay_their_owners() -> None:
     where = [i * n // 10 for i in range(10)]
     assert np.array_equal(few.inputs, data.inputs[where]) and np.array_equal(few.targets, data.targets[where])
     assert len(few.test_targets) == 4 and few.test_inputs.tolist() != data.test_inputs[:4].tolist()
-    raw = windows("songs", {"ann": ANN * 20, "bob": BOB * 20}, length=6, step=4)
+    raw = text_windows("songs", {"ann": ANN * 20, "bob": BOB * 20}, length=6, step=4)
     same = Dataset.from_raw("songs", raw.first("songs", 10, 4))
     assert describe_dataset(same)["sha256"] == describe_dataset(few)["sha256"]
     whole = cut_data(data, make_config({}))
@@ -187,10 +196,10 @@ def crowd(owners: int = 5) -> Dataset:
 def test_everybody_is_one_owner() -> None:
     data = crowd()
     assert data.owners is not None
-    dealt = deal(data, 5, partition="owners", seed=1)
-    for who, part in enumerate(dealt.parts):
+    local = make_local_datasets(data, 5, partition="owners", seed=1)
+    for who, part in enumerate(local.parts):
         assert np.array_equal(part, np.flatnonzero(data.owners == who))
-    assert dealt.inputs is data.inputs and dealt.table().sum() == len(data.targets)
+    assert local.inputs is data.inputs and local.table().sum() == len(data.targets)
 
 
 def test_fewer_learners_than_owners_leave_samples_to_nobody() -> None:
@@ -198,53 +207,53 @@ def test_fewer_learners_than_owners_leave_samples_to_nobody() -> None:
     assert data.owners is not None
     found = set()
     for seed in range(20):
-        dealt = deal(data, 2, partition="owners", seed=seed)
-        whose = [np.unique(data.owners[part]).tolist() for part in dealt.parts]
+        local = make_local_datasets(data, 2, partition="owners", seed=seed)
+        whose = [np.unique(data.owners[part]).tolist() for part in local.parts]
         assert all(len(mine) == 1 for mine in whose) and whose[0] < whose[1]
-        assert dealt.table().sum() == np.isin(data.owners, whose).sum() < len(data.targets)
+        assert local.table().sum() == np.isin(data.owners, whose).sum() < len(data.targets)
         found.add((whose[0][0], whose[1][0]))
-        again = deal(data, 2, partition="owners", seed=seed)
-        assert all(np.array_equal(a, b) for a, b in zip(dealt.parts, again.parts, strict=True))
+        again = make_local_datasets(data, 2, partition="owners", seed=seed)
+        assert all(np.array_equal(a, b) for a, b in zip(local.parts, again.parts, strict=True))
     assert len(found) > 5  # of ten pairs
 
 
 def test_a_single_learner_is_one_owner_too() -> None:
     data = crowd()
     assert data.owners is not None
-    dealt = deal(data, 1, partition="owners", seed=0)
-    assert len(np.unique(data.owners[dealt.parts[0]])) == 1 and not dealt.case.figure
+    local = make_local_datasets(data, 1, partition="owners", seed=0)
+    assert len(np.unique(data.owners[local.parts[0]])) == 1 and not local.case.figure
 
 
 def test_more_learners_than_owners_and_data_without_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="6 learners, and the samples have 5 owners"):
-        deal(crowd(), 6, partition="owners", seed=0)
+        make_local_datasets(crowd(), 6, partition="owners", seed=0)
     with pytest.raises(ConfigurationError, match=r"samples have owners.* these have none"):
-        deal(replace(crowd(), owners=None, owner_names=()), 2, partition="owners", seed=0)
+        make_local_datasets(replace(crowd(), owners=None, owner_names=()), 2, partition="owners", seed=0)
 
 
 @pytest.mark.parametrize("shift", ["rotate(30)", "contrast(2)", "swap(0.5)+noise(1)"])
 def test_codes_are_not_turned_stretched_or_noisy(shift: str) -> None:
     with pytest.raises(ConfigurationError, match="codes of characters"):
-        deal(crowd(), 3, partition="owners", shift=shift, seed=0)
+        make_local_datasets(crowd(), 3, partition="owners", shift=shift, seed=0)
 
 
 def test_labels_of_text_may_be_shifted_and_owners_are_kept_in_every_seeds_copy() -> None:
     data = crowd()
-    deals = [deal(data, 2, partition="owners", shift="swap(1)", seed=seed) for seed in (0, 1)]
-    dealt, parts = joined(data, deals, 2)
-    assert data.owners is not None and dealt.owners is not None
-    assert np.array_equal(dealt.owners, np.tile(data.owners, 2)) and len(dealt.targets) == 2 * len(data.targets)
-    assert all(len(np.unique(dealt.owners[part])) == 1 for mine in parts for part in mine)
-    assert not np.array_equal(dealt.targets[: len(data.targets)], data.targets)
+    local_datasets = [make_local_datasets(data, 2, partition="owners", shift="swap(1)", seed=seed) for seed in (0, 1)]
+    local, parts = joined(data, local_datasets, 2)
+    assert data.owners is not None and local.owners is not None
+    assert np.array_equal(local.owners, np.tile(data.owners, 2)) and len(local.targets) == 2 * len(data.targets)
+    assert all(len(np.unique(local.owners[part])) == 1 for mine in parts for part in mine)
+    assert not np.array_equal(local.targets[: len(data.targets)], data.targets)
 
 
 def test_owners_differ_in_inputs_and_labels() -> None:
-    assert case_of("owners", "none").figure == "7i"
+    assert heterogeneity_case("owners", "none").figure == "7i"
     # Ann and Bob have no word in common; Ann and her twin have them all.
     apart, alike = ({"ann": ANN * 99, "other": other * 99} for other in (BOB, ANN))
     for texts, differ in ((apart, True), (alike, False)):
-        dealt = deal(Dataset.from_text("two", texts, length=6, step=5), 2, partition="owners", seed=0)
-        found = measure(dealt, kinds=dealt.kinds)
+        local = make_local_datasets(Dataset.from_text("two", texts, length=6, step=5), 2, partition="owners", seed=0)
+        found = measure(local, kinds=local.kinds)
         for gap, chance in ((found.inputs, found.noise.inputs), (found.labels, found.noise.labels)):
             assert gap > 3 * chance if differ else gap <= chance
         assert found.labels_given_inputs == 0
@@ -255,22 +264,22 @@ def test_samples_that_nobody_has_do_not_count_where_distributions_are_compared()
     data = Dataset.from_text("three", texts, length=6, step=5)
     found = {}
     for seed in range(10):
-        dealt = deal(data, 2, partition="owners", seed=seed)
+        local = make_local_datasets(data, 2, partition="owners", seed=seed)
         assert data.owners is not None
-        found[tuple(int(data.owners[part[0]]) for part in dealt.parts)] = measure(dealt, kinds=dealt.kinds).labels
+        found[tuple(int(data.owners[part[0]]) for part in local.parts)] = measure(local, kinds=local.kinds).labels
     assert set(found) == {(0, 1), (0, 2), (1, 2)}
     assert found[0, 1] < 0.02 < found[0, 2] and found[0, 2] == pytest.approx(found[1, 2])
 
 
 def test_a_record_of_a_run_names_the_owners() -> None:
     data, config = crowd(), make_config({"learners": 2, "partition": "owners", "seed": 3})
-    dealt = deal(data, 2, partition="owners", seed=3)
-    record = provenance(config, data, [dealt])
+    local = make_local_datasets(data, 2, partition="owners", seed=3)
+    record = provenance(config, data, [local])
     assert data.owners is not None
-    assert record["owners"] == {"3": [f"o{data.owners[part[0]]}" for part in dealt.parts]}
+    assert record["owners"] == {"3": [f"o{data.owners[part[0]]}" for part in local.parts]}
     assert record["case"]["figure"] == "7i"
-    assert f"crowd: {len(np.concatenate(dealt.parts))} samples for 2 learners, owners" in in_words(config, data, dealt)
-    assert provenance(make_config({"learners": 2}), data, [deal(data, 2, seed=0)])["owners"] == {"0": []}
+    assert f"crowd: {len(np.concatenate(local.parts))} samples for 2 learners, owners" in in_words(config, data, local)
+    assert provenance(make_config({"learners": 2}), data, [make_local_datasets(data, 2, seed=0)])["owners"] == {"0": []}
 
 
 def test_a_federation_of_owners_gives_the_same_alone_and_beside_others() -> None:

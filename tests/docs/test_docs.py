@@ -16,7 +16,7 @@ import pytest
 
 from consilience import simulate
 from consilience.config.config import Config, GroupConfig
-from consilience.data.heterogeneity import CASES, case_of
+from consilience.data.heterogeneity import CASES, heterogeneity_case
 from consilience.data.shifts import SHIFTS
 from consilience.models import registry
 
@@ -156,7 +156,7 @@ def test_the_nine_cases_are_as_they_are_made() -> None:
         given = dict(re.findall(r"--(partition|shift) '?([^'`]+)'?`", line))
         partition, shift = given.get("partition", "iid"), given.get("shift", "none")
         assert (partition, shift) == CASES[figure]
-        case = case_of(partition, shift)
+        case = heterogeneity_case(partition, shift)
         flags = [case.inputs, case.labels_given_inputs, case.labels, case.inputs_given_labels]
         assert [tick.strip() == "✓" for tick in ticks] == flags, figure
 

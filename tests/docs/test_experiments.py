@@ -11,7 +11,7 @@ import pytest
 from consilience.config.config import Config, read_config
 from consilience.config.schedules import Schedule, scheduled
 from consilience.data.heterogeneity import CASES
-from consilience.data.local_datasets import deal
+from consilience.data.local_datasets import make_local_datasets
 from consilience.models import describe
 from consilience.simulation.setup.inputs import load_data
 from consilience.simulation.simulate import rehearse
@@ -58,8 +58,10 @@ def test_there_is_a_file_for_each_of_the_nine_cases() -> None:
 def test_a_case_is_the_one_it_claims_to_be(figure: str) -> None:
     config = experiment(f"discrepancy/{figure}")
     assert (config.partition, config.shift) == CASES[figure]
-    hands = deal(load_data(config), config.learners, partition=config.partition, shift=config.shift, seed=config.seed)
-    assert hands.case.figure == figure
+    local = make_local_datasets(
+        load_data(config), config.learners, partition=config.partition, shift=config.shift, seed=config.seed
+    )
+    assert local.case.figure == figure
 
 
 @pytest.mark.parametrize("figure", FIGURES)
@@ -69,7 +71,7 @@ def test_a_case_says_in_words_what_differs(figure: str) -> None:
     assert f"Case {figure} of the nine" in said
     differ, _, same = said.split(":")[-1].partition("differ")
     config = experiment(f"discrepancy/{figure}")
-    case = deal(load_data(config), 4, partition=config.partition, shift=config.shift, seed=0).case
+    case = make_local_datasets(load_data(config), 4, partition=config.partition, shift=config.shift, seed=0).case
     flags = {
         "p(x)": case.inputs,
         "p(y|x)": case.labels_given_inputs,

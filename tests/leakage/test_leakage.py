@@ -86,7 +86,7 @@ def test_learners_have_their_own_samples_as_they_were_dealt(run: Path) -> None:
     kept = read_kept(run)
     parts = [kept.samples(who)[0] for who in range(3)]
     assert sum(map(len, parts)) == 240
-    assert np.array_equal(kept.deal.inputs[np.sort(kept.deal.parts[2])], parts[2])
+    assert np.array_equal(kept.local_datasets.inputs[np.sort(kept.local_datasets.parts[2])], parts[2])
 
 
 def test_tests_are_shifted_as_a_learner_s_own_samples_are(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_what_is_never_shared_is_in_no_mean(tmp_path: Path) -> None:
     kept = read_kept(tmp_path / "run")
     for who in (0, 1):
         seen, marks = subject(kept, who, [], None, "cpu"), kept.may_share(who)
-        part = np.sort(kept.deal.parts[who])
+        part = np.sort(kept.local_datasets.parts[who])
         assert np.array_equal(marks, share[part] & ((targets[part] != 2) | (who == 1))) and not marks.all()
         for n_avg in (1, 5, None):
             groups = groups_of(seen.own.targets, n_avg, 0, who, seen.shared)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
-from consilience.models import SplitModel, build, cut, recipe
+from consilience.models import SplitModel, build, cut, model_factory
 from consilience.models.cut import cut_shape
 from consilience.optimizers import SGD
 
@@ -421,7 +421,7 @@ def test_copies_keep_cut_and_parts(copied: Callable[[SplitModel], SplitModel]) -
 
 
 def test_a_builder_that_went_to_another_process_makes_cut_models() -> None:
-    made = pickle.loads(pickle.dumps(recipe("device-cnn", (1, 28, 28), 10)))()
+    made = pickle.loads(pickle.dumps(model_factory("device-cnn", (1, 28, 28), 10)))()
     model = build("device-cnn", (1, 28, 28), 10)
     assert (made.cut, made.parts) == (model.cut, model.parts) == ("features.device", made.parts)
 

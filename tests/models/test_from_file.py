@@ -19,7 +19,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from consilience import Dataset, load, simulate
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.models import SplitModel, absolute, as_split, build, digest, is_path, load_builder, split
+from consilience.models import SplitModel, absolute, build, digest, is_path, load_builder, split, to_split_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -151,12 +151,12 @@ def test_loop_and_stack_agree_on_a_split_network(method: str, data: Dataset) -> 
 
 
 def test_a_network_is_split_where_it_was_not_said(data: Dataset) -> None:
-    model = as_split(Net())
+    model = to_split_model(Net())
     assert isinstance(model, SplitModel) and model.width == 5 and model.bound == math.inf
     net = Net()
     for bound, believed in ((2.0, 2.0), (net.forward, math.inf), ("tight", math.inf)):  # it may mean something else
         vars(net)["bound"] = bound
-        assert as_split(net).bound == believed
+        assert to_split_model(net).bound == believed
     assert simulate(data=data, model=Deep, method="fedavg", rounds=1, learners=2, workers=0).finished
 
 

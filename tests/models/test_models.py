@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 import consilience.models
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.models import MODELS, SplitModel, as_split, build, describe, model_names, recipe, register
+from consilience.models import MODELS, SplitModel, build, describe, model_factory, model_names, register, to_split_model
 from consilience.models.nets.blocks import Residual, Shortcut
 
 MNIST = (1, 28, 28)
@@ -241,16 +241,16 @@ class Own(nn.Module):
 
 def test_a_module_with_both_halves_is_taken_and_shares_its_weights() -> None:
     own = Own(features=nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), classifier=nn.Linear(3, 2))
-    split = as_split(own)
+    split = to_split_model(own)
     assert (split.width, split.classes, split.bound) == (3, 2, math.inf)
     assert split.classifier is own.classifier and split.features is own.features
     assert split(torch.zeros(5, 1, 2, 2)).shape == (5, 2)
-    assert as_split(Own(features=own.features, classifier=own.classifier, bound=2)).bound == 2.0
+    assert to_split_model(Own(features=own.features, classifier=own.classifier, bound=2)).bound == 2.0
 
 
 def test_a_split_model_is_taken_as_it_is() -> None:
     model = made("mlp", MNIST)
-    assert as_split(model) is model
+    assert to_split_model(model) is model
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_split_model_is_taken_as_it_is() -> None:
 )
 def test_a_module_without_a_linear_classifier_is_refused(own: nn.Module, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        as_split(own)
+        to_split_model(own)
 
 
 @pytest.mark.parametrize("classifier", [nn.Sequential(nn.Linear(3, 2)), nn.Conv2d(3, 2, 1), nn.LazyLinear(2), None])
@@ -329,8 +329,18 @@ def test_no_classes_and_no_such_model_are_refused() -> None:
 def test_the_names_are_exact() -> None:
     assert consilience.models.__all__ == sorted(consilience.models.__all__)
     assert set(consilience.models.__all__) == {
-        *("MODELS", "SplitModel", "absolute", "as_split", "build", "describe", "digest", "is_path", "load_builder"),
-        *("cut", "model_names", "recipe", "register", "split"),
+        *(
+            "MODELS",
+            "SplitModel",
+            "absolute",
+            "to_split_model",
+            "build",
+            "describe",
+            "digest",
+            "is_path",
+            "load_builder",
+        ),
+        *("cut", "model_factory", "model_names", "register", "split"),
     }
     assert all(hasattr(consilience.models, name) for name in consilience.models.__all__)
     assert (
@@ -395,13 +405,13 @@ def test_a_registered_model_is_given_what_it_asks_for(models: dict[str, Callable
 
 def test_a_recipe_carries_what_was_registered(models: dict[str, Callable[..., nn.Module]]) -> None:
     register("small")(small)
-    made = recipe("small", (6,), 3)
+    made = model_factory("small", (6,), 3)
     del models["small"]  # as in another process
     assert made().width == 6
-    packed = loads(dumps(recipe("mlp", (6,), 3, 4)))
+    packed = loads(dumps(model_factory("mlp", (6,), 3, 4)))
     assert packed().width == 4
     with pytest.raises(UnknownName, match="unknown model 'small'"):
-        recipe("small", (6,), 3)
+        model_factory("small", (6,), 3)
 
 
 @pytest.mark.parametrize("name", ["mlp", "", "net.py", "a:b", "a,b"])

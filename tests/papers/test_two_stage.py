@@ -142,7 +142,7 @@ def outcome_of(folder: Path, row: str, lines: Sequence[dict[str, Any]], data: st
     place.mkdir(parents=True)
     config = make_config(SMALL.settings(Scale(), row) | {"data": data})
     (place / "config.toml").write_text(config.to_toml(), encoding="utf-8")
-    (place / PROVENANCE).write_text(json.dumps({"data": {"test_samples": 7}, "class_table": {"0": [[1, 2], [3, 4]]}}))
+    (place / PROVENANCE).write_text(json.dumps({"data": {"test_samples": 7}, "class_counts": {"0": [[1, 2], [3, 4]]}}))
     (place / "metrics.jsonl").write_text("\n".join(json.dumps(each) for each in lines))
     return Outcome({"data": data, "row": row}, {}, place)
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from consilience.config.config import make_config, method_table
-from consilience.data.local_datasets import deal
+from consilience.data.local_datasets import make_local_datasets
 from consilience.peer.create_charter import charter_of, write_charter
 from consilience.relay import admin
 from consilience.relay.store import Store
@@ -66,7 +66,7 @@ def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
     store = folder / "relay.db"
     admin.create(store, folder / "digits.toml")
     (folder / "config.toml").write_text(config.to_toml())
-    parts = deal(data, MEMBERS, partition="iid", shift="none", seed=config.seed).parts
+    parts = make_local_datasets(data, MEMBERS, partition="iid", shift="none", seed=config.seed).parts
     made: list[Child] = []
     with serving(store) as running:
         try:

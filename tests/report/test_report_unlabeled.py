@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from consilience import simulate
-from consilience.data.local_datasets import deal
+from consilience.data.local_datasets import make_local_datasets
 from consilience.evaluation import knn_probe
 from consilience.report.feature_map import feature_map
 from consilience.report.page import run_report
@@ -249,7 +249,7 @@ def test_models_are_found_where_seeds_have_public_sets_of_unlike_sizes(tmp_path:
     more |= {"data": "digits", "model": "mlp", "partition": "dirichlet(1)", "seeds": 3, "probe": "knn"}
     simulate(method="flesd:distill=learner:distill_epochs=1", out=tmp_path / "run", **more)
     kept = read_kept(tmp_path / "run")
-    sizes = {len(deal(kept.data, 4, partition="dirichlet(1)", seed=seed).parts[0]) for seed in range(3)}
+    sizes = {len(make_local_datasets(kept.data, 4, partition="dirichlet(1)", seed=seed).parts[0]) for seed in range(3)}
     assert len(sizes) == 3
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     told = {line["learner"]: line["accuracy"] for line in lines if line["seed"] == 0 and line["round"] == 1}

@@ -320,13 +320,13 @@ def normed() -> SplitModel:
     return SplitModel(layers, nn.Linear(8, 10), bound=1.0)
 
 
-def dealt(sizes: list[int]) -> Callable[..., list[np.ndarray]]:
+def split(sizes: list[int]) -> Callable[..., list[np.ndarray]]:
     """A partition into pieces of these sizes."""
     return lambda targets, *others, **more: np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
 
 
 def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", dealt([30, 29, 1]))
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split([30, 29, 1]))
     with pytest.raises(ConfigurationError, match="learner 2 has one sample, and BatchNorm in model 'normed' needs two"):
         simulate(data=data, model=normed, method="fedavg", learners=3, rounds=1)
     result = simulate(data=data, method="consilience", learners=3, rounds=2, workers=0)
@@ -338,7 +338,7 @@ def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypat
 def test_no_batch_of_one_reaches_batchnorm(
     sizes: list[int], batch_size: int, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", dealt(sizes))
+    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split(sizes))
     result = simulate(
         data=data, model=normed, method="consilience", learners=3, rounds=2, batch_size=batch_size, workers=0
     )

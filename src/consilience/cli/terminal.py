@@ -17,16 +17,16 @@ from rich.table import Table
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.data.description import describe_dataset
-from consilience.data.local_datasets import Deal, deal
+from consilience.data.local_datasets import LocalDatasets, make_local_datasets
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import storing
 from consilience.presentation.data_overview import (
     classes_table,
-    dealt_table,
     distances_table,
     has_pictures,
     headline,
     learners_grid,
+    partition_table,
     sample_of,
 )
 from consilience.presentation.images import grid_of, in_terminal, picture_grid
@@ -143,20 +143,22 @@ class Screen:
             )
         data = load_data(config, progress=self.err.is_terminal)
         record = describe_dataset(data)
-        hands = deal(data, config.learners, partition=config.partition, shift=config.shift, seed=config.seed)
+        local = make_local_datasets(
+            data, config.learners, partition=config.partition, shift=config.shift, seed=config.seed
+        )
         if dealt:
-            record = provenance(config, data, [hands])
+            record = provenance(config, data, [local])
         if self.json:
             print(json.dumps(record))
         else:
-            self._describe(record, data, hands if dealt else None)
+            self._describe(record, data, local if dealt else None)
         if not has_pictures(data):
             if not data.alphabet:
                 self.say(f"samples of the shape {data.shape} make no pictures")
             if out is not None:
                 raise ConfigurationError(f"there are no pictures to write to {out}; leave --out away")
             return
-        pictures = learners_grid(hands) if dealt else grid_of(data, _COLUMNS)
+        pictures = learners_grid(local) if dealt else grid_of(data, _COLUMNS)
         columns = data.classes if dealt else _COLUMNS
         rows = [f"learner {who}" for who in range(len(pictures) // columns)] if dealt else list(data.labels)
         if out is not None:
@@ -166,21 +168,21 @@ class Screen:
         elif self.out.is_terminal and not self.json:
             self.out.print(in_terminal(pictures, columns))
 
-    def _describe(self, record: Mapping[str, Any], data: Dataset, hands: Deal | None) -> None:
-        found = record if hands is None else record["data"]
+    def _describe(self, record: Mapping[str, Any], data: Dataset, local: LocalDatasets | None) -> None:
+        found = record if local is None else record["data"]
         self.out.print(headline(found), soft_wrap=True)
         self.out.print(classes_table(found))
         if data.alphabet:
             self.out.print(f"The first sample: {sample_of(data)}", soft_wrap=True)
-        if hands is not None:
+        if local is not None:
             owners = next(iter(record["owners"].values()))
             self.out.print("Samples of each owner" if owners else "Samples of each class, by learner")
-            self.out.print(dealt_table(hands, data.labels, owners))
+            self.out.print(partition_table(local, data.labels, owners))
             self.out.print(
                 "How far a learner's distributions are from the federation's (total variation, mean of learners)"
             )
             self.out.print(distances_table(record["distances"]))
-            self.out.print(case_in_words(hands), soft_wrap=True)
+            self.out.print(case_in_words(local), soft_wrap=True)
 
     def print(self, table: Table) -> None:
         """Any table."""

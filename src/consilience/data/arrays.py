@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.data.scaling import Raw
+from consilience.data.scaling import RawDataset
 from consilience.errors import ConfigurationError, DataError
 from consilience.validation import whole
 
@@ -21,7 +21,7 @@ SEED = 20
 TEST_SHARE = 0.2
 
 
-def arrange(
+def raw_from_arrays(
     what: str,
     inputs: ArrayLike,
     targets: ArrayLike,
@@ -33,9 +33,9 @@ def arrange(
     labels: tuple[str, ...] = (),
     share: ArrayLike | None = None,
     source: str = "",
-) -> Raw:
+) -> RawDataset:
     """The data set these arrays make; `what` is what errors call it. Nothing is scaled yet."""
-    check_share(test_share)
+    check_test_share(test_share)
     if classes is not None:
         whole("classes", classes, 2)
     train = numbers(f"{what}: training inputs", inputs)
@@ -43,7 +43,7 @@ def arrange(
     y = _training_targets(f"{what}: training labels", targets, len(train), known)
     may = None if share is None else _marks(f"{what}: share", share, len(train))
     if test_inputs is None and test_targets is None:
-        kept = held_out(what, y, test_share)  # (n,)
+        kept = held_out_samples(what, y, test_share)  # (n,)
         test, test_y, train, y = train[kept], y[kept], train[~kept], y[~kept]
         may = None if may is None else may[~kept]
     elif test_inputs is None or test_targets is None:
@@ -58,11 +58,11 @@ def arrange(
                 f"and other numbers are not, so bring both to one type"
             )
     found = known if known is not None else int(y.max()) + 1
-    brightest = 255 if train.dtype == np.uint8 else 1
-    return Raw(train, y, test, test_y, found, brightest, labels, may, source)
+    pixel_max = 255 if train.dtype == np.uint8 else 1
+    return RawDataset(train, y, test, test_y, found, pixel_max, labels, may, source)
 
 
-def check_share(test_share: float) -> None:
+def check_test_share(test_share: float) -> None:
     """Refuse a share that would leave nothing to train or nothing to test on."""
     if isinstance(test_share, bool) or not isinstance(test_share, int | float) or not 0 < test_share < 1:
         raise ConfigurationError(
@@ -70,7 +70,7 @@ def check_share(test_share: float) -> None:
         )
 
 
-def held_out(what: str, targets: NDArray[np.int64], test_share: float) -> NDArray[np.bool_]:
+def held_out_samples(what: str, targets: NDArray[np.int64], test_share: float) -> NDArray[np.bool_]:
     """Which samples are kept for tests, (n,): that share of each class, the same ones every time.
 
     A class never gives its last sample away, so what is tested can always be learned.
@@ -89,7 +89,7 @@ def held_out(what: str, targets: NDArray[np.int64], test_share: float) -> NDArra
     return kept
 
 
-def plain(what: str, thing: Any) -> NDArray[Any]:
+def to_numpy(what: str, thing: Any) -> NDArray[Any]:
     """Any array, tensor or image as a NumPy array, without importing what it comes from."""
     for step in ("detach", "cpu"):  # what a tensor needs before NumPy may see it
         thing = getattr(thing, step)() if hasattr(thing, step) else thing
@@ -101,7 +101,7 @@ def plain(what: str, thing: Any) -> NDArray[Any]:
 
 def numbers(what: str, thing: Any) -> NDArray[Any]:
     """Inputs (n, *shape) with channels first, refused where there are none or they are no finite numbers."""
-    values = plain(what, thing)
+    values = to_numpy(what, thing)
     if values.dtype.kind not in "biuf":
         raise DataError(f"{what} must be real numbers, got {values.dtype}; convert them first")
     if values.ndim < 2 or values.size == 0:
@@ -127,11 +127,11 @@ def channels_first(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def whole_labels(what: str, thing: Any, count: int) -> NDArray[Any]:
+def check_labels(what: str, thing: Any, count: int) -> NDArray[Any]:
     """Labels (count,) that are whole and not negative, of whatever type they came in."""
     if thing is None:
         raise DataError(f"{what} are missing; give one whole number from 0 for each input")
-    labels = plain(what, thing)
+    labels = to_numpy(what, thing)
     if labels.dtype.kind not in "biuf":
         raise DataError(f"{what} must be whole numbers from 0, got {labels.dtype}; number the classes, name them apart")
     if labels.shape != (count,):
@@ -152,7 +152,7 @@ def whole_labels(what: str, thing: Any, count: int) -> NDArray[Any]:
 
 
 def _training_targets(what: str, thing: Any, count: int, classes: int | None) -> NDArray[np.int64]:
-    labels = whole_labels(what, thing, count)
+    labels = check_labels(what, thing, count)
     present = np.unique(labels)
     if len(present) < 2:
         raise DataError(f"{what} are all {present[0]}: with one class there is nothing to tell apart; add another")
@@ -172,7 +172,7 @@ def _training_targets(what: str, thing: Any, count: int, classes: int | None) ->
 
 
 def _test_targets(what: str, thing: Any, count: int, known: NDArray[np.int64]) -> NDArray[np.int64]:
-    labels = whole_labels(what, thing, count)
+    labels = check_labels(what, thing, count)
     unseen = ~np.isin(labels, known)
     if unseen.any():
         where = int(np.argmax(unseen))
@@ -184,7 +184,7 @@ def _test_targets(what: str, thing: Any, count: int, known: NDArray[np.int64]) -
 
 
 def _marks(what: str, thing: Any, count: int) -> NDArray[np.bool_]:
-    marks = plain(what, thing)
+    marks = to_numpy(what, thing)
     if marks.shape != (count,) or marks.dtype.kind not in "biuf" or not np.isin(marks, (0, 1)).all():
         raise DataError(
             f"{what} must be {count} values of 0 (never share this sample) or 1, one for each training input, "

@@ -33,7 +33,7 @@ def cache_key(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def recall(key: str) -> NDArray[Any] | None:
+def load_cached(key: str) -> NDArray[Any] | None:
     """What was remembered under this key, or None: a damaged file counts as none."""
     path = _place(key)
     try:
@@ -42,7 +42,7 @@ def recall(key: str) -> NDArray[Any] | None:
         return None
 
 
-def remember(key: str, images: NDArray[Any]) -> None:
+def save_cached(key: str, images: NDArray[Any]) -> None:
     """Keep an array under a key, whole or not at all; where nothing can be written, nothing is kept."""
     path, part = _place(key), ""
     try:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.data.arrays import TEST_SHARE, arrange
-from consilience.data.readers.text import LENGTH, STEP, check_alphabet, windows
+from consilience.data.arrays import TEST_SHARE, raw_from_arrays
+from consilience.data.readers.text import LENGTH, STEP, check_alphabet, text_windows
 from consilience.data.readers.torch_dataset import Samples, gather
-from consilience.data.scaling import Raw, measure, scaled
+from consilience.data.scaling import RawDataset, measure, scaled
 from consilience.errors import DataError
 
 
@@ -73,7 +73,7 @@ class Dataset:
             >>> Dataset.from_arrays("mine", np.eye(10), np.arange(10) % 2).test_inputs.shape
             (2, 10)
         """
-        raw = arrange(
+        raw = raw_from_arrays(
             f"data set {name!r}",
             inputs,
             targets,
@@ -109,7 +109,7 @@ class Dataset:
         names = tuple(labels) or _class_names(train)
         inputs, targets = gather(f"data set {called!r}, training", train)
         tests, answers = (None, None) if test is None else gather(f"data set {called!r}, test", test)
-        raw = arrange(
+        raw = raw_from_arrays(
             f"data set {called!r}",
             inputs,
             targets,
@@ -143,7 +143,7 @@ class Dataset:
             >>> data.alphabet, data.inputs.shape, data.owner_names
             (' adelor', (18, 8), ('ann', 'bob'))
         """
-        raw = windows(
+        raw = text_windows(
             f"data set {name!r}",
             texts,
             length=length,
@@ -155,14 +155,14 @@ class Dataset:
         return cls.from_raw(name, raw)
 
     @classmethod
-    def from_raw(cls, name: str, raw: Raw) -> Dataset:
+    def from_raw(cls, name: str, raw: RawDataset) -> Dataset:
         """The data set that `raw` becomes when it is scaled by its own training part; codes of characters stay."""
         mean, std = (0.0, 1.0) if raw.alphabet else measure(f"data set {name!r}", raw)
         return cls(
             name,
-            scaled(raw.inputs, raw.brightest, mean, std),
+            scaled(raw.inputs, raw.pixel_max, mean, std),
             raw.targets,
-            scaled(raw.test_inputs, raw.brightest, mean, std),
+            scaled(raw.test_inputs, raw.pixel_max, mean, std),
             raw.test_targets,
             raw.classes,
             mean,

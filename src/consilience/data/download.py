@@ -42,7 +42,7 @@ CHECKSUMS = {
 }
 
 
-def locate(name: str, file: str, directory: Path | None, progress: bool) -> Path:
+def locate_file(name: str, file: str, directory: Path | None, progress: bool) -> Path:
     """The path of one data file, from `directory`, else the folder in CONSILIENCE_DATA, else by download."""
     folder = chosen_folder(directory)
     return download(name, file, progress) if folder is None else find(name, file, folder)
@@ -57,8 +57,8 @@ def chosen_folder(directory: Path | None) -> Path | None:
 
 def find(name: str, file: str, folder: Path) -> Path:
     """The file in `folder`, in a folder named after the data set or beside it, compressed or not."""
-    plain = file.removesuffix(".gz")
-    places = [parent / each for parent in (folder / name, folder) for each in (file, plain)]
+    uncompressed = file.removesuffix(".gz")
+    places = [parent / each for parent in (folder / name, folder) for each in (file, uncompressed)]
     for place in places:
         if place.is_file():
             return place

@@ -48,7 +48,7 @@ _FIGURES = {
 
 
 @dataclass(frozen=True)
-class Case:
+class HeterogeneityCase:
     """Which of a learner's distributions differ from the federation's."""
 
     inputs: bool
@@ -78,7 +78,7 @@ class Case:
         return self.inputs, self.labels_given_inputs, self.labels, self.inputs_given_labels
 
 
-def case_of(partition: str, shift: str, classes: int | None = None) -> Case:
+def heterogeneity_case(partition: str, shift: str, classes: int | None = None) -> HeterogeneityCase:
     """What a partition and a shift make differ between learners.
 
     With fewer than three classes some of it comes to nothing: tell how many there are where it may matter.
@@ -95,7 +95,7 @@ def case_of(partition: str, shift: str, classes: int | None = None) -> Case:
     renamed = not tossed and bool(words & {"swap", "relabel"})
     # Samples are dealt by their labels: when these are ambiguous, only the shares of whole pairs are dealt unevenly.
     uneven = skew and not ("ambiguous" in words and classes == 2)
-    return Case(
+    return HeterogeneityCase(
         inputs=uneven or moved,
         labels_given_inputs=noise or renamed or bool(words & {"relabel", "prefer"}) or (skew and "ambiguous" in words),
         labels=skew or bool(words & {"relabel", "prefer"}),

@@ -68,7 +68,7 @@ def scheme_of(how: str) -> Spelled:
     return read("partition", how, FORMS)
 
 
-def class_table(targets: NDArray[np.int64], parts: Sequence[Indices], classes: int) -> NDArray[np.int64]:
+def class_counts(targets: NDArray[np.int64], parts: Sequence[Indices], classes: int) -> NDArray[np.int64]:
     """How many samples of each class each learner has, (learners, classes)."""
     if targets.size and not 0 <= targets.min() <= targets.max() < classes:
         raise ConfigurationError(

@@ -10,20 +10,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import TEST_SHARE, check_share
+from consilience.data.arrays import TEST_SHARE, check_test_share
 from consilience.data.dataset import Dataset
-from consilience.data.download import locate
+from consilience.data.download import locate_file
 from consilience.data.readers.cifar10 import read_cifar10
 from consilience.data.readers.digits import read_digits
 from consilience.data.readers.idx import read_pair
 from consilience.data.readers.image_folder import MODES, read_folder
 from consilience.data.readers.npz import read_archive
 from consilience.data.readers.shakespeare import read_shakespeare
-from consilience.data.scaling import Raw
+from consilience.data.scaling import RawDataset
 from consilience.errors import ConfigurationError, DataError, UnknownName
 from consilience.validation import one_of, whole
 
-Reader = Callable[[Path | None, bool], Raw]
+Reader = Callable[[Path | None, bool], RawDataset]
 """Reads a whole data set, given a folder to look in (or None) and whether to show progress."""
 
 CLOTHES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -51,7 +51,7 @@ def load(
     A path without a test half gives `test_share` of each class to the tests. Images of a folder are brought to
     `image_size` x `image_size` pixels, and to `image_mode` "gray" or "color", where that is asked for.
     """
-    check_share(test_share)
+    check_test_share(test_share)
     if image_size is not None:
         whole("image_size", image_size)
     if image_mode is not None:
@@ -94,21 +94,21 @@ def _place(name: str) -> Path | None:
     return Path(path)
 
 
-def _read_digits(directory: Path | None, progress: bool) -> Raw:
+def _read_digits(directory: Path | None, progress: bool) -> RawDataset:
     return read_digits()  # they come with scikit-learn: nothing to look for, nothing to wait for
 
 
-def _read_idx(name: str, labels: tuple[str, ...], directory: Path | None, progress: bool) -> Raw:
+def _read_idx(name: str, labels: tuple[str, ...], directory: Path | None, progress: bool) -> RawDataset:
     def half(prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.int64], Path]:
-        images = locate(name, f"{prefix}-images-idx3-ubyte.gz", directory, progress)
-        answers = locate(name, f"{prefix}-labels-idx1-ubyte.gz", directory, progress)
+        images = locate_file(name, f"{prefix}-images-idx3-ubyte.gz", directory, progress)
+        answers = locate_file(name, f"{prefix}-labels-idx1-ubyte.gz", directory, progress)
         pixels, targets = read_pair(images, answers, classes=10)
         return pixels[:, np.newaxis], targets, images.parent  # (n, 1, height, width), (n,)
 
     inputs, targets, folder = half("train")
     tests, answers, _ = half("t10k")
     source = f"idx files in {folder}"
-    return Raw(inputs, targets, tests, answers, classes=10, brightest=255, labels=labels, source=source)
+    return RawDataset(inputs, targets, tests, answers, classes=10, pixel_max=255, labels=labels, source=source)
 
 
 DATASETS: dict[str, Reader] = {

@@ -12,7 +12,7 @@ from consilience.errors import ConfigurationError, DataError
 _AT_ONCE = 1 << 22  # bytes counted in one go: enough to be quick, little enough to stay out of the way
 
 
-class Raw(NamedTuple):
+class RawDataset(NamedTuple):
     """A data set before anything is left out or scaled: any real numbers, images with their channels first."""
 
     inputs: NDArray[Any]  # (n, *shape)
@@ -20,7 +20,7 @@ class Raw(NamedTuple):
     test_inputs: NDArray[Any]  # (m, *shape)
     test_targets: NDArray[np.int64]  # (m,)
     classes: int
-    brightest: int = 1  # the value that stands for 1.0: 255 for images of bytes
+    pixel_max: int = 1  # the value that stands for 1.0: 255 for images of bytes
     labels: tuple[str, ...] = ()  # what classes are called
     share: NDArray[np.bool_] | None = None  # (n,) False where a sample is never to be shared
     source: str = ""
@@ -28,7 +28,7 @@ class Raw(NamedTuple):
     owner_names: tuple[str, ...] = ()  # what owners are called
     alphabet: str = ""  # where inputs are codes of characters: all of them, by their codes
 
-    def first(self, what: str, train: int | None, test: int | None) -> Raw:
+    def first(self, what: str, train: int | None, test: int | None) -> RawDataset:
         """The first `train` training and `test` test samples, None meaning all; so many of all, where they have owners.
 
         Samples with owners lie owner by owner, so the first ones would be those of the first owners alone: every so
@@ -68,7 +68,7 @@ def _count(what: str, half: str, asked: int | None, available: int) -> int:
     return asked
 
 
-def measure(what: str, raw: Raw) -> tuple[float, float]:
+def measure(what: str, raw: RawDataset) -> tuple[float, float]:
     """Mean and standard deviation of the training inputs over all their values, the brightest counting as 1.0."""
     mean, std = _moments(raw.inputs)
     # Equal floats may deviate from their rounded mean, so equality is asked for by itself.
@@ -79,7 +79,7 @@ def measure(what: str, raw: Raw) -> tuple[float, float]:
         )
     if not np.isfinite(std):
         raise DataError(f"{what}: the training inputs are too large to be scaled; divide them by a constant first")
-    return mean / raw.brightest, std / raw.brightest
+    return mean / raw.pixel_max, std / raw.pixel_max
 
 
 def _moments(values: NDArray[Any]) -> tuple[float, float]:
@@ -95,12 +95,12 @@ def _moments(values: NDArray[Any]) -> tuple[float, float]:
     return mean, float(np.sqrt(shares @ (levels - mean) ** 2))
 
 
-def scaled(values: NDArray[Any], brightest: int, mean: float, std: float) -> NDArray[np.float32]:
+def scaled(values: NDArray[Any], pixel_max: int, mean: float, std: float) -> NDArray[np.float32]:
     """(value / brightest - mean) / std, of the same shape."""
     # Bytes fit into float32; other numbers may be large beside their spread, so they are moved before they are rounded.
     kind = np.float32 if values.dtype == np.uint8 else np.float64
     result: NDArray[Any] = values.astype(kind, order="C")
-    result /= brightest
+    result /= pixel_max
     result -= mean
     result /= std
     with np.errstate(over="ignore"):  # infinities are refused, by name, when the data set is made

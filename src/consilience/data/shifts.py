@@ -42,7 +42,7 @@ class ConceptShift(ABC):
     """A change of the labels: p(y|x) differs between learners."""
 
     form: ClassVar[Form]
-    everywhere: ClassVar[bool] = False
+    before_partition: ClassVar[bool] = False
     """Whether it concerns all samples at once, before they are dealt."""
 
     @property
@@ -84,7 +84,7 @@ class Rotate(FeatureShift):
                 f"shift 'rotate({self.degrees:g})' turns images of the shape (channels, height, width), and this data "
                 f"has inputs of the shape {inputs.shape[1:]}; take contrast or noise instead"
             )
-        return rotated(inputs, strength * self.degrees)
+        return rotate_images(inputs, strength * self.degrees)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Noise(FeatureShift):
         return inputs + np.float32(strength * self.sd) * drawn
 
 
-def rotated(images: Inputs, degrees: float) -> Inputs:
+def rotate_images(images: Inputs, degrees: float) -> Inputs:
     """Images, (n, channels, height, width), turned to the left around their middle.
 
     Values between pixels are interpolated along both axes; beyond the border its pixels go on.
@@ -194,7 +194,7 @@ class Swap(Share):
     def labels(self, labels: Labels, classes: int, strength: float, generator: np.random.Generator) -> Labels:
         """Labels, (n,), some of them exchanged within their pair."""
         changed = labels.copy()
-        for first, second in pairs(labels, classes):
+        for first, second in class_pairs(labels, classes):
             fewer = min(len(first), len(second))
             changed[self.some(first, fewer, strength, generator)] += 1
             changed[self.some(second, fewer, strength, generator)] -= 1
@@ -208,7 +208,7 @@ class Relabel(Share):
     def labels(self, labels: Labels, classes: int, strength: float, generator: np.random.Generator) -> Labels:
         """Labels, (n,), some of them moved to the second class of their pair."""
         changed = labels.copy()
-        for first, _ in pairs(labels, classes):
+        for first, _ in class_pairs(labels, classes):
             changed[self.some(first, len(first), strength, generator)] += 1
         return changed
 
@@ -235,18 +235,18 @@ class Ambiguous(ConceptShift):
     """The labels of each pair are shuffled among all its samples: nobody can tell the two classes apart."""
 
     form: ClassVar[Form] = Form()
-    everywhere: ClassVar[bool] = True
+    before_partition: ClassVar[bool] = True
 
     def labels(self, labels: Labels, classes: int, strength: float, generator: np.random.Generator) -> Labels:
         """Everybody's labels, (n,), shuffled within their pairs."""
         changed = labels.copy()
-        for pair in pairs(labels, classes):
+        for pair in class_pairs(labels, classes):
             both = np.concatenate(pair)
             changed[both] = generator.permutation(labels[both])
         return changed
 
 
-def pairs(labels: Labels, classes: int) -> Iterator[tuple[Labels, Labels]]:
+def class_pairs(labels: Labels, classes: int) -> Iterator[tuple[Labels, Labels]]:
     """The samples of the first and of the second class of each pair."""
     for first in range(0, classes - 1, 2):
         yield np.flatnonzero(labels == first), np.flatnonzero(labels == first + 1)

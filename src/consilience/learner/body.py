@@ -20,7 +20,7 @@ from consilience.exchanges.base import CUT, Contribution, Exchange
 from consilience.exchanges.weights import covering
 from consilience.learner.layout import Layout
 from consilience.method import Role
-from consilience.models import SplitModel, as_split
+from consilience.models import SplitModel, to_split_model
 from consilience.models.cut import cut_shape
 from consilience.objectives import Objective
 from consilience.optimizers import Optimizer
@@ -65,7 +65,7 @@ class Body:
         """Names of the exchanges whose penalty may count for something."""
         self.dtype, self.device = spec.dtype, torch.device(spec.device)
         with torch.random.fork_rng(devices=[]):  # weights come later, with a row: leave the caller's generator alone
-            self.model: SplitModel = as_split(spec.build()).to(self.device, self.dtype)
+            self.model: SplitModel = to_split_model(spec.build()).to(self.device, self.dtype)
             self.task = _task(self.model, spec)
         self.channels = {e.name: e.channel(self.task) for e in self.role.exchanges}
         moving = {name for name, channel in self.channels.items() if channel.moves}
@@ -143,7 +143,7 @@ class Body:
         """The part of a new row that is not zero: weights and buffers, drawn from this seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = as_split(self.spec.build())
+            model = to_split_model(self.spec.build())
             modules = {o.name: nn.ModuleDict(o.modules(self.task)) for o in self.owners}
         parameters, buffers = _named(model, modules)
         if any(parameters[name] is own for name, own in self._parameters.items()):

@@ -5,23 +5,23 @@ By name, `build("lenet5", (1, 28, 28), 10)`; from a file, `build("net.py:Net@fc"
 
 from consilience.models.cut import cut
 from consilience.models.from_file import absolute, digest, is_path, load_builder
-from consilience.models.registry import MODELS, build, describe, model_names, recipe, register
-from consilience.models.split import as_split, split
+from consilience.models.registry import MODELS, build, describe, model_factory, model_names, register
+from consilience.models.split import split, to_split_model
 from consilience.models.split_model import SplitModel
 
 __all__ = [
     "MODELS",
     "SplitModel",
     "absolute",
-    "as_split",
     "build",
     "cut",
     "describe",
     "digest",
     "is_path",
     "load_builder",
+    "model_factory",
     "model_names",
-    "recipe",
     "register",
     "split",
+    "to_split_model",
 ]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError, ConsilienceError, UnknownName
 from consilience.models.from_file import failure
-from consilience.models.split import Tap, TappedFeatures, as_split
+from consilience.models.split import Tap, TappedFeatures, to_split_model
 from consilience.models.split_model import SplitModel
 from consilience.randomness import uniform
 from consilience.task import DEVICE, SERVER, part_of
@@ -40,7 +40,7 @@ def cut(model: nn.Module, at: str, *, device: Sequence[str] = (), server: Sequen
         >>> cut(net, at="1").cut
         'features.model.1'
     """
-    whole = as_split(model)
+    whole = to_split_model(model)
     halved = SplitModel(whole.features, whole.classifier, whole.bound)
     halved.cut = _layer(halved, at)
     halved.parts = _parts(halved, device, server)

@@ -23,7 +23,7 @@ from consilience.errors import ConfigurationError, UnknownName
 from consilience.models.builder import Builder, arguments
 from consilience.models.file_imports import beside
 from consilience.models.split import split
-from consilience.models.split_model import in_short
+from consilience.models.split_model import describe_value
 
 HOW = "write path/to/file.py:NAME, or path/to/file.py:NAME@LAYER to name the linear layer that makes the logits"
 
@@ -76,7 +76,7 @@ def load_builder(name: str) -> Callable[..., nn.Module]:
             module = thing(**given)
         if not isinstance(module, nn.Module):
             raise ConfigurationError(
-                f"{place.file}: {place.thing} gave {in_short(module)}, and must give a torch.nn.Module"
+                f"{place.file}: {place.thing} gave {describe_value(module)}, and must give a torch.nn.Module"
             )
         try:
             return module if place.layer is None else split(module, place.layer)
@@ -119,7 +119,7 @@ def _thing(place: Place) -> Builder:
     thing = vars(module)[place.thing]
     if isinstance(thing, nn.Module) or not callable(thing):
         raise ConfigurationError(
-            f"{place.file}: {place.thing} is {in_short(thing)}; name a function or class that makes a new "
+            f"{place.file}: {place.thing} is {describe_value(thing)}; name a function or class that makes a new "
             f"torch.nn.Module each time it is called, for every learner needs weights of its own"
         )
     builder: Builder = thing

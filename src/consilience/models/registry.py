@@ -19,8 +19,8 @@ from consilience.models.nets.lstm import device_lstm, lstm
 from consilience.models.nets.mlp import mlp
 from consilience.models.nets.resnet9 import resnet9
 from consilience.models.nets.resnet18 import resnet18
-from consilience.models.split import as_split
-from consilience.models.split_model import SplitModel, in_short
+from consilience.models.split import to_split_model
+from consilience.models.split_model import SplitModel, describe_value
 
 Registered = TypeVar("Registered", bound=Builder)
 
@@ -81,7 +81,9 @@ def build(name: str, shape: tuple[int, ...], classes: int, width: int | None = N
     return _made(_builder(name), name, shape, classes, width)
 
 
-def recipe(name: str, shape: tuple[int, ...], classes: int, width: int | None = None) -> Callable[[], SplitModel]:
+def model_factory(
+    name: str, shape: tuple[int, ...], classes: int, width: int | None = None
+) -> Callable[[], SplitModel]:
     """What `build` does, for later: in another process too, which has not heard of what was registered in this one."""
     if is_path(name):  # each process reads the file itself
         return partial(build, name, shape, classes, width)
@@ -111,8 +113,10 @@ def _made(builder: Builder, name: str, shape: tuple[int, ...], classes: int, wid
     _check_task(name, shape, classes, width)
     module = builder(**arguments(builder, name, shape, classes, width))
     if not isinstance(module, nn.Module):
-        raise ConfigurationError(f"model {name!r}: its builder gave {in_short(module)}; it must give a torch.nn.Module")
-    model = as_split(module)
+        raise ConfigurationError(
+            f"model {name!r}: its builder gave {describe_value(module)}; it must give a torch.nn.Module"
+        )
+    model = to_split_model(module)
     if width is not None and model.width != width:
         raise ConfigurationError(
             f"model {name!r} has features of width {model.width}, and {width} was asked for; let its builder take a "

@@ -16,7 +16,7 @@ from copy import copy
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.models.split_model import SplitModel, in_short
+from consilience.models.split_model import SplitModel, describe_value
 
 
 class Tap(nn.Module):
@@ -104,7 +104,7 @@ def split(model: nn.Module, at: str | None = None, *, bound: float = math.inf) -
     return SplitModel(TappedFeatures(tapped, name, layer.in_features), layer, bound)
 
 
-def as_split(module: nn.Module) -> SplitModel:
+def to_split_model(module: nn.Module) -> SplitModel:
     """The module as a SplitModel sharing its parameters.
 
     A module with `features` and a linear `classifier` is taken at its word: whatever its own `forward` does between the
@@ -120,7 +120,8 @@ def as_split(module: nn.Module) -> SplitModel:
         return split(module, bound=_bound(module))
     raise ConfigurationError(
         f"{type(module).__name__} is no split model: it needs modules named features and classifier, the latter a "
-        f"torch.nn.Linear, but has features = {in_short(features)} and classifier = {in_short(classifier)}; "
+        f"torch.nn.Linear, but has features = {describe_value(features)} and "
+        f"classifier = {describe_value(classifier)}; "
         f"name them so, build SplitModel(features, classifier) from its parts, or give it a forward that ends in a "
         f"torch.nn.Linear"
     )
@@ -128,7 +129,9 @@ def as_split(module: nn.Module) -> SplitModel:
 
 def _refuse_unusable(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
-        raise ConfigurationError(f"split takes a torch.nn.Module, got {in_short(model)}; call what builds one first")
+        raise ConfigurationError(
+            f"split takes a torch.nn.Module, got {describe_value(model)}; call what builds one first"
+        )
     if not _runs(model):
         raise ConfigurationError(f"{type(model).__name__} has no forward; split needs a model that runs")
     if not _linears(model):

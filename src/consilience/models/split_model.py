@@ -35,7 +35,7 @@ class SplitModel(nn.Module):
         super().__init__()
         if not isinstance(classifier, nn.Linear) or classifier.in_features < 1:
             raise ConfigurationError(
-                f"the classifier must be a torch.nn.Linear of known sizes, got {in_short(classifier)}; "
+                f"the classifier must be a torch.nn.Linear of known sizes, got {describe_value(classifier)}; "
                 f"move every layer but the last linear one into the features"
             )
         if not bound > 0:  # NaN is refused here as well
@@ -55,7 +55,7 @@ def head(features: nn.Module, width: int, classes: int) -> SplitModel:
     return SplitModel(features, nn.Linear(width, classes), bound=1.0)
 
 
-def in_short(thing: object) -> str:
+def describe_value(thing: object) -> str:
     """A name for what was received, short enough for an error message."""
     if isinstance(thing, nn.Linear):
         return f"{type(thing).__name__}({thing.in_features}, {thing.out_features})"

@@ -11,7 +11,7 @@ from consilience.files import replace_file, storing
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
-from consilience.models import recipe
+from consilience.models import model_factory
 from consilience.optimizers import build_optimizer
 from consilience.randomness import seed_of
 from consilience.simulation.setup.participants import Model
@@ -73,6 +73,6 @@ def write_charter(file: Path, charter: Charter, starts: Values) -> list[Path]:
 
 
 def _learner(role: Role, model: Model, shape: tuple[int, ...], classes: int, width: int | None) -> Learner:
-    build = recipe(model, shape, classes, width) if isinstance(model, str) else model
+    build = model_factory(model, shape, classes, width) if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
     return Learner(LearnerSpec(build, role, build_optimizer("sgd", 0.1, 0.0, 0.0), shape, name))

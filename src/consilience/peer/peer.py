@@ -33,7 +33,7 @@ from consilience.exchanges.base import Contribution, Exchange, Received, View
 from consilience.learner.body import as_sent, keeps_error
 from consilience.method import Role
 from consilience.methods import build_method
-from consilience.models import SplitModel, as_split
+from consilience.models import SplitModel, to_split_model
 from consilience.peer.http import Link
 from consilience.peer.one_pass import Loader, one_pass
 from consilience.peer.outbox import Offer, Outbox
@@ -328,7 +328,7 @@ class Peer:
     def _take_on(self, model: nn.Module) -> None:
         """Look at the model once: whether its channels are the federation's."""
         if self._model is None or (model is not self._model and model is not self._given):
-            mine = as_split(model)
+            mine = to_split_model(model)
             task = _task_of(mine)
             self._refuse_other(task)
             self._given, self._model, self._task = model, mine, task

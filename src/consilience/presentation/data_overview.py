@@ -10,7 +10,7 @@ from rich.table import Table
 
 from consilience.data import Dataset
 from consilience.data.heterogeneity import SYMBOLS
-from consilience.data.local_datasets import Deal
+from consilience.data.local_datasets import LocalDatasets
 from consilience.presentation.tables import new_table
 
 _LEARNERS = 10  # rows of a picture
@@ -44,12 +44,12 @@ def classes_table(record: Mapping[str, Any]) -> Table:
     return table
 
 
-def dealt_table(deal: Deal, labels: Sequence[str], owners: Sequence[str]) -> Table:
+def partition_table(local: LocalDatasets, labels: Sequence[str], owners: Sequence[str]) -> Table:
     """How many samples of each class each learner has; where classes are many, in short."""
-    if owners or deal.classes > _WIDEST:
-        return _in_short(deal, labels or [str(c) for c in range(deal.classes)], owners)
+    if owners or local.classes > _WIDEST:
+        return _in_short(local, labels or [str(c) for c in range(local.classes)], owners)
     table = new_table()
-    counts = deal.table()
+    counts = local.table()
     for heading in ("learner", *(labels or map(str, range(counts.shape[1]))), "all"):
         table.add_column(heading, justify="right", no_wrap=True)
     for who, row in enumerate(counts):
@@ -57,9 +57,9 @@ def dealt_table(deal: Deal, labels: Sequence[str], owners: Sequence[str]) -> Tab
     return table
 
 
-def _in_short(deal: Deal, names: Sequence[str], owners: Sequence[str]) -> Table:
+def _in_short(local: LocalDatasets, names: Sequence[str], owners: Sequence[str]) -> Table:
     """How many samples and classes each learner has, and which of them most often; who it is, where it is an owner."""
-    table, counts = new_table(), deal.table()
+    table, counts = new_table(), local.table()
     for heading in ("learner", "samples", "classes", "most often", *["owner"] * bool(owners)):
         table.add_column(heading, justify="left" if heading in ("most often", "owner") else "right", no_wrap=True)
     for who, row in enumerate(counts[:_LINES]):
@@ -88,14 +88,14 @@ def distances_table(distances: dict[str, dict[str, Any]]) -> Table:
     return table
 
 
-def learners_grid(deal: Deal) -> np.ndarray:
+def learners_grid(local: LocalDatasets) -> np.ndarray:
     """Pictures as learners have them, (learners x classes, channels, height, width): one of each class, or a blank."""
-    learners = deal.parts[:_LEARNERS]
-    grid = np.full((len(learners), deal.classes, *deal.inputs.shape[1:]), np.nan, dtype=np.float32)
+    learners = local.parts[:_LEARNERS]
+    grid = np.full((len(learners), local.classes, *local.inputs.shape[1:]), np.nan, dtype=np.float32)
     for who, part in enumerate(learners):
-        for label in np.unique(deal.targets[part]):
-            grid[who, label] = deal.inputs[part[np.argmax(deal.targets[part] == label)]]
-    return grid.reshape(-1, *deal.inputs.shape[1:])
+        for label in np.unique(local.targets[part]):
+            grid[who, label] = local.inputs[part[np.argmax(local.targets[part] == label)]]
+    return grid.reshape(-1, *local.inputs.shape[1:])
 
 
 def has_pictures(data: Dataset) -> bool:

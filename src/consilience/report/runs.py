@@ -265,7 +265,7 @@ def _provenance(run: RunFolder, notes: list[str]) -> Mapping[str, Any] | None:
     file = run.path / PROVENANCE
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        first = found["class_table"][min(found["class_table"], key=int)]
+        first = found["class_counts"][min(found["class_counts"], key=int)]
         table = np.asarray(first, dtype=np.int64)  # (learners, classes)
         names = [str(name) for name in found["data"]["labels"]] or [str(c) for c in range(table.shape[-1])]
         if table.ndim != 2 or not table.size or len(names) != table.shape[1]:

@@ -13,10 +13,10 @@ import torch
 from consilience import simulate
 from consilience.config.config import make_config
 from consilience.data import Dataset, load
-from consilience.data.local_datasets import deal, own_tests
-from consilience.data.local_shifts import Terms
+from consilience.data.local_datasets import local_test_sets, make_local_datasets
+from consilience.data.local_shifts import DataOverride
 from consilience.data.partition import partition
-from consilience.data.shifts import rotated
+from consilience.data.shifts import rotate_images
 from consilience.errors import ConfigurationError
 from consilience.randomness import seed_of
 from consilience.report.runs import read_runs
@@ -99,8 +99,8 @@ def test_the_host_comes_on_top_in_the_crowd_it_is_in() -> None:
 
 
 def test_samples_of_one_s_own_are_drawn_from_all_and_the_rest_is_dealt(data: Dataset) -> None:
-    terms = {1: Terms(20), 3: Terms(7)}
-    parts = deal(data, 4, partition="dirichlet(1)", seed=3, terms=terms).parts
+    overrides = {1: DataOverride(20), 3: DataOverride(7)}
+    parts = make_local_datasets(data, 4, partition="dirichlet(1)", seed=3, overrides=overrides).parts
     assert [len(parts[1]), len(parts[3])] == [20, 7]
     assert np.sort(np.concatenate(parts)).tolist() == list(range(90))
     order = np.random.default_rng(seed_of("public", 3)).permutation(90)
@@ -112,37 +112,40 @@ def test_samples_of_one_s_own_are_drawn_from_all_and_the_rest_is_dealt(data: Dat
 
 def test_public_samples_are_the_same_as_samples_of_learner_0(data: Dataset) -> None:
     with stage(data, public=30) as rounds:
-        public = rounds.setup.deals[0].parts
+        public = rounds.setup.local_datasets[0].parts
     with stage(data, groups={"first": {"learners": 0, "samples": 30}}) as rounds:
-        own = rounds.setup.deals[0].parts
+        own = rounds.setup.local_datasets[0].parts
     assert len(own[0]) == 30 and all(np.array_equal(a, b) for a, b in zip(public, own, strict=True))
 
 
 def test_where_everybody_has_so_many_the_rest_is_nobody_s(data: Dataset) -> None:
     result = simulate(data=data, method="fedavg", **SMALL, groups={"all": {"learners": "0-2", "samples": 10}})
     assert np.isfinite(result.accuracy).all()
-    dealt = deal(data, 3, seed=0, terms=dict.fromkeys(range(3), Terms(10)))
-    assert dealt.table().sum(1).tolist() == [10, 10, 10] and len(np.unique(np.concatenate(dealt.parts))) == 30
+    local = make_local_datasets(data, 3, seed=0, overrides=dict.fromkeys(range(3), DataOverride(10)))
+    assert local.table().sum(1).tolist() == [10, 10, 10] and len(np.unique(np.concatenate(local.parts))) == 30
 
 
 def test_a_shift_of_one_s_own_is_at_full_strength_and_instead_of_the_run_s(data: Dataset) -> None:
-    terms = {0: Terms(shift="rotate(90)"), 2: Terms(shift="none")}
-    plain, dealt = deal(data, 3, seed=1), deal(data, 3, shift="contrast(3)+swap(1)", seed=1, terms=terms)
+    overrides = {0: DataOverride(shift="rotate(90)"), 2: DataOverride(shift="none")}
+    plain, local = (
+        make_local_datasets(data, 3, seed=1),
+        make_local_datasets(data, 3, shift="contrast(3)+swap(1)", seed=1, overrides=overrides),
+    )
     first, middle, last = plain.parts
-    assert all(np.array_equal(a, b) for a, b in zip(plain.parts, dealt.parts, strict=True))
-    assert np.array_equal(dealt.inputs[first], rotated(data.inputs[first], 90))
-    assert np.array_equal(dealt.inputs[last], data.inputs[last])
-    assert not np.array_equal(dealt.inputs[middle], data.inputs[middle])
+    assert all(np.array_equal(a, b) for a, b in zip(plain.parts, local.parts, strict=True))
+    assert np.array_equal(local.inputs[first], rotate_images(data.inputs[first], 90))
+    assert np.array_equal(local.inputs[last], data.inputs[last])
+    assert not np.array_equal(local.inputs[middle], data.inputs[middle])
     for part, same in ((first, True), (middle, False), (last, True)):
-        assert np.array_equal(dealt.targets[part], data.targets[part]) == same
-    assert dealt.strength.tolist() == [2.0, 0.5, 0.0]  # one of its own, the run's at half its strength, none
+        assert np.array_equal(local.targets[part], data.targets[part]) == same
+    assert local.strength.tolist() == [2.0, 0.5, 0.0]  # one of its own, the run's at half its strength, none
 
 
 def test_labels_shuffled_for_all_are_not_for_one_with_a_shift_of_its_own(data: Dataset) -> None:
-    dealt = deal(data, 3, shift="ambiguous", seed=1, terms={1: Terms(shift="noise(1)")})
-    same = [(dealt.targets[part] == data.targets[part]).mean() for part in dealt.parts]
+    local = make_local_datasets(data, 3, shift="ambiguous", seed=1, overrides={1: DataOverride(shift="noise(1)")})
+    same = [(local.targets[part] == data.targets[part]).mean() for part in local.parts]
     assert same[1] == 1 and max(same[0], same[2]) < 0.8
-    alone = deal(data, 3, seed=1, terms={1: Terms(shift="ambiguous")})
+    alone = make_local_datasets(data, 3, seed=1, overrides={1: DataOverride(shift="ambiguous")})
     same = [(alone.targets[part] == data.targets[part]).mean() for part in alone.parts]
     assert same[0] == same[2] == 1 and same[1] < 0.8
 
@@ -162,17 +165,20 @@ def test_labels_shuffled_for_all_are_not_for_one_with_a_shift_of_its_own(data: D
 def test_the_case_tells_of_shifts_of_one_s_own(
     data: Dataset, partition: str, shift: str, own: dict[int, str], figure: str
 ) -> None:
-    terms = {who: Terms(shift=each) for who, each in own.items()}
-    assert deal(data, 3, partition=partition, shift=shift, seed=0, terms=terms).case.figure == figure
+    overrides = {who: DataOverride(shift=each) for who, each in own.items()}
+    assert (
+        make_local_datasets(data, 3, partition=partition, shift=shift, seed=0, overrides=overrides).case.figure
+        == figure
+    )
 
 
 def test_own_tests_are_shifted_as_one_s_own_data_are(data: Dataset) -> None:
-    found = own_tests(data, 3, shift="none", most=20, terms={1: Terms(shift="rotate(90)")})
+    found = local_test_sets(data, 3, shift="none", most=20, overrides={1: DataOverride(shift="rotate(90)")})
     assert found is not None and found.inputs.shape == (3, 20, 1, 8, 8)
-    assert np.array_equal(found.inputs[1], rotated(found.inputs[0], 90))
+    assert np.array_equal(found.inputs[1], rotate_images(found.inputs[0], 90))
     assert np.array_equal(found.inputs[0], found.inputs[2]) and (found.targets == found.targets[0]).all()
-    assert own_tests(data, 3, shift="none", terms={1: Terms(20)}) is None
-    assert own_tests(data, 1, shift="rotate(90)", terms={0: Terms(shift="swap(1)")}) is not None
+    assert local_test_sets(data, 3, shift="none", overrides={1: DataOverride(20)}) is None
+    assert local_test_sets(data, 1, shift="rotate(90)", overrides={0: DataOverride(shift="swap(1)")}) is not None
 
 
 def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Dataset) -> None:
@@ -180,10 +186,10 @@ def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Datase
     with stage(data, "centralized", groups=groups) as rounds:
         records = play(rounds)
         seen = rounds.setup.data.inputs[rounds.engine.cohorts[0].plan.members.index]
-        dealt = rounds.setup.deals[0]
+        local = rounds.setup.local_datasets[0]
     assert len(seen) == 90 and np.isfinite(records[1]["accuracy"]).all()
-    turned = dealt.parts[2]
-    assert len(turned) == 20 and np.array_equal(seen[turned], rotated(data.inputs[turned], 90))
+    turned = local.parts[2]
+    assert len(turned) == 20 and np.array_equal(seen[turned], rotate_images(data.inputs[turned], 90))
 
 
 # --- joining

@@ -10,8 +10,8 @@ import pytest
 
 from consilience import simulate
 from consilience.data import Dataset, load
-from consilience.data.local_datasets import own_tests
-from consilience.data.shifts import rotated
+from consilience.data.local_datasets import local_test_sets
+from consilience.data.shifts import rotate_images
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +20,12 @@ def data() -> Dataset:
 
 
 def test_the_first_learner_s_are_everybody_s_and_the_last_s_are_shifted_in_full(data: Dataset) -> None:
-    found = own_tests(data, 3, shift="rotate(90)+swap(1)", most=60)
+    found = local_test_sets(data, 3, shift="rotate(90)+swap(1)", most=60)
     assert found is not None and found.inputs.shape == (3, 60, 1, 8, 8) and found.targets.shape == (3, 60)
     everybody = {image.tobytes(): int(label) for image, label in zip(data.test_inputs, data.test_targets, strict=True)}
     assert [everybody[image.tobytes()] for image in found.inputs[0]] == found.targets[0].tolist()
-    assert np.array_equal(found.inputs[2], rotated(found.inputs[0], 90))
-    assert np.allclose(found.inputs[1], rotated(found.inputs[0], 45))
+    assert np.array_equal(found.inputs[2], rotate_images(found.inputs[0], 90))
+    assert np.allclose(found.inputs[1], rotate_images(found.inputs[0], 45))
     names = found.targets[0]
     assert found.targets[2].tolist() == (names ^ 1).tolist()  # classes in pairs, each called by the other's name
     assert 0 < (found.targets[1] != names).mean() < 1
@@ -35,19 +35,19 @@ def test_the_first_learner_s_are_everybody_s_and_the_last_s_are_shifted_in_full(
 def test_every_class_is_tested_even_where_tests_lie_in_the_order_of_classes(data: Dataset) -> None:
     order = np.argsort(data.test_targets, kind="stable")
     sorted_ = replace(data, test_inputs=data.test_inputs[order], test_targets=data.test_targets[order])
-    found = own_tests(sorted_, 2, shift="noise(0.1)", most=30)
+    found = local_test_sets(sorted_, 2, shift="noise(0.1)", most=30)
     assert found is not None and found.counts()[0].tolist() == [3] * 10
 
 
 def test_inputs_that_nobody_changes_are_kept_once(data: Dataset) -> None:
-    found = own_tests(data, 50, shift="swap(1)", most=30)
+    found = local_test_sets(data, 50, shift="swap(1)", most=30)
     assert found is not None and found.inputs.shape[0] == 1 and found.targets.shape == (50, 30)
 
 
 def test_nothing_of_one_s_own_where_nothing_is_shifted(data: Dataset) -> None:
-    assert own_tests(data, 3, shift="none") is None
-    assert own_tests(data, 3, shift="swap(0)") is None
-    assert own_tests(data, 1, shift="swap(1)") is None
+    assert local_test_sets(data, 3, shift="none") is None
+    assert local_test_sets(data, 3, shift="swap(0)") is None
+    assert local_test_sets(data, 1, shift="swap(1)") is None
 
 
 @pytest.mark.parametrize("engine", ["loop", "stack"])

@@ -72,7 +72,7 @@ def features(rounds: Rounds, who: int) -> Tensor:
     learner = rounds.learners[int(rounds.setup.homes[0, who])]
     cohort = rounds.engine.cohorts[int(rounds.setup.homes[0, who])]
     learner.wear(cohort.row(int(rounds.setup.rows[rounds.setup.homes[0, who], 0, who])))
-    public = np.sort(rounds.setup.deals[0].parts[0])
+    public = np.sort(rounds.setup.local_datasets[0].parts[0])
     return unit(learner.features(torch.from_numpy(rounds.setup.data.inputs[public]).double()))
 
 
@@ -136,7 +136,7 @@ def test_anybody_may_be_the_host(data: Dataset) -> None:
     with stage(data, last) as rounds:
         rounds.begin()
         rounds.play(evaluate=False)
-        public = rounds.setup.deals[0].parts[3]
+        public = rounds.setup.local_datasets[0].parts[3]
         assert np.array_equal(rounds.engine.cohorts[1].samples(0), np.sort(public))
         assert rounds.setup.public_bytes[0].tolist() == [64 * len(public)] * 3 + [0]
 

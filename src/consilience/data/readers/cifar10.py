@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from consilience.data.download import FOLDER_VARIABLE, chosen_folder, download
 from consilience.data.readers.npz import read_arrays
-from consilience.data.scaling import Raw
+from consilience.data.scaling import RawDataset
 from consilience.errors import DataError, first_sentence
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -32,7 +32,7 @@ RECORD = 1 + 3 * 32 * 32
 Half = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
-def read_cifar10(directory: Path | None, progress: bool) -> Raw:
+def read_cifar10(directory: Path | None, progress: bool) -> RawDataset:
     """The whole data set from `directory`, else the folder in CONSILIENCE_DATA, else by download."""
     folder = chosen_folder(directory)
     if folder is None:
@@ -63,7 +63,7 @@ def _missing(folder: Path) -> DataError:
     )
 
 
-def _from_files(folder: Path) -> Raw:
+def _from_files(folder: Path) -> RawDataset:
     lacking = [file for file in (*TRAIN, TEST) if not (folder / file).is_file()]
     if lacking:
         raise DataError(f"{folder}: {', '.join(lacking)} missing; all six files of CIFAR-10 are needed")
@@ -79,7 +79,7 @@ def _from_files(folder: Path) -> Raw:
     return _joined(lambda file: decode(f"{folder / file}", read(file)), f"binary files in {folder}")
 
 
-def _from_archive(path: Path) -> Raw:
+def _from_archive(path: Path) -> RawDataset:
     """The six files out of the tar archive, read by name; nothing is written anywhere."""
     halves: dict[str, Half] = {}
     try:
@@ -125,17 +125,17 @@ def _labels(where: str, labels: NDArray[Any]) -> NDArray[np.int64]:
     return labels.astype(np.int64)
 
 
-def _joined(half: Callable[[str], Half], source: str) -> Raw:
+def _joined(half: Callable[[str], Half], source: str) -> RawDataset:
     images, labels = zip(*map(half, TRAIN), strict=True)
     tests, answers = half(TEST)
     return _raw(np.concatenate(images), np.concatenate(labels), tests, answers, source)
 
 
-def _raw(images: Any, labels: Any, tests: Any, answers: Any, source: str) -> Raw:
-    return Raw(images, labels, tests, answers, len(NAMES), brightest=255, labels=NAMES, source=source)
+def _raw(images: Any, labels: Any, tests: Any, answers: Any, source: str) -> RawDataset:
+    return RawDataset(images, labels, tests, answers, len(NAMES), pixel_max=255, labels=NAMES, source=source)
 
 
-def _from_npz(folder: Path) -> Raw:
+def _from_npz(folder: Path) -> RawDataset:
     return _raw(*_npz(folder, "train"), *_npz(folder, "test"), f".npz files in {folder}")
 
 

@@ -13,7 +13,7 @@ from consilience.errors import DataError
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[BinaryIO]:
+def open_data_file(path: Path) -> Iterator[BinaryIO]:
     """The file's content to read from; what fails while it is read is a DataError that names the file.
 
     Compression is told by the name alone: a file that is not what its name says is damaged.

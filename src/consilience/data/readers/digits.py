@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.scaling import Raw
+from consilience.data.scaling import RawDataset
 
 TRAIN = 1_000
 SEED = 1797
 
 
-def read_digits() -> Raw:
+def read_digits() -> RawDataset:
     """All digits, split and ordered as this module says."""
     # Imported here because scikit-learn takes a second to import and most runs do without it.
     from sklearn.datasets import load_digits
@@ -26,7 +26,7 @@ def read_digits() -> Raw:
     order = balanced_order(targets, SEED)
     train, test = order[:TRAIN], order[TRAIN:]
     halves = (images[train], targets[train], images[test], targets[test])
-    return Raw(*halves, classes=10, brightest=16, source="the digits of scikit-learn")
+    return RawDataset(*halves, classes=10, pixel_max=16, source="the digits of scikit-learn")
 
 
 def balanced_order(targets: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.readers.compression import unpacked
+from consilience.data.readers.compression import open_data_file
 from consilience.errors import DataError
 
 IMAGES = 2051  # magic: unsigned bytes, three axes
@@ -47,7 +47,7 @@ def read_labels(path: Path, classes: int) -> NDArray[np.int64]:
 
 
 def _read(path: Path, magic: int, axes: int) -> NDArray[np.uint8]:
-    with unpacked(path) as file:
+    with open_data_file(path) as file:
         sizes = _sizes(path, file.read(4 + 4 * axes), magic, axes)
         length = math.prod(sizes)
         # One byte more than there should be: it shows a file that is too long, without unpacking all of it.

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import held_out
-from consilience.data.cache import cache_key, recall, remember
+from consilience.data.arrays import held_out_samples
+from consilience.data.cache import cache_key, load_cached, save_cached
 from consilience.data.download import Progress
 from consilience.data.readers.digits import SEED, balanced_order
 from consilience.data.readers.images import MODES, decode_all
-from consilience.data.scaling import Raw
+from consilience.data.scaling import RawDataset
 from consilience.errors import DataError
 
 __all__ = ["MARKS", "MODES", "SUFFIXES", "read_folder"]
@@ -32,13 +32,13 @@ MARKS = "never-share.txt"
 _VERSION = 1  # of how pixels are decoded: another number leaves older caches unused
 
 
-def read_folder(folder: Path, test_share: float, size: int | None, mode: str | None, progress: bool) -> Raw:
+def read_folder(folder: Path, test_share: float, size: int | None, mode: str | None, progress: bool) -> RawDataset:
     """The data set in a folder of images; pixels once decoded are kept in the cache."""
     home = folder / "train" if _subfolders(folder / "train") else folder
     names, paths = _listed(home)
     targets = _numbered(names, paths)  # (n,)
     if home == folder or (tests := _test_folder(folder)) is None:
-        test = held_out(str(folder), targets, test_share)  # (n,)
+        test = held_out_samples(str(folder), targets, test_share)  # (n,)
     else:
         more = _test_images(tests, names, home)
         paths, targets = [*paths, *more], np.append(targets, _numbered(names, more))
@@ -49,7 +49,7 @@ def read_folder(folder: Path, test_share: float, size: int | None, mode: str | N
     first, last = (half[balanced_order(targets[half], SEED)] for half in (first, last))
     halves = (pixels[first], targets[first], pixels[last], targets[last])
     kept = None if share is None else share[first]
-    return Raw(*halves, len(names), brightest=255, labels=names, share=kept, source=f"images in {folder}")
+    return RawDataset(*halves, len(names), pixel_max=255, labels=names, share=kept, source=f"images in {folder}")
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -150,14 +150,14 @@ def _pixels(
 ) -> NDArray[np.uint8]:
     """The decoded images, from the cache where none of the files has changed since."""
     key = _key(folder, paths, size, mode)
-    known = recall(key)
+    known = load_cached(key)
     if known is not None and known.dtype == np.uint8 and known.ndim == 4 and len(known) == len(paths):
         return known
     bar = Progress(folder.name, len(paths)) if progress else None
     pixels = decode_all(paths, size, mode, done=lambda: None if bar is None else bar.update(1))
     if bar is not None:
         bar.close()
-    remember(key, pixels)
+    save_cached(key, pixels)
     return pixels
 
 

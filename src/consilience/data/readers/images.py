@@ -84,12 +84,13 @@ def _decode(path: Path, mode: str, size: tuple[int, int]) -> NDArray[np.uint8]:
     """One image, (channels, height, width)."""
     with _opened(path) as image:
         image.load()
-        plain = _eight_bits(image, mode)
-        if plain.size != size:
+        converted = _eight_bits(image, mode)
+        if converted.size != size:
             from PIL.Image import Resampling
 
-            plain = plain.resize(size, Resampling.BILINEAR)  # Pillow's looks at every pixel, also when it shrinks
-        pixels = np.asarray(plain, dtype=np.uint8)  # (height, width) or (height, width, 3)
+            # Unlike some libraries' bilinear filter, Pillow's uses every pixel when it shrinks an image.
+            converted = converted.resize(size, Resampling.BILINEAR)
+        pixels = np.asarray(converted, dtype=np.uint8)  # (height, width) or (height, width, 3)
     return pixels[np.newaxis] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
 
 

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from consilience.data.arrays import arrange
-from consilience.data.scaling import Raw
+from consilience.data.arrays import raw_from_arrays
+from consilience.data.scaling import RawDataset
 from consilience.errors import DataError, first_sentence
 
 LARGEST = 4 << 30
@@ -36,7 +36,7 @@ OTHERS = ("share", "classes")
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def read_archive(path: Path, test_share: float) -> Raw:
+def read_archive(path: Path, test_share: float) -> RawDataset:
     """The data set in one .npz file, by the names at the top of this module."""
     arrays = read_arrays(path, [*INPUTS, *TARGETS, *TEST_INPUTS, *TEST_TARGETS, *OTHERS])
     inputs, targets = _pick(path, arrays, INPUTS), _pick(path, arrays, TARGETS)
@@ -46,7 +46,7 @@ def read_archive(path: Path, test_share: float) -> Raw:
             f"{path}: no array is called {lacking[0]!r} or {lacking[1]!r}; it holds {_listed(path)}. Wanted are images "
             f"(or x) and labels (or y); test_images, test_labels, share and classes may be there too"
         )
-    return arrange(
+    return raw_from_arrays(
         str(path),
         inputs,
         targets,

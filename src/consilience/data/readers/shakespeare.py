@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from consilience.data.download import locate
-from consilience.data.readers.compression import unpacked
-from consilience.data.readers.text import windows
-from consilience.data.scaling import Raw
+from consilience.data.download import locate_file
+from consilience.data.readers.compression import open_data_file
+from consilience.data.readers.text import text_windows
+from consilience.data.scaling import RawDataset
 from consilience.errors import DataError, first_sentence
 
 FILE = "speeches.jsonl.gz"
@@ -25,12 +25,12 @@ LARGEST = 1 << 26
 _KEYS = ("play", "speaker", "text")
 
 
-def read_shakespeare(directory: Path | None, progress: bool) -> Raw:
+def read_shakespeare(directory: Path | None, progress: bool) -> RawDataset:
     """All roles of at least LEAST characters: 133 of them, of which each gives its last fifth to the tests."""
-    return read_roles(locate("shakespeare", FILE, directory, progress))
+    return read_roles(locate_file("shakespeare", FILE, directory, progress))
 
 
-def read_roles(path: Path) -> Raw:
+def read_roles(path: Path) -> RawDataset:
     """The data set in one file of speeches."""
     spoken: dict[str, list[str]] = {}
     characters: set[str] = set()
@@ -42,7 +42,7 @@ def read_roles(path: Path) -> Raw:
     if not roles:
         raise DataError(f"{path}: none of {len(spoken)} roles speaks {LEAST:,} characters; is it the right file?")
     alphabet = "".join(sorted(characters | {"\n"}))
-    return windows(str(path), roles, alphabet=alphabet, source=f"speeches in {path}")
+    return text_windows(str(path), roles, alphabet=alphabet, source=f"speeches in {path}")
 
 
 def _speeches(path: Path) -> Iterator[tuple[str, str, str]]:
@@ -63,7 +63,7 @@ def _speeches(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _content(path: Path) -> bytes:
-    with unpacked(path) as file:
+    with open_data_file(path) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise DataError(f"{path}: it holds more than {LARGEST} bytes; is it the right file?")

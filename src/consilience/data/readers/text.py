@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import TEST_SHARE, check_share
-from consilience.data.scaling import Raw
+from consilience.data.arrays import TEST_SHARE, check_test_share
+from consilience.data.scaling import RawDataset
 from consilience.errors import DataError
 from consilience.validation import whole
 
@@ -24,7 +24,7 @@ STEP = 10
 _NAMES = {" ": "space", "\n": "newline", "\t": "tab", "\r": "return"}
 
 
-def windows(
+def text_windows(
     what: str,
     texts: Mapping[str, str],
     *,
@@ -33,7 +33,7 @@ def windows(
     test_share: float = TEST_SHARE,
     alphabet: str | None = None,
     source: str = "",
-) -> Raw:
+) -> RawDataset:
     """The samples of all owners, owner by owner; `what` is what errors call the data set.
 
     The last `test_share` of each owner's characters are for tests, and no sample is partly training and partly test.
@@ -41,7 +41,7 @@ def windows(
     """
     whole("length", length)
     whole("step", step)
-    check_share(test_share)
+    check_test_share(test_share)
     if not isinstance(texts, Mapping):
         raise DataError(
             f"{what}: texts are given by owner, such as {{'ann': 'once upon a time'}}, got {type(texts).__name__}"
@@ -70,13 +70,13 @@ def windows(
         for half, found in zip(halves, (train, test), strict=True):
             found.append(np.lib.stride_tricks.sliding_window_view(half, length + 1)[::step])  # (n_u, length + 1)
     inputs, tests = np.concatenate(train), np.concatenate(test)  # (n, length + 1), (m, length + 1)
-    return Raw(
+    return RawDataset(
         inputs[:, :-1],
         inputs[:, -1].astype(np.int64),
         tests[:, :-1],
         tests[:, -1].astype(np.int64),
         len(known),
-        labels=tuple(map(name_of, known)),
+        labels=tuple(map(character_name, known)),
         source=source,
         owners=np.repeat(np.arange(len(train)), [len(mine) for mine in train]),
         owner_names=tuple(texts),
@@ -84,7 +84,7 @@ def windows(
     )
 
 
-def name_of(character: str) -> str:
+def character_name(character: str) -> str:
     """What a character is called where it has to be seen: itself, or a word.
 
     >>> name_of("a"), name_of(" "), name_of(chr(7))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import plain
+from consilience.data.arrays import to_numpy
 from consilience.errors import DataError
 
 
@@ -51,7 +51,7 @@ def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], int]:
     if not isinstance(sample, tuple | list) or len(sample) != 2:
         raise DataError(f"{what}: sample {index} must be a pair (input, label), got {type(sample).__name__}")
     value, label = sample
-    number = plain(f"{what}: label {index}", label)
+    number = to_numpy(f"{what}: label {index}", label)
     if number.shape != () or number.dtype.kind not in "biuf" or not np.isfinite(number) or number != np.floor(number):
         raise DataError(
             f"{what}: the label of sample {index} must be a whole number, got {label!r}; number the classes"
@@ -62,6 +62,6 @@ def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], int]:
 def _input(what: str, value: Any) -> NDArray[Any]:
     """One input as an array; an image of Pillow's with its channels first, for there is no doubt where they are."""
     if not hasattr(value, "getbands"):
-        return plain(what, value)
-    pixels = plain(what, value.convert("RGB") if value.mode == "P" else value)  # P: places in a list of colors
+        return to_numpy(what, value)
+    pixels = to_numpy(what, value.convert("RGB") if value.mode == "P" else value)  # P: places in a list of colors
     return np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError
 
 
-def image(model: str, shape: tuple[int, ...], smallest: int = 1) -> tuple[int, int, int]:
+def image_shape(model: str, shape: tuple[int, ...], smallest: int = 1) -> tuple[int, int, int]:
     """Channels, height and width; refuses what is no image, or one that a model's pools would bring to nothing."""
     if len(shape) != 3:
         raise ConfigurationError(
@@ -69,7 +69,7 @@ class Residual(nn.Module):
         return block + short
 
 
-def everywhere(x: Tensor) -> Tensor:
+def global_average_pool(x: Tensor) -> Tensor:
     """The average over all places of an image, (n, channels, height, width) -> (n, channels)."""
     # A sum and not a mean: the gradient of a mean is laid out anew, at a tenth of a step's time.
     return x.sum(dim=(-2, -1)) / (x.shape[-2] * x.shape[-1])

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from torch import nn
 
 from consilience.models.cut import cut
-from consilience.models.nets.blocks import image
+from consilience.models.nets.blocks import image_shape
 from consilience.models.split_model import SplitModel
 
 WIDTH = 512
@@ -18,14 +18,14 @@ _PLANES = 8  # of what the cut layer gives
 
 def cnn(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """Two 5x5 convolutions with 32 and 64 planes, pools, and a layer of 512; 1,663,370 parameters for MNIST."""
-    channels, height, wide = image("cnn", shape, SMALLEST)
+    channels, height, wide = image_shape("cnn", shape, SMALLEST)
     features = nn.Sequential(*_seen(channels), nn.Linear(64 * (height // 4) * (wide // 4), width), nn.ReLU())
     return cut(SplitModel(features, nn.Linear(width, classes)), at="5")
 
 
 def cnn5(shape: tuple[int, ...], classes: int, width: int = 192) -> SplitModel:
     """Two 5x5 convolutions with 64 planes, pools, and layers of 384 and 192; 1,756,426 parameters for CIFAR-10."""
-    channels, height, wide = image("cnn5", shape, SMALLEST)
+    channels, height, wide = image_shape("cnn5", shape, SMALLEST)
     features = nn.Sequential(
         *_seen(channels, 64),
         nn.Linear(64 * (height // 4) * (wide // 4), 384),
@@ -42,7 +42,7 @@ def device_cnn(shape: tuple[int, ...], classes: int, width: int = SERVED) -> Spl
     For MNIST 1,859,336 parameters of the device and 21,482 of the server, which works on 392 numbers in the place of
     784 pixels.
     """
-    channels, height, wide = image("device-cnn", shape, 4 * SMALLEST)
+    channels, height, wide = image_shape("device-cnn", shape, 4 * SMALLEST)
     places = height // 4, wide // 4
     device = nn.Sequential(
         *_seen(channels),

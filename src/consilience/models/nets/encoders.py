@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from consilience.models.nets.blocks import ConvBlock, Shortcut, everywhere, image
+from consilience.models.nets.blocks import ConvBlock, Shortcut, global_average_pool, image_shape
 from consilience.models.split_model import SplitModel
 
 SMALL = 64  # pixels a side, up to which the first convolution leaves the size of an image alone
@@ -94,17 +94,17 @@ class Encoder(nn.Module):
         x = F.relu(self.stem(x))  # (n, 64, height, width), or half of each where images are large
         if self.large:
             x = F.max_pool2d(x, 3, stride=2, padding=1)  # a quarter of each
-        return everywhere(self.blocks(x))  # (n, width)
+        return global_average_pool(self.blocks(x))  # (n, width)
 
 
 def encoder18(shape: tuple[int, ...], classes: int) -> SplitModel:
     """ResNet18 for images of this shape, features of width 512; 11,173,962 parameters for CIFAR-10."""
-    return _split(Encoder(image("encoder18", shape), Basic, (2, 2, 2, 2)), classes)
+    return _split(Encoder(image_shape("encoder18", shape), Basic, (2, 2, 2, 2)), classes)
 
 
 def encoder50(shape: tuple[int, ...], classes: int) -> SplitModel:
     """ResNet50 for images of this shape, features of width 2048; 23,520,842 parameters for CIFAR-10."""
-    return _split(Encoder(image("encoder50", shape), Bottleneck, (3, 4, 6, 3)), classes)
+    return _split(Encoder(image_shape("encoder50", shape), Bottleneck, (3, 4, 6, 3)), classes)
 
 
 def _split(encoder: Encoder, classes: int) -> SplitModel:

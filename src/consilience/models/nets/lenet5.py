@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from consilience.models.cut import cut
-from consilience.models.nets.blocks import everywhere, image
+from consilience.models.nets.blocks import global_average_pool, image_shape
 from consilience.models.split_model import SplitModel, head
 
 WIDTH = 84
@@ -29,10 +29,10 @@ class LeNet5Features(nn.Module):
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)  # (n, 6, height / 2, width / 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)  # (n, 16, height / 4, width / 4)
         x = F.relu(self.conv3(x))  # (n, 120, height / 4, width / 4)
-        return torch.tanh(self.linear(everywhere(x)))  # (n, 120) -> (n, width)
+        return torch.tanh(self.linear(global_average_pool(x)))  # (n, 120) -> (n, width)
 
 
 def lenet5(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """LeNet5 for images of this shape; 30,986 parameters for MNIST."""
-    channels, _, _ = image("lenet5", shape, SMALLEST)
+    channels, _, _ = image_shape("lenet5", shape, SMALLEST)
     return cut(head(LeNet5Features(channels, width), width, classes), at="conv2")

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from consilience.models.cut import cut
-from consilience.models.nets.blocks import ConvBlock, Residual, image
+from consilience.models.nets.blocks import ConvBlock, Residual, image_shape
 from consilience.models.split_model import SplitModel, head
 
 WIDTH = 128
@@ -40,4 +40,4 @@ class ResNet9Features(nn.Module):
 
 def resnet9(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """ResNet9 for images of this shape; 2,470,730 parameters for Fashion-MNIST."""
-    return cut(head(ResNet9Features(image("resnet9", shape, SMALLEST), width), width, classes), at="block4")
+    return cut(head(ResNet9Features(image_shape("resnet9", shape, SMALLEST), width), width, classes), at="block4")

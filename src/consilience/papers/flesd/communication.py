@@ -11,7 +11,7 @@ from typing import Any
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
-from consilience.models import recipe
+from consilience.models import model_factory
 from consilience.objectives import build_objective
 from consilience.optimizers import Adam
 from consilience.papers.cells import Shown
@@ -36,7 +36,7 @@ _ROUNDS = 2  # of FLESD as published: the public set's bytes are shared by so ma
 def task_of(model: str, shape: tuple[int, ...] = _SHAPE, classes: int = _CLASSES) -> Task:
     """What a learner with this model works on."""
     role = Role(build_objective(OBJECTIVE))  # with the projection head that FedAvg shares too
-    return Learner(LearnerSpec(recipe(model, shape, classes), role, Adam(), shape, model)).task
+    return Learner(LearnerSpec(model_factory(model, shape, classes), role, Adam(), shape, model)).task
 
 
 def volumes_of(method: str, task: Task, public: int = 0, **settings: Any) -> dict[str, Volume]:

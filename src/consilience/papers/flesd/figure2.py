@@ -57,7 +57,7 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
 
 def _learners(outcome: Outcome) -> list[dict[str, Any]]:
     """What each learner reached, of the first seed, with what it had."""
-    table = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))["class_table"]
+    table = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))["class_counts"]
     seed, counts = next(iter(table.items()))
     last = RunFolder(outcome.folder).config.rounds
     lines = [json.loads(text) for text in RunFolder(outcome.folder).lines()]

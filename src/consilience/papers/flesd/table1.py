@@ -86,7 +86,7 @@ def _public(outcomes: Sequence[Outcome]) -> str:
     """How large the public set was at each alpha."""
     found: dict[str, int] = {}
     for outcome in (o for o in outcomes if o.labels["row"].startswith("flesd")):
-        tables = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))["class_table"]
+        tables = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))["class_counts"]
         found.setdefault(alpha_of(float(outcome.labels["alpha"])), sum(next(iter(tables.values()))[0]))
     sizes = ", ".join(f"{images:,} images at {alpha}" for alpha, images in found.items())
     return f"The public set has {sizes}." if sizes else ""

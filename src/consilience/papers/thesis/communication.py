@@ -8,7 +8,7 @@ from typing import Any
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
-from consilience.models import describe, recipe
+from consilience.models import describe, model_factory
 from consilience.optimizers import Adam
 from consilience.papers.cells import Cell, Outcome, Reproduction, Scale, Shown
 from consilience.wire.byte_count import ByteCount
@@ -33,7 +33,7 @@ def volume(
 ) -> dict[str, int]:
     """Bytes of a learner's whole message, each way, as encoded."""
     role: Role = next(iter(build_method(method, settings).roles.values()))
-    learner = Learner(LearnerSpec(recipe(model, shape, classes, width), role, Adam(), shape, model))
+    learner = Learner(LearnerSpec(model_factory(model, shape, classes, width), role, Adam(), shape, model))
     traffic = ByteCount(learner.channels)
     return {"up": traffic.up(learner.uploading), "down": traffic.down(learner.receiving)}
 

@@ -201,7 +201,7 @@ def _with_settings(own: tuple[str, Mapping[str, Mapping[str, None]]]) -> str:
 
 def _samples(outcome: Outcome) -> int:
     """Training samples that learners had, of the first seed."""
-    table = next(iter(_about(outcome)["class_table"].values()))
+    table = next(iter(_about(outcome)["class_counts"].values()))
     return sum(sum(counts) for counts in table)
 
 

@@ -67,10 +67,10 @@ def settled(config: Config) -> Iterator[None]:
 def open_engine(config: Config, setup: Setup, stacked: bool) -> LoopEngine | StackEngine:
     """The engine that was chosen."""
     if stacked:
-        engine = StackEngine(list(setup.plans), setup.data, setup.own_tests)
+        engine = StackEngine(list(setup.plans), setup.data, setup.local_test_sets)
         log.info("%s", engine.room.in_words())
         return engine
-    return LoopEngine(list(setup.plans), setup.data, _workers(config, setup), setup.own_tests)
+    return LoopEngine(list(setup.plans), setup.data, _workers(config, setup), setup.local_test_sets)
 
 
 def choose_engine(config: Config, setup: Setup) -> bool:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.data import Dataset
-from consilience.data.local_datasets import OwnTests
+from consilience.data.local_datasets import LocalTestSets
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Data:
         return self.own_inputs[learner if several else 0 * learner], self.own_targets[learner]
 
 
-def data_arrays(data: Dataset, own: OwnTests | None) -> dict[str, NDArray[Any]]:
+def data_arrays(data: Dataset, own: LocalTestSets | None) -> dict[str, NDArray[Any]]:
     """The data everybody sees, before it is where they see it: by the names of `Data`."""
     nothing = np.zeros((0, 0), dtype=np.float32), np.zeros((0, 0), dtype=np.int64)
     inputs, targets = nothing if own is None else (own.inputs, own.targets)

@@ -20,7 +20,7 @@ from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.data.cache import cache_folder
 from consilience.data.download import CHECKSUMS, chosen_folder
-from consilience.data.local_datasets import Deal, OwnTests, own_tests
+from consilience.data.local_datasets import LocalDatasets, LocalTestSets, local_test_sets
 from consilience.errors import (
     CheckpointError,
     ConsilienceError,
@@ -31,10 +31,10 @@ from consilience.learner.layout import Layout
 from consilience.learner.learner import Learner, LearnerSpec, Row
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.models import from_file, recipe
+from consilience.models import from_file, model_factory
 from consilience.simulation.records.fingerprint import marks
 from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.setup.assign_data import deal_out, joined, may_share, terms_of
+from consilience.simulation.setup.assign_data import assign_data, data_overrides, joined, may_share
 from consilience.simulation.setup.inputs import load_data, models_of
 from consilience.simulation.setup.participants import Participant, cast
 from consilience.simulation.setup.setup import DTYPES
@@ -101,9 +101,9 @@ class SavedRun:
         return data
 
     @cached_property
-    def deal(self) -> Deal:
+    def local_datasets(self) -> LocalDatasets:
         """Who has which training samples, and as what."""
-        return deal_out(self.config, self.method, self.data, self.config.seed)
+        return assign_data(self.config, self.method, self.data, self.config.seed)
 
     @cached_property
     def public(self) -> tuple[np.ndarray, np.ndarray]:
@@ -124,7 +124,7 @@ class SavedRun:
 
     def _dealt(self, who: int) -> tuple[Dataset, np.ndarray]:
         """The training set as learners have it, and the places of one's own samples in it."""
-        data, (parts,) = joined(self.data, [self.deal], self.learners)
+        data, (parts,) = joined(self.data, [self.local_datasets], self.learners)
         return data, np.sort(parts[who])
 
     def tests(self, who: int) -> tuple[np.ndarray, np.ndarray]:
@@ -135,9 +135,9 @@ class SavedRun:
         return own.inputs[min(who, len(own.inputs) - 1)], own.targets[who]
 
     @cached_property
-    def _own_tests(self) -> OwnTests | None:
-        terms = {} if self.method.pooled else terms_of(self.config)
-        return own_tests(self.data, self.learners, shift=self.config.shift, terms=terms)
+    def _own_tests(self) -> LocalTestSets | None:
+        terms = {} if self.method.pooled else data_overrides(self.config)
+        return local_test_sets(self.data, self.learners, shift=self.config.shift, overrides=terms)
 
     def learner(self, who: int, device: str = "cpu") -> Learner:
         """A learner in the role its model lies with, wearing what it had become, on the device named."""
@@ -146,7 +146,7 @@ class SavedRun:
         kinds = [each.kind for each in self.actors]
         cohort, number = self._cohort(participant.kind), kinds[:place].count(participant.kind)
         assert isinstance(participant.model, str)
-        build = recipe(participant.model, self.data.shape, self.data.classes, self.config.width)
+        build = model_factory(participant.model, self.data.shape, self.data.classes, self.config.width)
         public = Public(len(self.public[1])) if participant.role.data == "public" else None
         with _made_again(who):
             spec = LearnerSpec(
@@ -195,7 +195,7 @@ class SavedRun:
         """How many different sizes the seeds' public sets have."""
         seeds, host = range(self.config.seed, self.config.seed + self.config.seeds), self.method.host
         assert host is not None
-        return len({len(deal_out(self.config, self.method, self.data, seed).parts[host]) for seed in seeds})
+        return len({len(assign_data(self.config, self.method, self.data, seed).parts[host]) for seed in seeds})
 
 
 @contextmanager

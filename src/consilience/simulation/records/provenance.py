@@ -12,52 +12,52 @@ from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.data.description import describe_dataset
 from consilience.data.heterogeneity import measure
-from consilience.data.local_datasets import Deal
+from consilience.data.local_datasets import LocalDatasets
 from consilience.data.partition import scheme_of
 
 _LINES, _COLUMNS = 12, 20  # of a table that a screen has room for
 
 
-def provenance(config: Config, data: Dataset, deals: Sequence[Deal]) -> dict[str, Any]:
+def provenance(config: Config, data: Dataset, local_datasets: Sequence[LocalDatasets]) -> dict[str, Any]:
     """All that is to be known of the data of a run, ready for JSON."""
     return {
         "data": describe_dataset(data),
         "partition": config.partition,
         "shift": shifts_in_words(config),
-        "case": {"figure": deals[0].case.figure, "in_words": deals[0].case.in_words()},
-        "distances": distances(deals[0]),
-        "class_table": {str(config.seed + i): deal.table().tolist() for i, deal in enumerate(deals)},
-        "owners": {str(config.seed + i): owners_of(config, data, deal) for i, deal in enumerate(deals)},
+        "case": {"figure": local_datasets[0].case.figure, "in_words": local_datasets[0].case.in_words()},
+        "distances": distances(local_datasets[0]),
+        "class_counts": {str(config.seed + i): local.table().tolist() for i, local in enumerate(local_datasets)},
+        "owners": {str(config.seed + i): owners_of(config, data, local) for i, local in enumerate(local_datasets)},
     }
 
 
-def owners_of(config: Config, data: Dataset, deal: Deal) -> list[str]:
+def owners_of(config: Config, data: Dataset, local: LocalDatasets) -> list[str]:
     """Who each learner is, where everybody is one owner; "" of one who has samples of several, as a group may."""
     if data.owners is None or scheme_of(config.partition).word != "owners":
         return []
-    whose = [np.unique(data.owners[part]) for part in deal.parts]
+    whose = [np.unique(data.owners[part]) for part in local.parts]
     return [data.owner_names[mine[0]] if len(mine) == 1 else "" for mine in whose]
 
 
-def distances(deal: Deal) -> dict[str, dict[str, float | bool]]:
+def distances(local: LocalDatasets) -> dict[str, dict[str, float | bool]]:
     """Whether each of a learner's distributions is to differ from the federation's, how far it does, and by chance."""
-    found = measure(deal, kinds=deal.kinds)
+    found = measure(local, kinds=local.kinds)
     return {
         field.name: {
-            "differs": getattr(deal.case, field.name),
+            "differs": getattr(local.case, field.name),
             "measured": getattr(found, field.name),
             "by_chance": getattr(found.noise, field.name),
         }
-        for field in fields(deal.case)
+        for field in fields(local.case)
     }
 
 
-def in_words(config: Config, data: Dataset, deal: Deal) -> str:
+def in_words(config: Config, data: Dataset, local: LocalDatasets) -> str:
     """How the first seed's data was dealt, as lines for a terminal."""
-    table = deal.table()  # (learners, classes)
+    table = local.table()  # (learners, classes)
     shift = "" if (told := shifts_in_words(config)) == "none" else f", {told}"
     said = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.partition}{shift}"
-    told = f"\n{case_in_words(deal)}" if deal.case.figure else ""
+    told = f"\n{case_in_words(local)}" if local.case.figure else ""
     return f"{said}{told}\n{_table(table, data.labels)}"
 
 
@@ -67,10 +67,10 @@ def shifts_in_words(config: Config) -> str:
     return ", ".join([*([config.shift] if config.shift != "none" else []), *own]) or "none"
 
 
-def case_in_words(deal: Deal) -> str:
+def case_in_words(local: LocalDatasets) -> str:
     """Which of the nine ways to differ this is, or that it is none."""
-    said = deal.case.in_words()
-    return f"case {deal.case.figure} of the nine: {said}" if deal.case.figure else said
+    said = local.case.in_words()
+    return f"case {local.case.figure} of the nine: {said}" if local.case.figure else said
 
 
 def _table(table: np.ndarray, labels: Sequence[str]) -> str:

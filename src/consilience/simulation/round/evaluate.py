@@ -42,8 +42,8 @@ def examine(setup: Setup, engine: Engine, record: Record, there: np.ndarray) -> 
             continue  # nothing tells how good they are
         record["accuracy"][at] = accuracy(told, setup.test_counts)
         counts = setup.test_counts
-        if setup.own_tests is not None and setup.labeled:
-            told, counts = _right(engine, i, np.flatnonzero(home), own=True), setup.own_tests.counts()[at[1]]
+        if setup.local_test_sets is not None and setup.labeled:
+            told, counts = _right(engine, i, np.flatnonzero(home), own=True), setup.local_test_sets.counts()[at[1]]
         record["accuracy_local"][at] = accuracy(told, counts, setup.shares[at])
     if setup.ensemble:
         _ask_all(setup, engine, record, there)

@@ -9,8 +9,8 @@ import numpy as np
 
 from consilience.config.config import Config
 from consilience.data import Dataset
-from consilience.data.local_datasets import Deal, deal
-from consilience.data.local_shifts import Terms
+from consilience.data.local_datasets import LocalDatasets, make_local_datasets
+from consilience.data.local_shifts import DataOverride
 from consilience.data.partition import scheme_of
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.method import Method, Role
@@ -18,43 +18,49 @@ from consilience.simulation.engines.cohort import Members
 from consilience.simulation.setup.participants import Participant
 
 
-def deal_out(config: Config, method: Method, data: Dataset, seed: int) -> Deal:
+def assign_data(config: Config, method: Method, data: Dataset, seed: int) -> LocalDatasets:
     """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
     # Where everybody is one owner, samples of those who are not there are nobody's, pooled or not.
     owned = scheme_of(config.partition).word == "owners"
     alone = method.pooled and config.shift == "none" and not owned and not _own_terms(config)
     learners, how = (1, "iid") if alone else (config.learners, config.partition)
-    return deal(data, learners, partition=how, shift=config.shift, seed=seed, terms={} if alone else terms_of(config))
+    return make_local_datasets(
+        data, learners, partition=how, shift=config.shift, seed=seed, overrides={} if alone else data_overrides(config)
+    )
 
 
-def terms_of(config: Config) -> dict[int, Terms]:
+def data_overrides(config: Config) -> dict[int, DataOverride]:
     """Learners with samples or a shift of their own; the one with the public samples is one of them."""
     found = _own_terms(config)
     if config.public is not None and config.learners > 1:
-        found[0] = replace(found.get(0, Terms()), samples=config.public, named="public")
+        found[0] = replace(found.get(0, DataOverride()), samples=config.public, named="public")
     return found
 
 
-def _own_terms(config: Config) -> dict[int, Terms]:
+def _own_terms(config: Config) -> dict[int, DataOverride]:
     return {
-        who: Terms(group.samples, group.shift, f"groups.{name}.samples")
+        who: DataOverride(group.samples, group.shift, f"groups.{name}.samples")
         for who, (name, group) in config.members().items()
         if group.samples is not None or group.shift is not None
     }
 
 
-def joined(data: Dataset, deals: Sequence[Deal], learners: int) -> tuple[Dataset, list[list[np.ndarray]]]:
+def joined(
+    data: Dataset, local_datasets: Sequence[LocalDatasets], learners: int
+) -> tuple[Dataset, list[list[np.ndarray]]]:
     """All seeds' deals over one training set: the data itself, or where learners change it one copy a seed."""
-    parts = [d.parts if learners > 1 else [np.sort(np.concatenate(d.parts))] for d in deals]
-    if all(d.inputs is data.inputs and d.targets is data.targets for d in deals):
+    parts = [d.parts if learners > 1 else [np.sort(np.concatenate(d.parts))] for d in local_datasets]
+    if all(d.inputs is data.inputs and d.targets is data.targets for d in local_datasets):
         return data, parts
     n = len(data.targets)
     copies = replace(
         data,
-        inputs=np.concatenate([d.inputs for d in deals]) if len(deals) > 1 else deals[0].inputs,
-        targets=np.concatenate([d.targets for d in deals]),
-        share=None if data.share is None else np.tile(data.share, len(deals)),
-        owners=None if data.owners is None else np.tile(data.owners, len(deals)),
+        inputs=np.concatenate([d.inputs for d in local_datasets])
+        if len(local_datasets) > 1
+        else local_datasets[0].inputs,
+        targets=np.concatenate([d.targets for d in local_datasets]),
+        share=None if data.share is None else np.tile(data.share, len(local_datasets)),
+        owners=None if data.owners is None else np.tile(data.owners, len(local_datasets)),
     )
     return copies, [[part + k * n for part in mine] for k, mine in enumerate(parts)]
 

@@ -13,17 +13,17 @@ import torch
 
 from consilience.config import schedules
 from consilience.config.config import Config
-from consilience.data import Dataset, class_table
-from consilience.data.local_datasets import Deal, OwnTests, own_tests
+from consilience.data import Dataset, class_counts
+from consilience.data.local_datasets import LocalDatasets, LocalTestSets, local_test_sets
 from consilience.errors import ConfigurationError
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Method
-from consilience.models import recipe
+from consilience.models import model_factory
 from consilience.randomness import seed_of
 from consilience.simulation.engines.cohort import CohortPlan, LocalWork
 from consilience.simulation.engines.probing import PROBES
 from consilience.simulation.round.plan import Crowd
-from consilience.simulation.setup.assign_data import deal_out, joined, members_of, terms_of
+from consilience.simulation.setup.assign_data import assign_data, data_overrides, joined, members_of
 from consilience.simulation.setup.compatibility import check_channels, check_roles, check_watched, least_batch
 from consilience.simulation.setup.participants import Model, Participant
 from consilience.simulation.setup.variants import Variants, variants_of
@@ -48,8 +48,8 @@ class Setup:
     counts: np.ndarray  # (federations, learners, classes) of a learner's samples
     test_counts: np.ndarray  # (classes,)
     data: Dataset  # as learners have it
-    own_tests: OwnTests | None  # test samples as learners have theirs; None where they are like everybody's
-    deals: tuple[Deal, ...]  # how it was dealt out, one a seed
+    local_test_sets: LocalTestSets | None  # test samples as learners have theirs; None where they are like everybody's
+    local_datasets: tuple[LocalDatasets, ...]  # how it was dealt out, one a seed
     probes: tuple[str, ...]  # by which representations are tested
     ensemble: bool  # whether all learners' logits are tested together
     watched: str | None  # a layer whose dependence on the inputs is measured
@@ -79,7 +79,7 @@ class Setup:
     @property
     def copies(self) -> np.ndarray:
         """From where to where each federation's samples lie in the training set, (federations, 2): one copy a seed."""
-        size, seeds = len(self.deals[0].targets), len(self.deals)
+        size, seeds = len(self.local_datasets[0].targets), len(self.local_datasets)
         copied = len(self.data.targets) > size
         first = np.arange(self.federations) % seeds * size * copied
         return np.stack([first, first + size], axis=1)
@@ -134,8 +134,8 @@ def build_setup(config: Config, method: Method, data: Dataset, models: Sequence[
             f"classifiers tell together means nothing; leave ensemble out, or set it to 'off'"
         )
     once = range(config.seed, config.seed + config.seeds)
-    deals = [deal_out(config, method, data, seed) for seed in once]
-    dealt, parts = joined(data, deals, learners)
+    local_datasets = [assign_data(config, method, data, seed) for seed in once]
+    dealt, parts = joined(data, local_datasets, learners)
     seeds = tuple(once) * variants.count
     kinds: dict[str, list[int]] = {}
     for place, participant in enumerate(variants.cast[0]):
@@ -161,11 +161,11 @@ def build_setup(config: Config, method: Method, data: Dataset, models: Sequence[
         plans,
         rows,
         homes,
-        np.stack([class_table(dealt.targets, p, data.classes) for p in parts] * variants.count),
+        np.stack([class_counts(dealt.targets, p, data.classes) for p in parts] * variants.count),
         np.bincount(data.test_targets, minlength=data.classes),
         dealt,
-        own_tests(data, learners, shift=config.shift, terms={} if method.pooled else terms_of(config)),
-        tuple(deals),
+        local_test_sets(data, learners, shift=config.shift, overrides={} if method.pooled else data_overrides(config)),
+        tuple(local_datasets),
         () if config.probe == "auto" and _labeled(variants) else PROBES[config.probe],
         config.ensemble == "on" or (config.ensemble == "auto" and _in_parts(variants) and _labeled(variants)),
         config.watch,
@@ -236,7 +236,7 @@ class _Stage:
         cast = [self.variants.cast[f * self.variants.count // count][place] for f, place in rows]
         settings = _own(cast)
         spec = LearnerSpec(
-            build=recipe(model, data.shape, data.classes, config.width) if isinstance(model, str) else model,
+            build=model_factory(model, data.shape, data.classes, config.width) if isinstance(model, str) else model,
             role=participant.role,
             optimizer=participant.optimizer,
             shape=data.shape,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.data import Dataset
-from consilience.data.local_datasets import OwnTests
+from consilience.data.local_datasets import LocalTestSets
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import CohortPlan, stacked_shapes
 from consilience.simulation.engines.jobs import Done, Job, Receive, StoreAnswers, Work
@@ -43,7 +43,7 @@ class LoopEngine:
 
     name = "loop"
 
-    def __init__(self, plans: list[CohortPlan], data: Dataset, workers: int, own: OwnTests | None = None) -> None:
+    def __init__(self, plans: list[CohortPlan], data: Dataset, workers: int, own: LocalTestSets | None = None) -> None:
         device = torch.device(plans[0].spec.device)
         self.workers = workers if device.type == "cpu" and workers > 1 and portable(plans) else 0
         self.slots = self.workers * 2 + 2 if self.workers else 1

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.data import Dataset
-from consilience.data.local_datasets import OwnTests
+from consilience.data.local_datasets import LocalTestSets
 from consilience.errors import ConsilienceError
 from consilience.learner.learner import Learner, Row
 from consilience.simulation.engines.cohort import Cohort, CohortPlan, stacked_shapes
@@ -43,7 +43,7 @@ class StackEngine:
     name = "stack"
     processes: tuple[int, ...] = ()
 
-    def __init__(self, plans: list[CohortPlan], data: Dataset, own: OwnTests | None = None) -> None:
+    def __init__(self, plans: list[CohortPlan], data: Dataset, own: LocalTestSets | None = None) -> None:
         self.device, dtype = torch.device(plans[0].spec.device), plans[0].spec.dtype
         self.learners = [Learner(plan.spec) for plan in plans]
         arrays = data_arrays(data, own)
