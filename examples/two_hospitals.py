@@ -75,8 +75,8 @@ def learn(name: str, peer: Peer | None = None, told: Queue[Any] | None = None) -
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         if peer and told:
-            patience = 20 if round_ == ROUNDS else 0  # the last one waits until the relay has it
-            told.put((name, round_, peer.share(model, [(inputs, targets)], wait=patience)))
+            wait = 20 if round_ == ROUNDS else 0  # the last one waits until the relay has it
+            told.put((name, round_, peer.share(model, [(inputs, targets)], wait=wait)))
             time.sleep(0.1)  # a round of a larger model takes longer
     right = model(torch.from_numpy(data.test_inputs)).argmax(1) == torch.from_numpy(data.test_targets)
     return float(100 * right.float().mean())
@@ -87,9 +87,9 @@ def hospital(name: str, url: str, token: str, folder: Path, told: Queue[Any]) ->
     torch.set_num_threads(1)
     logging.getLogger("consilience.peer").setLevel(logging.ERROR)  # it would tell that the relay is out of reach
     alone = learn(name)
-    with join(url, token, folder=folder / name, patience=0.5) as peer:
+    with join(url, token, folder=folder / name, timeout=0.5) as peer:
         together = learn(name, peer, told)
-        told.put((name, None, (alone, together, peer.post.link.sent / 1000)))
+        told.put((name, None, (alone, together, peer.connection.client.sent / 1000)))
 
 
 def serve(store: Path, port: str, ending: contextlib.ExitStack) -> tuple[subprocess.Popen[str], str]:

@@ -96,7 +96,7 @@ def federation(
         yield made
     finally:
         for peer in made.peers:
-            peer.post.link.close()
+            peer.connection.client.close()
 
 
 def train(peer: Peer, model: SplitModel, loader: Batches, lr: float = 0.1) -> None:

@@ -77,12 +77,12 @@ class RelayError(ConsilienceError):
 class Unreachable(RelayError):
     """A relay that does not answer now, and may later: after so many seconds, where it said.
 
-    doubtful: the request had left, and may have arrived.
+    may_have_arrived: the request had left, and may have arrived.
     """
 
-    def __init__(self, message: str, *, retry_after: float = 0.0, doubtful: bool = False) -> None:
+    def __init__(self, message: str, *, retry_after: float = 0.0, may_have_arrived: bool = False) -> None:
         super().__init__(message)
-        self.retry_after, self.doubtful = retry_after, doubtful
+        self.retry_after, self.may_have_arrived = retry_after, may_have_arrived
 
 
 class TrainingError(ConsilienceError):

@@ -13,7 +13,7 @@ import pytest
 
 from consilience.errors import ConfigurationError, Unreachable
 from consilience.files import lock_file
-from consilience.peer.http import Link
+from consilience.peer.http import RelayClient
 
 TOKEN = f"cs1_1_{'a' * 43}"
 
@@ -45,10 +45,10 @@ def impostor(head: bytes, chunk: bytes, times: int) -> Iterator[tuple[str, list[
 def test_an_answer_without_end_is_given_up(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
     with impostor(head, b" " * 2**20, times=200) as (url, taken):
-        link = Link(url, TOKEN)
+        client = RelayClient(url, TOKEN)
         with pytest.raises(Unreachable, match="not as a relay does"):
-            link.federation(5.0)
-        link.close()
+            client.federation(5.0)
+        client.close()
     assert sum(taken) < 20 * 2**20, "a limit, and what lies in buffers"
 
 
@@ -56,19 +56,19 @@ def test_nothing_is_unpacked() -> None:
     body = gzip.compress(b" " * 2**28)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with impostor(head, body, times=1) as (url, _):
-        link = Link(url, TOKEN)
+        client = RelayClient(url, TOKEN)
         with pytest.raises(Unreachable, match="not as a relay does"):
-            link.federation(5.0)
-        link.close()
+            client.federation(5.0)
+        client.close()
 
 
 def test_a_line_of_news_without_end_is_given_up() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     with impostor(head, b"x" * 2**16, times=2000) as (url, taken):
-        link = Link(url, TOKEN)
+        client = RelayClient(url, TOKEN)
         with pytest.raises(Unreachable, match="not as a relay does"):
-            link.wait(0, 5.0)
-        link.close()
+            client.wait(0, 5.0)
+        client.close()
     assert sum(taken) < 20 * 2**20
 
 

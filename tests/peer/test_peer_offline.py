@@ -56,7 +56,7 @@ def test_without_its_relay_training_goes_on_and_the_newest_goes_out_when_it_is_b
     with federation(tmp_path, SHARING) as made:
         running = serve(made.store)
         try:
-            peer, model = made.join(running.url, 0, patience=0.6), seeded(net, 1)
+            peer, model = made.join(running.url, 0, timeout=0.6), seeded(net, 1)
             assert peer.share(model, batches(1)) and peer.refresh()
             running.kill()
             before = penalty_of(peer, model)
@@ -66,13 +66,17 @@ def test_without_its_relay_training_goes_on_and_the_newest_goes_out_when_it_is_b
                 shared, took = timed(lambda: peer.share(model, batches(1)))
                 assert not shared and took < 0.6 + MARGIN
             assert penalty_of(peer, model) == before > 0
-            assert peer.waiting and peer.post.pending is not None and peer.post.pending.round == peer.round == 4
-            assert not peer.post.pending.doubtful  # it never left, so the next one takes its place
-            peer.post.backoff.failed(30)
+            assert (
+                peer.waiting
+                and peer.connection.pending is not None
+                and peer.connection.pending.round == peer.round == 4
+            )
+            assert not peer.connection.pending.may_have_arrived  # it never left, so the next one takes its place
+            peer.connection.backoff.failed(30)
             assert sum(timed(peer.refresh)[1] for _ in range(20)) < MARGIN
             shared, took = timed(lambda: peer.share(model, batches(1)))
             assert not shared and took < MARGIN and made.round_of(0) == 1
-            peer.post.backoff.until = 0.0
+            peer.connection.backoff.until = 0.0
             running = serve(made.store, running.port)
             assert peer.refresh() or not peer.waiting
             wait_until(lambda: (peer.refresh(), not peer.waiting)[1])
@@ -105,24 +109,26 @@ def lined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Founded, L
 
 @pytest.mark.parametrize("how", SPOILED)
 def test_whatever_the_line_does_no_call_takes_longer_than_asked(lined: tuple[Founded, Line], how: str) -> None:
-    (made, way), (mode, canned, doubtful), me = lined, SPOILED[how], list(SPOILED).index(how)
-    peer, model = made.join(way.url, me, patience=0.4), seeded(net, 1)
+    (made, way), (mode, canned, may_have_arrived), me = lined, SPOILED[how], list(SPOILED).index(how)
+    peer, model = made.join(way.url, me, timeout=0.4), seeded(net, 1)
     assert peer.introduce(model, batches(1)) and peer.refresh()
     way.now(mode, canned)
     shared, took = timed(lambda: peer.share(model, batches(1)))
     assert not shared and took < 0.4 + MARGIN
-    assert peer.post.pending is not None and peer.post.pending.doubtful == doubtful
-    assert 0 < peer.post.backoff.left <= 600
+    assert peer.connection.pending is not None and peer.connection.pending.may_have_arrived == may_have_arrived
+    assert 0 < peer.connection.backoff.left <= 600
     heard, took = timed(lambda: peer.refresh(wait=0.5))
     assert not heard and took < 0.5 + MARGIN
-    body = peer.post.pending.body
+    body = peer.connection.pending.body
     train(peer, model, batches(1))
     peer.share(model, batches(1))
-    assert (peer.post.pending.body == body) == doubtful  # what may have arrived is put again, and nothing else
+    assert (
+        peer.connection.pending.body == body
+    ) == may_have_arrived  # what may have arrived is put again, and nothing else
     way.now("pass")
-    peer.post.backoff.until = 0.0
+    peer.connection.backoff.until = 0.0
     wait_until(lambda: (peer.refresh(), not peer.waiting)[1])
-    assert made.round_of(me) == (1 if doubtful else 2)
+    assert made.round_of(me) == (1 if may_have_arrived else 2)
     assert peer.share(model, batches(1)) and made.round_of(me) == peer.round == 3
 
 
@@ -143,11 +149,11 @@ def test_waiting_waits_for_something_new_and_no_longer(tmp_path: Path) -> None:
 def test_waiting_for_a_relay_that_is_gone_does_not_spin(tmp_path: Path) -> None:
     with federation(tmp_path, SHARING) as made:
         with serving(made.store) as running:
-            peer = made.join(running.url, 0, patience=0.2)
+            peer = made.join(running.url, 0, timeout=0.2)
         peer.refresh()
         busy = time.process_time()
         assert timed(lambda: peer.refresh(wait=1.5))[1] < 1.5 + MARGIN
-        peer.post.backoff.failed(60)
+        peer.connection.backoff.failed(60)
         assert timed(lambda: peer.refresh(wait=5))[1] < MARGIN  # it will not be tried in that time
         assert time.process_time() - busy < 0.5
 
@@ -178,22 +184,27 @@ def test_a_relay_is_left_alone_twice_as_long_each_time_but_not_for_ever() -> Non
 def test_what_may_have_arrived_is_put_again_the_very_same_until_that_is_known(tmp_path: Path) -> None:
     with over_a_line(tmp_path) as (made, way):
         model = made.common()
-        peer = made.join(way.url, 0, model, patience=1.0)
+        peer = made.join(way.url, 0, model, timeout=1.0)
         peer.refresh()
         train(peer, model, batches(1))
         way.now("drop")
         assert not peer.share(model, batches(1))
         wait_until(lambda: made.round_of(0) == 1)  # it did arrive
-        waiting = peer.post.pending
-        assert waiting is not None and waiting.doubtful and not peer.post.errors and not peer.post.waits
+        waiting = peer.connection.pending
+        assert (
+            waiting is not None
+            and waiting.may_have_arrived
+            and not peer.connection.errors
+            and not peer.connection.waits
+        )
         train(peer, model, batches(1))
-        assert not peer.share(model, batches(1)) and peer.post.pending is waiting and peer.round == 2
+        assert not peer.share(model, batches(1)) and peer.connection.pending is waiting and peer.round == 2
         way.now("pass")
-        peer.post.backoff.until = 0.0
+        peer.connection.backoff.until = 0.0
         peer.refresh()
-        assert not peer.waiting and peer.post.round == 1 and made.round_of(0) == 1
-        assert peer.post.errors.keys() == waiting.after.keys() and peer.post.waits == {"weights": 0}
-        assert all(np.array_equal(e, waiting.after[k]) for k, e in peer.post.errors.items())
+        assert not peer.waiting and peer.connection.round == 1 and made.round_of(0) == 1
+        assert peer.connection.errors.keys() == waiting.after.keys() and peer.connection.waits == {"weights": 0}
+        assert all(np.array_equal(e, waiting.after[k]) for k, e in peer.connection.errors.items())
         assert peer.share(model, batches(1)) and made.round_of(0) == 3 == peer.round
 
 
@@ -201,45 +212,48 @@ def test_what_may_have_arrived_is_put_again_the_very_same_until_that_is_known(tm
 def test_a_restart_in_doubt_is_settled_by_the_relay_s_word(tmp_path: Path, back: bool) -> None:
     with over_a_line(tmp_path) as (made, way):
         model = made.common()
-        peer = made.join(way.url, 0, model, patience=0.5)
+        peer = made.join(way.url, 0, model, timeout=0.5)
         train(peer, model, batches(1))
         way.now("drop")
         assert not peer.share(model, batches(1))
         wait_until(lambda: made.round_of(0) == 1)
-        waiting = peer.post.pending
+        waiting = peer.connection.pending
         assert waiting is not None
         way.now("pass" if back else "silent")
-        again = made.join(way.url, 0, made.common(), patience=0.5)  # the other one was killed, and saved nothing more
+        again = made.join(way.url, 0, made.common(), timeout=0.5)  # the other one was killed, and saved nothing more
         assert again.round == 1
         if back:
-            assert not again.waiting and again.post.link.sent == 0
+            assert not again.waiting and again.connection.client.sent == 0
         else:
-            assert again.post.unsettled and again.post.pending is not None
-            assert again.post.pending.body == waiting.body
+            assert again.connection.unsettled and again.connection.pending is not None
+            assert again.connection.pending.body == waiting.body
             way.now("pass")
-            again.post.backoff.until = 0.0
+            again.connection.backoff.until = 0.0
             again.refresh()
-        assert not again.waiting and again.post.waits == {"weights": 0}
-        assert all(np.array_equal(e, waiting.after[k]) for k, e in again.post.errors.items()) and again.post.errors
+        assert not again.waiting and again.connection.waits == {"weights": 0}
+        assert (
+            all(np.array_equal(e, waiting.after[k]) for k, e in again.connection.errors.items())
+            and again.connection.errors
+        )
         assert again.share(model, batches(1)) and made.round_of(0) == 2 == again.round
 
 
 def test_who_is_killed_while_sending_does_not_know_either(tmp_path: Path) -> None:
     with over_a_line(tmp_path) as (made, way):
         model = made.common()
-        peer = made.join(way.url, 0, model, patience=0.5)
-        put = peer.post.link.put
+        peer = made.join(way.url, 0, model, timeout=0.5)
+        put = peer.connection.client.put
 
         def killed(*arguments: Any) -> None:
             put(*arguments)
             raise KeyboardInterrupt
 
-        peer.post.link.put = killed  # type: ignore[method-assign, assignment]
+        peer.connection.client.put = killed  # type: ignore[method-assign, assignment]
         with pytest.raises(KeyboardInterrupt):
             peer.share(model, batches(1))
         way.now("silent")
-        again = made.join(way.url, 0, made.common(), patience=0.3)
-        assert again.post.unsettled and made.round_of(0) == 1
+        again = made.join(way.url, 0, made.common(), timeout=0.3)
+        assert again.connection.unsettled and made.round_of(0) == 1
 
 
 # --- restarts
@@ -248,7 +262,7 @@ def test_who_is_killed_while_sending_does_not_know_either(tmp_path: Path) -> Non
 def test_a_restart_goes_on_with_all_of_it_with_and_without_the_relay(tmp_path: Path) -> None:
     with over_a_line(tmp_path) as (made, way):
         models = [made.common(), made.common()]
-        peers = [made.join(way.url, i, model, patience=1.0) for i, model in enumerate(models)]
+        peers = [made.join(way.url, i, model, timeout=1.0) for i, model in enumerate(models)]
         for peer, model in zip(peers, models, strict=True):
             train(peer, model, batches(1))
             assert peer.share(model, batches(1))
@@ -257,13 +271,13 @@ def test_a_restart_goes_on_with_all_of_it_with_and_without_the_relay(tmp_path: P
         assert peers[0].share(models[0], batches(1))
         way.now("silent")
         peers[0].share(models[0], batches(1))
-        first = peers[0].post
+        first = peers[0].connection
         peers[0].close()
-        offline = made.join(way.url, 0, seeded(net, 5), patience=0.3)
+        offline = made.join(way.url, 0, seeded(net, 5), timeout=0.3)
         way.now("pass")
-        online = made.join(way.url, 0, seeded(net, 6), patience=1.0)
+        online = made.join(way.url, 0, seeded(net, 6), timeout=1.0)
         for again in (offline, online):
-            now = again.post
+            now = again.connection
             assert again.round == 3 == peers[0].round and (now.name, now.number) == ("m0", 0)
             assert now.waits == first.waits == {"weights": 1} and now.held.keys() == first.held.keys()
             for name, answer in now.held.items():
@@ -315,14 +329,14 @@ def test_a_folder_that_is_damaged_or_somebody_else_s_is_refused_by_name(tmp_path
 
 
 def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
-    authority, other = trustme.CA(), trustme.CA()
-    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
+    ca_file, other = trustme.CA(), trustme.CA()
+    ca_file.cert_pem.write_to_path(tmp_path / "authority.pem")
     past = datetime.now(UTC) - timedelta(days=1)
     made_for = {
-        "": authority.issue_cert("127.0.0.1"),
+        "": ca_file.issue_cert("127.0.0.1"),
         "unable to get local issuer": other.issue_cert("127.0.0.1"),
-        "IP address mismatch": authority.issue_cert("relay.example"),
-        "expired": authority.issue_cert("127.0.0.1", not_before=past - timedelta(days=1), not_after=past),
+        "IP address mismatch": ca_file.issue_cert("relay.example"),
+        "expired": ca_file.issue_cert("127.0.0.1", not_before=past - timedelta(days=1), not_after=past),
     }
     trusted = str(tmp_path / "authority.pem")
     with federation(tmp_path, SHARING) as made:
@@ -337,14 +351,14 @@ def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
             with serving(made.store, program=("-c", program)) as running:
                 assert running.url.startswith("https://127.0.0.1")
                 if not said:
-                    peer = made.join(running.url, 0, authority=trusted)
+                    peer = made.join(running.url, 0, ca_file=trusted)
                     assert peer.share(seeded(net, 1), batches(1))
                     peer.close()
                     with pytest.raises(RelayError, match="certificate is not to be trusted") as refused:
                         made.join(running.url, 1)
                 else:
                     with pytest.raises(RelayError, match=said) as refused:
-                        made.join(running.url, 1, authority=trusted)
-                    again = made.join(running.url, 0, authority=trusted)  # who has joined goes on, and sends nothing
+                        made.join(running.url, 1, ca_file=trusted)
+                    again = made.join(running.url, 0, ca_file=trusted)  # who has joined goes on, and sends nothing
                     assert again.round == 1 and not again.refresh()
                 assert refused.value.code == "certificate" and not isinstance(refused.value, Unreachable)

@@ -18,7 +18,7 @@ from consilience.files import lock_file
 from consilience.methods import build_method
 from consilience.peer.create_charter import charter_of, write_charter
 from consilience.peer.outbox import Outbox
-from consilience.peer.peer import open_post
+from consilience.peer.peer import connect_to_relay
 from consilience.peer.trainer import Member, Played
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import in_full, load_data, models_of, with_model
@@ -38,37 +38,39 @@ def federation(config: Config, name: str, out: Path) -> str:
 
 
 def join(
-    config: Config, url: str, token: str, folder: Path | None, wait: float, authority: str | None, as_json: bool
+    config: Config, url: str, token: str, folder: Path | None, wait: float, ca_file: str | None, as_json: bool
 ) -> None:
     """Train in a federation until the rounds are played or somebody stops it, and keep the model."""
-    post = open_post(url, token, folder, authority=authority)
-    assert post.folder is not None
+    connection = connect_to_relay(url, token, folder, ca_file=ca_file)
+    assert connection.folder is not None
     try:
         with lock_file(
-            post.folder / _LOCK, f"{post.folder} is used by another process; stop it, or choose another with --out"
+            connection.folder / _LOCK,
+            f"{connection.folder} is used by another process; stop it, or choose another with --out",
         ):
-            stopped = _train(post, config, wait, as_json)
+            stopped = _train(connection, config, wait, as_json)
     finally:
-        post.link.close()
+        connection.client.close()
     if stopped:
         raise SystemExit(130)
 
 
-def _train(post: Outbox, config: Config, wait: float, as_json: bool) -> bool:
+def _train(connection: Outbox, config: Config, wait: float, as_json: bool) -> bool:
     """Play the rounds that are left; whether somebody stopped it."""
-    assert post.folder is not None
-    method = dict(post.charter.method)
+    assert connection.folder is not None
+    method = dict(connection.charter.method)
     given = config.model_dump(exclude_none=True, exclude={"method", "learners", "seed"})
-    config = make_config({**given, "method": method, "learners": 1, "seed": post.charter.seed})
+    config = make_config({**given, "method": method, "learners": 1, "seed": connection.charter.seed})
     data = load_data(config, progress=True)
     config = in_full(with_model(config, data))
     built = build_method(config.method.name, config.method.settings)
-    member = Member(post, config, built, data, models_of(None, config)[0], wait)
-    place = _placed(post.folder, config)
-    begun = member.go_on(post.folder)
+    member = Member(connection, config, built, data, models_of(None, config)[0], wait)
+    place = _placed(connection.folder, config)
+    begun = member.go_on(connection.folder)
     say = _silent if as_json else _say
     say(
-        f"{post.name} in {post.charter.name} ({config.method.name}), {len(data.targets)} samples; kept in {post.folder}"
+        f"{connection.name} in {connection.charter.name} ({config.method.name}), {len(data.targets)} samples; saved in "
+        f"{connection.folder}"
     )
     if begun:
         _forget_after(place, member.round)
@@ -81,13 +83,13 @@ def _train(post: Outbox, config: Config, wait: float, as_json: bool) -> bool:
             while member.round < config.rounds and not asked:
                 played = member.play()
                 _record(place, played, as_json, config.rounds)
-                member.keep(post.folder)
-        member.save_model(post.folder / "model.safetensors")
+                member.keep(connection.folder)
+        member.save_model(connection.folder / "model.safetensors")
     finally:
         member.close()
     if asked:
         _say(f"stopped after round {member.round}; the same command goes on")
-    say(f"the model is {post.folder / 'model.safetensors'}")
+    say(f"the model is {connection.folder / 'model.safetensors'}")
     return bool(asked)
 
 

@@ -349,14 +349,14 @@ def join(
     ],
     out: Annotated[Path | None, typer.Option(help="folder for the model and all that a restart needs")] = None,
     wait: Annotated[float, typer.Option(min=0, help="seconds to wait in a round for the others, where needed")] = 120.0,
-    authority: Annotated[str | None, typer.Option(help="a file with the certificates to trust")] = None,
+    ca_file: Annotated[str | None, typer.Option(help="a file with the certificates to trust")] = None,
     json_: Json = False,
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Train in a federation with no code of your own; goes on where it was stopped, and saves the model."""
     from consilience.cli.join import join as train
 
-    train(_gather(None, None, settings or {}, None), url, token, out, wait, authority, json_)
+    train(_gather(None, None, settings or {}, None), url, token, out, wait, ca_file, json_)
 
 
 @app.command()

@@ -66,13 +66,13 @@ class Backoff:
         return max(self.until - time.monotonic(), 0.0)
 
 
-class Link:
+class RelayClient:
     """One member's requests. Each takes the seconds it may last, and is over by then.
 
-    authority: a file with the certificates of whom to trust, where the relay's is not signed by a public authority.
+    ca_file: certificates to trust, as a PEM file, where no public authority has signed the relay's.
     """
 
-    def __init__(self, url: str, token: str, authority: str | None = None) -> None:
+    def __init__(self, url: str, token: str, ca_file: str | None = None) -> None:
         self.url = _checked(url)
         self.sent = self.received = 0
         """Bytes of bodies, up and down."""
@@ -80,7 +80,7 @@ class Link:
         """The most bytes an answer may have; whoever knows the channels says how much that is."""
         headers = {"Authorization": f"Bearer {token}", "User-Agent": "consilience", "Accept-Encoding": "identity"}
         self._client = httpx.Client(
-            base_url=self.url, headers=headers, verify=_trusted(authority), trust_env=not _is_loopback(self.url)
+            base_url=self.url, headers=headers, verify=_trusted(ca_file), trust_env=not _is_loopback(self.url)
         )
         self._deadline = Deadline()
         self._deadline.rule(self._client)
@@ -199,7 +199,7 @@ class Link:
         if refused is not None:
             found = Unreachable(
                 f"{self.url}: its certificate is not to be trusted ({refused}); where that is the relay, give the file "
-                f"of its authority (authority=, --authority), or ask whoever runs it"
+                f"of its authority (ca_file=, --ca-file), or ask whoever runs it"
             )
             found.code = CERTIFICATE
             return found
@@ -207,7 +207,7 @@ class Link:
         never_left = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError)
         hint = "; is the relay served, and is that its address?" if isinstance(error, httpx.ConnectError) else ""
         hint = "; does it speak http, and not https?" if "WRONG_VERSION_NUMBER" in said else hint
-        return Unreachable(f"{self.url} cannot be reached: {said}{hint}", doubtful=not never_left)
+        return Unreachable(f"{self.url} cannot be reached: {said}{hint}", may_have_arrived=not never_left)
 
     def _object(self, body: bytes) -> dict[str, Any]:
         """The JSON object that a relay's answer is; whoever says something else is none, but stands in its way."""
@@ -220,7 +220,7 @@ class Link:
         return found
 
     def _strange(self) -> Unreachable:
-        return Unreachable(f"{self.url} answers, and not as a relay does", doubtful=True)
+        return Unreachable(f"{self.url} answers, and not as a relay does", may_have_arrived=True)
 
 
 def _in_time(body: bytes, end: float) -> Iterator[bytes]:
@@ -273,7 +273,7 @@ def _refusal(response: httpx.Response, body: bytes) -> Exception:
     after = response.headers.get("retry-after", "")
     asked = float(after) if after.isascii() and after.isdigit() else 0.0
     again, perhaps = response.status_code in _AGAIN, response.status_code in _PERHAPS
-    return Unreachable(f"{response.url.host} says: {message}", retry_after=asked, doubtful=perhaps or not again)
+    return Unreachable(f"{response.url.host} says: {message}", retry_after=asked, may_have_arrived=perhaps or not again)
 
 
 def _checked(url: str) -> str:
@@ -300,8 +300,8 @@ def _is_loopback(url: str) -> bool:
         return False
 
 
-def _trusted(authority: str | None) -> ssl.SSLContext:
+def _trusted(ca_file: str | None) -> ssl.SSLContext:
     try:
-        return ssl.create_default_context(cafile=authority)
+        return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"{authority}: no certificates can be read there: {error}") from error
+        raise ConfigurationError(f"{ca_file}: no certificates can be read there: {error}") from error

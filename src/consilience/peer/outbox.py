@@ -18,7 +18,7 @@ import numpy as np
 
 from consilience.channels import Answer
 from consilience.errors import CheckpointError, ConfigurationError, RelayError, Unreachable, WireError
-from consilience.peer.http import CERTIFICATE, Backoff, Link, News
+from consilience.peer.http import CERTIFICATE, Backoff, News, RelayClient
 from consilience.peer.state_file import keep, kept
 from consilience.wire import schema
 from consilience.wire.charter import Charter, message_of, read_charter
@@ -31,7 +31,7 @@ Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Offer:
+class ChannelUpload:
     """A contribution to one channel, as the wire shows it: tensors, what it weighs, and the version it was made from.
 
     after: what the encoding will have rounded away when it is taken.
@@ -44,7 +44,7 @@ class Offer:
 
 
 @dataclass
-class Pending:
+class PendingUpload:
     """An upload that waits. doubtful: it left, and whether it arrived is not known."""
 
     round: int
@@ -52,14 +52,14 @@ class Pending:
     body: bytes
     after: Arrays  # what was rounded away, where a channel takes it
     instead: Arrays  # and where a channel refuses it as too stale: all of it
-    doubtful: bool = False
+    may_have_arrived: bool = False
 
 
 class Outbox:
     """One member's correspondence with its relay."""
 
-    def __init__(self, link: Link, folder: Path | None, patience: float) -> None:
-        self.link, self.folder, self.patience = link, folder, patience
+    def __init__(self, client: RelayClient, folder: Path | None, timeout: float) -> None:
+        self.client, self.folder, self.timeout = client, folder, timeout
         self.backoff = Backoff()
         self.round = -1
         """The newest round the relay has acknowledged."""
@@ -68,13 +68,13 @@ class Outbox:
         """Moving means that have a contribution of this member, and the version it was made from."""
         self.errors: Arrays = {}
         """What encodings have rounded away so far, by channel and tensor."""
-        self.pending: Pending | None = None
+        self.pending: PendingUpload | None = None
         self.etag, self.revision = "", 0
         self.number, self.name = 0, ""
         self._unsaved = False
         known = self._load()
         try:
-            said = link.federation(patience)
+            said = client.federation(timeout)
         except Unreachable as error:
             if known is None:
                 raise RelayError(str(error), code=error.code) if error.code == CERTIFICATE else error from error
@@ -90,7 +90,7 @@ class Outbox:
             name: Part(entries=getattr(c, "draw", None), whole=self.channels[name].moves)
             for name, c in self.channels.items()
         }
-        link.largest = self._codec("down", entire).size
+        client.largest = self._codec("down", entire).size
 
     def _meet(self, said: Mapping[str, Any], known: Mapping[str, Any] | None) -> None:
         """See who this member is to the relay, and what came of what was on its way."""
@@ -104,7 +104,9 @@ class Outbox:
             if self._surely_taken(waiting, said["versions"]):
                 self._taken(waiting, ())
             else:
-                waiting.doubtful = True  # it arrived, and its receipt, which comes again, says what was refused of it
+                waiting.may_have_arrived = (
+                    True  # it arrived, and its receipt, which comes again, says what was refused of it
+                )
         elif waiting and member["round"] >= waiting.round:
             self.pending = None  # of a state that was lost: rounds only go on
         if member["round"] < self.round:
@@ -112,7 +114,7 @@ class Outbox:
         self._forget_closed(said)
         self.round = max(self.round, member["round"])
 
-    def _surely_taken(self, waiting: Pending, versions: Mapping[str, int]) -> bool:
+    def _surely_taken(self, waiting: PendingUpload, versions: Mapping[str, int]) -> bool:
         """Whether nothing of an upload that arrived can have been refused: versions only go up."""
         moving = {n: p.version for n, p in waiting.parts.items() if p.version is not None}
         channels = self.charter.channels
@@ -134,9 +136,9 @@ class Outbox:
     @property
     def unsettled(self) -> bool:
         """Whether something has left and may have arrived: until that is known, nothing else may leave."""
-        return self.pending is not None and self.pending.doubtful
+        return self.pending is not None and self.pending.may_have_arrived
 
-    def queue(self, round_: int, offers: Mapping[str, Offer]) -> bool:
+    def queue(self, round_: int, offers: Mapping[str, ChannelUpload]) -> bool:
         """Let this be put up next; False where an earlier one must be settled first, and this one is lost."""
         if self.unsettled:
             return False
@@ -156,21 +158,21 @@ class Outbox:
             body = self._codec("up", parts).encode(tensors)
         except WireError as error:
             raise ConfigurationError(f"federation {self.charter.name!r} cannot take what you share: {error}") from error
-        self.pending, self._unsaved = Pending(round_, parts, body, after, instead), True
+        self.pending, self._unsaved = PendingUpload(round_, parts, body, after, instead), True
         return True
 
     def flush(self, seconds: float) -> bool:
         """Put up what waits, if it can be in so many seconds; whether all of it was acknowledged."""
         end, refused = time.monotonic() + seconds, False
         while self.pending is not None and self._may_try(end):
-            waiting, before = self.pending, self.pending.doubtful
+            waiting, before = self.pending, self.pending.may_have_arrived
             if not before or self._unsaved:
-                waiting.doubtful = True  # whoever is stopped from now on cannot know whether it arrived
+                waiting.may_have_arrived = True  # whoever is stopped from now on cannot know whether it arrived
                 self.save()
             try:
-                receipt = self.link.put(waiting.round, waiting.parts, waiting.body, _left(end))
+                receipt = self.client.put(waiting.round, waiting.parts, waiting.body, _left(end))
             except Unreachable as error:
-                waiting.doubtful = before or error.doubtful
+                waiting.may_have_arrived = before or error.may_have_arrived
                 self._failed(error)
             except RelayError as error:
                 refused = True
@@ -178,13 +180,13 @@ class Outbox:
             else:
                 self.backoff.worked()
                 self._taken(waiting, receipt.get("refused", ()))
-            if self.pending is not waiting or not waiting.doubtful:
+            if self.pending is not waiting or not waiting.may_have_arrived:
                 self.save()
         if self._unsaved:
             self.save()
         return self.pending is None and not refused
 
-    def _taken(self, waiting: Pending, refused: Collection[str]) -> None:
+    def _taken(self, waiting: PendingUpload, refused: Collection[str]) -> None:
         self.pending, self.round = None, max(self.round, waiting.round)
         for name, part in waiting.parts.items():
             chosen = waiting.instead if name in refused else waiting.after
@@ -192,7 +194,7 @@ class Outbox:
             if part.version is not None and name not in refused:
                 self.waits[name] = part.version
 
-    def _refused(self, waiting: Pending, error: RelayError, end: float) -> None:
+    def _refused(self, waiting: PendingUpload, error: RelayError, end: float) -> None:
         """The relay knows better where this member stands: go on from there; else it is for the caller to hear."""
         self.pending = None
         moving = {name: part.version for name, part in waiting.parts.items() if part.version is not None}
@@ -205,7 +207,7 @@ class Outbox:
         elif error.code in ("older-round", "other-bytes"):
             self.round = max(self.round, waiting.round)
             try:
-                self.round = max(self.round, int(self.link.federation(_left(end))["member"]["round"]))
+                self.round = max(self.round, int(self.client.federation(_left(end))["member"]["round"]))
             except Unreachable as out:
                 self._failed(out)
         else:
@@ -255,12 +257,12 @@ class Outbox:
         turn: int,
         end: float,
     ) -> tuple[News | None, dict[str, Answer]]:
-        news = self.link.answers(round_, wanted, have, draws, self.etag, _left(end), turn)
+        news = self.client.answers(round_, wanted, have, draws, self.etag, _left(end), turn)
         if news is None:
             return None, {}
         for name, part in news.parts.items():
             if name not in wanted or not self._fits(name, part, have, draws):
-                raise WireError(f"{self.link.url} answers what was not asked: {name}{part}", code="malformed-answer")
+                raise WireError(f"{self.client.url} answers what was not asked: {name}{part}", code="malformed-answer")
         return news, self._read(news, have, end)
 
     def _fits(self, name: str, part: Part, have: Mapping[str, int], draws: Mapping[str, int]) -> bool:
@@ -294,7 +296,7 @@ class Outbox:
         codec = self._codec("down", {name: Part(version=version)})
         for missed in range(have + 1, version + 1):
             if missed < version:
-                body = self.link.reply(name, missed, _left(end))
+                body = self.client.reply(name, missed, _left(end))
                 reply = self.channels[name].own(codec.decode(body))
             else:
                 reply = last
@@ -306,7 +308,7 @@ class Outbox:
         end, before = time.monotonic() + seconds, self.revision
         while time.monotonic() < end and self.revision == before and self._may_try(end):
             try:
-                self.revision = self.link.wait(before, _left(end))
+                self.revision = self.client.wait(before, _left(end))
                 self.backoff.worked()
             except Unreachable as error:
                 self._failed(error)
@@ -317,7 +319,7 @@ class Outbox:
         if not self._may_try(end):
             return False
         try:
-            said = self.link.federation(min(_left(end), self.patience))
+            said = self.client.federation(min(_left(end), self.timeout))
         except Unreachable as error:
             self._failed(error)
             return False
@@ -378,7 +380,7 @@ class Outbox:
             arrays |= {f"instead/{k}": v for k, v in waiting.instead.items()}
             numbers["pending"] = {
                 "round": waiting.round,
-                "doubtful": waiting.doubtful,
+                "doubtful": waiting.may_have_arrived,
                 "parts": {name: vars(part) for name, part in waiting.parts.items()},
             }
         keep(self._file, numbers, arrays)
@@ -399,7 +401,7 @@ class Outbox:
                 parts = {name: Part(**part) for name, part in waiting["parts"].items()}
                 after, instead = _under("after/", arrays), _under("instead/", arrays)
                 body = arrays["body"].tobytes()
-                self.pending = Pending(waiting["round"], parts, body, after, instead, waiting["doubtful"])
+                self.pending = PendingUpload(waiting["round"], parts, body, after, instead, waiting["doubtful"])
         except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
             raise CheckpointError(f"{self._file} is damaged: {error}; delete it to begin anew") from error
         return numbers
@@ -414,7 +416,7 @@ def _under(prefix: str, arrays: Mapping[str, np.ndarray]) -> Arrays:
     return {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}
 
 
-def _part(channel: schema.Channel, offer: Offer) -> Part:
+def _part(channel: schema.Channel, offer: ChannelUpload) -> Part:
     if isinstance(channel, schema.Pool):
         weight = None if channel.rows else float(offer.weight.max(initial=0.0))
         return Part(entries=int(offer.weight.shape[0]), weight=weight)

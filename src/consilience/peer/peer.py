@@ -34,9 +34,9 @@ from consilience.learner.body import as_sent, keeps_error
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import SplitModel, to_split_model
-from consilience.peer.http import Link
+from consilience.peer.http import RelayClient
 from consilience.peer.one_pass import Loader, one_pass
-from consilience.peer.outbox import Offer, Outbox
+from consilience.peer.outbox import ChannelUpload, Outbox
 from consilience.randomness import seed_of, uniform
 from consilience.task import Task
 from consilience.wire import schema, tokens
@@ -50,63 +50,63 @@ def join(
     model: nn.Module | None = None,
     *,
     folder: Path | str | None = None,
-    patience: float = 5.0,
-    authority: str | None = None,
+    timeout: float = 5.0,
+    ca_file: str | None = None,
 ) -> Peer:
     """Join the federation that the token is for.
 
     model: yours, where the federation shares weights; it takes the common ones. folder: where to keep what was heard
-    and what waits to be sent (default: one under `peers/`), so that a restart goes on from there. patience: the most
-    seconds that a call may take of your training, but for what you ask it to wait. authority: a file with the
-    certificates to trust, where the relay's is not signed by a public one.
+    and what waits to be sent (default: one under `peers/`), so that a restart goes on from there. timeout: the most
+    seconds that a call may take of your training, but for what you ask it to wait. ca_file: certificates to trust, as
+    a PEM file, where no public authority has signed the relay's.
     """
-    post = open_post(url, token, folder, patience, authority)
+    connection = connect_to_relay(url, token, folder, timeout, ca_file)
     try:
-        return Peer(post, model)
+        return Peer(connection, model)
     except BaseException:
-        post.link.close()
+        connection.client.close()
         raise
 
 
-def open_post(
-    url: str, token: str, folder: Path | str | None = None, patience: float = 5.0, authority: str | None = None
+def connect_to_relay(
+    url: str, token: str, folder: Path | str | None = None, timeout: float = 5.0, ca_file: str | None = None
 ) -> Outbox:
     """A member's correspondence, kept in its folder."""
     who = tokens.FORM.fullmatch(token.strip())
     if who is None:
         raise ConfigurationError("that is no token; it begins with cs1_ and comes from `consilience relay invite`")
-    link = Link(url, who[0], authority)
+    client = RelayClient(url, who[0], ca_file)
     place = f"{urlsplit(url).hostname}-{urlsplit(url).port or 443}-{int(who[1], 16)}"
     try:
-        return Outbox(link, Path("peers") / place if folder is None else Path(folder), patience)
+        return Outbox(client, Path("peers") / place if folder is None else Path(folder), timeout)
     except BaseException:
-        link.close()
+        client.close()
         raise
 
 
 class Peer:
     """One member of a federation, beside its own training loop."""
 
-    def __init__(self, post: Outbox, model: nn.Module | None = None) -> None:
-        self.post = post
-        self.charter = post.charter
-        self.role = role_of(post)
-        self.exchanges = [e for e in self.role.exchanges if e.name in post.channels]
+    def __init__(self, connection: Outbox, model: nn.Module | None = None) -> None:
+        self.connection = connection
+        self.charter = connection.charter
+        self.role = role_of(connection)
+        self.exchanges = [e for e in self.role.exchanges if e.name in connection.channels]
         self._refuse_gradients()
         self._model: SplitModel | None = None
         self._given: nn.Module | None = None
-        self._task = Task(self.charter.classes, _width(post))
+        self._task = Task(self.charter.classes, _width(connection))
         self._place = torch.device("cpu")
-        self._step, self._round = 0, max(post.round, post.pending.round if post.pending else 0, 0)
+        self._step, self._round = 0, max(connection.round, connection.pending.round if connection.pending else 0, 0)
         self._received: dict[str, Received] = {}
         self._state: dict[str, dict[str, Tensor]] = {}
         with torch.random.fork_rng(devices=[]):  # the caller's numbers go on as if nothing had been drawn
-            torch.manual_seed(seed_of("modules", self.charter.seed, post.number))
+            torch.manual_seed(seed_of("modules", self.charter.seed, connection.number))
             self.modules = {e.name: nn.ModuleDict(e.modules(self._task)) for e in self.exchanges}
         if model is not None:
             self._take_on(model)
             self._begin()
-        elif any(channel.moves for channel in post.channels.values()):
+        elif any(channel.moves for channel in connection.channels.values()):
             raise ConfigurationError(
                 f"federation {self.charter.name!r} shares weights: give your model, consilience.join(url, token, model)"
             )
@@ -124,7 +124,7 @@ class Peer:
     @property
     def name(self) -> str:
         """By what the relay knows this member."""
-        return self.post.name
+        return self.connection.name
 
     @property
     def round(self) -> int:
@@ -134,7 +134,7 @@ class Peer:
     @property
     def waiting(self) -> bool:
         """Whether something waits to be sent."""
-        return self.post.pending is not None
+        return self.connection.pending is not None
 
     def parameters(self) -> list[nn.Parameter]:
         """Parameters that exchanges have beside the model: give them to your optimizer too, where there are any."""
@@ -147,40 +147,42 @@ class Peer:
 
         wait: so many seconds at most, until something new is there. Without it, no longer than your patience.
         """
-        began, patience = time.monotonic(), self.post.patience
-        end = began + max(wait, patience)
-        self.post.flush(patience)
+        began, timeout = time.monotonic(), self.connection.timeout
+        end = began + max(wait, timeout)
+        self.connection.flush(timeout)
         while True:
-            found = self.post.fetch(self._hearing(), self._draws(), min(patience, end - time.monotonic()))
-            if found or wait <= 0 or not self.post.wait(began + wait - time.monotonic()):
+            found = self.connection.fetch(self._hearing(), self._draws(), min(timeout, end - time.monotonic()))
+            if found or wait <= 0 or not self.connection.wait(began + wait - time.monotonic()):
                 break
         self._hear(found)
         return bool(found)
 
     def _hearing(self) -> list[str]:
-        return [e.name for e in self.exchanges if e.name in self.role.downloading or self.post.channels[e.name].moves]
+        return [
+            e.name for e in self.exchanges if e.name in self.role.downloading or self.connection.channels[e.name].moves
+        ]
 
     def _draws(self) -> dict[str, int]:
         """How many entries of each pool are wanted: as many as the penalty looks at."""
-        pools = {n: c for n, c in self.post.channels.items() if isinstance(c, schema.Pool)}
+        pools = {n: c for n, c in self.connection.channels.items() if isinstance(c, schema.Pool)}
         return {e.name: getattr(e, "down", pools[e.name].draw) for e in self.exchanges if e.name in pools}
 
     @torch.no_grad()
     def _begin(self) -> None:
         """Know the common weights: they are the model's own, or the relay has them; and go on from them."""
-        moving = [e for e in self.exchanges if self.post.channels[e.name].moves]
+        moving = [e for e in self.exchanges if self.connection.channels[e.name].moves]
         for e in moving:
             mine = {
                 k: _numpy(t).copy() for k, t in e.common_values(self._view(e)).items()
             }  # training changes the model's own
-            unheard = e.name not in self.post.held
-            if unheard and mark(self.post.channels[e.name], mine) == self.charter.terms[e.name].start:
-                self.post.held[e.name] = Answer(mine, np.zeros(()), 0)
-        missing = [e.name for e in moving if e.name not in self.post.held]
+            unheard = e.name not in self.connection.held
+            if unheard and mark(self.connection.channels[e.name], mine) == self.charter.terms[e.name].start:
+                self.connection.held[e.name] = Answer(mine, np.zeros(()), 0)
+        missing = [e.name for e in moving if e.name not in self.connection.held]
         if missing:
-            self.post.fetch(missing, {}, self.post.patience)
-        known = {e.name: self.post.held[e.name] for e in moving if e.name in self.post.held}
-        begun = {e.name for e in moving if e.start == "common" or self.post.round > 0}
+            self.connection.fetch(missing, {}, self.connection.timeout)
+        known = {e.name: self.connection.held[e.name] for e in moving if e.name in self.connection.held}
+        begun = {e.name for e in moving if e.start == "common" or self.connection.round > 0}
         self._hear({name: answer for name, answer in known.items() if name in begun})
 
     @torch.no_grad()
@@ -203,8 +205,8 @@ class Peer:
     def _answer(self, e: Exchange) -> Received:
         """The newest answer of an exchange, where the model is; before the first one, nothing with count 0."""
         if e.name not in self._received:
-            channel = self.post.channels[e.name]
-            held = self.post.held.get(e.name, nothing(channel))
+            channel = self.connection.channels[e.name]
+            held = self.connection.held.get(e.name, nothing(channel))
             tensors = {k: torch.from_numpy(np.array(t)).to(self._place) for k, t in held.tensors.items()}
             count = torch.from_numpy(np.array(held.count, dtype=np.float64)).to(self._place)
             self._received[e.name] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=self._place))
@@ -231,7 +233,7 @@ class Peer:
                     continue
                 more: dict[str, Any] = {"classify": _in_its_precision(classifier, features.dtype)}
                 if e.batch_draws:
-                    where = seed, round_, self.post.number, self._step
+                    where = seed, round_, self.connection.number, self._step
                     more["draws"] = self._drawn(e, e.batch_draws, len(targets), *where)
                 total = total + weight * e.penalty(self._states(e), self._view(e, **seen, **more), self._answer(e))
         self._step += 1
@@ -239,7 +241,7 @@ class Peer:
 
     def _known(self, e: Exchange) -> bool:
         """Whether there is something to measure from: a change of weights is measured from the common ones."""
-        return e.name in self.post.held or not self.post.channels[e.name].moves
+        return e.name in self.connection.held or not self.connection.channels[e.name].moves
 
     def _check(self, features: Tensor, logits: Tensor, targets: Tensor) -> None:
         classes, rows = self.charter.classes, len(features)
@@ -251,7 +253,7 @@ class Peer:
                 f"whole numbers"
             )
         for e in self.exchanges:
-            mean = self.post.channels[e.name].tensors.get("mean")
+            mean = self.connection.channels[e.name].tensors.get("mean")
             wide = features.shape[1] if e.name != "logits" else classes
             if mean is not None and mean.shape[-1] != wide:
                 raise ConfigurationError(
@@ -268,48 +270,48 @@ class Peer:
         batches of (inputs, targets); one pass is made over it, in evaluation mode. wait: so many seconds at most, until
         it is acknowledged. What is not acknowledged waits, and goes with the next call.
         """
-        round_ = max(self._round, self.post.round) + 1
+        round_ = max(self._round, self.connection.round) + 1
         uploading = [e for e in self.exchanges if e.name in self.role.uploading and round_ % e.every == 0]
         return self._share(model, loader, round_, uploading, wait)
 
     def introduce(self, model: nn.Module, loader: Loader, wait: float = 0.0) -> bool:
         """Put up the untrained model's representations, as published, before the first round; later it does nothing."""
-        if self._round > 0 or self.post.round >= 0:
+        if self._round > 0 or self.connection.round >= 0:
             return True
         eager = [e for e in self.exchanges if e.uploads_before_training and e.name in self.role.uploading]
         return self._share(model, loader, 0, eager, wait)
 
     def _share(self, model: nn.Module, loader: Loader, round_: int, uploading: list[Exchange], wait: float) -> bool:
         self._take_on(model)
-        end = time.monotonic() + max(wait, self.post.patience)
-        if self.post.unsettled:
-            self.post.flush(end - time.monotonic())
-        due = [e for e in uploading if e.name in self.post.open and self._known(e)]
+        end = time.monotonic() + max(wait, self.connection.timeout)
+        if self.connection.unsettled:
+            self.connection.flush(end - time.monotonic())
+        due = [e for e in uploading if e.name in self.connection.open and self._known(e)]
         left = end - time.monotonic()  # the pass over the data is the caller's own work, and takes what it takes
-        offers: dict[str, Offer] = {}
-        if due and not self.post.unsettled:
+        offers: dict[str, ChannelUpload] = {}
+        if due and not self.connection.unsettled:
             with torch.no_grad():
                 offers = self._offers(due, loader, round_)
         self._step, self._round = 0, round_
-        return self.post.queue(round_, offers) and self.post.flush(left)
+        return self.connection.queue(round_, offers) and self.connection.flush(left)
 
-    def _offers(self, due: list[Exchange], loader: Loader, round_: int) -> dict[str, Offer]:
+    def _offers(self, due: list[Exchange], loader: Loader, round_: int) -> dict[str, ChannelUpload]:
         seen, samples = one_pass(
             self._need_model(), loader, self.charter.classes, any(e.needs_representations for e in due)
         )
         offers = {}
         for e in due:
-            channel, more = self.post.channels[e.name], {}
+            channel, more = self.connection.channels[e.name], {}
             if e.sample_draws:
-                where = self.charter.seed, round_, self.post.number, -1
+                where = self.charter.seed, round_, self.connection.number, -1
                 more["draws"] = self._drawn(e, e.sample_draws, samples, *where)
             count = torch.full((), float(samples), device=self._place)
             view = self._view(e, **seen, samples=count, **more)
             put = _finite(e.name, e.contribute(self._states(e), view, self._answer(e)))
             errors = {k: self._error(channel, k) for k, t in channel.tensors.items() if keeps_error(channel, t)}
             sent, after = as_sent(channel, put, errors)
-            held = self.post.held.get(e.name)
-            offers[e.name] = Offer(
+            held = self.connection.held.get(e.name)
+            offers[e.name] = ChannelUpload(
                 {k: _numpy(t) for k, t in sent.tensors.items()},
                 _numpy(sent.weight),
                 held.version if held is not None else 0,
@@ -318,7 +320,7 @@ class Peer:
         return offers
 
     def _error(self, channel: schema.Channel, key: str) -> Tensor:
-        kept = self.post.errors.get(f"{channel.name}.{key}")
+        kept = self.connection.errors.get(f"{channel.name}.{key}")
         if kept is None:
             return torch.zeros(channel.tensors[key].shape, device=self._place)
         return torch.from_numpy(np.array(kept)).to(self._place)
@@ -343,7 +345,7 @@ class Peer:
                 f"your model tells {task.classes} classes apart, and federation {name!r} has {self.charter.classes}"
             )
         for e in self.exchanges:
-            mine, theirs = e.channel(task), self.post.channels[e.name]
+            mine, theirs = e.channel(task), self.connection.channels[e.name]
             if agreed(mine) != agreed(theirs):
                 raise ConfigurationError(
                     f"your model cannot share {e.name!r} in federation {name!r}: {difference(mine, theirs)}; take the "
@@ -394,8 +396,8 @@ class Peer:
 
     def close(self) -> None:
         """Hang up; what waits stays in the folder for the next time."""
-        self.post.save()
-        self.post.link.close()
+        self.connection.save()
+        self.connection.client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -404,16 +406,16 @@ class Peer:
         self.close()
 
 
-def role_of(post: Outbox) -> Role:
+def role_of(connection: Outbox) -> Role:
     """The role of this member, by the charter's method."""
-    method = dict(post.charter.method)
+    method = dict(connection.charter.method)
     built = build_method(str(method.pop("name")), method)
-    return built.roles[built.role_of(post.number)]
+    return built.roles[built.role_of(connection.number)]
 
 
-def _width(post: Outbox) -> int:
+def _width(connection: Outbox) -> int:
     """How wide the features are that the federation shares; 0 where it shares none."""
-    means = [channel.tensors["mean"].shape[-1] for channel in post.channels.values() if "mean" in channel.tensors]
+    means = [channel.tensors["mean"].shape[-1] for channel in connection.channels.values() if "mean" in channel.tensors]
     return max(means, default=0)
 
 

@@ -24,7 +24,7 @@ from consilience.evaluation import accuracy
 from consilience.files import replace_file, storing
 from consilience.learner.learner import Learner
 from consilience.method import Method
-from consilience.peer.outbox import Offer, Outbox
+from consilience.peer.outbox import ChannelUpload, Outbox
 from consilience.randomness import seed_of
 from consilience.simulation.engines.jobs import Evaluate, Probe, Receive, StoreAnswers, Work
 from consilience.simulation.engines.loop.engine import LoopEngine
@@ -59,16 +59,19 @@ class Member:
     an answer by then it trains on with the last one.
     """
 
-    def __init__(self, post: Outbox, config: Config, method: Method, data: Dataset, model: Model, wait: float) -> None:
-        self.post, self.wait = post, wait
-        self.config = config.model_copy(update={"learners": 1, "seed": post.charter.seed, "seeds": 1})
+    def __init__(
+        self, connection: Outbox, config: Config, method: Method, data: Dataset, model: Model, wait: float
+    ) -> None:
+        self.connection, self.wait = connection, wait
+        self.config = config.model_copy(update={"learners": 1, "seed": connection.charter.seed, "seeds": 1})
         setup = build_setup(self.config, method, data, [model])
         (plan,) = setup.plans
-        if data.classes != post.charter.classes:
+        charter = connection.charter
+        if data.classes != charter.classes:
             raise ConfigurationError(
-                f"your data has {data.classes} classes, and federation {post.charter.name!r} has {post.charter.classes}"
+                f"your data has {data.classes} classes, and federation {charter.name!r} has {charter.classes}"
             )
-        self.plan = replace(plan, members=replace(plan.members, learner=np.array([post.number])))
+        self.plan = replace(plan, members=replace(plan.members, learner=np.array([connection.number])))
         self.engine = LoopEngine([self.plan], setup.data, workers=0)
         self.tested, self.labeled, self.seen = setup.test_counts, setup.labeled, setup.copies
         self.learner: Learner = self.engine.learners[0]
@@ -90,23 +93,25 @@ class Member:
 
     def _check(self) -> None:
         """Refuse a model whose channels are not the federation's."""
-        for name, theirs in self.post.channels.items():
+        for name, theirs in self.connection.channels.items():
             mine = self.learner.channels.get(name)
             if mine is None or agreed(mine) != agreed(theirs):
                 said = "your method has no such exchange" if mine is None else difference(mine, theirs)
                 raise ConfigurationError(
                     f"your model {self.learner.task.model!r} cannot share {name!r} in federation "
-                    f"{self.post.charter.name!r}: {said}"
+                    f"{self.connection.charter.name!r}: {said}"
                 )
 
     def _begin(self) -> None:
         """First weights, as a simulated learner of this number has them; or those of a run that is gone on with."""
-        learner, cohort, seed = self.learner, self.engine.cohorts[0], self.post.charter.seed
+        learner, cohort, seed = self.learner, self.engine.cohorts[0], self.connection.charter.seed
         learner.wear(learner.initial(seed_of("common weights", seed)))
         common = {e.name: c for e in learner.exchanges if (c := learner.common_values(e))}
         row = cohort.row(0)
         alike = learner.role.start == "common"
-        mine = learner.weights(seed_of("common weights", seed) if alike else seed_of("weights", seed, self.post.number))
+        mine = learner.weights(
+            seed_of("common weights", seed) if alike else seed_of("weights", seed, self.connection.number)
+        )
         mine |= {key: row[key] for key in row if key.startswith("setting.")}
         learner.wear(mine)
         for e in learner.exchanges:
@@ -119,20 +124,20 @@ class Member:
 
     def _first(self, name: str, channel: schema.Channel, common: Mapping[str, Tensor]) -> Answer:
         """What is held before anything is heard: nothing with count 0, or the common values at the start."""
-        if name in self.post.held:
-            return self.post.held[name]
+        if name in self.connection.held:
+            return self.connection.held[name]
         if not common:
             return nothing(channel)
         values = {k: t.numpy(force=True).copy() for k, t in common.items()}
-        if name in self.post.channels and mark(channel, values) != self.post.charter.terms[name].start:
-            found = self.post.fetch([name], {}, self.post.patience)
+        if name in self.connection.channels and mark(channel, values) != self.connection.charter.terms[name].start:
+            found = self.connection.fetch([name], {}, self.connection.timeout)
             if name not in found:
                 raise ConfigurationError(
                     f"the common values of {name!r} cannot be made here, and the relay is out of reach"
                 )
             return found[name]
-        self.post.held[name] = Answer(values, np.zeros(()), 0)
-        return self.post.held[name]
+        self.connection.held[name] = Answer(values, np.zeros(()), 0)
+        return self.connection.held[name]
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
@@ -141,9 +146,11 @@ class Member:
 
         Where the others have begun long ago, go on from the common values as they are now.
         """
-        moving = [name for name in self.receiving if name in self.post.channels and self.post.channels[name].moves]
-        self._take(self.post.fetch(moving, {}, self.post.patience))
-        if self.post.round < 0 and self.share(train=False):
+        moving = [
+            name for name in self.receiving if name in self.connection.channels and self.connection.channels[name].moves
+        ]
+        self._take(self.connection.fetch(moving, {}, self.connection.timeout))
+        if self.connection.round < 0 and self.share(train=False):
             self.hear()
 
     def play(self) -> Played:
@@ -159,30 +166,34 @@ class Member:
         self.due = tuple(e.name for e in active if train or e.uploads_before_training)
         if not train and not self.due:
             return False
-        self._before = self.post.link.sent, self.post.link.received
-        putting = tuple(name for name in self.due if not self.post.unsettled and self._may_put(name))
+        self._before = self.connection.client.sent, self.connection.client.received
+        putting = tuple(name for name in self.due if not self.connection.unsettled and self._may_put(name))
         self._restore_errors()
         self.losses, offers = self._work(self.round, putting, train)
-        traveling = {name: offer for name, offer in offers.items() if name in self.post.channels}
+        traveling = {name: offer for name, offer in offers.items() if name in self.connection.channels}
         self._own = {n: Answer(dict(o.tensors), o.weight) for n, o in offers.items() if n not in traveling}
-        self.put_as = max(self.round, self.post.round + train)  # in a new folder, on from where the relay is
-        self.acknowledged = self.post.queue(self.put_as, traveling) and self.post.flush(self.post.patience)
+        self.put_as = max(self.round, self.connection.round + train)  # in a new folder, on from where the relay is
+        self.acknowledged = self.connection.queue(self.put_as, traveling) and self.connection.flush(
+            self.connection.timeout
+        )
         return True
 
     def _may_put(self, name: str) -> bool:
         """Whether a channel would take something now: a change is measured from common values that are held."""
-        if name not in self.post.channels:
+        if name not in self.connection.channels:
             return True
-        return name not in self.post.waits and (name in self.post.held or not self.post.channels[name].moves)
+        return name not in self.connection.waits and (
+            name in self.connection.held or not self.connection.channels[name].moves
+        )
 
     def hear(self) -> Played:
         """Hear what is due, wait for a moving mean to close where it has this round's contribution, and test."""
-        names = [name for name in self.due if name in self.receiving and name in self.post.channels]
-        reached = self.acknowledged or not self.post.backoff.left
+        names = [name for name in self.due if name in self.receiving and name in self.connection.channels]
+        reached = self.acknowledged or not self.connection.backoff.left
         found = self._own | (self._answers(names, self.put_as) if reached else {})
         self._take(found)
-        link, (sent, received) = self.post.link, self._before
-        up, down = link.sent - sent, link.received - received
+        client, (sent, received) = self.connection.client, self._before
+        up, down = client.sent - sent, client.received - received
         return Played(self.round, self.test(), self.losses, self.acknowledged, tuple(found), up, down)
 
     def _take(self, found: Mapping[str, Answer]) -> None:
@@ -203,10 +214,12 @@ class Member:
         row = self.engine.cohorts[0].row(0)
         for key, tensor in row.items():
             if key.startswith("error."):
-                kept = self.post.errors.get(key.removeprefix("error."))
+                kept = self.connection.errors.get(key.removeprefix("error."))
                 tensor.zero_() if kept is None else tensor.copy_(torch.from_numpy(np.array(kept)))
 
-    def _work(self, round_: int, putting: tuple[str, ...], train: bool) -> tuple[dict[str, float], dict[str, Offer]]:
+    def _work(
+        self, round_: int, putting: tuple[str, ...], train: bool
+    ) -> tuple[dict[str, float], dict[str, ChannelUpload]]:
         """Local work, and what is to be put up."""
         held = {name: np.array([number]) for name, number in self._numbers.items()}
         job = Work(0, _ROW, round_, held, putting, np.array([True]), train)
@@ -221,10 +234,10 @@ class Member:
             tensors, weights = self.engine.contributions(job, name)
             prefix = f"error.{name}."
             after = {k.removeprefix(prefix): v.numpy(force=True).copy() for k, v in row.items() if k.startswith(prefix)}
-            offers[name] = Offer(
+            offers[name] = ChannelUpload(
                 {k: t[0].numpy(force=True).copy() for k, t in tensors.items()},
                 weights[0].numpy(force=True).copy(),
-                self.post.held[name].version if name in self.post.held else 0,
+                self.connection.held[name].version if name in self.connection.held else 0,
                 after,
             )
         return losses, offers
@@ -232,11 +245,11 @@ class Member:
     def _answers(self, names: Sequence[str], round_: int) -> dict[str, Answer]:
         draws = {n: c.draw for n, c in self.learner.channels.items() if isinstance(c, schema.Pool) and n in names}
         end = time.monotonic() + self.wait
-        while self.post.waits.keys() & set(names) and self.post.may_come_back(end) and not self.stopped():
-            if self.post.closed(names, end):
+        while self.connection.waits.keys() & set(names) and self.connection.may_come_back(end) and not self.stopped():
+            if self.connection.closed(names, end):
                 break
-            self.post.wait(min(end - time.monotonic(), 5.0))
-        return self.post.fetch(names, draws, self.post.patience, round_)
+            self.connection.wait(min(end - time.monotonic(), 5.0))
+        return self.connection.fetch(names, draws, self.connection.timeout, round_)
 
     def _hold(self, name: str, answer: Answer) -> None:
         """Hold an answer from now on, in the place of the last."""
@@ -268,8 +281,8 @@ class Member:
         arrays, numbers = kept
         self.engine.load({k: torch.from_numpy(v.copy()) for k, v in arrays.items()})
         self.round = int(numbers["round"])
-        if self.post.round > self.round:  # stopped between hearing and keeping: what was heard counts
-            self._take({name: answer for name, answer in self.post.held.items() if name in self.receiving})
+        if self.connection.round > self.round:  # stopped between hearing and keeping: what was heard counts
+            self._take({name: answer for name, answer in self.connection.held.items() if name in self.receiving})
         return True
 
     def save_model(self, file: Path) -> None:
@@ -282,5 +295,5 @@ class Member:
     def close(self) -> None:
         """Hang up."""
         self.engine.__exit__(None, None, None)
-        self.post.save()
-        self.post.link.close()
+        self.connection.save()
+        self.connection.client.close()
