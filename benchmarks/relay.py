@@ -35,9 +35,9 @@ import numpy as np
 from consilience.relay import admin
 from consilience.relay.store import Store
 from consilience.wire import schema
-from consilience.wire.charter import Rules, found
+from consilience.wire.charter import Rules, build_charter
 from consilience.wire.codec import Codec
-from consilience.wire.headers import PUT, digest
+from consilience.wire.headers import UPLOAD_HEADER, upload_sha256
 
 SAID = "prototypes, observations;entries=1"
 BODIES = 64  # different ones, which members share: their sums are then quickly known
@@ -83,12 +83,12 @@ def bodies(count: int, seed: int = 0) -> list[tuple[bytes, np.ndarray, np.ndarra
 
 def prefill(folder: Path, members: int) -> Prefilled:
     """A federation of so many members, each with an upload in round 0, written in one go."""
-    charter = found("many", {"name": "consilience"}, 10, channels(), {}, rules=Rules())
+    charter = build_charter("many", {"name": "consilience"}, 10, channels(), {}, rules=Rules())
     file, path = folder / "many.toml", folder / "relay.db"
     file.write_text(charter.to_toml())
     admin.create(path, file)
     made = bodies(BODIES)
-    hashes = [digest(SAID, body) for body, *_ in made]
+    hashes = [upload_sha256(SAID, body) for body, *_ in made]
     keys = [secrets.token_urlsafe(32) for _ in range(members)]
     with closing(Store(path)) as store:
         store.sql.execute("PRAGMA synchronous = OFF")
@@ -196,7 +196,9 @@ def putting(prefilled: Prefilled, mine: range, first: int) -> Iterator[bytes]:
         rounds[member] = rounds.get(member, first - 1) + 1
         body = made[rng.randrange(BODIES)]
         head = f"PUT /v1/rounds/{rounds[member]} HTTP/1.1\r\nHost: relay\r\nContent-Length: {len(body)}\r\n"
-        yield f"{head}{PUT}: {SAID}\r\nAuthorization: Bearer {prefilled.tokens[member]}\r\n\r\n".encode() + body
+        yield (
+            f"{head}{UPLOAD_HEADER}: {SAID}\r\nAuthorization: Bearer {prefilled.tokens[member]}\r\n\r\n".encode() + body
+        )
 
 
 def asking(prefilled: Prefilled, mine: range, first: int) -> Iterator[bytes]:

@@ -24,15 +24,22 @@ from consilience.relay import admin
 from consilience.relay.app import Relay
 from consilience.relay.federation import FederationService
 from consilience.relay.recount import recount
-from consilience.relay.server import listen
+from consilience.relay.server import ServerSettings, bind_server
 from consilience.relay.store import Store
 from consilience.relay.timeouts import Timeouts
 from consilience.relay.writer import Putting, Writer
 from consilience.wire import schema
-from consilience.wire.charter import Charter, Rules, encode_starts, found, start_file, whole
+from consilience.wire.charter import (
+    Charter,
+    Rules,
+    build_charter,
+    common_values_message,
+    encode_start_values,
+    start_values_file,
+)
 from consilience.wire.codec import Codec
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32
-from consilience.wire.headers import PUT, Part, digest, spell
+from consilience.wire.headers import UPLOAD_HEADER, Part, format_parts, upload_sha256
 
 FULL = os.environ.get("CONSILIENCE_ROBUSTNESS") == "1"
 SOURCE = Path(__file__).parents[1] / "src"
@@ -79,7 +86,7 @@ class Upload:
 
     @property
     def sha256(self) -> str:
-        return digest(self.put, self.body)
+        return upload_sha256(self.put, self.body)
 
     def of(self, channel: str) -> Tensors:
         """A channel's tensors by their own names."""
@@ -118,7 +125,7 @@ class Federation:
         drawn = {k: _drawn(rng, f) for k, f in message.items()}
         codec = Codec(message)
         body = codec.encode(drawn)
-        return Upload(spell(parts), body, codec.decode(body))
+        return Upload(format_parts(parts), body, codec.decode(body))
 
     def moving(self) -> MovingMean:
         """The moving mean at its start, for as many members as there are."""
@@ -165,10 +172,10 @@ def founded(
     declared = channels() if declared is None else declared
     moving = {name: channel for name, channel in declared.items() if name == "weights"}
     starts = {name: {k: np.ones(t.shape, np.float32) for k, t in c.tensors.items()} for name, c in moving.items()}
-    charter = found("digits", {"name": "consilience"}, 3, declared, starts, rules=rules)
+    charter = build_charter("digits", {"name": "consilience"}, 3, declared, starts, rules=rules)
     file, store = folder / "digits.toml", folder / "relay.db"
     file.write_text(charter.to_toml())
-    start_file(file).write_bytes(encode_starts(charter, starts))
+    start_values_file(file).write_bytes(encode_start_values(charter, starts))
     admin.create(store, file)
     federation = Federation(store, charter, starts, [])
     for number in range(members):
@@ -232,18 +239,11 @@ def serving(
 
 
 @contextlib.contextmanager
-def in_a_thread(relay: Relay, patience: Timeouts | None = None) -> Iterator[str]:
+def in_a_thread(relay: Relay, timeouts: Timeouts | None = None) -> Iterator[str]:
     """A relay served in this process, where a test may look into it; its address."""
     ready = threading.Event()
-    server = listen(
-        relay.app(),
-        host="127.0.0.1",
-        port=0,
-        patience=patience or Timeouts(),
-        tls=None,
-        insecure=False,
-        on_ready=lambda url: ready.set(),
-    )
+    settings = ServerSettings(port=0, timeouts=timeouts or Timeouts())
+    server = bind_server(relay.app(), settings, on_ready=lambda url: ready.set())
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -256,12 +256,12 @@ def in_a_thread(relay: Relay, patience: Timeouts | None = None) -> Iterator[str]
 
 
 def put_head(federation: Federation, member: int, upload: Upload) -> dict[str, str]:
-    return federation.head(member, **{PUT: upload.put})
+    return federation.head(member, **{UPLOAD_HEADER: upload.put})
 
 
 def common_of(federation: Federation, body: bytes) -> Tensors:
     """The common values in an answer that holds nothing else."""
-    values = Codec(whole(federation.charter.channels["weights"])).decode(body)
+    values = Codec(common_values_message(federation.charter.channels["weights"])).decode(body)
     return {k.split(".", 1)[1]: t for k, t in values.items()}
 
 

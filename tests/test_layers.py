@@ -51,18 +51,18 @@ import sys
 sys.modules["torch"] = None  # importing it would fail
 import numpy as np
 from consilience.wire import codec, schema
-from consilience.channels import keep
+from consilience.channels import build_channel
 from consilience.wire.encodings import BIT, FLOAT16, INT8
 
 one, like = np.ones((1, 2), dtype=np.float32), np.zeros(1, dtype=np.float32)
 tensors = {"x": schema.Tensor((2,), BIT, INT8)}
-standing = keep(schema.Mean("s", {"x": schema.Tensor((2,), FLOAT16, FLOAT16)}), 2, {}, like)
-moving = keep(schema.Mean("m", tensors, moving=True), 2, {"x": one[0]}, like)
-pool = keep(schema.Pool("p", tensors, draw=2), 2, {}, like)
-standing.put([0], {"x": one}, np.ones(1))
-moving.put([1], {"x": one}, np.ones(1), [0])
-pool.put([1], {"x": one[None]}, np.ones((1, 1)))
-assert moving.close()
+standing = build_channel(schema.Mean("s", {"x": schema.Tensor((2,), FLOAT16, FLOAT16)}), 2, {}, like)
+moving = build_channel(schema.Mean("m", tensors, moving=True), 2, {"x": one[0]}, like)
+pool = build_channel(schema.Pool("p", tensors, draw=2), 2, {}, like)
+standing.upload([0], {"x": one}, np.ones(1))
+moving.upload([1], {"x": one}, np.ones(1), [0])
+pool.upload([1], {"x": one[None]}, np.ones((1, 1)))
+assert moving.aggregate()
 answers = {"s.x": standing.answer(), "m.x": moving.answer(), "p.x": pool.answer([0], 0, 1)[0]}
 message = {k: f for c in (standing, moving, pool) for k, f in c.channel.message("down").items()}
 body = codec.encode(message, {k: a.tensors["x"] for k, a in answers.items()})

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consilience.randomness import bits, key, seed_of, uniform
+from consilience.randomness import purpose_key, random_bits, seed_of, uniform
 
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 
@@ -26,7 +26,7 @@ def splitmix(x: int) -> int:
 
 def by_hand(purpose: str, *where: int) -> int:
     golden, wrap = 0x9E3779B97F4A7C15, 2**64 - 1
-    state = key(purpose) & wrap
+    state = purpose_key(purpose) & wrap
     for coordinate in where:
         state = splitmix(((state + golden) * 31 + coordinate * golden) & wrap)
     return state - 2**64 if state >= 2**63 else state
@@ -37,9 +37,13 @@ def by_hand(purpose: str, *where: int) -> int:
 
 def test_golden_values() -> None:
     """Runs are kept and resumed for years: these numbers may never change."""
-    assert key("shuffle") == 378141527855607951
-    assert bits("shuffle", 0, 1, 2).tolist() == [757941580450907400]
-    assert bits("draws", 7, np.arange(3)).tolist() == [5572156696520387239, -2593520559464052650, -3092293367323079470]
+    assert purpose_key("shuffle") == 378141527855607951
+    assert random_bits("shuffle", 0, 1, 2).tolist() == [757941580450907400]
+    assert random_bits("draws", 7, np.arange(3)).tolist() == [
+        5572156696520387239,
+        -2593520559464052650,
+        -3092293367323079470,
+    ]
     assert uniform("shuffle", 0, 1, 2).tolist() == [0.04108809540709846]
     assert seed_of("weights", 0, 3) == 7962978406651042973
 
@@ -47,28 +51,30 @@ def test_golden_values() -> None:
 @given(st.text(max_size=20), st.lists(WHOLE, min_size=1, max_size=5))
 def test_bits_are_splitmix_in_numpy_and_in_torch(purpose: str, where: list[int]) -> None:
     expected = [by_hand(purpose, *where)]
-    assert bits(purpose, *where).tolist() == expected
-    assert bits(purpose, *(torch.tensor(w) for w in where)).tolist() == expected
+    assert random_bits(purpose, *where).tolist() == expected
+    assert random_bits(purpose, *(torch.tensor(w) for w in where)).tolist() == expected
 
 
 @pytest.mark.parametrize("first", [np.arange(4), torch.arange(4)], ids=["numpy", "torch"])
 @pytest.mark.parametrize("second", [np.arange(3), torch.arange(3)], ids=["numpy", "torch"])
 def test_libraries_mix_in_any_order(first: Any, second: Any) -> None:
-    mixed = bits("mix", 5, first[:, None], second[None, :])
+    mixed = random_bits("mix", 5, first[:, None], second[None, :])
     assert mixed.tolist() == [[by_hand("mix", 5, i, j) for j in range(3)] for i in range(4)]
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
 def test_narrow_torch_integers_give_the_same_bits(dtype: torch.dtype) -> None:
-    expected = bits("narrow", 5, np.arange(3)).tolist()
-    assert bits("narrow", 5, torch.arange(3, dtype=dtype)).tolist() == expected
-    assert bits("narrow", torch.tensor(5), torch.arange(3, dtype=dtype)).tolist() == expected
-    assert bits("narrow", torch.tensor(5, dtype=dtype), np.arange(3)).tolist() == expected
+    expected = random_bits("narrow", 5, np.arange(3)).tolist()
+    assert random_bits("narrow", 5, torch.arange(3, dtype=dtype)).tolist() == expected
+    assert random_bits("narrow", torch.tensor(5), torch.arange(3, dtype=dtype)).tolist() == expected
+    assert random_bits("narrow", torch.tensor(5, dtype=dtype), np.arange(3)).tolist() == expected
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint8])
 def test_narrow_numpy_integers_give_the_same_bits(dtype: Any) -> None:
-    assert bits("narrow", 5, np.arange(3, dtype=dtype)).tolist() == bits("narrow", 5, np.arange(3)).tolist()
+    assert (
+        random_bits("narrow", 5, np.arange(3, dtype=dtype)).tolist() == random_bits("narrow", 5, np.arange(3)).tolist()
+    )
 
 
 def test_uniform_is_the_same_float_in_both() -> None:
@@ -104,7 +110,7 @@ def test_uniform_is_uniform() -> None:
 
 
 def test_every_bit_is_set_half_of_the_time() -> None:
-    drawn = bits("bits", 1, np.arange(20_000)).view(np.uint64)
+    drawn = random_bits("bits", 1, np.arange(20_000)).view(np.uint64)
     share = [((drawn >> np.uint64(b)) & np.uint64(1)).mean() for b in range(64)]
     assert np.allclose(share, 0.5, atol=0.02)
 
@@ -125,12 +131,12 @@ def test_purpose_seed_round_and_learner_each_matter() -> None:
 
 
 def test_order_of_coordinates_matters() -> None:
-    assert bits("order", 1, 2).tolist() != bits("order", 2, 1).tolist()
-    assert bits("order", 0).tolist() != bits("order", 0, 0).tolist()
+    assert random_bits("order", 1, 2).tolist() != random_bits("order", 2, 1).tolist()
+    assert random_bits("order", 0).tolist() != random_bits("order", 0, 0).tolist()
 
 
 def test_a_million_places_do_not_collide() -> None:
-    drawn = bits("collide", np.arange(1000)[:, None], np.arange(1000)[None, :])
+    drawn = random_bits("collide", np.arange(1000)[:, None], np.arange(1000)[None, :])
     assert len(np.unique(drawn)) == 1_000_000
 
 

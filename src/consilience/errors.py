@@ -74,7 +74,7 @@ class RelayError(ConsilienceError):
         self.code = code
 
 
-class Unreachable(RelayError):
+class RelayUnreachable(RelayError):
     """A relay that does not answer now, and may later: after so many seconds, where it said.
 
     may_have_arrived: the request had left, and may have arrived.

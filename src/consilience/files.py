@@ -31,7 +31,7 @@ def lock_file(file: Path, otherwise: str) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def storing(path: Path, hint: str = _RESUME) -> Iterator[None]:
+def report_write_errors(path: Path, hint: str = _RESUME) -> Iterator[None]:
     """Report a disk that is full or a folder that cannot be written by its path."""
     try:
         yield

@@ -18,7 +18,7 @@ from consilience.exchanges.weights import Buffers
 from consilience.method import Method, Role
 from consilience.objectives import Augmented, TwoStage, build_objective
 from consilience.task import DEVICE, SERVER
-from consilience.validation import one_of, whole
+from consilience.validation import check_choice, check_integer
 from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 
 Settings = Mapping[str, Any]
@@ -136,9 +136,9 @@ def two_stage(
     start: Start = "common",
 ) -> Role:
     """A private part that tells little of its inputs, under a common one moved by vote (Ma et al. 2020)."""
-    one_of("device", device, get_args(Device))
+    check_choice("device", device, get_args(Device))
     constant_number("lam", lam, low=1e-12)  # at 0 the server has no gradient, and would move by coins alone
-    one_of("start", start, get_args(Start))
+    check_choice("start", start, get_args(Start))
     shared = (Weights(part=DEVICE, start=start, up=BIT, down=BIT),) if device == "1bit" else ()
     return Role(TwoStage(alpha_1, alpha_2, lam), (Gradients(part=SERVER, delta=delta), *shared), start=start)
 
@@ -161,11 +161,11 @@ def flesd(
     encoding: str = "float32",
 ) -> Method:
     """Learning without labels: similarities of public samples, distilled (Shi et al. 2021)."""
-    one_of("distill", distill, get_args(Distill))
-    whole("distill_epochs", distill_epochs)
+    check_choice("distill", distill, get_args(Distill))
+    check_integer("distill_epochs", distill_epochs)
     if not isinstance(distill_lr, Schedule):
         number_or_schedule("distill_lr", distill_lr, low=1e-12)
-    whole("distill_batch", distill_batch)
+    check_integer("distill_batch", distill_batch)
     similar = Similarity(
         temperature=temperature,
         student_temperature=student_temperature,

@@ -22,9 +22,9 @@ _MULTIPLY_2 = -0x6B2FB644ECCEEE15  # 0x94D049BB133111EB
 _STEP = -0x61C8864680B583EB  # 0x9E3779B97F4A7C15, the golden ratio
 
 
-def _shift(x: Array, bits: int) -> Array:
+def _shift(x: Array, places: int) -> Array:
     """Shift right and fill with zeros, which `>>` on signed numbers does not."""
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
+    return (x >> places) & ((1 << (64 - places)) - 1)
 
 
 def _mix(x: Array) -> Array:
@@ -34,14 +34,14 @@ def _mix(x: Array) -> Array:
 
 
 @cache
-def key(purpose: str) -> int:
+def purpose_key(purpose: str) -> int:
     """A purpose in words as a signed 64-bit number."""
     return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little", signed=True)
 
 
-def bits(purpose: str, *where: Array) -> Array:
+def random_bits(purpose: str, *where: Array) -> Array:
     """64 random bits for each place; `where` are integers or integer arrays that broadcast against each other."""
-    state: Array = np.asarray(key(purpose), dtype=np.int64).reshape(1)
+    state: Array = np.asarray(purpose_key(purpose), dtype=np.int64).reshape(1)
     for coordinate in where:
         if isinstance(coordinate, int | np.integer | np.ndarray):
             coordinate = np.asarray(coordinate, dtype=np.int64)
@@ -66,19 +66,19 @@ def _joined(state: Array, coordinate: Array) -> Array:
 
 def uniform(purpose: str, *where: Array) -> Array:
     """A float64 in [0, 1) for each place."""
-    drawn = _shift(bits(purpose, *where), 11)
+    drawn = _shift(random_bits(purpose, *where), 11)
     xp = array_namespace(drawn)
     return xp.astype(drawn, xp.float64) * 2.0**-53
 
 
-def coin(purpose: str, turn: Array, like: Array) -> Array:
+def coin_flips(purpose: str, turn: Array, like: Array) -> Array:
     """+1 or -1 for each place of an array of this kind and shape, the same for everybody at that turn."""
     xp = array_namespace(like)
     places = xp.arange(math.prod(like.shape), device=device(like))
-    heads = xp.reshape(bits(purpose, turn, places) & 1, like.shape) == 1
+    heads = xp.reshape(random_bits(purpose, turn, places) & 1, like.shape) == 1
     return xp.where(heads, xp.ones_like(like), -xp.ones_like(like))
 
 
 def seed_of(purpose: str, *where: int) -> int:
     """One non-negative seed, for generators of other libraries."""
-    return int(_shift(bits(purpose, *where), 1)[0])
+    return int(_shift(random_bits(purpose, *where), 1)[0])

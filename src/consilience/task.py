@@ -11,7 +11,7 @@ PARTS = DEVICE, SERVER = "device", "server"
 """Of a model in two parts: what is private and ends in the cut layer, and what reads that layer's output."""
 
 
-def part_of(part: str, names: Iterable[str]) -> list[str]:
+def names_in_part(part: str, names: Iterable[str]) -> list[str]:
     """The names a part covers: a module's name, a glob, or "*" for all."""
     return [n for n in names if n == part or n.startswith(f"{part}.") or fnmatchcase(n, part)]
 
@@ -21,7 +21,7 @@ class Public:
     """The public set: how many samples, and the SHA-256 by which learners know that they mean the same ones."""
 
     size: int
-    mark: str = ""
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,4 +52,4 @@ class Task:
     def covered(self, part: str, names: Iterable[str]) -> list[str]:
         """Those of the names that a part covers: one of a cut model's two, a module's name, a glob, or "*" for all."""
         own = self.parts.get(part)
-        return part_of(part, names) if own is None else [n for n in names if n in own]
+        return names_in_part(part, names) if own is None else [n for n in names if n in own]

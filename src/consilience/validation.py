@@ -22,19 +22,19 @@ _KINDS = {
 """What pydantic calls the kinds a value may have; no part of the way to it."""
 
 
-def one_of(what: str, value: str, allowed: Iterable[str]) -> None:
+def check_choice(what: str, value: str, allowed: Iterable[str]) -> None:
     """Refuse a word that is not among those allowed."""
     if value not in (names := list(allowed)):
         raise UnknownName(what, str(value), names)
 
 
-def whole(what: str, value: int, low: int = 1) -> None:
+def check_integer(what: str, value: int, low: int = 1) -> None:
     """Refuse what is not a whole number of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise ConfigurationError(f"{what} is {value!r}; it must be a whole number, {low} or more")
 
 
-def number(what: str, value: float, low: float = 0.0) -> None:
+def check_number(what: str, value: float, low: float = 0.0) -> None:
     """Refuse what is not a finite number of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < low:
         raise ConfigurationError(f"{what} is {value!r}; it must be a finite number, {low:g} or more")

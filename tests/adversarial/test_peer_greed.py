@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from consilience.errors import ConfigurationError, Unreachable
+from consilience.errors import ConfigurationError, RelayUnreachable
 from consilience.files import lock_file
 from consilience.peer.http import RelayClient
 

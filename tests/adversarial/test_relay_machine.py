@@ -27,7 +27,7 @@ from consilience.wire import charter as charters
 from consilience.wire import codec, schema
 from consilience.wire.charter import Rules
 from consilience.wire.encodings import FLOAT32
-from consilience.wire.headers import Part, read, spell
+from consilience.wire.headers import Part, format_parts, parse_parts
 
 PAIR = {"x": schema.Tensor((2,))}
 CHANNELS: dict[str, schema.Channel] = {
@@ -179,7 +179,7 @@ def encoded(said: Contribution, version: int) -> tuple[str, bytes]:
             else:
                 parts[name] = Part(version=version if name == "moving" else None, weight=said[name][1])
         fields |= message
-    return spell(parts), codec.encode(fields, tensors)
+    return format_parts(parts), codec.encode(fields, tensors)
 
 
 class Machine(RuleBasedStateMachine):
@@ -189,7 +189,7 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.path, self.now = Path(self.folder.name) / "relay.db", 0.0
-        charter = charters.found(
+        charter = charters.build_charter(
             "digits",
             {"name": "some"},
             2,
@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
         )
         file = self.path.with_suffix(".toml")
         file.write_text(charter.to_toml())
-        charters.start_file(file).write_bytes(charters.encode_starts(charter, {"moving": {"x": COMMON}}))
+        charters.start_values_file(file).write_bytes(charters.encode_start_values(charter, {"moving": {"x": COMMON}}))
         admin.create(self.path, file)
         self.model = Model()
         self.held, self.held_version = COMMON.copy(), 0
@@ -429,7 +429,7 @@ class Machine(RuleBasedStateMachine):
 
 def test_headers_of_the_model_are_read_as_meant() -> None:
     header, body = encoded({"pool": [([1, 2], [1, 0])], "moving": ([1, 2], 3.0, 0)}, 4)
-    assert read(header) == {"pool": Part(entries=1), "moving": Part(version=4, weight=3)}
+    assert parse_parts(header) == {"pool": Part(entries=1), "moving": Part(version=4, weight=3)}
     assert body
 
 

@@ -63,10 +63,10 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     store = tmp_path_factory.mktemp("relay") / "relay.db"
-    charter = charters.found("digits", {"name": "some"}, 2, CHANNELS, STARTS, rules=Rules(least=1))
+    charter = charters.build_charter("digits", {"name": "some"}, 2, CHANNELS, STARTS, rules=Rules(least=1))
     file = store.with_suffix(".toml")
     file.write_text(charter.to_toml())
-    charters.start_file(file).write_bytes(charters.encode_starts(charter, STARTS))
+    charters.start_values_file(file).write_bytes(charters.encode_start_values(charter, STARTS))
     admin.create(store, file)
     token = str(admin.invite(store, "mine"))
     with in_a_thread(Relay(store, Limits(rate=0))) as url:

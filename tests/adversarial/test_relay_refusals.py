@@ -24,7 +24,7 @@ from consilience.wire import charter as charters
 from consilience.wire import codec, schema
 from consilience.wire.charter import Rules
 from consilience.wire.encodings import BIT, FLOAT16, INT8
-from consilience.wire.headers import PUT
+from consilience.wire.headers import UPLOAD_HEADER
 from tests.relay_tools import in_a_thread
 
 MEAN = schema.Mean("mean", {"value": schema.Tensor((3, 2), low=-1, high=1)}, rows=(3,))
@@ -69,7 +69,7 @@ class Place:
             return {name: sql.execute(f"SELECT * FROM {name}").fetchall() for name in sorted(names)}
 
     def put(self, round_: object = 5, header: str = HEADER, body: bytes = BODY, **headers: str) -> httpx.Response:
-        said = {"Authorization": f"Bearer {self.mine}", PUT: header, **headers}
+        said = {"Authorization": f"Bearer {self.mine}", UPLOAD_HEADER: header, **headers}
         return HTTP.put(f"{self.url}/v1/rounds/{round_}", content=body, headers=latin(said))
 
     def get(self, path: str, token: str | None = None) -> httpx.Response:
@@ -113,10 +113,10 @@ def parsed(answer: bytes) -> tuple[int, dict[str, Any]]:
 
 def founded(store: Path, name: str) -> None:
     rules = Rules(least=1, samples=SAMPLES)
-    charter = charters.found(name, {"name": "some"}, 3, CHANNELS, STARTS, rules=rules)
+    charter = charters.build_charter(name, {"name": "some"}, 3, CHANNELS, STARTS, rules=rules)
     file = store.parent / f"{name}.toml"
     file.write_text(charter.to_toml())
-    charters.start_file(file).write_bytes(charters.encode_starts(charter, STARTS))
+    charters.start_values_file(file).write_bytes(charters.encode_start_values(charter, STARTS))
     admin.create(store, file)
 
 
@@ -324,7 +324,7 @@ def test_headers(place: Place, case: Case) -> None:
     try:
         response = case.send(place)
     except httpx.LocalProtocolError:  # what the client itself will not send goes by hand
-        head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{PUT}: mean\x01", "content-length: 0")
+        head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: mean\x01", "content-length: 0")
         status, said = place.raw(head)
         assert (status, said["code"]) in [(case.status, case.code), (400, "malformed-put")]
         return
@@ -333,14 +333,16 @@ def test_headers(place: Place, case: Case) -> None:
 
 def test_no_header_at_all(place: Place) -> None:
     token = {"Authorization": f"Bearer {place.mine}"}
-    refused(HTTP.put(f"{place.url}/v1/rounds/5", content=BODY, headers=token), 400, "malformed-put", PUT)
+    refused(HTTP.put(f"{place.url}/v1/rounds/5", content=BODY, headers=token), 400, "malformed-put", UPLOAD_HEADER)
 
 
-@pytest.mark.parametrize("name", [PUT, "authorization"])
+@pytest.mark.parametrize("name", [UPLOAD_HEADER, "authorization"])
 def test_headers_that_are_there_twice(place: Place, name: str) -> None:
-    again = f"{PUT}: mean" if name == PUT else f"authorization: Bearer {place.yours}"
+    again = f"{UPLOAD_HEADER}: mean" if name == UPLOAD_HEADER else f"authorization: Bearer {place.yours}"
     length = f"content-length: {len(BODY)}"
-    status, said = place.raw(place.head("PUT /v1/rounds/5 HTTP/1.1", f"{PUT}: {HEADER}", again, length) + BODY)
+    status, said = place.raw(
+        place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", again, length) + BODY
+    )
     assert (status, said["code"], said["field"].lower()) == (400, "malformed-query", name.lower())
 
 
@@ -350,7 +352,7 @@ def test_headers_that_are_there_twice(place: Place, name: str) -> None:
 def asks(token: Callable[[Place], str | None]) -> Callable[[Place], httpx.Response]:
     def send(place: Place) -> httpx.Response:
         said = token(place)
-        headers = {PUT: HEADER} | ({} if said is None else {"Authorization": said})
+        headers = {UPLOAD_HEADER: HEADER} | ({} if said is None else {"Authorization": said})
         return HTTP.put(f"{place.url}/v1/rounds/5", content=BODY, headers=latin(headers))
 
     return send
@@ -396,7 +398,7 @@ def test_nobody_writes_as_somebody_else(place: Place) -> None:
     }
     for query in ("", f"?token={place.yours}", "?member=1", "?access_token=" + place.yours):
         # the very same as was put, so the receipt is given again: mine, of round 3, and no second of anybody's
-        headers = {"Authorization": f"Bearer {place.mine}", PUT: HEADER, **tricks}
+        headers = {"Authorization": f"Bearer {place.mine}", UPLOAD_HEADER: HEADER, **tricks}
         response = HTTP.put(f"{place.url}/v1/rounds/3{query}", content=BODY, headers=headers)
         assert response.json()["round"] == 3
     alone = HTTP.get(f"{place.url}/v1/federation?token={place.mine}", headers={"Cookie": f"token={place.mine}"})
@@ -446,7 +448,9 @@ def test_rounds_that_are_no_numbers(place: Place, round_: str) -> None:
 )  # fmt: skip
 def test_places_that_are_not_there(place: Place, target: str) -> None:
     for method in ("GET", "PUT"):
-        status, said = place.raw(place.head(f"{method} {target} HTTP/1.1", f"{PUT}: {HEADER}", "content-length: 0"))
+        status, said = place.raw(
+            place.head(f"{method} {target} HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", "content-length: 0")
+        )
         assert (status, said["code"]) == (404, "not-found")
 
 
@@ -530,7 +534,7 @@ def test_a_head_without_its_body(place: Place, path: str) -> None:
 
 def test_a_body_declared_too_large_is_refused_before_it_comes(place: Place) -> None:
     for size in (len(BODY) + 1, 10**12):
-        head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{PUT}: {HEADER}", f"content-length: {size}")
+        head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", f"content-length: {size}")
         with place.connect() as connection:
             connection.sendall(head)  # and nothing more
             status, said = parsed(rest(connection))
@@ -539,13 +543,13 @@ def test_a_body_declared_too_large_is_refused_before_it_comes(place: Place) -> N
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "0x10", "9" * 30, "9" * 5000, "\xb2", ""])
 def test_lengths_that_are_no_numbers(place: Place, length: str) -> None:
-    head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{PUT}: {HEADER}", f"content-length: {length}")
+    head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", f"content-length: {length}")
     status, said = place.raw(head + BODY)
     assert (status, said["code"]) in [(400, "not-http"), (413, "too-large"), (400, "wrong-length")]
 
 
 def test_a_chunked_body_ends_within_a_chunk_of_the_limit(place: Place) -> None:
-    head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{PUT}: {HEADER}", "transfer-encoding: chunked")
+    head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", "transfer-encoding: chunked")
     sent, chunk = 0, bytes(2**16)
     with place.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**14)
@@ -560,7 +564,7 @@ def test_a_chunked_body_ends_within_a_chunk_of_the_limit(place: Place) -> None:
 
 
 def test_a_body_longer_than_it_says_is_cut_and_the_rest_is_no_request(place: Place) -> None:
-    head = place.head("PUT /v1/rounds/3 HTTP/1.1", f"{PUT}: {HEADER}", f"content-length: {len(BODY)}")
+    head = place.head("PUT /v1/rounds/3 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", f"content-length: {len(BODY)}")
     with place.connect() as connection:
         connection.sendall(head + BODY + b"x" * 1000)
         answer = rest(connection)
@@ -569,7 +573,7 @@ def test_a_body_longer_than_it_says_is_cut_and_the_rest_is_no_request(place: Pla
 
 
 def test_a_body_shorter_than_it_says_is_never_taken(place: Place) -> None:
-    head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{PUT}: {HEADER}", f"content-length: {len(BODY)}")
+    head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", f"content-length: {len(BODY)}")
     with place.connect() as connection:
         connection.sendall(head + BODY[:-1])
         status, said = parsed(rest(connection))  # when it has waited long enough
@@ -581,7 +585,7 @@ def test_a_body_shorter_than_it_says_is_never_taken(place: Place) -> None:
 def test_a_length_and_chunks_together_are_no_way_to_smuggle(place: Place) -> None:
     both = [f"content-length: {len(BODY)}", "transfer-encoding: chunked"]
     inner = place.head("GET /v1/federation HTTP/1.1")
-    head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{PUT}: {HEADER}", *both)
+    head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", *both)
     with place.connect() as connection:
         connection.sendall(head + b"0\r\n\r\n" + inner)
         connection.shutdown(socket.SHUT_WR)

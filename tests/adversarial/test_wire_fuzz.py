@@ -139,7 +139,7 @@ def test_another_header_is_refused(text: str | bytes, said: str) -> None:
 def test_nesting_without_end_is_refused(opening: str) -> None:
     """A wide schema allows a long header, and so a deep one."""
     message = {f"c.t{i}": Field((1,)) for i in range(4000)}
-    length = codec.size(message) - 4 * 4000 - 8
+    length = codec.encoded_size(message) - 4 * 4000 - 8
     text = (opening * length)[:length].encode()
     with pytest.raises(WireError, match="no JSON object"):
         codec.decode(message, length.to_bytes(8, "little") + text + bytes(4 * 4000))
@@ -147,7 +147,7 @@ def test_nesting_without_end_is_refused(opening: str) -> None:
 
 def test_endless_digits_are_refused() -> None:
     message = {f"c.t{i}": Field((1,)) for i in range(400)}
-    length = codec.size(message) - 4 * 400 - 8
+    length = codec.encoded_size(message) - 4 * 400 - 8
     for text in ("9" * length, '{"c.t0":' + "9" * 4000 + "}", "-" + "9" * 4299, "9e" + "9" * 4000):
         body = length.to_bytes(8, "little") + text.encode().ljust(length) + bytes(4 * 400)
         with pytest.raises(WireError) as caught:

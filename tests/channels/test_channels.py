@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.channels import Answer, EntryPool, MovingMean, SavedRun, StandingMean, keep
+from consilience.channels import Answer, AnyChannel, EntryPool, MovingMean, StandingMean, build_channel
 from consilience.errors import ChannelError
 from consilience.simulation.round.federation import Federation
 from consilience.wire import codec
@@ -57,7 +57,7 @@ def standing(make: Make, shape: tuple[int, ...] = (2,), rows: tuple[int, ...] = 
 
 def test_standing_mean_weighs_members_by_one_number(make: Make) -> None:
     channel = standing(make)
-    channel.put([0, 2], {"x": make([[1.0, 2.0], [5.0, -6.0]])}, make([1.0, 3.0]))
+    channel.upload([0, 2], {"x": make([[1.0, 2.0], [5.0, -6.0]])}, make([1.0, 3.0]))
     answer = channel.answer()
     assert as_lists(answer) == ({"x": [4.0, -4.0]}, 4.0)
     assert answer.tensors["x"].dtype == make([0.0]).dtype
@@ -66,7 +66,7 @@ def test_standing_mean_weighs_members_by_one_number(make: Make) -> None:
 def test_standing_mean_weighs_every_row_by_its_own_count(make: Make) -> None:
     channel = standing(make, (3, 2), rows=(3,))
     mine, yours = [[1.0, 1.0], [2.0, 4.0], [0.0, 0.0]], [[3.0, 5.0], [0.0, 0.0], [0.0, 0.0]]
-    channel.put([0, 1], {"x": make([mine, yours])}, make([[1.0, 7.0, 0.0], [3.0, 0.0, 0.0]]))
+    channel.upload([0, 1], {"x": make([mine, yours])}, make([[1.0, 7.0, 0.0], [3.0, 0.0, 0.0]]))
     assert as_lists(channel.answer()) == ({"x": [[2.5, 4.0], [2.0, 4.0], [0.0, 0.0]]}, [4.0, 7.0, 0.0])
 
 
@@ -77,21 +77,21 @@ def test_before_anybody_has_put_the_mean_is_zero_with_count_zero(make: Make) -> 
 
 def test_putting_again_replaces(make: Make) -> None:
     channel = standing(make)
-    channel.put([0], {"x": make([[100.0, 100.0]])}, make([50.0]))
-    channel.put([1], {"x": make([[1.0, 3.0]])}, make([2.0]))
-    channel.put([0], {"x": make([[4.0, 0.0]])}, make([1.0]))
+    channel.upload([0], {"x": make([[100.0, 100.0]])}, make([50.0]))
+    channel.upload([1], {"x": make([[1.0, 3.0]])}, make([2.0]))
+    channel.upload([0], {"x": make([[4.0, 0.0]])}, make([1.0]))
     assert as_lists(channel.answer()) == ({"x": [2.0, 2.0]}, 3.0)
 
 
 def test_old_contributions_expire_and_their_members_are_named(make: Make) -> None:
     channel = standing(make)
     for member, now in ((0, 1), (1, 4), (2, 2)):
-        channel.put([member], {"x": make([[10.0**member, 0.0]])}, make([1.0]), now=now)
+        channel.upload([member], {"x": make([[10.0**member, 0.0]])}, make([1.0]), now=now)
     assert channel.expire(before=1) == []
     assert channel.expire(before=4) == [0, 2]
     assert as_lists(channel.answer()) == ({"x": [10.0, 0.0]}, 1.0)
     assert channel.expire(before=4) == []
-    channel.put([0], {"x": make([[30.0, 2.0]])}, make([1.0]), now=5)  # and may come back
+    channel.upload([0], {"x": make([[30.0, 2.0]])}, make([1.0]), now=5)  # and may come back
     assert as_lists(channel.answer()) == ({"x": [20.0, 1.0]}, 2.0)
 
 
@@ -99,7 +99,7 @@ def test_nothing_is_left_when_fractions_are_taken_out_again(make: Make) -> None:
     """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0: what is left must not be divided by itself."""
     channel = standing(make)
     for member, weight in enumerate((0.1, 0.2, 0.3)):
-        channel.put([member], {"x": make([[1.0, 7.0]])}, make([weight]), now=member)
+        channel.upload([member], {"x": make([[1.0, 7.0]])}, make([weight]), now=member)
     for before in (1, 2, 3):
         channel.expire(before)
     assert as_lists(channel.answer()) == ({"x": [0.0, 0.0]}, 0.0)
@@ -107,8 +107,8 @@ def test_nothing_is_left_when_fractions_are_taken_out_again(make: Make) -> None:
 
 def test_oneself_alone(make: Make) -> None:
     channel = standing(make)
-    channel.put([0, 2], {"x": make([[1.0, 2.0], [5.0, 6.0]])}, make([1.0, 3.0]))
-    two, one = channel.own([2, 1])
+    channel.upload([0, 2], {"x": make([[1.0, 2.0], [5.0, 6.0]])}, make([1.0, 3.0]))
+    two, one = channel.own_contributions([2, 1])
     assert as_lists(two) == ({"x": [5.0, 6.0]}, 3.0)
     assert as_lists(one) == ({"x": [0.0, 0.0]}, 0.0)
 
@@ -116,9 +116,9 @@ def test_oneself_alone(make: Make) -> None:
 def test_answers_stay_what_they_were(make: Make) -> None:
     """Somebody who is away keeps an answer while others put on."""
     channel = standing(make)
-    channel.put([0], {"x": make([[1.0, 2.0]])}, make([1.0]))
-    everybody, (own,) = channel.answer(), channel.own([0])
-    channel.put([0], {"x": make([[8.0, 9.0]])}, make([5.0]))
+    channel.upload([0], {"x": make([[1.0, 2.0]])}, make([1.0]))
+    everybody, (own,) = channel.answer(), channel.own_contributions([0])
+    channel.upload([0], {"x": make([[8.0, 9.0]])}, make([5.0]))
     assert as_lists(everybody) == as_lists(own) == ({"x": [1.0, 2.0]}, 1.0)
 
 
@@ -127,7 +127,7 @@ def test_running_sums_do_not_drift(make: Make) -> None:
     channel = standing(make, (4,), members=members)
     for _ in range(400):  # times 50 members: 20,000 replacements
         values, weights = generator.normal(size=(members, 4)) * 100, generator.integers(1, 1000, members)
-        channel.put(range(members), {"x": make(values)}, make(weights))
+        channel.upload(range(members), {"x": make(values)}, make(weights))
     exact = (numpy_array(values).astype(np.float64) * weights[:, None]).sum(0)
     np.testing.assert_allclose(np.asarray(channel.sums["x"]) / weights.sum(), exact / weights.sum(), atol=1e-9, rtol=0)
     assert float(channel.count) == weights.sum()
@@ -150,7 +150,7 @@ def test_standing_mean_equals_recomputation_from_scratch(make: Make, puts: list[
     channel = standing(make, (2, 1), rows=(2,), members=4)
     newest: dict[int, tuple[Any, Any]] = {}
     for member, values, counts in puts:
-        channel.put([member], {"x": make(values).reshape(1, 2, 1)}, make([counts]))
+        channel.upload([member], {"x": make(values).reshape(1, 2, 1)}, make([counts]))
         newest[member] = numpy_array(values).astype(np.float64), np.asarray(counts, dtype=np.float64)
     answer = channel.answer()
     total = sum((c for _, c in newest.values()), np.zeros(2))
@@ -164,9 +164,9 @@ def test_standing_mean_equals_recomputation_from_scratch(make: Make, puts: list[
 @given(values=st.lists(FINITE, min_size=4, max_size=4), order=st.permutations(range(4)), cut=st.integers(0, 4))
 def test_order_of_puts_does_not_matter_to_a_standing_mean(values: list[float], order: list[int], cut: int) -> None:
     one, other = standing(numpy_array, (1,), members=4), standing(numpy_array, (1,), members=4)
-    one.put(range(4), {"x": numpy_array(values)[:, None]}, numpy_array([1, 2, 3, 4]))
+    one.upload(range(4), {"x": numpy_array(values)[:, None]}, numpy_array([1, 2, 3, 4]))
     for some in (order[:cut], order[cut:]):
-        other.put(some, {"x": numpy_array([values[m] for m in some])[:, None]}, numpy_array([m + 1 for m in some]))
+        other.upload(some, {"x": numpy_array([values[m] for m in some])[:, None]}, numpy_array([m + 1 for m in some]))
     np.testing.assert_allclose(one.answer().tensors["x"], other.answer().tensors["x"], rtol=1e-6, atol=1e-9)
 
 
@@ -183,9 +183,9 @@ def moving(
 
 def test_common_values_move_by_the_mean_change(make: Make) -> None:
     channel = moving(make([1.0, 2.0]))
-    assert channel.put([0, 3], {"x": make([[1.0, 0.0], [3.0, 4.0]])}, make([1.0, 3.0]), [0, 0]) == []
+    assert channel.upload([0, 3], {"x": make([[1.0, 0.0], [3.0, 4.0]])}, make([1.0, 3.0]), [0, 0]) == []
     assert as_lists(channel.answer()) == ({"x": [1.0, 2.0]}, 0.0)  # nothing moves before the close
-    assert channel.close()
+    assert channel.aggregate()
     answer = channel.answer()
     assert (answer.tensors["x"].tolist(), answer.version, float(answer.count)) == ([3.5, 5.0], 1, 1.0)
     assert answer.tensors["x"].dtype == make([0.0]).dtype
@@ -194,51 +194,51 @@ def test_common_values_move_by_the_mean_change(make: Make) -> None:
 def test_a_change_counts_once(make: Make) -> None:
     channel = moving(make([0.0]))
     for _ in range(2):
-        channel.put([0], {"x": make([[1.0]])}, make([5.0]), [channel.version])
-        assert channel.close()
-    channel.put([1], {"x": make([[-4.0]])}, make([1.0]), [2])
-    assert channel.close()
+        channel.upload([0], {"x": make([[1.0]])}, make([5.0]), [channel.version])
+        assert channel.aggregate()
+    channel.upload([1], {"x": make([[-4.0]])}, make([1.0]), [2])
+    assert channel.aggregate()
     assert channel.answer().tensors["x"].tolist() == [-2.0]
 
 
 def test_closing_with_nobody_moves_nothing(make: Make) -> None:
     channel = moving(make([1.0]), BIT)
-    assert not channel.close()
-    channel.put([0], {"x": make([[9.0]])}, make([0.0]), [0])  # somebody without a sample weighs nothing
-    assert not channel.close()
+    assert not channel.aggregate()
+    channel.upload([0], {"x": make([[9.0]])}, make([0.0]), [0])  # somebody without a sample weighs nothing
+    assert not channel.aggregate()
     assert (channel.answer().tensors["x"].tolist(), channel.version) == ([1.0], 0)
-    channel.put([0], {"x": make([[2.0]])}, make([1.0]), [0])  # and leaves nothing behind
-    assert channel.close()
+    channel.upload([0], {"x": make([[2.0]])}, make([1.0]), [0])  # and leaves nothing behind
+    assert channel.aggregate()
     assert channel.answer().tensors["x"].tolist() == [3.0]
 
 
 def test_staleness_weighs_less(make: Make) -> None:
     channel = moving(make([0.0]), max_staleness=3)
     for _ in range(3):
-        channel.put([0], {"x": make([[0.0]])}, make([1.0]), [channel.version])
-        channel.close()
+        channel.upload([0], {"x": make([[0.0]])}, make([1.0]), [channel.version])
+        channel.aggregate()
     # Three versions behind weighs 1/sqrt(4) = 1/2 of the present.
-    assert channel.put([1, 2], {"x": make([[6.0], [0.0]])}, make([2.0, 2.0]), [0, 3]) == []
-    assert channel.close()
+    assert channel.upload([1, 2], {"x": make([[6.0], [0.0]])}, make([2.0, 2.0]), [0, 3]) == []
+    assert channel.aggregate()
     assert channel.answer().tensors["x"].tolist() == [2.0]
 
 
 def test_what_is_too_stale_is_refused_and_may_be_put_anew(make: Make) -> None:
     channel = moving(make([0.0]), max_staleness=1)
     for _ in range(2):
-        channel.put([0], {"x": make([[1.0]])}, make([1.0]), [channel.version])
-        channel.close()
-    assert channel.put([3, 1, 2], {"x": make([[50.0], [4.0], [70.0]])}, make([1.0, 1.0, 1.0]), [0, 2, 0]) == [3, 2]
-    assert channel.put([3], {"x": make([[6.0]])}, make([1.0]), [2]) == []
-    assert channel.close()
+        channel.upload([0], {"x": make([[1.0]])}, make([1.0]), [channel.version])
+        channel.aggregate()
+    assert channel.upload([3, 1, 2], {"x": make([[50.0], [4.0], [70.0]])}, make([1.0, 1.0, 1.0]), [0, 2, 0]) == [3, 2]
+    assert channel.upload([3], {"x": make([[6.0]])}, make([1.0]), [2]) == []
+    assert channel.aggregate()
     assert channel.answer().tensors["x"].tolist() == [7.0]
 
 
 def test_puts_that_cannot_be_are_refused_whole(make: Make) -> None:
     channel = moving(make([0.0]))
     channel.expect([0, 1, 2])
-    channel.put([0], {"x": make([[1.0]])}, make([1.0]), [0])  # counted already
-    channel.put([2], {"x": make([[3.0]])}, make([1.0]), [0])  # still waiting
+    channel.upload([0], {"x": make([[1.0]])}, make([1.0]), [0])  # counted already
+    channel.upload([2], {"x": make([[3.0]])}, make([1.0]), [0])  # still waiting
     two = {"x": make([[100.0], [100.0]])}
     for members, weights, versions, message in [
         ([1, 0], [1.0, 1.0], [0, 0], "member 0 has put"),
@@ -252,10 +252,10 @@ def test_puts_that_cannot_be_are_refused_whole(make: Make) -> None:
         ([1, 3], [1.0, math.inf], [0, 0], "member 3 weighs inf"),
     ]:
         with pytest.raises(ChannelError, match=message):
-            channel.put(members, two, make(weights), versions)
+            channel.upload(members, two, make(weights), versions)
     with pytest.raises(ChannelError, match="the channel has 0 to 3"):
         channel.expect([0, 4])
-    assert channel.close()
+    assert channel.aggregate()
     assert channel.answer().tensors["x"].tolist() == [2.0]
 
 
@@ -289,8 +289,8 @@ def test_order_of_puts_gives_the_same_bits(
     for start, stop in pairwise(edges):
         some = [m for m in order[start:stop] if m not in absent]
         changes = numpy_array([values[m] for m in some]).reshape(-1, 1)
-        channel.put(some, {"x": changes}, numpy_array([weights[m] for m in some]), [0] * len(some))
-    channel.close()
+        channel.upload(some, {"x": changes}, numpy_array([weights[m] for m in some]), [0] * len(some))
+    channel.aggregate()
     total, weight = np.zeros(1), 0.0
     for member in sorted(set(range(5)) - absent):
         total = total + np.float64(np.float32(values[member])) * weights[member]
@@ -301,21 +301,21 @@ def test_order_of_puts_gives_the_same_bits(
 def test_who_is_not_expected_counts_too(make: Make) -> None:
     channel = moving(make([0.0]))
     channel.expect([1, 2])
-    channel.put([3, 2], {"x": make([[3.0], [5.0]])}, make([1.0, 1.0]), [0, 0])
-    channel.put([1], {"x": make([[10.0]])}, make([1.0]), [0])
-    assert channel.close()
+    channel.upload([3, 2], {"x": make([[3.0], [5.0]])}, make([1.0, 1.0]), [0, 0])
+    channel.upload([1], {"x": make([[10.0]])}, make([1.0]), [0])
+    assert channel.aggregate()
     assert channel.answer().tensors["x"].tolist() == [6.0]
 
 
 def test_error_feedback_on_the_way_down(make: Make) -> None:
     """Two closes at one bit, by hand; the sign of 0 is +."""
     channel = moving(make([0.0, 0.0]), BIT)
-    channel.put([0, 1], {"x": make([[2.0, -4.0], [0.0, -2.0]])}, make([1.0, 1.0]), [0, 0])
-    channel.close()  # wanted (1, -3), sent (2, -2)
+    channel.upload([0, 1], {"x": make([[2.0, -4.0], [0.0, -2.0]])}, make([1.0, 1.0]), [0, 0])
+    channel.aggregate()  # wanted (1, -3), sent (2, -2)
     assert channel.answer().tensors["x"].tolist() == [2.0, -2.0]
     assert channel.state()["errors.x"].tolist() == [-1.0, -1.0]
-    channel.put([0], {"x": make([[1.0, -5.0]])}, make([1.0]), [1])
-    channel.close()  # wanted (1 - 1, -5 - 1), sent (3, -3)
+    channel.upload([0], {"x": make([[1.0, -5.0]])}, make([1.0]), [1])
+    channel.aggregate()  # wanted (1 - 1, -5 - 1), sent (3, -3)
     assert channel.answer().tensors["x"].tolist() == [5.0, -5.0]
     assert channel.state()["errors.x"].tolist() == [-3.0, -3.0]
 
@@ -328,8 +328,8 @@ def test_common_values_are_the_start_plus_the_replies_in_order(make: Make, down:
     channel, mine, error = moving(start, down), start, start * 0
     for version in range(6):
         change = make(generator.normal(size=(1, 3, 4)))
-        channel.put([0], {"x": change}, make([1.0]), [version])
-        channel.close()
+        channel.upload([0], {"x": change}, make([1.0]), [version])
+        channel.aggregate()
         wanted = change[0] + error if down.feedback else change[0]
         reply = down.quantize(wanted)
         mine, error = mine + reply, wanted - reply
@@ -343,8 +343,8 @@ def test_coarse_replies_lose_nothing_in_the_long_run(make: Make) -> None:
     for version in range(200):
         change = generator.normal(size=16) + 0.5
         meant += numpy_array(change)
-        channel.put([0], {"x": make([change])}, make([1.0]), [version])
-        channel.close()
+        channel.upload([0], {"x": make([change])}, make([1.0]), [version])
+        channel.aggregate()
     sent, owed = (np.asarray(channel.state()[k], dtype=np.float64) for k in ("common.x", "errors.x"))
     np.testing.assert_allclose(sent + owed, meant, atol=1e-3)
     assert np.abs(owed).max() < 15  # what is owed stays a few steps and does not grow with the rounds
@@ -354,13 +354,13 @@ def test_ready_when_everybody_expected_has_put() -> None:
     channel, one = moving(numpy_array([0.0])), {"x": numpy_array([[1.0]])}
     assert not channel.ready
     channel.expect([0, 2])
-    channel.put([2], one, numpy_array([1.0]), [0])
+    channel.upload([2], one, numpy_array([1.0]), [0])
     assert not channel.ready
-    channel.put([1], one, numpy_array([1.0]), [0])  # who was not expected does not stand in
+    channel.upload([1], one, numpy_array([1.0]), [0])  # who was not expected does not stand in
     assert not channel.ready
-    channel.put([0], one, numpy_array([1.0]), [0])
+    channel.upload([0], one, numpy_array([1.0]), [0])
     assert channel.ready
-    channel.close()
+    channel.aggregate()
     assert not channel.ready
 
 
@@ -368,38 +368,38 @@ def test_ready_when_the_quorum_has_put() -> None:
     one = {"x": numpy_array([[1.0]])}
     channel = moving(numpy_array([0.0]), quorum=2)
     channel.expect([0, 1, 2])
-    channel.put([2], one, numpy_array([1.0]), [0])
+    channel.upload([2], one, numpy_array([1.0]), [0])
     assert not channel.ready
-    channel.put([1], one, numpy_array([1.0]), [0])
+    channel.upload([1], one, numpy_array([1.0]), [0])
     assert channel.ready
 
 
 def test_a_quorum_is_waited_for_where_nobody_in_particular_is_expected() -> None:
     one = {"x": numpy_array([[1.0]])}
     channel = moving(numpy_array([0.0]), quorum=2)
-    channel.put([2], one, numpy_array([1.0]), [0])
+    channel.upload([2], one, numpy_array([1.0]), [0])
     assert not channel.ready
-    channel.put([0], one, numpy_array([1.0]), [0])
+    channel.upload([0], one, numpy_array([1.0]), [0])
     assert channel.ready
 
 
 def test_fewer_than_the_quorum_are_enough_where_no_more_are_expected() -> None:
     channel = moving(numpy_array([0.0]), quorum=3)
     channel.expect([1])
-    channel.put([1], {"x": numpy_array([[1.0]])}, numpy_array([1.0]), [0])
+    channel.upload([1], {"x": numpy_array([[1.0]])}, numpy_array([1.0]), [0])
     assert channel.ready
 
 
 def test_expecting_whoever_has_put_already() -> None:
     channel = moving(numpy_array([0.0]))
-    channel.put([1], {"x": numpy_array([[1.0]])}, numpy_array([1.0]), [0])
+    channel.upload([1], {"x": numpy_array([[1.0]])}, numpy_array([1.0]), [0])
     channel.expect([1])
     assert channel.ready
     channel.expect([0, 1])
     assert not channel.ready
-    channel.put([0], {"x": numpy_array([[5.0]])}, numpy_array([1.0]), [0])
+    channel.upload([0], {"x": numpy_array([[5.0]])}, numpy_array([1.0]), [0])
     assert channel.ready
-    channel.close()
+    channel.aggregate()
     assert channel.answer().tensors["x"].tolist() == [3.0]
 
 
@@ -424,7 +424,7 @@ def filled(make: Make, **settings: Any) -> EntryPool:
     """A pool where member m's entry is m + 1, so that zero is nobody's."""
     made = pool(make, **settings)
     everybody = range(made.members)
-    made.put(everybody, {"x": make([[[m + 1.0]] for m in everybody])}, make([[1.0]] * made.members))
+    made.upload(everybody, {"x": make([[[m + 1.0]] for m in everybody])}, make([[1.0]] * made.members))
     return made
 
 
@@ -443,13 +443,13 @@ def test_an_empty_pool_gives_zeros_with_count_zero(make: Make) -> None:
 def test_a_pool_keeps_each_member_s_newest_entries(make: Make) -> None:
     channel = pool(make, members=2, keep=2, draw=2)
     for value in (1.0, 2.0, 3.0):
-        channel.put([1], {"x": make([[[value]]])}, make([[value * 10]]))
+        channel.upload([1], {"x": make([[[value]]])}, make([[value * 10]]))
     answer = channel.answer([0], 0, 1)[0]
     assert sorted(zip(seen([answer])[0], answer.count.tolist(), strict=True)) == [(2.0, 20.0), (3.0, 30.0)]
-    channel.put([1], {"x": make([[[8.0], [9.0]]])}, make([[1.0, 1.0]]))  # both at once
+    channel.upload([1], {"x": make([[[8.0], [9.0]]])}, make([[1.0, 1.0]]))  # both at once
     assert sorted(seen(channel.answer([0], 0, 1))[0]) == [8.0, 9.0]
     with pytest.raises(ChannelError, match="3 entries put at once, at most 2"):
-        channel.put([1], {"x": make([[[1.0]] * 3])}, make([[1.0] * 3]))
+        channel.upload([1], {"x": make([[[1.0]] * 3])}, make([[1.0] * 3]))
 
 
 def test_entries_are_drawn_without_repetition_where_there_are_enough(make: Make) -> None:
@@ -461,7 +461,7 @@ def test_entries_are_drawn_without_repetition_where_there_are_enough(make: Make)
 
 def test_where_there_are_too_few_entries_they_come_again(make: Make) -> None:
     channel = pool(make, draw=3)
-    channel.put([4], {"x": make([[[7.0]]])}, make([[2.0]]))
+    channel.upload([4], {"x": make([[[7.0]]])}, make([[2.0]]))
     answer = channel.answer([0], 0, 1)[0]
     assert as_lists(answer) == ({"x": [[7.0]] * 3}, [2.0] * 3)
 
@@ -503,7 +503,7 @@ def test_oneself_can_be_left_out(make: Make) -> None:
 
 def test_the_only_member_without_itself_gets_nothing(make: Make) -> None:
     channel = pool(make, include_self=False)
-    channel.put([2], {"x": make([[[7.0]]])}, make([[3.0]]))
+    channel.upload([2], {"x": make([[[7.0]]])}, make([[3.0]]))
     two, zero = channel.answer([2, 0], 0, 1)
     assert as_lists(two) == ({"x": [[0.0]]}, [0.0])
     assert as_lists(zero) == ({"x": [[7.0]]}, [3.0])
@@ -516,7 +516,7 @@ def test_the_scope_of_oneself(make: Make) -> None:
 
 def test_whole_entries_come_with_the_classes_they_lack(make: Make) -> None:
     channel = pool(make, members=2, rows=(2,))
-    channel.put([0], {"x": make([[[[5.0], [6.0]]]])}, make([[[4.0, 0.0]]]))  # the second class has no sample
+    channel.upload([0], {"x": make([[[[5.0], [6.0]]]])}, make([[[4.0, 0.0]]]))  # the second class has no sample
     assert as_lists(channel.answer([1], 0, 1)[0]) == ({"x": [[[5.0], [0.0]]]}, [[4.0, 0.0]])
 
 
@@ -525,7 +525,7 @@ def test_rows_are_drawn_from_members_who_have_the_class(make: Make) -> None:
     channel = pool(make, members=4, rows=(3,), by="row")
     entries = [[[10.0], [0.0], [0.0]], [[11.0], [0.0], [0.0]], [[0.0], [12.0], [0.0]]]
     counts = [[3.0, 0.0, 0.0], [5.0, 0.0, 0.0], [0.0, 2.0, 0.0]]
-    channel.put([0, 1, 2], {"x": make([[e] for e in entries])}, make([[c] for c in counts]))
+    channel.upload([0, 1, 2], {"x": make([[e] for e in entries])}, make([[c] for c in counts]))
     found: Counter[float] = Counter()
     for round_ in range(60):
         for answer in channel.answer([0, 3], 0, round_):
@@ -538,14 +538,14 @@ def test_rows_are_drawn_from_members_who_have_the_class(make: Make) -> None:
 
 def test_rows_are_drawn_independently_of_each_other(make: Make) -> None:
     channel = pool(make, members=3, rows=(2,), by="row")
-    channel.put(range(3), {"x": make([[[[m], [m]]] for m in range(3)])}, make([[[1.0, 1.0]]] * 3))
+    channel.upload(range(3), {"x": make([[[[m], [m]]] for m in range(3)])}, make([[[1.0, 1.0]]] * 3))
     drawn = [tuple(channel.answer([0], 0, r)[0].tensors["x"].reshape(2).tolist()) for r in range(90)]
     assert len(set(drawn)) == 9
 
 
 def test_drawing_rows_without_repetition_and_without_oneself(make: Make) -> None:
     channel = pool(make, members=3, draw=2, rows=(2,), by="row", include_self=False)
-    channel.put(range(3), {"x": make([[[[m + 1], [m + 1]]] for m in range(3)])}, make([[[1.0, 1.0]]] * 3))
+    channel.upload(range(3), {"x": make([[[[m + 1], [m + 1]]] for m in range(3)])}, make([[[1.0, 1.0]]] * 3))
     for round_ in range(10):
         drawn = channel.answer([1], 0, round_)[0].tensors["x"].reshape(2, 2)
         assert sorted(drawn[:, 0].tolist()) == sorted(drawn[:, 1].tolist()) == [1.0, 3.0]
@@ -558,11 +558,11 @@ def test_members_a_channel_does_not_have_are_refused(make: Make) -> None:
     one = {"x": make([[1.0, 1.0]])}
     for wrong in (-1, 3):
         for refused in (
-            lambda m=wrong: standing(make).put([m], one, make([1.0])),
-            lambda m=wrong: standing(make).own([m]),
-            lambda m=wrong: moving(make([0.0, 0.0]), members=3).put([m], one, make([1.0]), [0]),
+            lambda m=wrong: standing(make).upload([m], one, make([1.0])),
+            lambda m=wrong: standing(make).own_contributions([m]),
+            lambda m=wrong: moving(make([0.0, 0.0]), members=3).upload([m], one, make([1.0]), [0]),
             lambda m=wrong: moving(make([0.0, 0.0]), members=3).expect([m]),
-            lambda m=wrong: pool(make, members=3).put([m], {"x": make([[[1.0]]])}, make([[1.0]])),
+            lambda m=wrong: pool(make, members=3).upload([m], {"x": make([[[1.0]]])}, make([[1.0]])),
             lambda m=wrong: pool(make, members=3).answer([m], 0, 1),
         ):
             with pytest.raises(ChannelError, match="the channel has 0 to 2"):
@@ -572,23 +572,23 @@ def test_members_a_channel_does_not_have_are_refused(make: Make) -> None:
 def test_a_member_named_twice_in_one_put_is_refused(make: Make) -> None:
     channel = standing(make)
     with pytest.raises(ChannelError, match=r"members \[0, 1, 1\] named"):
-        channel.put([1, 0, 1], {"x": make([[1.0, 1.0]] * 3)}, make([1.0] * 3))
+        channel.upload([1, 0, 1], {"x": make([[1.0, 1.0]] * 3)}, make([1.0] * 3))
     assert as_lists(channel.answer()) == ({"x": [0.0, 0.0]}, 0.0)
     with pytest.raises(ChannelError, match="each may be named once"):
-        pool(make).put([1, 1], {"x": make([[[1.0]]] * 2)}, make([[1.0]] * 2))
+        pool(make).upload([1, 1], {"x": make([[[1.0]]] * 2)}, make([[1.0]] * 2))
 
 
 def test_a_schema_makes_its_channel(make: Make) -> None:
     tensors, start = {"x": Tensor((1,))}, {"x": make([2.0])}
-    assert isinstance(keep(Mean("m", tensors), 2, {}, make([0.0])), StandingMean)
-    assert isinstance(keep(Pool("p", tensors), 2, {}, make([0.0])), EntryPool)
-    made = keep(Mean("v", tensors, moving=True), 2, start, make([0.0]))
+    assert isinstance(build_channel(Mean("m", tensors), 2, {}, make([0.0])), StandingMean)
+    assert isinstance(build_channel(Pool("p", tensors), 2, {}, make([0.0])), EntryPool)
+    made = build_channel(Mean("v", tensors, moving=True), 2, start, make([0.0]))
     assert isinstance(made, MovingMean) and made.answer().tensors["x"].tolist() == [2.0]
     with pytest.raises(TypeError, match="no such channel: Channel"):
-        keep(Channel("c", tensors), 2, {}, make([0.0]))
+        build_channel(Channel("c", tensors), 2, {}, make([0.0]))
 
 
-def played(kept: SavedRun, make: Make, rounds: range) -> list[Any]:
+def played(kept: AnyChannel, make: Make, rounds: range) -> list[Any]:
     """Three members put and read for some rounds; everything they were answered, by lists."""
     answers: list[Any] = []
     for round_ in rounds:
@@ -599,14 +599,18 @@ def played(kept: SavedRun, make: Make, rounds: range) -> list[Any]:
         weights = make(generator.integers(0, 4, (*lead, *kept.channel.rows)))
         if isinstance(kept, MovingMean):
             kept.expect(who)
-            kept.put(who, values, weights, [kept.version] * len(who))
-            kept.close()
+            kept.upload(who, values, weights, [kept.version] * len(who))
+            kept.aggregate()
             answers.append(as_lists(kept.answer()))
         elif isinstance(kept, StandingMean):
-            kept.put(who, values, weights, now=round_)
-            answers += [kept.expire(round_ - 2), as_lists(kept.answer()), [as_lists(a) for a in kept.own(range(3))]]
+            kept.upload(who, values, weights, now=round_)
+            answers += [
+                kept.expire(round_ - 2),
+                as_lists(kept.answer()),
+                [as_lists(a) for a in kept.own_contributions(range(3))],
+            ]
         else:
-            kept.put(who, values, weights)
+            kept.upload(who, values, weights)
             answers.append([as_lists(a) for a in kept.answer(range(3), 5, round_)])
     return answers
 
@@ -623,8 +627,8 @@ KINDS: dict[str, Channel] = {
 every_kind = pytest.mark.parametrize("schema", KINDS.values(), ids=KINDS.keys())
 
 
-def opened(schema: Channel, make: Make) -> SavedRun:
-    return keep(schema, 3, {"x": make(np.ones((2, 3)))}, make([0.0]))
+def opened(schema: Channel, make: Make) -> AnyChannel:
+    return build_channel(schema, 3, {"x": make(np.ones((2, 3)))}, make([0.0]))
 
 
 @every_kind
@@ -665,7 +669,7 @@ def test_answers_are_those_of_the_wire(kind: str, encoding: Encoding) -> None:
     lead = (3, 1) if isinstance(schema, Pool) else (3,)
     values = torch.randn(*lead, 2, 3, generator=generator) * torch.tensor([[1.0], [100.0]])  # rows of unlike size
     weights = torch.ones(*lead, 2)
-    federation.put("c", np.arange(3), {"x": values}, weights, np.zeros(3, dtype=int), 1)
+    federation.upload("c", np.arange(3), {"x": values}, weights, np.zeros(3, dtype=int), 1)
     kept = federation.channels["c"]
     assert not isinstance(kept, MovingMean)
     exact = kept.answer() if isinstance(kept, StandingMean) else kept.answer([0], 0, 1)[0]
@@ -681,6 +685,6 @@ def test_answers_are_those_of_the_wire(kind: str, encoding: Encoding) -> None:
 
 def test_a_pool_with_fewer_entries_than_are_drawn_gives_all_of_them_from_any_place_on() -> None:
     pool = EntryPool(Pool("p", {"x": Tensor((1,))}, draw=3), 2, np.zeros(1))
-    pool.put([0, 1], {"x": np.array([[[1.0]], [[2.0]]])}, np.ones((2, 1)))
+    pool.upload([0, 1], {"x": np.array([[[1.0]], [[2.0]]])}, np.ones((2, 1)))
     seen = {tuple(pool.answer([0], 7, when)[0].tensors["x"][:, 0].tolist()) for when in range(40)}
     assert seen == {(1.0, 2.0, 1.0), (2.0, 1.0, 2.0)}

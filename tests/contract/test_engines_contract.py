@@ -39,7 +39,7 @@ from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.setup.setup import Setup, build_setup
 from consilience.simulation.simulate import simulate
-from consilience.task import Task, part_of
+from consilience.task import Task, names_in_part
 from consilience.wire import schema
 from consilience.wire.encodings import BIT
 
@@ -540,11 +540,11 @@ class Steering(Exchange):
     needs_representations: ClassVar[bool] = False
 
     def channel(self, task: Task) -> schema.Mean:
-        tensors = {n: schema.Tensor(task.parameters[n]) for n in part_of("classifier", task.parameters)}
+        tensors = {n: schema.Tensor(task.parameters[n]) for n in names_in_part("classifier", task.parameters)}
         return schema.Mean(self.name, tensors, moving=True)
 
     def common_values(self, view: View) -> dict[str, Tensor]:
-        return {n: view.parameters[n] for n in part_of("classifier", view.parameters)}
+        return {n: view.parameters[n] for n in names_in_part("classifier", view.parameters)}
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         return Contribution({n: -0.3 * g for n, g in view.gradients.items()}, view.samples)

@@ -165,12 +165,12 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
             seen.made.append(given)
             super().__init__(*given)
 
-        def put(self, name: str, members: Any, tensors: Any, weights: Tensor, versions: Any, now: int) -> list[int]:
+        def upload(self, name: str, members: Any, tensors: Any, weights: Tensor, versions: Any, now: int) -> list[int]:
             newest = self.version(name)
             for i, member in enumerate(members):
                 mine = {k: t[i].clone() for k, t in tensors.items()}
                 seen.puts.append(Put(name, int(member), mine, weights[i].clone(), int(versions[i]), newest))
-            return super().put(name, members, tensors, weights, versions, now)
+            return super().upload(name, members, tensors, weights, versions, now)
 
         def answers(self, name: str, readers: np.ndarray, *when: int, draw: int = 0) -> tuple[Answer, np.ndarray]:
             batch, which = super().answers(name, readers, *when, draw=draw)
@@ -233,8 +233,8 @@ def replayed(made: tuple[Any, ...], puts: list[Put], members: list[int], readers
         federation.expect(name, np.sort([m for p, m in zip(puts, members, strict=True) if p.name == name]))
     for put, member in zip(puts, members, strict=True):
         tensors = {k: t[None] for k, t in put.tensors.items()}
-        federation.put(put.name, np.array([member]), tensors, put.weight[None], np.array([0]), 1)
-    federation.close(names)
+        federation.upload(put.name, np.array([member]), tensors, put.weight[None], np.array([0]), 1)
+    federation.aggregate(names)
     found = {name: federation.answers(name, np.array(readers), 1, 0) for name in names}
     return {n: {r: batch[int(which[i])] for i, r in enumerate(readers)} for n, (batch, which) in found.items()}
 

@@ -16,9 +16,9 @@ from consilience.relay.app import Limits
 from consilience.relay.openapi import description
 from consilience.relay.rejections import STATUS
 from consilience.relay.timeouts import HEAD_LIMIT, Timeouts
-from consilience.wire.charter import PROTOCOL, ChannelTerms, Charter, Rules, TensorTerms
+from consilience.wire.charter import PROTOCOL, ChannelSettings, Charter, Rules, TensorSettings
 from consilience.wire.codec import CODES
-from consilience.wire.headers import ANSWER, PUT
+from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER
 from tests.relay_tools import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -47,8 +47,8 @@ def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
     parts: dict[str, type[BaseModel]] = {
         "key": Charter,
         "of `[rules]`": Rules,
-        "of `[channels.NAME]`": ChannelTerms,
-        "of `[channels.NAME.tensors.KEY]`": TensorTerms,
+        "of `[channels.NAME]`": ChannelSettings,
+        "of `[channels.NAME.tensors.KEY]`": TensorSettings,
     }
     for first, model in parts.items():
         rows = {key: row[1] for row in table(first) for key in re.findall(r"`(\w+)`", row[0])}
@@ -88,11 +88,11 @@ def test_the_example_by_hand_is_taken_and_comes_back(tmp_path: Path) -> None:
     with serving(store) as relay, httpx.Client(base_url=relay.url, headers=head, timeout=20, trust_env=False) as client:
         assert client.get("/health").json() == {"status": "ok", "protocol": PROTOCOL}
         for _ in range(2):
-            put = client.put("/v1/rounds/1", content=body, headers={PUT: "prototypes"})
+            put = client.put("/v1/rounds/1", content=body, headers={UPLOAD_HEADER: "prototypes"})
             assert (put.status_code, put.json()) == (200, receipt)
         answer = client.get("/v1/answers", params={"round": 1})
-        assert (answer.content, answer.headers[ANSWER]) == (body, "prototypes")
+        assert (answer.content, answer.headers[ANSWER_HEADER]) == (body, "prototypes")
         again = client.get("/v1/answers", params={"round": 1}, headers={"If-None-Match": answer.headers["etag"]})
         assert again.status_code == 304
-        short = client.put("/v1/rounds/2", content=body[:100], headers={PUT: "prototypes"})
+        short = client.put("/v1/rounds/2", content=body[:100], headers={UPLOAD_HEADER: "prototypes"})
         assert (short.status_code, short.json()) == (400, refused)

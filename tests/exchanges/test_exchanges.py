@@ -17,7 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges import Contribution, Exchange, Logits, Observations, Prototypes, Received, View, Weights
-from consilience.task import Task, part_of
+from consilience.task import Task, names_in_part
 from consilience.wire import schema
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8, Encoding
 
@@ -316,7 +316,7 @@ def common(offset: float) -> Received:
     ],
 )
 def test_a_part_is_a_module_or_a_glob(part: str, names: list[str]) -> None:
-    assert part_of(part, PARAMETERS) == names
+    assert names_in_part(part, PARAMETERS) == names
 
 
 def test_a_part_that_covers_nothing_is_refused() -> None:

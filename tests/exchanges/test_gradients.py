@@ -29,7 +29,7 @@ from consilience.methods import build_method
 from consilience.models import SplitModel, build, cut
 from consilience.objectives import TwoStage
 from consilience.optimizers import SGD
-from consilience.randomness import coin
+from consilience.randomness import coin_flips
 from consilience.relay.rejections import Rejection
 from consilience.relay.writer import Putting
 from consilience.simulation.engines.loop.engine import LoopEngine
@@ -42,8 +42,8 @@ from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.simulate import simulate
 from consilience.task import Task
 from consilience.wire import codec, schema
-from consilience.wire.encodings import BIT, FLOAT32, Bit, votes
-from consilience.wire.headers import Part, spell
+from consilience.wire.encodings import BIT, FLOAT32, Bit, is_vote
+from consilience.wire.headers import Part, format_parts
 from tests.relay_tools import desk, founded
 
 Command = Callable[..., tuple[int, str, str]]
@@ -102,10 +102,10 @@ def closed(exchange: Gradients, start: Any, put: Sequence[tuple[Tensor, float]],
     values = torch.stack([value for value, _ in put])
     weights = torch.tensor([weight for _, weight in put], dtype=torch.float64)
     if isinstance(start, np.ndarray):
-        mean.put(range(len(put)), {"server.w": values.numpy()}, weights.numpy(), [version] * len(put))
+        mean.upload(range(len(put)), {"server.w": values.numpy()}, weights.numpy(), [version] * len(put))
     else:
-        mean.put(range(len(put)), {"server.w": values}, weights, [version] * len(put))
-    mean.close()
+        mean.upload(range(len(put)), {"server.w": values}, weights, [version] * len(put))
+    mean.aggregate()
     return mean
 
 
@@ -151,8 +151,8 @@ def test_what_travels_is_one_bit_each_way_of_one_length() -> None:
     channel = Gradients(delta=0.02).channel(task(4))
     assert isinstance(channel, schema.Mean) and channel.moving and channel.rows == ()
     (tensor,) = channel.tensors.values()
-    assert (tensor.up, tensor.down) == (VOTE, Bit(unit=0.02)) and votes(tensor.up) and votes(tensor.down)
-    assert not votes(BIT) and not votes(FLOAT32)
+    assert (tensor.up, tensor.down) == (VOTE, Bit(unit=0.02)) and is_vote(tensor.up) and is_vote(tensor.down)
+    assert not is_vote(BIT) and not is_vote(FLOAT32)
     plain = Gradients(vote=False).channel(task(4)).tensors["server.w"]
     assert (plain.up, plain.down) == (FLOAT32, FLOAT32)
 
@@ -173,7 +173,7 @@ def test_ties_are_broken_by_a_coin_that_everybody_can_throw() -> None:
     first = tied(0)
     assert set(first.tolist()) == {-1.0, 1.0}
     np.testing.assert_array_equal(first, tied(0, "numpy"))  # a relay says what a simulation says
-    np.testing.assert_array_equal(first, coin("gradients.server.w", 0, np.zeros(MANY, np.float32)))
+    np.testing.assert_array_equal(first, coin_flips("gradients.server.w", 0, np.zeros(MANY, np.float32)))
     assert abs(first.mean()) < 4 / math.sqrt(MANY)  # about half of them up
     second = tied(1)
     assert abs((first * second).mean()) < 4 / math.sqrt(MANY), "and another time another half"
@@ -182,20 +182,20 @@ def test_ties_are_broken_by_a_coin_that_everybody_can_throw() -> None:
 
 @pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 3, 4)])
 def test_a_coin_is_the_same_in_both_libraries_and_under_vmap(shape: tuple[int, ...]) -> None:
-    mine = coin("w", 5, np.zeros(shape, np.float32))
+    mine = coin_flips("w", 5, np.zeros(shape, np.float32))
     assert mine.shape == shape and mine.dtype == np.float32 and set(mine.reshape(-1).tolist()) <= {-1.0, 1.0}
-    theirs = coin("w", torch.tensor(5.0, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64))
+    theirs = coin_flips("w", torch.tensor(5.0, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64))
     assert theirs.dtype == torch.float64
     np.testing.assert_array_equal(mine, theirs.numpy())
     turns = torch.tensor([4.0, 5.0, 6.0], dtype=torch.float64)
-    stacked = torch.func.vmap(lambda turn, x: coin("w", turn, x))(turns, torch.zeros(3, *shape))
+    stacked = torch.func.vmap(lambda turn, x: coin_flips("w", turn, x))(turns, torch.zeros(3, *shape))
     for turn, drawn in zip((4, 5, 6), stacked, strict=True):
-        np.testing.assert_array_equal(drawn.numpy(), coin("w", turn, np.zeros(shape, np.float32)))
+        np.testing.assert_array_equal(drawn.numpy(), coin_flips("w", turn, np.zeros(shape, np.float32)))
 
 
 def test_a_coin_hangs_on_what_it_is_thrown_for() -> None:
     zeros = np.zeros(MANY, np.float32)
-    assert abs((coin("gradients.a", 0, zeros) * coin("gradients.b", 0, zeros)).mean()) < 4 / math.sqrt(MANY)
+    assert abs((coin_flips("gradients.a", 0, zeros) * coin_flips("gradients.b", 0, zeros)).mean()) < 4 / math.sqrt(MANY)
 
 
 def test_who_has_no_gradient_votes_by_the_same_coin_as_all() -> None:
@@ -204,7 +204,7 @@ def test_who_has_no_gradient_votes_by_the_same_coin_as_all() -> None:
     gradient[:2] = torch.tensor([3.0, -3.0])
     for version in (0, 4):
         put, weight = voice(Gradients(), gradient, version)
-        thrown = coin("gradients.server.w", version, np.zeros(MANY, np.float32))
+        thrown = coin_flips("gradients.server.w", version, np.zeros(MANY, np.float32))
         assert put[:2].tolist() == [-1.0, 1.0] and weight == 1.0
         np.testing.assert_array_equal(put[2:].numpy(), thrown[2:])
     # Where everybody has none, everybody throws what a tie would have thrown.
@@ -216,7 +216,7 @@ def test_who_has_no_gradient_votes_by_the_same_coin_as_all() -> None:
 def test_minus_zero_is_no_opinion() -> None:
     assert (
         voice(Gradients(), torch.tensor([0.0, -0.0] * 50))[0].tolist()
-        == coin("gradients.server.w", 0, np.zeros(100, np.float32)).tolist()
+        == coin_flips("gradients.server.w", 0, np.zeros(100, np.float32)).tolist()
     )
 
 
@@ -226,20 +226,20 @@ def test_minus_zero_is_no_opinion() -> None:
 def test_a_vote_without_voters_moves_nothing() -> None:
     made, start = Gradients(delta=1.0).channel(task(3)), torch.tensor([1.0, 2.0, 3.0])
     mean = MovingMean(made, 2, {"server.w": start})
-    assert mean.close() is False
-    mean.put([0, 1], {"server.w": torch.ones(2, 3)}, torch.zeros(2), [0, 0])  # there, but without a vote
-    assert mean.close() is False
+    assert mean.aggregate() is False
+    mean.upload([0, 1], {"server.w": torch.ones(2, 3)}, torch.zeros(2), [0, 0])  # there, but without a vote
+    assert mean.aggregate() is False
     assert mean.version == 0 and torch.equal(mean.common["server.w"], start)
-    mean.put([1], {"server.w": torch.ones(1, 3)}, torch.ones(1), [0])
-    assert mean.close() is True and mean.common["server.w"].tolist() == [2.0, 3.0, 4.0]
+    mean.upload([1], {"server.w": torch.ones(1, 3)}, torch.ones(1), [0])
+    assert mean.aggregate() is True and mean.common["server.w"].tolist() == [2.0, 3.0, 4.0]
 
 
 @pytest.mark.parametrize("weight", [2.0, 0.5, 30.0])
 def test_a_vote_of_another_weight_is_refused_by_the_channel(weight: float) -> None:
     mean = MovingMean(Gradients().channel(task(3)), 2, {"server.w": torch.zeros(3)})
     with pytest.raises(ChannelError, match=f"gradients: member 1 weighs {weight}; a vote weighs 1, or 0"):
-        mean.put([0, 1], {"server.w": torch.ones(2, 3)}, torch.tensor([1.0, weight]), [0, 0])
-    assert mean.close() is False, "nothing of the put was taken"
+        mean.upload([0, 1], {"server.w": torch.ones(2, 3)}, torch.tensor([1.0, weight]), [0, 0])
+    assert mean.aggregate() is False, "nothing of the put was taken"
 
 
 def test_a_stale_vote_counts_whole_and_too_stale_a_one_not_at_all() -> None:
@@ -247,8 +247,8 @@ def test_a_stale_vote_counts_whole_and_too_stale_a_one_not_at_all() -> None:
     mean = MovingMean(exchange.channel(task(MANY)), 3, {"server.w": torch.zeros(MANY)})
     mean.version = 3
     put = torch.tensor([1.0, -1.0, -1.0])[:, None].expand(3, MANY)
-    assert mean.put([0, 1, 2], {"server.w": put}, torch.ones(3), [3, 1, 0]) == [2]
-    assert mean.close()
+    assert mean.upload([0, 1, 2], {"server.w": put}, torch.ones(3), [3, 1, 0]) == [2]
+    assert mean.aggregate()
     # One for, one against: a stale vote that counted 1 / sqrt(3) would have left no ties.
     np.testing.assert_array_equal(mean.reply["server.w"].numpy(), tied(3))
 
@@ -260,7 +260,7 @@ def test_the_relay_refuses_a_vote_of_another_weight(tmp_path: Path) -> None:
         upload = federation.upload(0, 1)
 
         def put(member: int, weight: float) -> BaseException | None:
-            said = spell({"weights": Part(version=0, weight=weight)})
+            said = format_parts({"weights": Part(version=0, weight=weight)})
             (receipt,) = relay.write(Putting(member + 1, 1, said, upload.body))
             return receipt.exception(timeout=5)
 
@@ -417,7 +417,7 @@ def test_one_bit_a_weight_travels_each_way(data: Dataset) -> None:
             k: np.where(np.arange(f.size) % 3, unit, -unit).reshape(f.shape).astype("f4") for k, f in message.items()
         }
         body = codec.encode(message, drawn)
-        assert len(body) == codec.size(message) == result.message_bytes[way]
+        assert len(body) == codec.encoded_size(message) == result.message_bytes[way]
         # The bits, and a header that says what they are; nothing that grows with the weights.
         assert math.ceil(count / 8) <= len(body) <= math.ceil(count / 8) + 256
         assert all(np.array_equal(codec.decode(message, body)[k], v) for k, v in drawn.items())

@@ -26,8 +26,8 @@ from consilience.objectives import Augmented
 from consilience.optimizers import SGD
 from consilience.task import Public, Task
 from consilience.wire import schema
-from consilience.wire.agreement import agreed, difference
-from consilience.wire.charter import found, read_charter
+from consilience.wire.agreement import describe_difference, without_local_choices
+from consilience.wire.charter import build_charter, read_charter
 from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, INT8, Encoding
 
 DOUBLE = torch.float64
@@ -422,24 +422,26 @@ def test_it_needs_a_public_set_of_two() -> None:
 @each_form
 def test_two_public_sets_have_nothing_to_combine(exchange: Similarity) -> None:
     one, other = (exchange.channel(replace(TASK, public=Public(3, 64 * mark))) for mark in "ab")
-    assert agreed(one) != agreed(other)
+    assert without_local_choices(one) != without_local_choices(other)
     assert (
-        difference(one, other)
+        describe_difference(one, other)
         == "their public sets differ (SHA-256 aaaaaaaaaaaa... at one and bbbbbbbbbbbb... at the other)"
     )
-    assert agreed(one) == agreed(exchange.channel(TASK))
+    assert without_local_choices(one) == without_local_choices(exchange.channel(TASK))
 
 
 @each_form
 @pytest.mark.parametrize("encoding", ["float32", "float16", "int8"])
 def test_a_charter_keeps_what_contributions_are_about(exchange: Similarity, encoding: str) -> None:
     channel = replace(exchange, encoding=ENCODINGS[encoding]).channel(TASK)
-    written = found("alike", {"name": "flesd"}, 3, {"similarity": channel}, {}).to_toml()
+    written = build_charter("alike", {"name": "flesd"}, 3, {"similarity": channel}, {}).to_toml()
     assert f'about = "{"a" * 64}"' in written
     read = read_charter(written).channels["similarity"]
     assert read == channel
     stranger = replace(exchange, encoding=ENCODINGS[encoding]).channel(replace(TASK, public=Public(3, "c" * 64)))
-    assert agreed(read) != agreed(stranger) and "public sets differ" in difference(stranger, read)
+    assert without_local_choices(read) != without_local_choices(
+        stranger
+    ) and "public sets differ" in describe_difference(stranger, read)
 
 
 # --- a large public set

@@ -41,7 +41,7 @@ from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round.plan import batches
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.setup import build_setup
-from consilience.task import Task, part_of
+from consilience.task import Task, names_in_part
 from consilience.wire import schema
 from consilience.wire.encodings import BIT
 
@@ -269,11 +269,11 @@ class Steering(Exchange):
     every: int = 1
 
     def channel(self, task: Task) -> schema.Mean:
-        tensors = {n: schema.Tensor(task.parameters[n]) for n in part_of("classifier", task.parameters)}
+        tensors = {n: schema.Tensor(task.parameters[n]) for n in names_in_part("classifier", task.parameters)}
         return schema.Mean(self.name, tensors, moving=True)
 
     def common_values(self, view: View) -> dict[str, Tensor]:
-        return {n: view.parameters[n] for n in part_of("classifier", view.parameters)}
+        return {n: view.parameters[n] for n in names_in_part("classifier", view.parameters)}
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         return Contribution({n: -self.rate * g for n, g in view.gradients.items()}, view.samples)
@@ -466,7 +466,7 @@ def test_a_listener_trains_and_hears_and_puts_up_nothing(digits: Dataset) -> Non
         record = rounds.play(evaluate=True)
         channel = rounds.federations[0].channels["tally"]
         assert isinstance(channel, StandingMean)
-        assert channel.put_at.tolist() == [1, 1, -1] and float(channel.count) == 32
+        assert channel.uploaded_at.tolist() == [1, 1, -1] and float(channel.count) == 32
         assert (record["bytes.up"][0] > 0).tolist() == [True, True, False]
         assert (record["bytes.down"][0] > 0).tolist() == [True, True, True]
         assert len(set(record["bytes.down"][0])) == 1  # one answer each: nobody is told twice

@@ -16,7 +16,7 @@ import pytest
 import torch
 import trustme
 
-from consilience.errors import CheckpointError, RelayError, Unreachable
+from consilience.errors import CheckpointError, RelayError, RelayUnreachable
 from consilience.models import SplitModel
 from consilience.peer.http import Backoff
 from consilience.peer.peer import Peer
@@ -361,4 +361,4 @@ def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
                         made.join(running.url, 1, ca_file=trusted)
                     again = made.join(running.url, 0, ca_file=trusted)  # who has joined goes on, and sends nothing
                     assert again.round == 1 and not again.refresh()
-                assert refused.value.code == "certificate" and not isinstance(refused.value, Unreachable)
+                assert refused.value.code == "certificate" and not isinstance(refused.value, RelayUnreachable)

@@ -36,7 +36,7 @@ from consilience.wire import codec, schema
 from consilience.wire.byte_count import ByteCount
 from consilience.wire.charter import Rules
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8
-from consilience.wire.headers import ANSWER, PUT, Part, digest, read, spell
+from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Part, format_parts, parse_parts, upload_sha256
 from tests.relay_tools import in_a_thread
 
 Arrays = dict[str, np.ndarray]
@@ -62,15 +62,15 @@ class Founded:
 def found(
     folder: Path,
     channels: Channels,
-    starts: charters.Values | None = None,
+    starts: charters.CommonValues | None = None,
     members: int = 2,
     name: str = "digits",
     rules: Rules | None = None,
 ) -> Founded:
-    charter = charters.found(name, {"name": "some"}, 3, channels, starts or {}, rules=rules or Rules(least=1))
+    charter = charters.build_charter(name, {"name": "some"}, 3, channels, starts or {}, rules=rules or Rules(least=1))
     file = folder / f"{name}.toml"
     file.write_text(charter.to_toml())
-    charters.start_file(file).write_bytes(charters.encode_starts(charter, starts or {}))
+    charters.start_values_file(file).write_bytes(charters.encode_start_values(charter, starts or {}))
     store = folder / "relay.db"
     admin.create(store, file)
     made = Founded(store, channels, [])
@@ -84,7 +84,9 @@ def message(channels: Channels, parts: Mapping[str, Part], direction: schema.Dir
     for name in channels:
         if name not in parts:
             continue
-        part = charters.whole(channels[name]) if parts[name].whole else channels[name].message(direction)
+        part = (
+            charters.common_values_message(channels[name]) if parts[name].whole else channels[name].message(direction)
+        )
         entries = parts[name].entries
         if entries is not None:
             part = {k: replace(f, shape=(entries, *f.shape[1:])) for k, f in part.items()}
@@ -123,13 +125,13 @@ class Door:
 
     def put(self, who: int | str, round_: int, said: Mapping[str, Part], tensors: Arrays) -> httpx.Response:
         body = codec.encode(message(self.founded.channels, said, "up"), tensors)
-        return self.ask(who, f"/v1/rounds/{round_}", "PUT", {PUT: spell(said)}, content=body)
+        return self.ask(who, f"/v1/rounds/{round_}", "PUT", {UPLOAD_HEADER: format_parts(said)}, content=body)
 
     def answers(self, who: int | str, query: str = "", **headers: str) -> tuple[dict[str, Part], Arrays]:
         response = self.ask(who, f"/v1/answers?{query}", headers=headers)
         assert response.status_code == 200, response.text
-        said = response.headers[ANSWER]
-        parts = read(said) if said else {}
+        said = response.headers[ANSWER_HEADER]
+        parts = parse_parts(said) if said else {}
         return parts, codec.decode(message(self.founded.channels, parts, "down"), response.content)
 
 
@@ -183,12 +185,12 @@ def test_an_upload_is_taken_once_and_its_receipt_given_again(tmp_path: Path) -> 
     with opened(found(tmp_path, MEAN)) as door:
         first = door.put(0, 1, weighs(3), logits(1, 2))
         body = codec.encode(message(MEAN, weighs(3), "up"), logits(1, 2))
-        expected = {"round": 1, "sha256": digest("logits;weight=3", body), "taken": ["logits"], "refused": {}}
+        expected = {"round": 1, "sha256": upload_sha256("logits;weight=3", body), "taken": ["logits"], "refused": {}}
         assert first.status_code == 200
         assert first.json() == expected
         assert first.json()["sha256"] == hashlib.sha256(b"logits;weight=3\n" + body).hexdigest()
         assert door.put(0, 1, weighs(3), logits(1, 2)).content == first.content
-        spelled = {PUT: " logits;weight=3.0 "}  # the same, said otherwise
+        spelled = {UPLOAD_HEADER: " logits;weight=3.0 "}  # the same, said otherwise
         assert door.ask(0, "/v1/rounds/1", "PUT", spelled, content=body).content == first.content
         assert code(door.put(0, 1, weighs(3), logits(1, 3))) == (409, "other-bytes")
         assert code(door.put(0, 1, weighs(4), logits(1, 2))) == (409, "other-bytes")
@@ -332,7 +334,7 @@ def test_common_values_come_as_replies_one_by_one_or_whole_whichever_is_less(tmp
         ways = set()
         for missed in range(2, 31):
             response = door.ask(0, f"/v1/answers?have=weights:{30 - missed}")
-            part, size = read(response.headers[ANSWER])["weights"], len(response.content)
+            part, size = parse_parts(response.headers[ANSWER_HEADER])["weights"], len(response.content)
             values = codec.decode(message(MOVING, {"weights": part}, "down"), response.content)["weights.layer.weight"]
             assert bool(part.whole) == ("weights" in traffic.whole(["weights"], {"weights": missed}))
             if not part.whole:
@@ -576,7 +578,7 @@ def heard(url: str, token: str) -> Iterator[Stream]:
 
 def put_over(url: str, token: str, round_: int, said: Mapping[str, Part], channels: Channels, tensors: Arrays) -> None:
     body = codec.encode(message(channels, said, "up"), tensors)
-    headers = {"Authorization": f"Bearer {token}", PUT: spell(said)}
+    headers = {"Authorization": f"Bearer {token}", UPLOAD_HEADER: format_parts(said)}
     assert httpx.put(f"{url}/v1/rounds/{round_}", content=body, headers=headers).status_code == 200
 
 
@@ -725,7 +727,11 @@ def test_a_relay_without_torch_serves_and_its_log_tells_nothing_of_what_came(tmp
             url = process.stdout.readline().removeprefix("relay: ").strip()
             token = founded.tokens[0]
             put_over(url, token, 1, weighs(424242) | moved(0), founded.channels, logits(0.4242, 7.25) | change(1))
-            headers = {"Authorization": f"Bearer {token}", "X-Own": "my-own-header", PUT: "logits;weight=99;entries=9"}
+            headers = {
+                "Authorization": f"Bearer {token}",
+                "X-Own": "my-own-header",
+                UPLOAD_HEADER: "logits;weight=99;entries=9",
+            }
             bad = httpx.put(f"{url}/v1/rounds/2", content=b"secret-body", headers=headers)
             assert bad.status_code == 400
             assert httpx.get(f"{url}/v1/answers?have=mine:1", headers=headers).status_code == 400
@@ -832,17 +838,17 @@ def test_a_relay_answers_what_the_simulator_does(channels: Channels, members: in
                 tensors = {k: v for c in channels.values() for k, v in contribution(c, random).items()}
                 body = codec.encode(message(channels, said, "up"), tensors)
                 assert len(body) == traffic.up(channels)
-                response = door.ask(i, f"/v1/rounds/{round_}", "PUT", {PUT: spell(said)}, content=body)
+                response = door.ask(i, f"/v1/rounds/{round_}", "PUT", {UPLOAD_HEADER: format_parts(said)}, content=body)
                 assert response.json()["taken"] == list(channels)
                 sent = codec.decode(message(channels, said, "up"), body)
                 for name, channel in channels.items():
                     simulate_put(simulated, name, channel, i, sent, weight, round_)
-            simulated.close(moving)
+            simulated.aggregate(moving)
             for i in range(members):
                 have = "".join(f"&have={name}:{round_ - 1}" for name in moving)
                 response = door.ask(i, f"/v1/answers?round={round_}{have}")
                 assert len(response.content) == traffic.down(channels)
-                parts = read(response.headers[ANSWER])
+                parts = parse_parts(response.headers[ANSWER_HEADER])
                 got = codec.decode(message(channels, parts, "down"), response.content)
                 for name, channel in channels.items():
                     if name in moving and i:
@@ -862,7 +868,7 @@ def simulate_put(
     tensors = {key: torch.tensor(sent[f"{name}.{key}"])[None] for key in channel.tensors}
     lead = (1, channel.keep) if isinstance(channel, schema.Pool) else (1,)
     weights = torch.tensor(sent[f"{name}.count"])[None] if channel.rows else torch.full(lead, weight)
-    simulated.put(name, np.array([i]), tensors, weights, np.array([round_ - 1]), round_)
+    simulated.upload(name, np.array([i]), tensors, weights, np.array([round_ - 1]), round_)
 
 
 def compare(simulated: Federation, name: str, channel: schema.Channel, reader: int, round_: int, got: Arrays) -> None:

@@ -29,7 +29,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from consilience.errors import ConfigurationError
-from consilience.relay.server import Server, listen
+from consilience.relay.server import Server, ServerSettings, bind_server
 from consilience.relay.timeouts import HEAD_LIMIT, Timeouts
 
 LONG = 60.0
@@ -88,18 +88,10 @@ def start() -> Iterator[Start]:
     running: list[tuple[Server, threading.Thread]] = []
 
     def begin(tls: tuple[str, str] | None = None, connections: int = 100, **limits: float) -> Server:
-        patience = Timeouts(**{"head": LONG, "idle": LONG, "body": LONG, "answer": LONG, **limits})
+        timeouts = Timeouts(**{"head": LONG, "idle": LONG, "body": LONG, "answer": LONG, **limits})
         ready = threading.Event()
-        server = listen(
-            APP,
-            host="127.0.0.1",
-            port=0,
-            patience=patience,
-            tls=tls,
-            insecure=False,
-            connections=connections,
-            on_ready=lambda url: ready.set(),
-        )
+        settings = ServerSettings(port=0, timeouts=timeouts, tls=tls, connections=connections)
+        server = bind_server(APP, settings, on_ready=lambda url: ready.set())
         thread = threading.Thread(target=server.run)
         thread.start()
         running.append((server, thread))
@@ -483,7 +475,6 @@ from starlette.applications import Starlette
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from consilience.relay import server
-from consilience.relay.timeouts import Patience
 
 async def ticks(request):
     async def tick():
@@ -501,8 +492,7 @@ assert "torch" not in sys.modules
 assert server._GRACE <= 8  # and two seconds for all the rest
 server._GRACE = 1
 app = Starlette(routes=[Route("/ticks", ticks)], lifespan=lifespan)
-server.serve(app, host="127.0.0.1", port=0, patience=Patience(), tls=None, insecure=False,
-              on_ready=lambda url: print(url, flush=True))
+server.run_server(app, server.ServerSettings(port=0), on_ready=lambda url: print(url, flush=True))
 print("returned", flush=True)
 """
 
@@ -615,7 +605,7 @@ def test_slow_heads_under_tls_are_refused(start: Start, authority: Authority) ->
 
 def refusal(host: str = "127.0.0.1", port: int = 0, tls: tuple[str, str] | None = None) -> str:
     with pytest.raises(ConfigurationError) as refused_:
-        listen(APP, host=host, port=port, patience=Timeouts(), tls=tls, insecure=False)
+        bind_server(APP, ServerSettings(host=host, port=port, tls=tls))
     return str(refused_.value)
 
 
@@ -626,21 +616,21 @@ def test_off_this_machine_it_takes_tls(host: str) -> None:
 
 def test_off_this_machine_it_may_be_said_to_be_insecure_or_have_tls(authority: Authority) -> None:
     for tls, insecure in [(None, True), (authority.files("127.0.0.1"), False)]:
-        server = listen(APP, host="0.0.0.0", port=0, patience=Timeouts(), tls=tls, insecure=insecure)
+        server = bind_server(APP, ServerSettings(host="0.0.0.0", port=0, tls=tls, insecure=insecure))
         assert server.url.startswith("https://" if tls else "http://0.0.0.0:")
         server.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost"])
 def test_on_this_machine_it_does_not(host: str) -> None:
-    server = listen(APP, host=host, port=0, patience=Timeouts(), tls=None, insecure=False)
+    server = bind_server(APP, ServerSettings(host=host, port=0))
     server.close()
 
 
-def test_a_taken_port_is_named() -> None:
+def test_a_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert f"port {port} of 127.0.0.1 is taken" in refusal(port=port)
+        assert f"port {port} of 127.0.0.1 is in use" in refusal(port=port)
 
 
 def test_names_and_ports_that_cannot_be(tmp_path: Path) -> None:
@@ -658,16 +648,16 @@ def test_certificates_and_keys_that_cannot_be_used_are_named(authority: Authorit
     missing = str(tmp_path / "missing.pem")
     assert f"cannot read {missing}" in refusal(tls=(missing, key))
     assert f"cannot read {missing}" in refusal(tls=(certificate, missing))
-    assert f"{damaged} holds no certificate" in refusal(tls=(damaged, key))
-    assert f"{damaged} holds no key" in refusal(tls=(certificate, damaged))
-    assert f"{locked} holds no key in PEM that can be read without a password" in refusal(tls=(certificate, locked))
+    assert f"{damaged} is not a certificate in PEM format" in refusal(tls=(damaged, key))
+    assert f"{damaged} is not a key in PEM format" in refusal(tls=(certificate, damaged))
+    assert f"{locked} is not a key in PEM format without a password" in refusal(tls=(certificate, locked))
     assert f"{other} is not the key of the certificate {certificate}" in refusal(tls=(certificate, other))
 
 
 @pytest.mark.parametrize("limit", ["head", "idle", "body", "rate", "answer"])
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_patience_has_limits(limit: str, value: float) -> None:
-    with pytest.raises(ConfigurationError, match=f"patience {limit}"):
+def test_timeouts_are_finite_and_above_0(limit: str, value: float) -> None:
+    with pytest.raises(ConfigurationError, match=f"timeout {limit}"):
         Timeouts(**{limit: value})
 
 

@@ -177,8 +177,8 @@ def test_full_while_a_moving_mean_closes(tmp_path: Path) -> None:
         moving.expect(range(3))
         for member in range(3):
             tensors = {k: t[None] for k, t in federation.upload(member, round_, round_ - 1).of("weights").items()}
-            moving.put([member], tensors, np.array([10 * member + 3.5]), [round_ - 1])
-        moving.close()
+            moving.upload([member], tensors, np.array([10 * member + 3.5]), [round_ - 1])
+        moving.aggregate()
     kept = federation.state("weights")
     assert all(np.array_equal(kept[f"common.{k}"], value) for k, value in moving.common.items())
     federation.sums_are_right()

@@ -108,8 +108,8 @@ def _moved_as_it_should(federation: Federation, peers: list[Peer]) -> None:
         moving.expect(range(PEERS))
         for number in range(PEERS):
             tensors = {k: t[None] for k, t in federation.upload(number, round_, round_ - 1).of("weights").items()}
-            moving.put([number], tensors, np.array([10 * number + 3.5]), [round_ - 1])
-        moving.close()
+            moving.upload([number], tensors, np.array([10 * number + 3.5]), [round_ - 1])
+        moving.aggregate()
     with serving(federation.store) as relay:
         said = httpx.get(f"{relay.url}/v1/answers?channel=weights", headers=federation.head(0))
     assert version >= KILLS // 2

@@ -63,8 +63,8 @@ def test_every_upload_counts_once(tmp_path: Path) -> None:
         moving.expect(range(PEERS))
         for member in range(PEERS):
             tensors = {k: t[None] for k, t in sent[member, round_].of("weights").items()}
-            assert moving.put([member], tensors, np.array([10 * member + 3.5]), [round_ - 1]) == []
-        assert moving.close()
+            assert moving.upload([member], tensors, np.array([10 * member + 3.5]), [round_ - 1]) == []
+        assert moving.aggregate()
     common = common_of(federation, said.content)
     assert all(np.array_equal(common[k], moving.common[k]) for k in moving.common), "to the bit"
 

@@ -141,7 +141,7 @@ def both(weights: Weights) -> ByteCount:
 def as_whole(traffic: ByteCount) -> int:
     """A body with all other channels as they are, and the common weights themselves as float32."""
     message = traffic.message("down")
-    return codec.size({k: Field(f.shape) if k.startswith("weights.") else f for k, f in message.items()})
+    return codec.encoded_size({k: Field(f.shape) if k.startswith("weights.") else f for k, f in message.items()})
 
 
 @pytest.mark.parametrize("encoding", [BIT, INT8, FLOAT16, FLOAT32], ids=lambda e: e.name)
@@ -149,7 +149,9 @@ def test_missed_replies_cost_the_lesser_of_one_by_one_and_the_whole_weights(enco
     traffic = both(Weights(up=encoding, down=encoding))
     names = ["prototypes", "weights"]
     body, one, whole = traffic.down(names), traffic.down(["weights"]), as_whole(traffic)
-    assert body == codec.size(traffic.message("down")) and one == codec.size(traffic.message("down", ["weights"]))
+    assert body == codec.encoded_size(traffic.message("down")) and one == codec.encoded_size(
+        traffic.message("down", ["weights"])
+    )
     costs = [traffic.down(names, {"weights": missed}) for missed in range(1, 60)]
     assert costs == [min(body + (missed - 1) * one, whole) for missed in range(1, 60)]
     assert costs[0] == body and costs[-1] == whole
@@ -161,9 +163,9 @@ def test_missed_replies_cost_the_lesser_of_one_by_one_and_the_whole_weights(enco
 def test_the_body_that_carries_whole_weights_is_one_body() -> None:
     traffic = both(Weights(up=BIT, down=BIT))
     message = traffic.message("down", whole=["weights"])
-    assert codec.size(message) == as_whole(traffic)
+    assert codec.encoded_size(message) == as_whole(traffic)
     tensors = {k: np.zeros(f.shape, dtype=np.float32) for k, f in message.items()}
-    assert len(codec.encode(message, tensors)) == codec.size(message)
+    assert len(codec.encode(message, tensors)) == codec.encoded_size(message)
 
 
 def test_two_channels_may_each_be_behind() -> None:
@@ -173,9 +175,9 @@ def test_two_channels_may_each_be_behind() -> None:
     names = ["first", "second"]
     body, one = traffic.down(names), traffic.down(["first"])
     assert traffic.down(names, {"first": 2, "second": 1}) == body + one
-    mixed = codec.size(traffic.message("down", names, ["second"]))
+    mixed = codec.encoded_size(traffic.message("down", names, ["second"]))
     assert traffic.down(names, {"first": 2, "second": 50}) == mixed + one
-    assert traffic.down(names, {"first": 50, "second": 50}) == codec.size(traffic.message("down", names, names))
+    assert traffic.down(names, {"first": 50, "second": 50}) == codec.encoded_size(traffic.message("down", names, names))
 
 
 def test_a_channel_that_sends_nothing_costs_nothing() -> None:

@@ -18,13 +18,13 @@ from consilience.wire import codec, schema
 from consilience.wire.charter import (
     Charter,
     Rules,
-    decode_starts,
-    encode_starts,
-    found,
-    mark,
+    build_charter,
+    common_values_message,
+    decode_start_values,
+    encode_start_values,
     read_charter,
-    start_file,
-    whole,
+    start_values_file,
+    values_fingerprint,
 )
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8, Bit
 
@@ -41,7 +41,9 @@ METHOD = {"name": "some", "weight": 0.5, "most": math.inf, "parts": ["a", "b"], 
 
 
 def charter(**changes: Any) -> Charter:
-    return found("digits", METHOD, 3, CHANNELS, STARTS, seed=7, rules=Rules(least=1, deadline=math.inf), **changes)
+    return build_charter(
+        "digits", METHOD, 3, CHANNELS, STARTS, seed=7, rules=Rules(least=1, deadline=math.inf), **changes
+    )
 
 
 # --- there and back
@@ -65,9 +67,9 @@ def test_bounds_that_are_none_are_not_written() -> None:
 
 def test_what_concerns_oneself_does_not_travel() -> None:
     mine = {**CHANNELS, "own": schema.Mean("own", {"a": schema.Tensor((2,))}, scope="oneself")}
-    assert list(found("digits", METHOD, 3, mine, STARTS).channels) == list(CHANNELS)
+    assert list(build_charter("digits", METHOD, 3, mine, STARTS).channels) == list(CHANNELS)
     with pytest.raises(ConfigurationError, match="'some' shares nothing"):
-        found("digits", METHOD, 3, {"own": mine["own"]}, {})
+        build_charter("digits", METHOD, 3, {"own": mine["own"]}, {})
 
 
 @st.composite
@@ -96,13 +98,13 @@ def test_any_charter_comes_back(data: st.DataObject, seed: int) -> None:
     names = data.draw(st.lists(st.sampled_from(["a", "b-2", "0"]), min_size=1, unique=True))
     channels = {name: data.draw(any_channel(name)) for name in names}
     starts = {n: {k: np.full(t.shape, 0.5) for k, t in c.tensors.items()} for n, c in channels.items()}
-    made = found("any", {"name": "some"}, 2, channels, starts, seed=seed)
+    made = build_charter("any", {"name": "some"}, 2, channels, starts, seed=seed)
     again = read_charter(made.to_toml())
     assert again == made
     assert again.channels == channels
     assert again.message("up") == made.message("up")
     moving = {n for n, c in channels.items() if isinstance(c, schema.Mean) and c.moving}
-    back = decode_starts(again, encode_starts(made, {n: starts[n] for n in moving}))
+    back = decode_start_values(again, encode_start_values(made, {n: starts[n] for n in moving}))
     assert back.keys() == moving
     assert all((back[n][k] == starts[n][k]).all() for n in moving for k in starts[n])
 
@@ -243,9 +245,9 @@ def test_any_text_is_refused_and_breaks_nothing(text: str) -> None:
 
 
 def test_start_values_are_known_by_their_hash() -> None:
-    made, body = charter(), encode_starts(charter(), STARTS)
-    assert made.terms["weights"].start == mark(CHANNELS["weights"], STARTS["weights"])
-    back = decode_starts(made, body)
+    made, body = charter(), encode_start_values(charter(), STARTS)
+    assert made.terms["weights"].start == values_fingerprint(CHANNELS["weights"], STARTS["weights"])
+    back = decode_start_values(made, body)
     assert list(back) == ["weights"]
     assert back["weights"]["layer.1"].tobytes() == STARTS["weights"]["layer.1"].tobytes()
     assert back["weights"]["scale"].shape == ()
@@ -254,37 +256,40 @@ def test_start_values_are_known_by_their_hash() -> None:
 
 def test_other_start_values_are_refused() -> None:
     other = {"weights": {**STARTS["weights"], "scale": np.array(np.nextafter(np.float32(0.5), np.float32(1)))}}
-    body = encode_starts(charter(), other)
+    body = encode_start_values(charter(), other)
     with pytest.raises(ConfigurationError, match="there: the values of 'weights' are not those whose SHA-256"):
-        decode_starts(charter(), body, "there")
+        decode_start_values(charter(), body, "there")
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", lambda body: body[:-1], lambda body: body + b"\0"])
 def test_damaged_start_values_are_refused(damage: Any) -> None:
-    body = encode_starts(charter(), STARTS)
+    body = encode_start_values(charter(), STARTS)
     with pytest.raises(ConfigurationError, match="there: a body of"):
-        decode_starts(charter(), damage(body) if callable(damage) else damage, "there")
+        decode_start_values(charter(), damage(body) if callable(damage) else damage, "there")
 
 
 def test_start_values_that_are_no_numbers_are_refused() -> None:
-    body = bytearray(encode_starts(charter(), STARTS))
+    body = bytearray(encode_start_values(charter(), STARTS))
     body[-4:] = np.float32(np.nan).tobytes()
     with pytest.raises(ConfigurationError, match="is nan"):
-        decode_starts(charter(), bytes(body))
+        decode_start_values(charter(), bytes(body))
 
 
 def test_where_nothing_moves_there_is_nothing_to_start_from() -> None:
     still = {name: channel for name, channel in CHANNELS.items() if name != "weights"}
-    made = found("digits", METHOD, 3, still, {})
+    made = build_charter("digits", METHOD, 3, still, {})
     assert made.starts() == {}
-    assert encode_starts(made, {}) == b""
-    assert decode_starts(made, b"") == {}
+    assert encode_start_values(made, {}) == b""
+    assert decode_start_values(made, b"") == {}
 
 
 def test_common_values_travel_in_full_precision_whatever_replies_do() -> None:
-    assert whole(CHANNELS["weights"]) == {"weights.layer.1": schema.Field((2, 2)), "weights.scale": schema.Field(())}
-    assert codec.size(whole(CHANNELS["weights"])) == codec.size(charter().starts())
+    assert common_values_message(CHANNELS["weights"]) == {
+        "weights.layer.1": schema.Field((2, 2)),
+        "weights.scale": schema.Field(()),
+    }
+    assert codec.encoded_size(common_values_message(CHANNELS["weights"])) == codec.encoded_size(charter().starts())
 
 
 def test_start_values_lie_beside_the_charter() -> None:
-    assert start_file(Path("some") / "digits.toml") == Path("some") / "digits.safetensors"
+    assert start_values_file(Path("some") / "digits.toml") == Path("some") / "digits.safetensors"

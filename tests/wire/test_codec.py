@@ -44,7 +44,7 @@ def test_float32_to_the_byte() -> None:
     header = b'{"p.mean":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'  # 59 bytes, and 5 spaces
     body = (64).to_bytes(8, "little") + header + b" " * 5 + floats(1.0, -2.5).tobytes()
     assert codec.encode(message, {"p.mean": floats(1.0, -2.5)}) == body
-    assert codec.size(message) == len(body) == 80
+    assert codec.encoded_size(message) == len(body) == 80
     assert codec.decode(message, body)["p.mean"].tolist() == [1.0, -2.5]
 
 
@@ -124,7 +124,7 @@ def test_without_scales_of_its_own_a_message_leaves_that_name_free() -> None:
 
 def test_an_empty_message_is_no_bytes() -> None:
     assert codec.encode({}, {}) == b""
-    assert codec.size({}) == 0
+    assert codec.encoded_size({}) == 0
     assert codec.decode({}, b"") == {}
     with pytest.raises(WireError, match="1 bytes was received; this message takes exactly 0"):
         codec.decode({}, b"x")
@@ -144,7 +144,7 @@ def test_wire_does_without_torch() -> None:
 
 
 def test_public_names() -> None:
-    assert codec.__all__ == ["CODES", "Codec", "decode", "encode", "size"]
+    assert codec.__all__ == ["CODES", "Codec", "decode", "encode", "encoded_size"]
 
 
 # What encode refuses
@@ -203,7 +203,7 @@ def test_names_that_clash_are_refused(message: dict[str, Field]) -> None:
     with pytest.raises(WireError, match="is taken"):
         codec.encode(message, {name: floats(1) for name in message})
     with pytest.raises(WireError, match="is taken") as caught:
-        codec.size(message)
+        codec.encoded_size(message)
     assert (caught.value.code, caught.value.field) == ("duplicate-name", next(iter(message)))
 
 
@@ -309,7 +309,7 @@ def counted(seed: int) -> dict[str, Values]:
 
 def test_a_codec_is_used_again_and_again() -> None:
     made = codec.Codec(COUNTED)
-    assert made.size == codec.size(COUNTED)
+    assert made.size == codec.encoded_size(COUNTED)
     for seed in range(3):
         body = made.encode(counted(seed))
         assert body == codec.encode(COUNTED, counted(seed))
@@ -391,7 +391,7 @@ def bodies(draw: st.DrawFn, inside: bool = False) -> tuple[dict[str, Field], dic
 def test_round_trip_is_quantize_bit_for_bit(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
     message, tensors = case
     body = codec.encode(message, tensors)
-    assert codec.size(message) == len(body)
+    assert codec.encoded_size(message) == len(body)
     assert codec.encode(message, dict(reversed(tensors.items()))) == body
     if message:
         assert save(load(body)) == body  # to the byte what safetensors itself writes
@@ -443,5 +443,5 @@ def test_channels_make_messages_of_the_counted_size(direction: Any) -> None:
     channels.append(Mean("w", {f"layer.{i}": Tensor((i, 7), up=BIT, down=BIT) for i in range(12)}, moving=True))
     message = {name: field for channel in channels for name, field in channel.message(direction).items()}
     body = codec.encode(message, {name: np.ones(field.shape) for name, field in message.items()})
-    assert len(body) == codec.size(message)
+    assert len(body) == codec.encoded_size(message)
     assert len(codec.decode(message, body)) == 1 + 1 + 1 + 12

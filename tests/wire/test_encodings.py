@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, FLOAT32, INT8, INT32, Bit, Encoding, spelled
+from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, FLOAT32, INT8, INT32, Bit, Encoding, encoding_name
 
 Values = np.ndarray[Any, Any]
 
@@ -131,4 +131,4 @@ def test_a_vote_has_no_memory_and_a_scale_has() -> None:
 
 
 def test_a_vote_is_spelled_with_its_unit() -> None:
-    assert [spelled(each) for each in (FLOAT16, BIT, Bit(unit=0.001))] == ["float16", "bit", "bit(0.001)"]
+    assert [encoding_name(each) for each in (FLOAT16, BIT, Bit(unit=0.001))] == ["float16", "bit", "bit(0.001)"]

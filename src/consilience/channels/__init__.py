@@ -6,17 +6,17 @@ a put names several at once, so that one request and a whole simulated federatio
 
 from __future__ import annotations
 
-from consilience.channels.base import Answer, Tensors, nothing, span
+from consilience.channels.base import Answer, Tensors, as_slice, empty_answer
 from consilience.channels.moving_mean import MovingMean
-from consilience.channels.pool import EntryPool, drawn, gathered, listed, picked
+from consilience.channels.pool import EntryPool, available_entries, draw_entries, draw_from, gather_entries
 from consilience.channels.standing_mean import RunningMean, StandingMean
 from consilience.wire import schema
 from consilience.wire.encodings import Array
 
-SavedRun = StandingMean | MovingMean | EntryPool
+AnyChannel = StandingMean | MovingMean | EntryPool
 
 
-def keep(channel: schema.Channel, members: int, start: Tensors, like: Array) -> SavedRun:
+def build_channel(channel: schema.Channel, members: int, start: Tensors, like: Array) -> AnyChannel:
     """The channel itself, for a schema; `like` says which arrays it keeps."""
     if isinstance(channel, schema.Pool):
         return EntryPool(channel, members, like)
@@ -27,17 +27,17 @@ def keep(channel: schema.Channel, members: int, start: Tensors, like: Array) -> 
 
 __all__ = [
     "Answer",
+    "AnyChannel",
     "EntryPool",
-    "Kept",
     "MovingMean",
     "RunningMean",
     "StandingMean",
     "Tensors",
-    "drawn",
-    "gathered",
-    "keep",
-    "listed",
-    "nothing",
-    "picked",
-    "span",
+    "as_slice",
+    "available_entries",
+    "build_channel",
+    "draw_entries",
+    "draw_from",
+    "empty_answer",
+    "gather_entries",
 ]

@@ -15,7 +15,7 @@ from consilience.wire.encodings import Array
 
 _AT_ONCE = 2**27  # values in one sum: beyond that memory counts, and the sums are long enough by themselves
 Tensors = Mapping[str, Array]
-Numbers = Sequence[int] | np.ndarray
+MemberNumbers = Sequence[int] | np.ndarray
 """Members by number."""
 
 
@@ -46,26 +46,26 @@ class Answer:
         return Answer({k: t[None] for k, t in self.tensors.items()}, self.count[None], self.version)
 
 
-def nothing(channel: schema.Channel) -> Answer:
+def empty_answer(channel: schema.Channel) -> Answer:
     """What a channel answers before anybody has put anything: zeros with count 0."""
     lead = (channel.draw,) if isinstance(channel, schema.Pool) else ()
     tensors = {k: np.zeros((*lead, *t.shape), np.float32) for k, t in channel.tensors.items()}
     return Answer(tensors, np.zeros((*lead, *channel.rows)))
 
 
-def by_row(weight: Array, values: Array) -> Array:
+def broadcast_rows(weight: Array, values: Array) -> Array:
     """A weight of shape (k, rows...) stretched over values of shape (k, rows..., rest...)."""
     xp = array_namespace(values)
     return xp.reshape(weight, weight.shape + (1,) * (values.ndim - weight.ndim))
 
 
-def double(x: Array) -> Array:
+def as_float64(x: Array) -> Array:
     """In float64: sums in float32 drift."""
     xp = array_namespace(x)
     return xp.astype(x, xp.float64)
 
 
-def added(total: Array, changes: Sequence[Array], weights: Sequence[float] | None = None) -> Array:
+def add_in_order(total: Array, changes: Sequence[Array], weights: Sequence[float] | None = None) -> Array:
     """The total (float64) with every (weighted) change added, one after the other: the same bits however many come.
 
     On an accelerator, where a thousand small sums take a thousand times as long as one, in one sum if they are small.
@@ -73,16 +73,16 @@ def added(total: Array, changes: Sequence[Array], weights: Sequence[float] | Non
     many = len(changes) * math.prod(total.shape) <= _AT_ONCE
     if many and not isinstance(total, np.ndarray) and total.device.type != "cpu":
         xp = array_namespace(total)
-        stacked = double(xp.stack(list(changes)) if isinstance(changes, list | tuple) else changes)
+        stacked = as_float64(xp.stack(list(changes)) if isinstance(changes, list | tuple) else changes)
         if weights is not None:
-            stacked = stacked * by_row(xp.asarray(weights, dtype=total.dtype, device=total.device), stacked)
+            stacked = stacked * broadcast_rows(xp.asarray(weights, dtype=total.dtype, device=total.device), stacked)
         return total + xp.sum(stacked, axis=0)
     for i, change in enumerate(changes):
-        total = total + (double(change) if weights is None else double(change) * weights[i])
+        total = total + (as_float64(change) if weights is None else as_float64(change) * weights[i])
     return total
 
 
-def checked(members: Numbers, count: int, channel: str) -> np.ndarray:
+def check_members(members: MemberNumbers, count: int, channel: str) -> np.ndarray:
     """Member numbers as an array; numbers the channel does not have, or named twice, are refused."""
     who = np.asarray(members, dtype=np.int64)
     if who.size and (who.min() < 0 or who.max() >= count):
@@ -92,7 +92,7 @@ def checked(members: Numbers, count: int, channel: str) -> np.ndarray:
     return who
 
 
-def span(numbers: np.ndarray) -> slice | np.ndarray:
+def as_slice(numbers: np.ndarray) -> slice | np.ndarray:
     """The same numbers as a slice where they follow each other: what it takes is not copied, and needs no index."""
     if not numbers.size:
         return numbers

@@ -8,11 +8,11 @@ from itertools import takewhile
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from consilience.channels.base import Answer, Numbers, Tensors, added, checked, double
+from consilience.channels.base import Answer, MemberNumbers, Tensors, add_in_order, as_float64, check_members
 from consilience.errors import ChannelError
-from consilience.randomness import coin
+from consilience.randomness import coin_flips
 from consilience.wire import schema
-from consilience.wire.encodings import Array, votes
+from consilience.wire.encodings import Array, is_vote
 
 
 class MovingMean:
@@ -31,25 +31,25 @@ class MovingMean:
             )
         self.channel, self.members = channel, members
         self.common = dict(start)
-        self._total = double(self._flat({k: v[None] for k, v in self.common.items()})[0]) * 0
+        self._total = as_float64(self._flat({k: v[None] for k, v in self.common.items()})[0]) * 0
         self.errors = {k: v * 0 for k, v in self.common.items() if channel.tensors[k].down.feedback}
         self.reply: dict[str, Array] = {}  # by how much the common values moved last
         self.version, self.weight = 0, 0.0
-        self.votes = all(votes(tensor.up) for tensor in channel.tensors.values())
+        self.votes = all(is_vote(tensor.up) for tensor in channel.tensors.values())
         """Whether what is put up is counted and not weighed: each of one weight, or none."""
         self._waiting: dict[int, tuple[Array, float]] = {}
         self._expected: list[int] = []
         self._counted: set[int] = set()
 
-    def expect(self, members: Numbers) -> None:
+    def expect(self, members: MemberNumbers) -> None:
         """Say who will put before the next close."""
-        who = checked(members, self.members, self.channel.name)
+        who = check_members(members, self.members, self.channel.name)
         self._expected = [m for m in sorted(who.tolist()) if m not in self._counted]
         self._fold_in_order()
 
-    def put(self, members: Numbers, tensors: Tensors, weights: Array, versions: Numbers) -> list[int]:
+    def upload(self, members: MemberNumbers, tensors: Tensors, weights: Array, versions: MemberNumbers) -> list[int]:
         """Take changes (k, ...) made from the common values at `versions`; members refused as too stale come back."""
-        who = checked(members, self.members, self.channel.name).tolist()
+        who = check_members(members, self.members, self.channel.name).tolist()
         penalized = zip(who, map(float, weights.tolist()), map(int, versions), strict=True)
         weighed = [self._weighed(*put) for put in penalized]
         for member, weight, change in zip(who, weighed, self._flat(tensors), strict=True):
@@ -82,7 +82,7 @@ class MovingMean:
         if not members:
             return
         changes, weights = zip(*(self._waiting.pop(m) for m in members), strict=True)
-        self._total = added(self._total, changes, weights)
+        self._total = add_in_order(self._total, changes, weights)
         for weight in weights:  # one after the other: a sum of sums would round otherwise
             self.weight += weight
         self._counted |= set(members)
@@ -94,7 +94,7 @@ class MovingMean:
         everybody = not self._expected and (quorum is None or bool(self._counted))  # where anybody was expected
         return have > 0 and (everybody or (quorum is not None and have >= quorum))
 
-    def close(self) -> bool:
+    def aggregate(self) -> bool:
         """Move the common values by the mean change; False, and nothing moves, where nobody weighed anything."""
         self._fold(sorted(self._waiting))
         weight, self.weight = self.weight, 0.0
@@ -120,7 +120,7 @@ class MovingMean:
     def _encoded(self, name: str, change: Array) -> Array:
         encoding = self.channel.tensors[name].down
         if name not in self.errors:
-            return encoding.quantize(self._decided(name, change) if votes(encoding) else change)
+            return encoding.quantize(self._decided(name, change) if is_vote(encoding) else change)
         wanted = change + self.errors[name]
         sent = encoding.quantize(wanted)
         self.errors[name] = wanted - sent
@@ -128,7 +128,7 @@ class MovingMean:
 
     def _decided(self, name: str, change: Array) -> Array:
         """A tie is broken by a coin, which falls anew each time."""
-        tie = coin(f"{self.channel.name}.{name}", self.version, change)
+        tie = coin_flips(f"{self.channel.name}.{name}", self.version, change)
         return array_namespace(change).where(change == 0, tie, change)
 
     def answer(self) -> Answer:

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from consilience.channels.base import Answer, Numbers, Tensors, by_row, checked, double, span
+from consilience.channels.base import (
+    Answer,
+    MemberNumbers,
+    Tensors,
+    as_float64,
+    as_slice,
+    broadcast_rows,
+    check_members,
+)
 from consilience.errors import ChannelError
 from consilience.randomness import uniform
 from consilience.wire import schema
@@ -28,31 +36,31 @@ class EntryPool:
         self.weights = xp.zeros((*lead, *channel.rows), dtype=xp.float64, device=place)
         self.present = np.zeros(lead, dtype=bool)
 
-    def put(self, members: Numbers, tensors: Tensors, weights: Array, *, whole: bool = False) -> None:
+    def upload(self, members: MemberNumbers, tensors: Tensors, weights: Array, *, replace: bool = False) -> None:
         """Take up to `keep` new entries from each member: tensors (k, entries, ...), weights (k, entries, *rows).
 
-        whole: these are all a member has to offer, and its older entries go.
+        replace: these are all a member has to offer, and its older entries go.
         """
-        who = checked(members, self.members, self.channel.name)
-        at, new = span(who), weights.shape[1]
+        who = check_members(members, self.members, self.channel.name)
+        at, new = as_slice(who), weights.shape[1]
         if new > self.channel.keep:
             raise ChannelError(f"{self.channel.name}: {new} entries put at once, at most {self.channel.keep} are kept")
-        for store, fresh in [(self.values[k], tensors[k]) for k in self.values] + [(self.weights, double(weights))]:
+        for store, fresh in [(self.values[k], tensors[k]) for k in self.values] + [(self.weights, as_float64(weights))]:
             xp = array_namespace(store)
             store[at] = xp.concat([fresh, store[at][:, : self.channel.keep - new]], axis=1)
-        older = self.present[who][:, : self.channel.keep - new] & (not whole)
+        older = self.present[who][:, : self.channel.keep - new] & (not replace)
         self.present[who] = np.concatenate([np.ones((len(who), new), dtype=bool), older], axis=1)
 
-    def answer(self, readers: Numbers, *where: int, draw: int = 0) -> Answer:
+    def answer(self, readers: MemberNumbers, *where: int, draw: int = 0) -> Answer:
         """Random entries for each reader, (readers, draw, ...), seeded by `where`, a seed and the round.
 
         draw: how many; as many as the channel says where it is left out.
         """
-        who = checked(readers, self.members, self.channel.name)
+        who = check_members(readers, self.members, self.channel.name)
         weights = self.weights
         known = weights if isinstance(weights, np.ndarray) or self.channel.by == "member" else _as_numpy(weights)
-        picks = picked(self.channel, self.present, known, who, where, draw or self.channel.draw)
-        return gathered(self.channel, picks, self.values, weights)
+        picks = draw_entries(self.channel, self.present, known, who, where, draw or self.channel.draw)
+        return gather_entries(self.channel, picks, self.values, weights)
 
     def alike(self, draw: int) -> bool:
         """Whether every reader gets the same entries: all there are."""
@@ -70,7 +78,7 @@ class EntryPool:
         self.present = np.array(state["present"].tolist(), dtype=bool)
 
 
-def picked(
+def draw_entries(
     channel: schema.Pool, present: np.ndarray, weights: Array, who: np.ndarray, where: tuple[int, ...], draw: int
 ) -> np.ndarray:
     """Numbers of the entries drawn for each reader, (readers, draw), or (readers, draw, *rows) row by row; -1 for none.
@@ -78,10 +86,10 @@ def picked(
     present: (members, keep), who has which entries. weights: (members, keep, *rows), looked at where rows are drawn.
     where: a seed, the round. Without repetition where there are enough.
     """
-    return drawn(channel, listed(channel, present, weights), who, where, draw)
+    return draw_from(channel, available_entries(channel, present, weights), who, where, draw)
 
 
-def listed(channel: schema.Pool, present: np.ndarray, weights: Array) -> list[np.ndarray]:
+def available_entries(channel: schema.Pool, present: np.ndarray, weights: Array) -> list[np.ndarray]:
     """Numbers of the entries that there are to draw, in order: once, or for each row where rows are drawn."""
     have = present.reshape(-1)
     if channel.by == "member" or not channel.rows:
@@ -90,7 +98,7 @@ def listed(channel: schema.Pool, present: np.ndarray, weights: Array) -> list[np
     return [np.flatnonzero(rows[:, i]) for i in range(rows.shape[1])]
 
 
-def drawn(
+def draw_from(
     channel: schema.Pool, entries: list[np.ndarray], who: np.ndarray, where: tuple[int, ...], draw: int
 ) -> np.ndarray:
     """The same as `picked`, from what `listed` gave: a draw costs no more where there are many."""
@@ -127,7 +135,7 @@ def _at(entries: np.ndarray, places: np.ndarray) -> np.ndarray:
     return np.where(places >= 0, entries[places], -1) if len(entries) else np.full_like(places, -1)
 
 
-def gathered(channel: schema.Pool, picks: np.ndarray, values: Tensors, weights: Array) -> Answer:
+def gather_entries(channel: schema.Pool, picks: np.ndarray, values: Tensors, weights: Array) -> Answer:
     """The entries picked, (readers, draw, ...): whole ones, or row by row; where there was none, 0 with count 0.
 
     values, weights: (members, keep, ...), numbered as the picks are.
@@ -143,7 +151,7 @@ def gathered(channel: schema.Pool, picks: np.ndarray, values: Tensors, weights: 
     tensors = {}
     for name, store in values.items():
         value = store.reshape((-1, *store.shape[2:]))[index]
-        tensors[name] = xp.where(by_row(count, value) > 0, value, xp.zeros_like(value))
+        tensors[name] = xp.where(broadcast_rows(count, value) > 0, value, xp.zeros_like(value))
     return Answer(tensors, count)
 
 
@@ -169,10 +177,10 @@ def _distinct(chance: np.ndarray, n: int, repeat: bool) -> np.ndarray:
     if n <= draw:
         turns = [_cycle(np.arange(n), draw, float(c[0])) for c in chance]
         return np.stack(turns) if readers else np.zeros((0, draw), dtype=np.int64)
-    picked = np.full((readers, draw), -1, dtype=np.int64)
+    draw_entries = np.full((readers, draw), -1, dtype=np.int64)
     for j in range(draw):
         top = n - draw + j
         guess = (chance[:, j] * (top + 1)).astype(np.int64)
-        taken = (picked[:, :j] == guess[:, None]).any(axis=1)
-        picked[:, j] = np.where(taken, top, guess)
-    return picked
+        taken = (draw_entries[:, :j] == guess[:, None]).any(axis=1)
+        draw_entries[:, j] = np.where(taken, top, guess)
+    return draw_entries

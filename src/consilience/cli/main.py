@@ -117,14 +117,14 @@ def init(
 ) -> None:
     """Write a settings file to start from, with every key explained."""
     from consilience.cli.config_template import starting_file
-    from consilience.files import replace_file, storing
+    from consilience.files import replace_file, report_write_errors
     from consilience.methods import build_method
 
     wanted = _gather(None, set_, settings or {}, method)
     build_method(wanted.method.name, wanted.method.settings)
     if file.exists() and not force:
         raise ConfigurationError(f"{file} is there already; choose another name, or overwrite it with --force")
-    with storing(file, "choose another place"):
+    with report_write_errors(file, "choose another place"):
         replace_file(file, starting_file(wanted).encode())
     print(f"{file} is written; run it with: consilience run {file}")
 

@@ -98,22 +98,23 @@ def serve(
 ) -> None:
     """Serve what the store holds, until it is told to stop (Ctrl-C or SIGTERM); what was acknowledged is on disk."""
     from consilience.relay.app import Limits, Relay
-    from consilience.relay.server import serve as run
-    from consilience.relay.store import Store, only_relay
+    from consilience.relay.server import ServerSettings, run_server
+    from consilience.relay.store import Store, lock_store
     from consilience.relay.timeouts import Timeouts
 
     if (tls_cert is None) != (tls_key is None):
-        raise ConfigurationError("--tls-cert and --tls-key go together")
+        raise ConfigurationError("--tls-cert and --tls-key go together; give both")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
-    Store(store).close()  # refuses what is no store, before anything listens
-    only_relay(store).close()  # and one that is served already
-    run(
-        Relay(store, Limits(rate, burst)).app(),
+    Store(store).close()  # refuses a file that is not a store, before the server listens
+    lock_store(store).close()  # and a store that another relay serves
+    settings = ServerSettings(
         host=host,
         port=port,
-        patience=Timeouts(head=head, idle=idle, body=body),
+        timeouts=Timeouts(head=head, idle=idle, body=body),
         tls=(str(tls_cert), str(tls_key)) if tls_cert and tls_key else None,
         insecure=insecure,
         connections=connections,
-        on_ready=lambda url: print(f"relay: {url}", flush=True),
+    )
+    run_server(
+        Relay(store, Limits(rate, burst)).app(), settings, on_ready=lambda url: print(f"relay: {url}", flush=True)
     )

@@ -19,7 +19,7 @@ from consilience.data import Dataset
 from consilience.data.description import describe_dataset
 from consilience.data.local_datasets import LocalDatasets, make_local_datasets
 from consilience.errors import CheckpointError, ConfigurationError
-from consilience.files import storing
+from consilience.files import report_write_errors
 from consilience.presentation.data_overview import (
     classes_table,
     distances_table,
@@ -162,7 +162,7 @@ class Screen:
         columns = data.classes if dealt else _COLUMNS
         rows = [f"learner {who}" for who in range(len(pictures) // columns)] if dealt else list(data.labels)
         if out is not None:
-            with storing(out, "choose another place"):
+            with report_write_errors(out, "choose another place"):
                 picture_grid(pictures, columns=columns, row_names=rows or None).save(out)
             self.say(f"pictures are in {out}")
         elif self.out.is_terminal and not self.json:

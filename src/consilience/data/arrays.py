@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from consilience.data.scaling import RawDataset
 from consilience.errors import ConfigurationError, DataError
-from consilience.validation import whole
+from consilience.validation import check_integer
 
 CHANNELS = (1, 3, 4)
 SEED = 20
@@ -37,7 +37,7 @@ def raw_from_arrays(
     """The data set these arrays make; `what` is what errors call it. Nothing is scaled yet."""
     check_test_share(test_share)
     if classes is not None:
-        whole("classes", classes, 2)
+        check_integer("classes", classes, 2)
     train = numbers(f"{what}: training inputs", inputs)
     known = classes if classes is not None else len(labels) or None
     y = _training_targets(f"{what}: training labels", targets, len(train), known)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from consilience.data.heterogeneity import HeterogeneityCase, heterogeneity_case
 from consilience.data.partition import Indices
 from consilience.data.shifts import ConceptShift, FeatureShift, shifts_of
-from consilience.randomness import key, seed_of
+from consilience.randomness import purpose_key, seed_of
 
 _TOSSED = {"ambiguous", "prefer"}
 
@@ -116,4 +116,4 @@ def case_with_overrides(
 
 def _generator(word: str, seed: int, who: int) -> np.random.Generator:
     """One for each shift and learner, so that neither a further shift nor another learner changes what is drawn."""
-    return np.random.default_rng(seed_of("shift", seed, key(word), who))
+    return np.random.default_rng(seed_of("shift", seed, purpose_key(word), who))

@@ -21,7 +21,7 @@ from consilience.data.readers.npz import read_archive
 from consilience.data.readers.shakespeare import read_shakespeare
 from consilience.data.scaling import RawDataset
 from consilience.errors import ConfigurationError, DataError, UnknownName
-from consilience.validation import one_of, whole
+from consilience.validation import check_choice, check_integer
 
 Reader = Callable[[Path | None, bool], RawDataset]
 """Reads a whole data set, given a folder to look in (or None) and whether to show progress."""
@@ -53,9 +53,9 @@ def load(
     """
     check_test_share(test_share)
     if image_size is not None:
-        whole("image_size", image_size)
+        check_integer("image_size", image_size)
     if image_mode is not None:
-        one_of("image_mode", image_mode, MODES)
+        check_choice("image_mode", image_mode, MODES)
     name = os.fspath(name)
     path = _place(name)
     if path is not None and path.is_dir():

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.randomness import seed_of, uniform
-from consilience.validation import number, whole
+from consilience.validation import check_integer, check_number
 
 _CHANNELS, _WIDTH = (32, 16), 256  # inside decoders of images, and of other values
 _FAR = 10.0  # deviations from the mean at which a code is cut off
@@ -60,9 +60,9 @@ def train_decoder(
     It is trained with Adam on the squared error, on the codes' device. seed: of its first weights and the samples'
     order; the same seed gives the same decoder, and torch's own generators stay as they are.
     """
-    whole("epochs", epochs)
-    whole("batch_size", batch_size)
-    number("lr", lr)
+    check_integer("epochs", epochs)
+    check_integer("batch_size", batch_size)
+    check_number("lr", lr)
     codes, images = _flat(codes), as_images(images).to(codes.device)
     same_samples(codes, images)
     network = _network(codes.shape[1], images, seed)

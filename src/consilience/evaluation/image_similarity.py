@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from consilience.errors import ConfigurationError
-from consilience.validation import number
+from consilience.validation import check_number
 
 MOST = 100.0
 """Decibels of images that are the same, or nearly so: noise of less than a hundred-thousandth of the peak."""
@@ -69,7 +69,7 @@ def _seen(images: Tensor, window: Tensor) -> Tensor:
 
 def _pair(a: Tensor, b: Tensor, peak: float) -> tuple[Tensor, Tensor, torch.dtype]:
     """Both in float64, for variances are small differences, and the dtype that an answer has."""
-    number("peak", peak)
+    check_number("peak", peak)
     if not peak:
         raise ConfigurationError("peak is 0; it must be above 0, the largest value a pixel can have")
     if a.shape != b.shape:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.randomness import uniform
-from consilience.validation import number, whole
+from consilience.validation import check_integer, check_number
 
 _AT_ONCE = 2**26  # similarities in memory
 
@@ -39,10 +39,10 @@ def linear_probe(
         >>> linear_probe(features, torch.tensor([0, 1]), torch.tensor([[3.0, 1.0], [1.0, 3.0]]), 2, seed=0).tolist()
         [0, 1]
     """
-    whole("epochs", epochs)
-    whole("batch_size", batch_size)
+    check_integer("epochs", epochs)
+    check_integer("batch_size", batch_size)
     for what, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-        number(what, value)
+        check_number(what, value)
     _check(features, targets, test_features, classes)
     with torch.autocast(features.device.type, enabled=False):  # float32, whatever the model is run in
         samples = F.pad(features.float(), (0, 1), value=1.0)  # (n, width + 1): the last weight is the bias
@@ -95,8 +95,8 @@ def knn_probe(
         >>> knn_probe(features, torch.tensor([0, 1]), torch.tensor([[3.0, 1.0], [1.0, 3.0]]), 2).tolist()
         [0, 1]
     """
-    whole("neighbors", neighbors)
-    number("temperature", temperature)
+    check_integer("neighbors", neighbors)
+    check_number("temperature", temperature)
     if not temperature:
         raise ConfigurationError("temperature is 0; it must be above 0, and with 1 neighbor nothing depends on it")
     _check(features, targets, test_features, classes)
@@ -116,7 +116,7 @@ def knn_probe(
 
 def _check(features: Tensor, targets: Tensor, test_features: Tensor, classes: int) -> None:
     """Refuse what no probe can read."""
-    whole("classes", classes)
+    check_integer("classes", classes)
     shapes = tuple(features.shape), tuple(targets.shape), tuple(test_features.shape)
     match = features.ndim == test_features.ndim == 2 and features.shape[1] == test_features.shape[1]
     if not match or targets.shape != features.shape[:1] or not len(features):

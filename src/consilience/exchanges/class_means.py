@@ -11,7 +11,7 @@ from consilience.config.schedules import number_or_schedule
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
 from consilience.functional.class_means import class_means, pull
 from consilience.task import Task
-from consilience.validation import one_of, whole
+from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
 
@@ -32,8 +32,8 @@ class ClassMeans(Exchange):
 
     def __post_init__(self) -> None:
         number_or_schedule("kd", self.weight)
-        whole("min_count", self.min_count)
-        one_of("scope", self.scope, get_args(Scope))
+        check_integer("min_count", self.min_count)
+        check_choice("scope", self.scope, get_args(Scope))
 
     def of(self, view: View) -> Tensor:
         """What is averaged of each sample, (rows, width)."""

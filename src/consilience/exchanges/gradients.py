@@ -17,9 +17,9 @@ from consilience.config.schedules import constant_number
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.exchanges.weights import covering
-from consilience.randomness import coin
+from consilience.randomness import coin_flips
 from consilience.task import Task
-from consilience.validation import whole
+from consilience.validation import check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Bit
 
@@ -53,8 +53,8 @@ class Gradients(Exchange):
                 f"part is {self.part!r}; it must be the name of a part or a module, such as 'server', or a glob"
             )
         constant_number("delta", self.delta, low=1e-12)
-        whole("every", self.every)
-        whole("max_staleness", self.max_staleness, low=0)
+        check_integer("every", self.every)
+        check_integer("max_staleness", self.max_staleness, low=0)
 
     @property
     def owned_part(self) -> str:
@@ -91,4 +91,4 @@ class Gradients(Exchange):
 
 def _decided(what: str, wish: Tensor, version: Tensor) -> Tensor:
     """The wish, but for a coin where there is none."""
-    return torch.where(wish == 0, coin(what, version, wish), wish)
+    return torch.where(wish == 0, coin_flips(what, version, wish), wish)

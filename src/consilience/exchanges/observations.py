@@ -16,7 +16,7 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
 from consilience.functional.class_means import one_hot, sampled_means
 from consilience.task import Task
-from consilience.validation import one_of, whole
+from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
 
@@ -51,11 +51,11 @@ class Observations(Exchange):
     def __post_init__(self) -> None:
         number_or_schedule("contrast", self.weight)
         for what in ("n_avg", "up", "down", "min_count"):
-            whole(what, getattr(self, what))
+            check_integer(what, getattr(self, what))
         number_or_schedule("temperature", self.temperature, low=1e-6)
-        one_of("discriminator", self.discriminator, get_args(Discriminator))
-        one_of("draw", self.draw, get_args(Draw))
-        one_of("scope", self.scope, get_args(Scope))
+        check_choice("discriminator", self.discriminator, get_args(Discriminator))
+        check_choice("draw", self.draw, get_args(Draw))
+        check_choice("scope", self.scope, get_args(Scope))
         if self.n_avg == 1 < self.min_count:
             raise ConfigurationError(
                 "n_avg is 1; it must be a whole number, 2 or more: an observation of one sample is that sample's "

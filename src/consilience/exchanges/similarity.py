@@ -15,7 +15,7 @@ from consilience.exchanges.base import Contribution, Exchange, Received, State, 
 from consilience.functional.augmentation import VIEWS, Views
 from consilience.functional.similarity import block, divergence, ensemble, sharpened, target, thresholds, unit
 from consilience.task import Public, Task
-from consilience.validation import one_of, whole
+from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
 
@@ -57,8 +57,8 @@ class Similarity(Exchange):
         for what in ("temperature", "student_temperature"):
             number_or_schedule(what, getattr(self, what), low=1e-3)
         for what, least in (("queue", 2), ("down", 0), ("width", 0)):
-            whole(what, getattr(self, what), low=least)
-        one_of("form", self.form, get_args(Form))
+            check_integer(what, getattr(self, what), low=least)
+        check_choice("form", self.form, get_args(Form))
         number_or_schedule("momentum", self.momentum)
         if self.momentum > 1:
             raise ConfigurationError(f"momentum is {self.momentum!r}; it is a share, 0 to 1")
@@ -89,9 +89,11 @@ class Similarity(Exchange):
             rows = schema.Tensor((public.size, width), self.encoding, self.encoding, -1.01, 1.01)  # rounding
             floors = {"floor": schema.Tensor((public.size,), low=-2.0, high=1.01)} if self.keep < 1 else {}
             entries = {"rows": rows} | floors
-            return schema.Pool(self.name, entries, about=public.mark, keep=1, draw=max(self.down, 1), repeat=False)
+            return schema.Pool(
+                self.name, entries, about=public.fingerprint, keep=1, draw=max(self.down, 1), repeat=False
+            )
         pairs = schema.Tensor((_pairs(public),), self.encoding, self.encoding, -0.01, 1.01)
-        return schema.Mean(self.name, {"similar": pairs}, about=public.mark)
+        return schema.Mean(self.name, {"similar": pairs}, about=public.fingerprint)
 
     def _pooled(self, task: Task) -> bool:
         """Whether representations travel, and not similarities."""

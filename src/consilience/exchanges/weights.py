@@ -13,7 +13,7 @@ from consilience.config.schedules import number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.task import PARTS, Task
-from consilience.validation import one_of, whole
+from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT16, FLOAT32, Encoding
 
@@ -43,10 +43,10 @@ class Weights(Exchange):
 
     def __post_init__(self) -> None:
         number_or_schedule("prox", self.prox)
-        whole("every", self.every)
-        whole("max_staleness", self.max_staleness, low=0)
-        one_of("buffers", self.buffers, get_args(Buffers))
-        one_of("start", self.start, get_args(Start))
+        check_integer("every", self.every)
+        check_integer("max_staleness", self.max_staleness, low=0)
+        check_choice("buffers", self.buffers, get_args(Buffers))
+        check_choice("start", self.start, get_args(Start))
 
     @property
     def weight(self) -> float:

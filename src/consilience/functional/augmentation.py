@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from consilience.errors import ConfigurationError
 from consilience.task import Task
-from consilience.validation import number
+from consilience.validation import check_number
 
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
 """The tones that `toned` sets."""
@@ -47,10 +47,10 @@ class Views:
         _range("ratio", self.ratio, math.inf, "(0.75, 1.33)")
         _several("jitter", self.jitter, 4, "for brightness, contrast, saturation and hue, such as (0.8, 0.8, 0.8, 0.2)")
         for what, value in zip(("brightness", "contrast", "saturation", "hue"), self.jitter, strict=True):
-            number(f"jitter of {what}", value)
+            check_number(f"jitter of {what}", value)
         _at_most("jitter of hue", self.jitter[3], 0.5, "half a turn, which reaches every hue")
         for what in ("jitter_chance", "gray_chance", "flip_chance"):
-            number(what, getattr(self, what))
+            check_number(what, getattr(self, what))
             _at_most(what, getattr(self, what), 1.0, "always")
 
     @property
@@ -199,7 +199,7 @@ def _at_most(what: str, value: float, most: float, meaning: str) -> None:
 def _range(what: str, values: tuple[float, ...], most: float, example: str) -> None:
     _several(what, values, 2, f"from and to, such as {example}")
     for value in values:
-        number(what, value, low=1e-6)
+        check_number(what, value, low=1e-6)
         _at_most(what, value, most, "the whole")
     if values[0] > values[1]:
         raise ConfigurationError(f"{what} is {values!r}; the smaller number must come first, such as {example}")

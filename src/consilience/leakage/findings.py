@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from consilience.errors import CheckpointError
-from consilience.files import replace_file, storing
+from consilience.files import replace_file, report_write_errors
 
 FILE, PICTURES = "leakage.json", "leakage"
 _HINT = "nothing of the run itself was changed"
@@ -133,12 +133,12 @@ def as_json(leakage: Leakage) -> dict[str, object]:
 
 def keep(folder: Path, leakage: Leakage, pictures: Mapping[str, bytes]) -> None:
     """Write what was found into a run's folder; the file that names the pictures comes last."""
-    with storing(folder / PICTURES, _HINT):
+    with report_write_errors(folder / PICTURES, _HINT):
         if pictures:
             (folder / PICTURES).mkdir(exist_ok=True)
         for name, content in pictures.items():
             replace_file(folder / PICTURES / name, content)
-    with storing(folder / FILE, _HINT):
+    with report_write_errors(folder / FILE, _HINT):
         replace_file(folder / FILE, _READER.dump_json(leakage, indent=1))
 
 

@@ -18,7 +18,7 @@ from consilience.evaluation.reconstruction import Decoder, Inversion, invert_mea
 from consilience.leakage.class_means import Group, mean_features
 from consilience.leakage.image_grids import COLUMNS, columns_of, grid
 from consilience.leakage.subject import FEATURES, Subject, evenly
-from consilience.randomness import key, seed_of
+from consilience.randomness import purpose_key, seed_of
 
 VICTIMS = 256
 """Training samples of a learner that are rebuilt, at most."""
@@ -119,7 +119,7 @@ def attack(seen: Subject, modules: Sequence[str], epochs: int, seed: int) -> Att
             images,
             epochs=epochs,
             batch_size=min(max(len(images) // _STEPS, _SMALLEST), _LARGEST),
-            seed=seed_of("leakage decoder", seed, seen.who, key(module)),
+            seed=seed_of("leakage decoder", seed, seen.who, purpose_key(module)),
         )
         for module in dict.fromkeys([*modules, FEATURES])
     }

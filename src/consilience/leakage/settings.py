@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from consilience.validation import whole
+from consilience.validation import check_integer
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Settings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        whole("learners", self.learners)
-        whole("epochs", self.epochs)
+        check_integer("learners", self.learners)
+        check_integer("epochs", self.epochs)
         if self.auxiliary is not None:
-            whole("auxiliary", self.auxiliary)
+            check_integer("auxiliary", self.auxiliary)

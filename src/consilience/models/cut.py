@@ -22,7 +22,7 @@ from consilience.models.from_file import failure
 from consilience.models.split import Tap, TappedFeatures, to_split_model
 from consilience.models.split_model import SplitModel
 from consilience.randomness import uniform
-from consilience.task import DEVICE, SERVER, part_of
+from consilience.task import DEVICE, SERVER, names_in_part
 
 _TRIED = 2  # samples
 
@@ -99,7 +99,7 @@ def _named(model: SplitModel, names: Sequence[str], part: str, globs: Sequence[s
         raise ConfigurationError(f"{part} is {globs!r}; give a list of names, [{globs!r}]")
     found, own = set[str](), _own_names(model, names)
     for glob in globs:
-        theirs, ours = [own[name] for name in part_of(glob, own)], part_of(glob, names)
+        theirs, ours = [own[name] for name in names_in_part(glob, own)], names_in_part(glob, names)
         covered = theirs or ours if isinstance(model.features, TappedFeatures) else ours or theirs
         if not covered:
             raise ConfigurationError(f"{part}: {glob!r} covers nothing of the model; it has {', '.join(names)}")

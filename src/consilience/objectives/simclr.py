@@ -14,7 +14,7 @@ from consilience.functional.augmentation import VIEWS, Views
 from consilience.functional.contrastive import info_nce, nt_xent
 from consilience.objectives.base import Objective
 from consilience.task import Task
-from consilience.validation import whole
+from consilience.validation import check_integer
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SimCLR(Objective):
 
     def __post_init__(self) -> None:
         number_or_schedule("temperature", self.temperature, low=1e-3)
-        whole("projection", self.projection)
+        check_integer("projection", self.projection)
 
     @property
     def batch_draws(self) -> int:

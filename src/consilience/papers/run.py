@@ -10,7 +10,7 @@ from typing import Any
 
 import consilience
 from consilience.errors import ConfigurationError
-from consilience.files import replace_file, storing
+from consilience.files import replace_file, report_write_errors
 from consilience.papers.cells import Labels, Outcome, Reproduction, Scale, Shown, chosen, play
 from consilience.simulation.simulate import OnRound
 
@@ -81,7 +81,7 @@ def draw(wanted: Reproduction, shown: Sequence[Shown], folder: Path, command: st
 
 def _keep_pictures(folder: Path, shown: Sequence[Shown]) -> None:
     """Write the pictures of sections, by their names."""
-    with storing(folder, "choose another place with --out"):
+    with report_write_errors(folder, "choose another place with --out"):
         for each in shown:
             for number, picture in enumerate(each.pictures, 1):
                 replace_file(folder / f"{each.name}-picture-{number}.png", picture.content)
@@ -108,6 +108,6 @@ def keep(
         "missing": [dict(labels) for labels in missing],
         "cells": [{**o.labels, "summary": o.summary} for o in outcomes],
     }
-    with storing(folder / RESULTS, "choose another place with --out"):
+    with report_write_errors(folder / RESULTS, "choose another place with --out"):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / RESULTS, json.dumps(content, indent=1).encode())

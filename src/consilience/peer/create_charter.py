@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.errors import ConfigurationError
-from consilience.files import replace_file, storing
+from consilience.files import replace_file, report_write_errors
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
@@ -16,8 +16,8 @@ from consilience.optimizers import build_optimizer
 from consilience.randomness import seed_of
 from consilience.simulation.setup.participants import Model
 from consilience.wire import schema
-from consilience.wire.agreement import agreed, difference, merged
-from consilience.wire.charter import Charter, Rules, Values, encode_starts, found, start_file
+from consilience.wire.agreement import describe_difference, merge_channels, without_local_choices
+from consilience.wire.charter import Charter, CommonValues, Rules, build_charter, encode_start_values, start_values_file
 
 
 def charter_of(
@@ -30,7 +30,7 @@ def charter_of(
     width: int | None = None,
     seed: int = 0,
     rules: Rules | None = None,
-) -> tuple[Charter, Values]:
+) -> tuple[Charter, CommonValues]:
     """The charter of a federation for learners of these models, and the common values it starts from.
 
     method: its name and its settings. shape: of an input.
@@ -47,28 +47,28 @@ def charter_of(
     first = learners[0]
     for learner in learners[1:]:
         for key, channel in learner.channels.items():
-            if agreed(channel) != agreed(first.channels[key]):
+            if without_local_choices(channel) != without_local_choices(first.channels[key]):
                 raise ConfigurationError(
                     f"{first.task.model} and {learner.task.model} cannot share {key!r}: "
-                    f"{difference(first.channels[key], channel)}"
+                    f"{describe_difference(first.channels[key], channel)}"
                 )
     first.wear(first.initial(seed_of("common weights", seed)))
     starts = {
         e.name: {k: t.numpy(force=True) for k, t in c.items()} for e in first.exchanges if (c := first.common_values(e))
     }
-    channels: dict[str, schema.Channel] = merged([learner.channels for learner in learners])
-    return found(name, method, classes, channels, starts, seed, rules), starts
+    channels: dict[str, schema.Channel] = merge_channels([learner.channels for learner in learners])
+    return build_charter(name, method, classes, channels, starts, seed, rules), starts
 
 
-def write_charter(file: Path, charter: Charter, starts: Values) -> list[Path]:
+def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Path]:
     """Write the charter and, where weights are shared, the common values beside it; what was written."""
     written = [file]
-    with storing(file, "choose another place"):
+    with report_write_errors(file, "choose another place"):
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, charter.to_toml().encode())
         if charter.starts():
-            replace_file(start_file(file), encode_starts(charter, starts))
-            written.append(start_file(file))
+            replace_file(start_values_file(file), encode_start_values(charter, starts))
+            written.append(start_values_file(file))
     return written
 
 

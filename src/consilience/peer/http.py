@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from consilience.errors import ConfigurationError, RelayError, Unreachable
+from consilience.errors import ConfigurationError, RelayError, RelayUnreachable
 from consilience.peer.deadline import Deadline
-from consilience.wire.headers import ANSWER, PUT, Parts, read, spell
+from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Parts, format_parts, parse_parts
 
 _CHUNK = 2**16
 _JSON = 2**20  # bytes, at most, of an answer in words
@@ -100,7 +100,7 @@ class RelayClient:
 
     def put(self, round_: int, parts: Parts, body: bytes, seconds: float) -> dict[str, Any]:
         """Put up a body; the receipt says that it is on the relay's disk."""
-        headers = {PUT: spell(parts), "Content-Type": "application/octet-stream"}
+        headers = {UPLOAD_HEADER: format_parts(parts), "Content-Type": "application/octet-stream"}
         receipt = self._object(self._ask("PUT", f"/v1/rounds/{round_}", seconds, headers, body)[1])
         self.sent += len(body)
         return receipt
@@ -124,8 +124,8 @@ class RelayClient:
         if response.status_code == 304:
             return None
         self.received += len(body)
-        said = response.headers.get(ANSWER, "")
-        return News(read(said) if said else {}, body, response.headers.get("etag", ""))
+        said = response.headers.get(ANSWER_HEADER, "")
+        return News(parse_parts(said) if said else {}, body, response.headers.get("etag", ""))
 
     def reply(self, channel: str, version: int, seconds: float) -> bytes:
         """By how much a moving mean's common values moved once."""
@@ -154,7 +154,7 @@ class RelayClient:
                 raise self._unreachable(error) from error
         else:
             if time.monotonic() - began < min(seconds, 1.0):
-                raise Unreachable(f"{self.url} ended its news")
+                raise RelayUnreachable(f"{self.url} ended its news")
         return revision
 
     # -- how ---------------------------------------------------------------------------------------------------------
@@ -194,10 +194,10 @@ class RelayClient:
             raise _refusal(response, found)
         return response, found
 
-    def _unreachable(self, error: Exception) -> Unreachable:
+    def _unreachable(self, error: Exception) -> RelayUnreachable:
         refused = _certificate(error)
         if refused is not None:
-            found = Unreachable(
+            found = RelayUnreachable(
                 f"{self.url}: its certificate is not to be trusted ({refused}); where that is the relay, give the file "
                 f"of its authority (ca_file=, --ca-file), or ask whoever runs it"
             )

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from consilience.channels import Answer
-from consilience.errors import CheckpointError, ConfigurationError, RelayError, Unreachable, WireError
+from consilience.errors import CheckpointError, ConfigurationError, RelayError, RelayUnreachable, WireError
 from consilience.peer.http import CERTIFICATE, Backoff, News, RelayClient
 from consilience.peer.state_file import keep, kept
 from consilience.wire import schema
 from consilience.wire.charter import Charter, message_of, read_charter
 from consilience.wire.codec import Codec
-from consilience.wire.headers import Part, Parts, digest, spell
+from consilience.wire.headers import Part, Parts, format_parts, upload_sha256
 
 _FILE = "peer.safetensors"
 log = logging.getLogger("consilience.peer")
@@ -75,7 +75,7 @@ class Outbox:
         known = self._load()
         try:
             said = client.federation(timeout)
-        except Unreachable as error:
+        except RelayUnreachable as error:
             if known is None:
                 raise RelayError(str(error), code=error.code) if error.code == CERTIFICATE else error from error
             log.warning("%s; going on with what it said last", error)
@@ -100,7 +100,7 @@ class Outbox:
                 f"{self._file} is of another federation or member ({known['name']}); choose another folder"
             )
         self.number, self.name = member["number"], member["name"]
-        if waiting and member["sha256"] == digest(spell(waiting.parts), waiting.body):
+        if waiting and member["sha256"] == upload_sha256(format_parts(waiting.parts), waiting.body):
             if self._surely_taken(waiting, said["versions"]):
                 self._taken(waiting, ())
             else:
@@ -171,7 +171,7 @@ class Outbox:
                 self.save()
             try:
                 receipt = self.client.put(waiting.round, waiting.parts, waiting.body, _left(end))
-            except Unreachable as error:
+            except RelayUnreachable as error:
                 waiting.may_have_arrived = before or error.may_have_arrived
                 self._failed(error)
             except RelayError as error:
@@ -208,7 +208,7 @@ class Outbox:
             self.round = max(self.round, waiting.round)
             try:
                 self.round = max(self.round, int(self.client.federation(_left(end))["member"]["round"]))
-            except Unreachable as out:
+            except RelayUnreachable as out:
                 self._failed(out)
         else:
             self.save()
@@ -234,7 +234,7 @@ class Outbox:
                 if error.code != "no-such-reply":
                     raise
                 news, found = self._asked(asked, wanted, {}, draws, turn, end)  # it is gone: then the whole
-        except (Unreachable, WireError) as error:
+        except (RelayUnreachable, WireError) as error:
             self.revision = 0  # whatever is there next time was not heard
             self._failed(error)
             return {}
@@ -279,7 +279,7 @@ class Outbox:
         found = {}
         for name, part in parts.items():
             channel = self.channels[name]
-            mine = channel.own(tensors)
+            mine = channel.own_tensors(tensors)
             if self.channels[name].moves:
                 version = part.version or 0
                 values = mine if part.whole else self._moved(name, have[name], version, mine, end)
@@ -310,7 +310,7 @@ class Outbox:
             try:
                 self.revision = self.client.wait(before, _left(end))
                 self.backoff.worked()
-            except Unreachable as error:
+            except RelayUnreachable as error:
                 self._failed(error)
         return self.revision != before
 
@@ -320,7 +320,7 @@ class Outbox:
             return False
         try:
             said = self.client.federation(min(_left(end), self.timeout))
-        except Unreachable as error:
+        except RelayUnreachable as error:
             self._failed(error)
             return False
         self.backoff.worked()
@@ -342,7 +342,7 @@ class Outbox:
         """Whether the relay will be tried again before then."""
         return time.monotonic() + self.backoff.left < end
 
-    def _failed(self, error: Unreachable | WireError) -> None:
+    def _failed(self, error: RelayUnreachable | WireError) -> None:
         level = logging.INFO if self.backoff.failures else logging.WARNING  # once is enough
         self.backoff.failed(getattr(error, "retry_after", 0.0))
         log.log(level, "%s; next try in %.1f s at the earliest", error, self.backoff.left)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from consilience.channels import Answer, nothing
+from consilience.channels import Answer, empty_answer
 from consilience.config.schedules import value_at
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Contribution, Exchange, Received, View
@@ -40,8 +40,8 @@ from consilience.peer.outbox import ChannelUpload, Outbox
 from consilience.randomness import seed_of, uniform
 from consilience.task import Task
 from consilience.wire import schema, tokens
-from consilience.wire.agreement import agreed, difference
-from consilience.wire.charter import mark
+from consilience.wire.agreement import describe_difference, without_local_choices
+from consilience.wire.charter import values_fingerprint
 
 
 def join(
@@ -348,8 +348,8 @@ class Peer:
             mine, theirs = e.channel(task), self.connection.channels[e.name]
             if agreed(mine) != agreed(theirs):
                 raise ConfigurationError(
-                    f"your model cannot share {e.name!r} in federation {name!r}: {difference(mine, theirs)}; take the "
-                    f"one the federation was founded with, or one with features as wide"
+                    f"your model cannot share {e.name!r} in federation {name!r}: {describe_difference(mine, theirs)}; "
+                    f"use the model the federation was created with, or one with the same feature width"
                 )
 
     def _move_to(self, place: torch.device) -> None:

@@ -12,14 +12,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from consilience.files import replace_file, storing
+from consilience.files import replace_file, report_write_errors
 
 
 def keep(file: Path, numbers: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Write it, with a digest by which damage is noticed."""
     text, plain = json.dumps(numbers), {k: np.asarray(v, order="C") for k, v in arrays.items()}
     content = save(plain, {"peer": text, "seal": _seal(text, plain)})
-    with storing(file, "choose another folder"):
+    with report_write_errors(file, "choose another folder"):
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, content)
 

@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from consilience.channels import Answer, nothing
+from consilience.channels import Answer, empty_answer
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.evaluation import accuracy
-from consilience.files import replace_file, storing
+from consilience.files import replace_file, report_write_errors
 from consilience.learner.learner import Learner
 from consilience.method import Method
 from consilience.peer.outbox import ChannelUpload, Outbox
@@ -33,8 +33,8 @@ from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.setup.setup import build_setup
 from consilience.wire import schema
-from consilience.wire.agreement import agreed, difference
-from consilience.wire.charter import mark
+from consilience.wire.agreement import describe_difference, without_local_choices
+from consilience.wire.charter import values_fingerprint
 
 _ROW = np.array([0])
 
@@ -95,8 +95,8 @@ class Member:
         """Refuse a model whose channels are not the federation's."""
         for name, theirs in self.connection.channels.items():
             mine = self.learner.channels.get(name)
-            if mine is None or agreed(mine) != agreed(theirs):
-                said = "your method has no such exchange" if mine is None else difference(mine, theirs)
+            if mine is None or without_local_choices(mine) != without_local_choices(theirs):
+                said = "your method has no such exchange" if mine is None else describe_difference(mine, theirs)
                 raise ConfigurationError(
                     f"your model {self.learner.task.model!r} cannot share {name!r} in federation "
                     f"{self.connection.charter.name!r}: {said}"
@@ -127,7 +127,7 @@ class Member:
         if name in self.connection.held:
             return self.connection.held[name]
         if not common:
-            return nothing(channel)
+            return empty_answer(channel)
         values = {k: t.numpy(force=True).copy() for k, t in common.items()}
         if name in self.connection.channels and mark(channel, values) != self.connection.charter.terms[name].start:
             found = self.connection.fetch([name], {}, self.connection.timeout)
@@ -289,7 +289,7 @@ class Member:
         """The model alone, as safetensors."""
         self.learner.wear(self.engine.cohorts[0].row(0))
         tensors = {k: v.detach().contiguous().clone() for k, v in self.learner.model.state_dict().items()}
-        with storing(file, "choose another folder"):
+        with report_write_errors(file, "choose another folder"):
             replace_file(file, save(tensors))
 
     def close(self) -> None:

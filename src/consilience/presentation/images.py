@@ -15,7 +15,7 @@ from rich.text import Text
 
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, DataError
-from consilience.validation import whole
+from consilience.validation import check_integer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -32,7 +32,7 @@ def grid_of(data: Dataset, per_class: int) -> NDArray[np.float32]:
 
     A class with fewer leaves the end of its row blank: NaN, which the pictures here leave out.
     """
-    whole("per_class", per_class)
+    check_integer("per_class", per_class)
     if len(data.shape) != 3:
         raise DataError(
             f"data set {data.name!r}: inputs of the shape {data.shape} are no images (channels, height, width), "
@@ -108,7 +108,7 @@ def _laid_out(
     pixels: NDArray[np.uint8], blank: NDArray[np.bool_], columns: int, gap: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
     """All images on one white canvas (height, width, 3), row by row, and where on it something is drawn."""
-    whole("columns", columns)
+    check_integer("columns", columns)
     count, height, width = pixels.shape[:3]
     rows, columns = ceil(count / columns), min(columns, count)
     canvas = np.full((rows * (height + gap) - gap, columns * (width + gap) - gap, 3), 255, dtype=np.uint8)

@@ -12,7 +12,7 @@ from consilience.channels import MovingMean
 from consilience.errors import ConfigurationError, StorageError, UnknownName
 from consilience.relay.store import Member, Store
 from consilience.wire import schema, tokens
-from consilience.wire.charter import NAME, Charter, decode_starts, read_charter, start_file
+from consilience.wire.charter import NAME, Charter, decode_start_values, read_charter, start_values_file
 
 _LONGEST = 200
 
@@ -33,8 +33,8 @@ def create(path: Path, file: Path) -> Charter:
     """Found a federation from its charter's file, and the common values beside it where it has any."""
     try:
         charter = read_charter(file.read_text(encoding="utf-8"), str(file))
-        values = start_file(file)
-        starts = decode_starts(charter, values.read_bytes() if charter.starts() else b"", str(values))
+        values = start_values_file(file)
+        starts = decode_start_values(charter, values.read_bytes() if charter.starts() else b"", str(values))
     except (OSError, UnicodeDecodeError) as error:
         place, why = getattr(error, "filename", None) or file, getattr(error, "strerror", None) or error
         raise ConfigurationError(f"{place}: cannot be read: {why}") from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from consilience.channels import drawn, gathered
+from consilience.channels import draw_from, gather_entries
 from consilience.relay.messages import Messages, bounded
 from consilience.relay.rejections import Rejection
 from consilience.relay.snapshot import Snapshot
@@ -128,7 +128,7 @@ class Answers:
         name = channel.name
         draw = question.draw.get(name, channel.draw)
         where = self.seed, question.round, question.turn
-        picks = drawn(channel, sight.listed(channel), np.array([number]), where, draw)
+        picks = draw_from(channel, sight.available_entries(channel), np.array([number]), where, draw)
         owners = np.unique(picks[picks >= 0] // channel.keep)
         values = {k: np.zeros((len(owners), channel.keep, *t.shape), np.float32) for k, t in channel.tensors.items()}
         counts = np.zeros((len(owners), channel.keep, *channel.rows))
@@ -146,6 +146,6 @@ class Answers:
         if not len(owners):  # nobody has anything: of one member, nothing is picked
             values = {k: np.zeros((1, *v.shape[1:]), np.float32) for k, v in values.items()}
             counts = np.zeros((1, *counts.shape[1:]))
-        answer = gathered(channel, np.where(picks >= 0, near, -1), values, counts)[0]
+        answer = gather_entries(channel, np.where(picks >= 0, near, -1), values, counts)[0]
         tensors = bounded(channel, {f"{name}.{k}": t for k, t in answer.tensors.items()})
         return tensors | ({f"{name}.count": answer.count} if channel.rows else {})

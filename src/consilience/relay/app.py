@@ -29,7 +29,7 @@ from consilience.relay.store import Member, Store
 from consilience.relay.writer import Putting, Writer
 from consilience.wire import tokens
 from consilience.wire.charter import PROTOCOL
-from consilience.wire.headers import ANSWER, LATEST_ROUND, PUT, spell
+from consilience.wire.headers import ANSWER_HEADER, LATEST_ROUND, UPLOAD_HEADER, format_parts
 
 _BODY = "application/octet-stream"
 _BEAT = 15.0  # seconds between signs of life on a stream of events
@@ -161,9 +161,11 @@ class Relay:
     async def put(self, request: Request, member: Member, hall: FederationService) -> Response:
         """One upload of a member for a round."""
         round_ = _number("round", request.path_params["round"])
-        put = _one_header(request, PUT)
+        put = _one_header(request, UPLOAD_HEADER)
         if put is None:
-            raise Rejection("malformed-put", f"say what the body holds, in the header {PUT}", field=PUT)
+            raise Rejection(
+                "malformed-put", f"say what the body holds, in the header {UPLOAD_HEADER}", field=UPLOAD_HEADER
+            )
         expected = hall.messages.size(put)
         if member.id in self._putting:  # or one member could hold all connections, and their bodies
             raise Rejection("over-quota", "an upload of yours is under way; one at a time is taken", retry_after=1)
@@ -182,7 +184,11 @@ class Relay:
         if etag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]:
             return Response(status_code=304, headers={"ETag": etag})
         reply = hall.answers.answer(self.store, hall.sight, member.number, question)
-        headers = {"ETag": f'"{reply.etag}"', ANSWER: spell(reply.parts), "Cache-Control": "private, no-cache"}
+        headers = {
+            "ETag": f'"{reply.etag}"',
+            ANSWER_HEADER: format_parts(reply.parts),
+            "Cache-Control": "private, no-cache",
+        }
         return Response(reply.body, media_type=_BODY, headers=headers)
 
     async def reply(self, request: Request, member: Member, hall: FederationService) -> Response:

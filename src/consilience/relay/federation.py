@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from consilience.channels import MovingMean, RunningMean
-from consilience.channels.base import by_row
+from consilience.channels.base import broadcast_rows
 from consilience.errors import ConfigurationError
 from consilience.relay.answers import Answers
 from consilience.relay.messages import Messages, bounded
@@ -17,9 +17,9 @@ from consilience.relay.rejections import Rejection
 from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Arrays, Entry, Member, Store
 from consilience.wire import schema
-from consilience.wire.charter import Charter, read_charter, whole
+from consilience.wire.charter import Charter, common_values_message, read_charter
 from consilience.wire.codec import Codec
-from consilience.wire.headers import Part, Parts, digest, spell
+from consilience.wire.headers import Part, Parts, format_parts, upload_sha256
 
 LIKE = np.zeros(0, dtype=np.float32)
 _ANYBODY = 2**31  # a moving mean at the relay takes whoever the store knows
@@ -91,8 +91,8 @@ class FederationService:
     def take(self, store: Store, draft: Snapshot, member: Member, round_: int, put: str, body: bytes) -> str:
         """One upload into the store and the draft; its receipt, or a refusal that leaves both as they were."""
         parts = self.messages.meant(put)
-        put = spell(parts)
-        sha256 = digest(put, body)
+        put = format_parts(parts)
+        sha256 = upload_sha256(put, body)
         if round_ <= member.round:
             return self._known(store, member, round_, sha256)
         tensors = self._judged(parts, body)
@@ -106,7 +106,7 @@ class FederationService:
             part = parts[name]
             old = store.entry(self.id, name, member.number)
             gone |= {old.upload} if old else set()
-            mine = self.channels[name].own(tensors)
+            mine = self.channels[name].own_tensors(tensors)
             self._place(store, draft, name, part, mine, old, member.number)
             version, weight = part.entries or part.version or 0, part.weight or 0.0
             store.set_entry(self.id, name, Entry(member.number, upload, version, weight, draft.newest))
@@ -194,7 +194,7 @@ class FederationService:
         running = draft.running(name)
         running.exchange(fresh, weights, stale, before)
         for k, total in running.sums.items():
-            went = np.abs(by_row(before, stale[k]) * stale[k]).max(initial=0.0)
+            went = np.abs(broadcast_rows(before, stale[k]) * stale[k]).max(initial=0.0)
             draft.doubtful |= bool(went > _LARGER * np.abs(total).max(initial=0.0))
 
     def contribution(self, store: Store, name: str, entry: Entry | None) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -204,7 +204,7 @@ class FederationService:
             nothing = {k: np.zeros((1, *t.shape), dtype=np.float32) for k, t in channel.tensors.items()}
             return nothing, np.zeros((1, *channel.rows))
         named = self.messages.stored(store.upload(entry.upload), name)
-        tensors = {k: t[None] for k, t in channel.own(named).items()}
+        tensors = {k: t[None] for k, t in channel.own_tensors(named).items()}
         return tensors, _weights(tensors, channel, entry.weight)
 
     # -- leaving -------------------------------------------------------------------------------------------------------
@@ -266,14 +266,14 @@ class FederationService:
         moving.expect([entry.number for entry in entries])
         for entry in entries:
             named = self.messages.stored(store.upload(entry.upload), name)
-            tensors = {k: t[None] for k, t in self.channels[name].own(named).items()}
-            moving.put([entry.number], tensors, np.array([entry.weight]), [entry.version])
+            tensors = {k: t[None] for k, t in self.channels[name].own_tensors(named).items()}
+            moving.upload([entry.number], tensors, np.array([entry.weight]), [entry.version])
         with np.errstate(over="ignore", invalid="ignore"):  # what would warn moves nothing
-            body = self._moved(moving, theirs.common) if moving.close() else None
+            body = self._moved(moving, theirs.common) if moving.aggregate() else None
         if body is None:
             draft.moving[name] = theirs
         else:
-            useful = math.ceil(Codec(whole(self.channels[name])).size / max(len(body), 1)) + 1
+            useful = math.ceil(Codec(common_values_message(self.channels[name])).size / max(len(body), 1)) + 1
             store.keep_reply(self.id, name, moving.version, body, moving.version - useful)
             store.keep_state(self.id, name, moving.state())
         store.drop_entries(self.id, name)

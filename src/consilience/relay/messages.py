@@ -13,8 +13,8 @@ from consilience.relay.store import Upload
 from consilience.wire import schema
 from consilience.wire.charter import Charter, message_of
 from consilience.wire.codec import Codec
-from consilience.wire.encodings import votes
-from consilience.wire.headers import Part, Parts, read
+from consilience.wire.encodings import is_vote
+from consilience.wire.headers import Part, Parts, parse_parts
 
 
 class Messages:
@@ -37,7 +37,7 @@ class Messages:
     def stored(self, upload: Upload | None, channel: str) -> dict[str, np.ndarray]:
         """A channel's tensors of a body that was judged when it came."""
         assert upload is not None, "an entry's upload is kept as long as the entry"
-        codec = self.of("up", read(upload.put))
+        codec = self.of("up", parse_parts(upload.put))
         return codec.read(upload.body, only=[k for k in codec.message if k.startswith(f"{channel}.")])
 
     def size(self, put: str) -> int:
@@ -46,7 +46,7 @@ class Messages:
 
     def meant(self, put: str) -> dict[str, Part]:
         """What a header says, in the charter's order, and as the charter allows it."""
-        parts = read(put)
+        parts = parse_parts(put)
         for name, part in parts.items():
             if name not in self.channels:
                 known = ", ".join(self.channels)
@@ -67,7 +67,7 @@ class Messages:
         if bool(channel.rows) == (part.weight is not None):
             how = "in the body, by row" if channel.rows else "beside the body, as weight=N"
             raise Rejection("wrong-weight", f"{name}: what a contribution weighs travels {how}", field=name)
-        if moving and part.weight not in (0.0, 1.0) and all(votes(t.up) for t in channel.tensors.values()):
+        if moving and part.weight not in (0.0, 1.0) and all(is_vote(t.up) for t in channel.tensors.values()):
             raise Rejection("wrong-weight", f"{name}: weight={part.weight:g}; a vote weighs 1, or 0", field=name)
         if part.weight is not None and part.weight > self.samples:
             most = self.samples

@@ -6,7 +6,7 @@ from typing import Any
 
 from consilience.relay.rejections import STATUS
 from consilience.wire.codec import CODES
-from consilience.wire.headers import ANSWER, LATEST_ROUND, PUT
+from consilience.wire.headers import ANSWER_HEADER, LATEST_ROUND, UPLOAD_HEADER
 
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": LATEST_ROUND}
 _BODY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -81,7 +81,7 @@ def _put() -> dict[str, Any]:
         "parameters": [
             {"name": "round", "in": "path", "required": True, "schema": _NUMBER},
             {
-                "name": PUT,
+                "name": UPLOAD_HEADER,
                 "in": "header",
                 "required": True,
                 "schema": {"type": "string"},
@@ -123,7 +123,7 @@ def _answers() -> dict[str, Any]:
             "200": {
                 "description": "The answers",
                 "headers": {
-                    ANSWER: {"schema": {"type": "string"}, "description": "What the body holds"},
+                    ANSWER_HEADER: {"schema": {"type": "string"}, "description": "What the body holds"},
                     "ETag": {"schema": {"type": "string"}},
                 },
                 "content": _BODY,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from consilience.channels import RunningMean
-from consilience.channels.base import by_row
+from consilience.channels.base import broadcast_rows
 from consilience.relay.federation import LIKE, FederationService
 from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store
@@ -33,7 +33,7 @@ def recount(hall: FederationService, store: Store) -> dict[str, dict[str, np.nda
                 nothing, none = hall.contribution(store, name, None)
                 counted.exchange(fresh, weights, nothing, none)
                 for k, total in scale.items():
-                    total += np.abs(by_row(weights, fresh[k]) * fresh[k])[0]
+                    total += np.abs(broadcast_rows(weights, fresh[k]) * fresh[k])[0]
             right = counted.state()
             off = {k: right[k] - state[k] for k in right}
             far = [np.abs(off[f"sums.{k}"]) > TOLERANCE * (1 + scale[k]) for k in scale]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from consilience.channels import MovingMean, RunningMean, listed
+from consilience.channels import MovingMean, RunningMean, available_entries
 from consilience.wire import schema
 
 _NONE = np.zeros(0)
@@ -81,12 +81,12 @@ class Snapshot:
             if weights is not None:
                 kept[number, :entries] = weights
 
-    def listed(self, channel: schema.Pool) -> list[np.ndarray]:
+    def available_entries(self, channel: schema.Pool) -> list[np.ndarray]:
         """The entries of a pool that there are to draw: listed anew only where members came or left."""
         present, weights = self.present[channel.name], self.weights.get(channel.name, _NONE)
         known = self.lists.get(channel.name)
         if known is None or known.present is not present or known.weights is not weights:
-            known = Listed(present, weights, listed(channel, present, weights))
+            known = Listed(present, weights, available_entries(channel, present, weights))
             self.lists[channel.name] = known
         return known.entries
 

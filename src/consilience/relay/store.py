@@ -348,7 +348,7 @@ class Store:
         return {"uploads": uploads, "bytes": size}
 
 
-def only_relay(path: Path) -> IO[bytes]:
+def lock_store(path: Path) -> IO[bytes]:
     """The lock that one relay holds on a store while it serves it: two would overwrite each other's sums."""
     return lock_file(path.with_name(f"{path.name}-lock"), f"{path} is served by another relay; stop that one first")
 

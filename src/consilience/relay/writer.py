@@ -21,7 +21,7 @@ from consilience.relay.federation import FederationService
 from consilience.relay.recount import correct, recount
 from consilience.relay.rejections import Rejection
 from consilience.relay.snapshot import Snapshot
-from consilience.relay.store import Store, is_full, only_relay
+from consilience.relay.store import Store, is_full, lock_store
 
 _TOGETHER = 128  # uploads in one commit
 _SPARE = 2**20  # bytes that a disk has left, at least, before it is believed to have room again
@@ -58,7 +58,7 @@ class Writer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store, self.clock, self.on_news = Store(path), clock, on_news
-        self._lock = only_relay(path)
+        self._lock = lock_store(path)
         self.halls: dict[int, FederationService] = {}
         self.failing = self.full = False  # whether the last write failed, and whether for want of room
         self._wanted = 0  # bytes of what was refused because the disk was full

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.errors import ConfigurationError
-from consilience.files import replace_file, storing
+from consilience.files import replace_file, report_write_errors
 from consilience.presentation.chart import WIDTH, altair
 from consilience.presentation.theme import CSS, SCRIPT, theme
 from consilience.report.section import Section as Section
@@ -28,7 +28,7 @@ def write_page(path: Path, title: str, sections: Sequence[Section], command: str
     """Write a page with these sections, whole or not at all; `command` is the one that makes it again."""
     _refuse_folder(path)
     content = _page(title, sections, command).encode()
-    with storing(path, _HINT):
+    with report_write_errors(path, _HINT):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
 
@@ -43,7 +43,7 @@ def write_figures(folder: Path, sections: Sequence[Section]) -> list[Path]:
             look["legend"]["columns"] = max(1, WIDTH // entry_width(spec))
             svg = convert.vegalite_to_svg(spec, config=look).encode()
             drawn += [(f"{slug}.svg", svg), (f"{slug}.png", convert.vegalite_to_png(spec, config=look, scale=_SHARP))]
-    with storing(folder, _HINT):
+    with report_write_errors(folder, _HINT):
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in drawn:
             replace_file(folder / name, content)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.files import storing
+from consilience.files import report_write_errors
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.simulate import OnRound
@@ -62,7 +62,7 @@ class TensorBoard:
         if not self._told:
             self._told = True
             log.info("watch the curves with: tensorboard --logdir %s", shlex.quote(str(self.folder)))
-        with storing(self.folder):
+        with report_write_errors(self.folder):
             for curve in curves:
                 for old in (self.folder / curve).glob("events.out.tfevents.*"):
                     os.truncate(old, 0)  # not removed: a viewer that had it open would wait for it for ever
@@ -70,19 +70,19 @@ class TensorBoard:
 
     def add(self, curve: str, round_: int, values: Mapping[str, float]) -> None:
         """One scalar a metric."""
-        with storing(self.folder / curve):
+        with report_write_errors(self.folder / curve):
             for name, value in values.items():
                 self._open[curve].add_scalar(name, value, round_)
 
     def show(self) -> None:
         """Bring the files up to date."""
-        with storing(self.folder):
+        with report_write_errors(self.folder):
             for writer in self._open.values():
                 writer.flush()
 
     def close(self) -> None:
         """Close the files."""
-        with storing(self.folder):
+        with report_write_errors(self.folder):
             while self._open:
                 self._open.popitem()[1].close()
 

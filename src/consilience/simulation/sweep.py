@@ -17,7 +17,7 @@ import numpy as np
 
 from consilience.config.config import Config, listed, make_config, parsed, place, setting_of
 from consilience.errors import CheckpointError, ConfigurationError
-from consilience.files import replace_file, storing
+from consilience.files import replace_file, report_write_errors
 from consilience.methods import build_method
 from consilience.simulation.records.run_folder import RunFolder, keep_plan, read_plan, refuse_taken
 from consilience.simulation.setup.variants import shape_of
@@ -155,7 +155,7 @@ class Sweep:
         writer = csv.DictWriter(stream, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
-        with storing(self.folder / TIDY):
+        with report_write_errors(self.folder / TIDY):
             replace_file(self.folder / TIDY, stream.getvalue().encode())
 
     def _lines(self, run: RunFolder, part: Sequence[int]) -> list[dict[str, Any]]:

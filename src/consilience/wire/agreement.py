@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from consilience.wire import schema
-from consilience.wire.encodings import spelled
+from consilience.wire.encodings import encoding_name
 
 
-def agreed(channel: schema.Channel) -> schema.Channel:
+def without_local_choices(channel: schema.Channel) -> schema.Channel:
     """What learners must agree on: neither how much each puts into a pool and takes out, nor what bounds its values."""
     free = {name: replace(t, low=-math.inf, high=math.inf) for name, t in channel.tensors.items()}
     if isinstance(channel, schema.Pool):
@@ -18,7 +18,7 @@ def agreed(channel: schema.Channel) -> schema.Channel:
     return replace(channel, tensors=free)
 
 
-def difference(one: schema.Channel, other: schema.Channel) -> str:
+def describe_difference(one: schema.Channel, other: schema.Channel) -> str:
     """In a few words: in what two channels differ that should be one."""
     a, b = one.tensors, other.tensors
     if one.about != other.about:
@@ -30,11 +30,11 @@ def difference(one: schema.Channel, other: schema.Channel) -> str:
             return f"{key!r} is {a[key].shape} at one and {b[key].shape} at the other"
         for way, mine, theirs in (("", a[key].up, b[key].up), (" back", a[key].down, b[key].down)):
             if mine != theirs:
-                return f"{key!r} travels{way} in {spelled(mine)} at one and {spelled(theirs)} at the other"
+                return f"{key!r} travels{way} in {encoding_name(mine)} at one and {encoding_name(theirs)} at the other"
     return "their settings differ"
 
 
-def merged(offers: Iterable[Mapping[str, schema.Channel]]) -> dict[str, schema.Channel]:
+def merge_channels(offers: Iterable[Mapping[str, schema.Channel]]) -> dict[str, schema.Channel]:
     """The channels of learners who agree on them: with room for whoever puts most into a pool, and the wider bounds."""
     found: dict[str, schema.Channel] = {}
     for name, channel in (pair for channels in offers for pair in channels.items()):

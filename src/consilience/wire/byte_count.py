@@ -35,7 +35,7 @@ class ByteCount:
         return sum(each.size for each in self.message(direction, names, whole).values())
 
     def _measure(self, direction: Direction, names: frozenset[str], whole: frozenset[str]) -> int:
-        return codec.size(self.message(direction, names, whole))
+        return codec.encoded_size(self.message(direction, names, whole))
 
     def up(self, names: Iterable[str]) -> int:
         """Bytes of a body that puts up these channels."""

@@ -22,14 +22,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from consilience.errors import ConfigurationError, WireError
 from consilience.validation import describe_error
 from consilience.wire import codec, schema
-from consilience.wire.encodings import ENCODINGS, Bit, Encoding, spelled
+from consilience.wire.encodings import ENCODINGS, Bit, Encoding, encoding_name
 from consilience.wire.headers import Parts
 
 PROTOCOL = 1
 """The version of the protocol that this library speaks; see docs/protocol.md."""
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 """What federations, channels and members may be called."""
-Values = Mapping[str, Mapping[str, np.ndarray]]
+CommonValues = Mapping[str, Mapping[str, np.ndarray]]
 """Common values: channels, and their tensors by name."""
 
 
@@ -50,7 +50,7 @@ class Rules(_Part):
     samples: int = Field(default=10_000_000, ge=1, lt=2**31, description="the most samples a member may claim")
 
 
-class TensorTerms(_Part):
+class TensorSettings(_Part):
     """One tensor of a channel."""
 
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ class TensorTerms(_Part):
         return schema.Tensor(self.shape, _encoding(self.up), _encoding(self.down), self.low, self.high)
 
 
-class ChannelTerms(_Part):
+class ChannelSettings(_Part):
     """One channel: how the relay combines what is put up."""
 
     kind: Literal["standing", "moving", "pool"]
@@ -82,7 +82,7 @@ class ChannelTerms(_Part):
     repeat: bool = True
     about: str = Field(default="", max_length=64, description="SHA-256 of the public set that contributions are about")
     start: str | None = Field(default=None, description="SHA-256 of the common values at the start, of a moving mean")
-    tensors: dict[str, TensorTerms] = Field(min_length=1)
+    tensors: dict[str, TensorSettings] = Field(min_length=1)
 
     def meant(self, name: str) -> schema.Channel:
         """As the schema has it."""
@@ -123,7 +123,7 @@ class Charter(_Part):
     classes: int = Field(ge=2)
     method: dict[str, Any] = Field(description="the method's name and its own settings")
     rules: Rules = Rules()
-    terms: dict[str, ChannelTerms] = Field(alias="channels", min_length=1)
+    terms: dict[str, ChannelSettings] = Field(alias="channels", min_length=1)
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Charter:
@@ -136,8 +136,8 @@ class Charter(_Part):
                 )
         if not isinstance(self.method.get("name"), str):
             raise ValueError("method needs a name")
-        codec.size(self.message("up"))
-        codec.size(self.message("down"))
+        codec.encoded_size(self.message("up"))
+        codec.encoded_size(self.message("down"))
         return self
 
     @property
@@ -152,7 +152,7 @@ class Charter(_Part):
     def starts(self) -> dict[str, schema.Field]:
         """The body that holds every moving mean's common values."""
         moving = [c for c in self.channels.values() if c.moves]
-        return {k: f for channel in moving for k, f in whole(channel).items()}
+        return {k: f for channel in moving for k, f in common_values_message(channel).items()}
 
     def to_toml(self) -> str:
         """As it is written down; bounds that are none are left out."""
@@ -162,7 +162,7 @@ class Charter(_Part):
         return tomli_w.dumps({**plain, "channels": channels})
 
 
-def whole(channel: schema.Channel) -> dict[str, schema.Field]:
+def common_values_message(channel: schema.Channel) -> dict[str, schema.Field]:
     """The message that carries common values themselves, and not by how much they moved."""
     return {f"{channel.name}.{key}": schema.Field(tensor.shape) for key, tensor in channel.tensors.items()}
 
@@ -172,28 +172,28 @@ def message_of(channels: Mapping[str, schema.Channel], direction: schema.Directi
     fields: dict[str, schema.Field] = {}
     for name, part in parts.items():
         channel = channels[name]
-        message = whole(channel) if part.whole else channel.message(direction)
+        message = common_values_message(channel) if part.whole else channel.message(direction)
         if isinstance(channel, schema.Pool) and part.entries is not None:
             message = {k: replace(f, shape=(part.entries, *f.shape[1:])) for k, f in message.items()}
         fields |= message
     return fields
 
 
-def mark(channel: schema.Channel, values: Mapping[str, np.ndarray]) -> str:
+def values_fingerprint(channel: schema.Channel, values: Mapping[str, np.ndarray]) -> str:
     """By which two members see that they mean the same common values: the SHA-256 of them on the wire."""
-    return hashlib.sha256(codec.encode(whole(channel), _named(channel, values))).hexdigest()
+    return hashlib.sha256(codec.encode(common_values_message(channel), _named(channel, values))).hexdigest()
 
 
 def _named(channel: schema.Channel, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {f"{channel.name}.{key}": np.asarray(value, dtype=np.float32) for key, value in values.items()}
 
 
-def found(
+def build_charter(
     name: str,
     method: Mapping[str, Any],
     classes: int,
     channels: Mapping[str, schema.Channel],
-    starts: Values,
+    starts: CommonValues,
     seed: int = 0,
     rules: Rules | None = None,
 ) -> Charter:
@@ -217,7 +217,7 @@ def found(
 
 def _terms(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -> dict[str, Any]:
     tensors = {
-        key: {"shape": t.shape, "up": spelled(t.up), "down": spelled(t.down), "low": t.low, "high": t.high}
+        key: {"shape": t.shape, "up": encoding_name(t.up), "down": encoding_name(t.down), "low": t.low, "high": t.high}
         for key, t in channel.tensors.items()
     }
     common = {"rows": channel.rows, "about": channel.about, "tensors": tensors}
@@ -228,7 +228,11 @@ def _terms(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -> d
     if not channel.moving:
         return {"kind": "standing", **common}
     assert start is not None, "a moving mean starts somewhere"
-    terms = {"max_staleness": channel.max_staleness, "quorum": channel.quorum, "start": mark(channel, start)}
+    terms = {
+        "max_staleness": channel.max_staleness,
+        "quorum": channel.quorum,
+        "start": values_fingerprint(channel, start),
+    }
     return {"kind": "moving", **common, **terms}
 
 
@@ -250,18 +254,20 @@ def _checked(content: Mapping[str, Any], where: str) -> Charter:
         raise ConfigurationError(f"{where}: {error}") from error
 
 
-def start_file(charter: Path) -> Path:
+def start_values_file(charter: Path) -> Path:
     """Where the common values at the start lie: beside the charter, under its name."""
     return charter.with_suffix(".safetensors")
 
 
-def encode_starts(charter: Charter, starts: Values) -> bytes:
+def encode_start_values(charter: Charter, starts: CommonValues) -> bytes:
     """The common values of every moving mean as one body; empty where nothing moves."""
     named = {k: v for key, values in starts.items() for k, v in _named(charter.channels[key], values).items()}
     return codec.encode(charter.starts(), named)
 
 
-def decode_starts(charter: Charter, body: bytes, where: str = "the start values") -> dict[str, dict[str, np.ndarray]]:
+def decode_start_values(
+    charter: Charter, body: bytes, where: str = "the start values"
+) -> dict[str, dict[str, np.ndarray]]:
     """The common values by channel; refused where they are not the ones the charter names by their SHA-256."""
     try:
         named = codec.decode(charter.starts(), body)
@@ -272,7 +278,7 @@ def decode_starts(charter: Charter, body: bytes, where: str = "the start values"
         if charter.terms[key].kind != "moving":
             continue
         starts[key] = {name: named[f"{key}.{name}"] for name in channel.tensors}
-        if mark(channel, starts[key]) != charter.terms[key].start:
+        if values_fingerprint(channel, starts[key]) != charter.terms[key].start:
             raise ConfigurationError(f"{where}: the values of {key!r} are not those whose SHA-256 the charter names")
     return starts
 

@@ -23,7 +23,7 @@ from consilience.errors import WireError
 from consilience.wire.encodings import Bit, Byte
 from consilience.wire.schema import Field, Message
 
-__all__ = ["CODES", "Codec", "decode", "encode", "size"]
+__all__ = ["CODES", "Codec", "decode", "encode", "encoded_size"]
 
 CODES = {
     "wrong-length": "the body is not as long as the schema says",
@@ -55,7 +55,7 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = 100
 
 
-def size(message: Message) -> int:
+def encoded_size(message: Message) -> int:
     """The exact length of an encoded body, from the schema alone."""
     return Codec(message).size
 

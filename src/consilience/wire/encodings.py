@@ -139,12 +139,12 @@ INT32 = Exact(name="int32")
 """Counts: whole numbers, exact."""
 
 
-def votes(encoding: Encoding) -> bool:
+def is_vote(encoding: Encoding) -> bool:
     """Whether an encoding leaves of a value only whether it is up or down."""
     return isinstance(encoding, Bit) and encoding.unit is not None
 
 
-def spelled(encoding: Encoding) -> str:
+def encoding_name(encoding: Encoding) -> str:
     """An encoding in writing: its name, and of a vote its unit.
 
     >>> spelled(INT8), spelled(Bit(unit=0.001))

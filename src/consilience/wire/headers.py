@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from consilience.errors import WireError
 
-PUT, ANSWER = "Consilience-Put", "Consilience-Answer"
+UPLOAD_HEADER, ANSWER_HEADER = "Consilience-Put", "Consilience-Answer"
 """Headers that say what a body holds, on its way up and down."""
 LATEST_ROUND = 2**53
 _ITEM = re.compile(r"([a-z0-9][a-z0-9-]{0,63})((?:;[a-z]+=[0-9.e+-]{1,24})*)")
@@ -43,12 +43,12 @@ Parts = Mapping[str, Part]
 """The channels of a body, in the order of the charter."""
 
 
-def spell(parts: Parts) -> str:
+def format_parts(parts: Parts) -> str:
     """The header that says it."""
     return ", ".join(f"{channel}{part}" for channel, part in parts.items())
 
 
-def read(text: str) -> dict[str, Part]:
+def parse_parts(text: str) -> dict[str, Part]:
     """What a header says; refused where it is not in the form above."""
     if len(text) > _LONGEST:
         raise WireError(f"the header has {len(text)} characters; at most {_LONGEST} are read", code="malformed-put")
@@ -85,7 +85,7 @@ def _part(name: str, said: Mapping[str, str]) -> Part:
     return Part(**values)  # type: ignore[arg-type]  # weight alone is no whole number
 
 
-def digest(put: str, body: bytes) -> str:
+def upload_sha256(put: str, body: bytes) -> str:
     """By what an upload is known: SHA-256 of what is said beside it, a line's end, and the body."""
     return hashlib.sha256(put.encode() + b"\n" + body).hexdigest()
 

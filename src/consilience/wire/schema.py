@@ -78,7 +78,7 @@ class Channel:
         """Whether contributions are changes, each counted once, that move common values."""
         return False
 
-    def own(self, named: Mapping[str, Thing]) -> dict[str, Thing]:
+    def own_tensors(self, named: Mapping[str, Thing]) -> dict[str, Thing]:
         """Of what travels in a body, what belongs to this channel, by the names it has there."""
         prefix = f"{self.name}."
         return {key[len(prefix) :]: each for key, each in named.items() if key.startswith(prefix)}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from consilience.data.arrays import TEST_SHARE, check_test_share
 from consilience.data.scaling import RawDataset
 from consilience.errors import DataError
-from consilience.validation import whole
+from consilience.validation import check_integer
 
 LENGTH = 80
 """Characters that the next one is told from."""
@@ -39,8 +39,8 @@ def text_windows(
     The last `test_share` of each owner's characters are for tests, and no sample is partly training and partly test.
     The alphabet is that given, or all characters that are there, in sorted order.
     """
-    whole("length", length)
-    whole("step", step)
+    check_integer("length", length)
+    check_integer("step", step)
     check_test_share(test_share)
     if not isinstance(texts, Mapping):
         raise DataError(

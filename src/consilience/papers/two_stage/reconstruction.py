@@ -12,7 +12,7 @@ import numpy as np
 from consilience.errors import CheckpointError
 from consilience.evaluation.decoder import train_decoder
 from consilience.evaluation.reconstruction import rebuild
-from consilience.files import replace_file, storing
+from consilience.files import replace_file, report_write_errors
 from consilience.functional.distance_correlation import corrected_distance_correlation, distance_correlation
 from consilience.leakage.findings import OfLearners
 from consilience.leakage.image_grids import columns_of
@@ -21,7 +21,7 @@ from consilience.leakage.reconstruction import VICTIMS
 from consilience.leakage.subject import chosen, evenly, modules_of, subject
 from consilience.papers.cells import Outcome
 from consilience.papers.two_stage.experiment import ATTACK_EPOCHS, ATTACKED
-from consilience.randomness import key, seed_of
+from consilience.randomness import purpose_key, seed_of
 from consilience.simulation.records.export import SavedRun, read_kept
 from consilience.simulation.records.run_folder import RunFolder
 
@@ -67,7 +67,7 @@ def rebuilt_of(outcome: Outcome) -> Rebuilt:
         raise CheckpointError(f"{folder}: {error}") from error
     content = io.BytesIO()
     np.savez(content, **{each.name: getattr(found, each.name) for each in fields(Rebuilt)})
-    with storing(folder / FILE):
+    with report_write_errors(folder / FILE):
         replace_file(folder / FILE, content.getvalue())
     return found
 
@@ -89,7 +89,7 @@ _NUMBERS = ("correlation", "corrected", "ssim", "guess_ssim", "psnr", "guess_psn
 def _attacked(kept: SavedRun, who: int, layer: str, device: str, epochs: int) -> dict[str, np.ndarray]:
     (module,) = modules_of(kept, who, [layer]).values()
     seen = subject(kept, who, [module], None, device)
-    own, tests, seed = seen.own, seen.tests, seed_of("leakage decoder", kept.config.seed, who, key(module))
+    own, tests, seed = seen.own, seen.tests, seed_of("leakage decoder", kept.config.seed, who, purpose_key(module))
     assert own.images is not None and tests.images is not None
     known = tests.outputs[module][seen.auxiliary], tests.images[seen.auxiliary]
     decoder = train_decoder(*known, epochs=epochs, batch_size=_BATCH, seed=seed)

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 from consilience.config.config import Config, read_config
 from consilience.errors import CheckpointError, ConfigurationError
-from consilience.files import file_sha256, replace_file, storing, sync_file
+from consilience.files import file_sha256, replace_file, report_write_errors, sync_file
 
 _POINTER = "checkpoint.json"
 _RESULT = "result.json"
@@ -39,7 +39,7 @@ class RunFolder:
         """A new folder with the resolved configuration; a folder that holds a run already is refused."""
         refuse_taken(path)
         folder = cls(path)
-        with storing(path):
+        with report_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             folder._replace("config.toml", config.to_toml().encode())
         return folder
@@ -73,12 +73,12 @@ class RunFolder:
 
     def append(self, lines: Iterable[str]) -> None:
         """Add lines of metrics."""
-        with storing(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
+        with report_write_errors(self.metrics), self.metrics.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
 
     def rewrite(self, lines: Iterable[str]) -> None:
         """Replace all lines of metrics."""
-        with storing(self.metrics):
+        with report_write_errors(self.metrics):
             self._replace("metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
 
     # -- the result ----------------------------------------------------------------------------------------------------
@@ -99,12 +99,12 @@ class RunFolder:
 
     def keep_result(self, summary: Mapping[str, Any]) -> None:
         """Keep what the run came to."""
-        with storing(self.path / _RESULT):
+        with report_write_errors(self.path / _RESULT):
             self._replace(_RESULT, json.dumps(summary, indent=1).encode())
 
     def keep_provenance(self, found: Mapping[str, Any]) -> None:
         """Keep where the data came from and how it was dealt out."""
-        with storing(self.path / PROVENANCE):
+        with report_write_errors(self.path / PROVENANCE):
             text = json.dumps(found, indent=1)
             rows = re.sub(r"\[[^][{}]*\]", lambda row: re.sub(r"\s+", " ", row[0]), text)  # a row of numbers in a line
             self._replace(PROVENANCE, rows.encode())
@@ -114,7 +114,7 @@ class RunFolder:
     def save(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Any], round_: int) -> None:
         """Keep a checkpoint; the one before goes only when this one is safe."""
         name = f"checkpoint-{round_}.safetensors"
-        with storing(self.path / name):
+        with report_write_errors(self.path / name):
             fresh = self.path / f"{name}.new"
             try:
                 save_file({k: np.asarray(v, order="C") for k, v in arrays.items()}, fresh)
@@ -137,7 +137,7 @@ class RunFolder:
 
     def forget(self) -> None:
         """Let go of checkpoints: the run is over, and nobody will ask what the learners had become."""
-        with storing(self.path):
+        with report_write_errors(self.path):
             (self.path / _POINTER).unlink(missing_ok=True)
             for old in self.path.glob("checkpoint-*.safetensors"):
                 old.unlink(missing_ok=True)
@@ -193,7 +193,7 @@ def not_a(wanted: str, file: str, path: Path) -> ConfigurationError:
 
 def keep_plan(path: Path, kind: str, content: Mapping[str, Any]) -> None:
     """Make a folder for a comparison or a sweep, with what it is to do."""
-    with storing(path):
+    with report_write_errors(path):
         path.mkdir(parents=True, exist_ok=True)
         replace_file(path / f"{kind}.toml", tomli_w.dumps(content).encode())
 

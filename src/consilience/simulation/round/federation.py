@@ -1,4 +1,4 @@
-"""One federation's relay, in memory: its channels, what is put into them and what they answer."""
+"""One federation's relay, in memory: its channels, what is uploaded to them and what they answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from torch.func import vmap
 
-from consilience.channels import Answer, EntryPool, MovingMean, SavedRun, StandingMean, Tensors, keep
+from consilience.channels import Answer, AnyChannel, EntryPool, MovingMean, StandingMean, Tensors, build_channel
 from consilience.wire import schema
 
 
@@ -24,35 +24,35 @@ class Federation:
         like: Tensor,
     ) -> None:
         self.seed = seed
-        self.channels: dict[str, SavedRun] = {
-            name: keep(channel, learners, starts.get(name, {}), like) for name, channel in channels.items()
+        self.channels: dict[str, AnyChannel] = {
+            name: build_channel(channel, learners, starts.get(name, {}), like) for name, channel in channels.items()
         }
 
     def expect(self, name: str, members: np.ndarray) -> None:
-        """Say who will put."""
+        """Set which members will upload before the next aggregation."""
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
             channel.expect(members)
 
-    def put(
+    def upload(
         self, name: str, members: np.ndarray, tensors: Tensors, weights: Tensor, versions: np.ndarray, now: int
     ) -> list[int]:
-        """Take contributions; who was refused as too stale comes back."""
+        """Take contributions; returns the members whose contribution was refused as too stale."""
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
-            return channel.put(members, tensors, weights, versions)
+            return channel.upload(members, tensors, weights, versions)
         if isinstance(channel, StandingMean):
-            channel.put(members, tensors, weights, now)
+            channel.upload(members, tensors, weights, now)
         else:
-            channel.put(members, tensors, weights, whole=True)
+            channel.upload(members, tensors, weights, replace=True)
         return []
 
-    def close(self, names: Iterable[str]) -> None:
-        """Let moving means move."""
+    def aggregate(self, names: Iterable[str]) -> None:
+        """Aggregate moving means: their common values move."""
         for name in names:
             channel = self.channels[name]
             if isinstance(channel, MovingMean):
-                channel.close()
+                channel.aggregate()
 
     def version(self, name: str) -> int:
         """How often a moving mean has moved."""
@@ -72,7 +72,7 @@ class Federation:
         if isinstance(channel, EntryPool):
             each = channel.answer(readers, self.seed, *when, draw=draw)
         elif channel.channel.scope == "oneself":
-            each = channel.own(readers)
+            each = channel.own_contributions(readers)
         else:
             return _as_sent(channel.answer().for_one(), channel.channel), np.zeros_like(readers)
         return _as_sent(each, channel.channel), np.arange(len(readers))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.channels import Answer, span
+from consilience.channels import Answer, as_slice
 from consilience.errors import TrainingError
 from consilience.evaluation import accuracy
 from consilience.learner.learner import Learner, Row
@@ -23,7 +23,7 @@ from consilience.simulation.round.federation import Federation
 from consilience.simulation.round.plan import Presence, presences
 from consilience.simulation.setup.setup import Setup, cohorts_in
 from consilience.wire import schema
-from consilience.wire.agreement import merged
+from consilience.wire.agreement import merge_channels
 from consilience.wire.byte_count import ByteCount
 
 At = tuple[np.ndarray, np.ndarray]
@@ -54,7 +54,7 @@ class Rounds:
         """Give learners their first weights, open the channels, and let eager exchanges put up what is untrained."""
         commons = self._first_weights()
         for f, seed in enumerate(self.setup.seeds):
-            channels = merged([self.learners[i].channels for i in cohorts_in(self.setup.rows, f)])
+            channels = merge_channels([self.learners[i].channels for i in cohorts_in(self.setup.rows, f)])
             self.federations.append(Federation(seed, channels, self.setup.learners, commons[f], self.engine.like))
         record, everybody = self._blank(), np.ones((self.setup.federations, self.setup.learners), dtype=bool)
         self._hand_out_public(record, first=1)
@@ -152,7 +152,7 @@ class Rounds:
         share_out(time.perf_counter() - started, spent, record)
         started = time.perf_counter()
         for federation in self.federations:
-            federation.close(names)
+            federation.aggregate(names)
         self._answer(names, present.exchanges, record)
         record["wall.exchange"] += time.perf_counter() - started
 
@@ -274,9 +274,9 @@ class Rounds:
             versions = self.answers.versions(job.held[name])
             for f in np.unique(of):
                 some = putting[of == f]
-                who, taken = members[job.rows[some]], span(some)
+                who, taken = members[job.rows[some]], as_slice(some)
                 mine = {k: t[taken] for k, t in tensors.items()}
-                for refused in self.federations[f].put(name, who, mine, weights[taken], versions[some], self.round):
+                for refused in self.federations[f].upload(name, who, mine, weights[taken], versions[some], self.round):
                     k = int(np.flatnonzero(who == refused)[0])
                     self._take_back(job.cohort, job.rows[some[k]], name, {key: t[k] for key, t in mine.items()})
 

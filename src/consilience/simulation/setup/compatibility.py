@@ -16,7 +16,7 @@ from consilience.models import from_file
 from consilience.models.nets.lstm import Characters
 from consilience.simulation.engines.cohort import Members
 from consilience.simulation.setup.participants import Participant
-from consilience.wire.agreement import agreed, difference
+from consilience.wire.agreement import describe_difference, without_local_choices
 
 _OFF = 0.01  # by which pixels may miss their range: scaling rounds
 
@@ -140,12 +140,12 @@ def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
         for name, channel in learner.channels.items():
             j = first.setdefault(name, i)
             other = learners[j].channels[name]
-            if agreed(channel) == agreed(other):
+            if without_local_choices(channel) == without_local_choices(other):
                 continue
             a, b = learners[j].task, learner.task
             raise ConfigurationError(
                 f"learners {who[j]} ({a.model}, d' = {a.width}) and {who[i]} ({b.model}, d' = {b.width}) cannot share "
-                f"{name!r}: {difference(other, channel)}. {_way_out(name)}"
+                f"{name!r}: {describe_difference(other, channel)}. {_way_out(name)}"
             )
 
 

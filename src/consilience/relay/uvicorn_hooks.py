@@ -1,0 +1,285 @@
+"""Everything the relay uses of uvicorn and asyncio that their documentation does not promise, in one file.
+
+uvicorn waits without limit for the rest of a head or a body, and for a client that does not read its answer. Its
+`http=` option takes a protocol class, and `with_timeouts` gives it one: uvicorn's own httptools protocol with one timer
+per connection. The timer computes what is due; a request costs only a few assignments. All times are of the event
+loop's clock, which never goes back.
+
+The attributes used are those of `uvicorn>=0.48,<0.55` (pyproject.toml). `tests/relay/test_uvicorn_hooks.py` checks each
+and names the library and its version if one is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import traceback
+from enum import Enum, auto
+from typing import ClassVar
+
+import uvicorn
+from starlette.requests import ClientDisconnect
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from consilience.relay.timeouts import HEAD_LIMIT, Timeouts
+
+__all__ = ["abort_connections", "hide_client_data", "with_timeouts"]
+
+_APPLICATION_ERROR = "Exception in ASGI application"
+"""How uvicorn's log message about an exception of the application starts."""
+
+
+def with_timeouts(timeouts: Timeouts) -> type[asyncio.Protocol]:
+    """A protocol class for `uvicorn.Config(http=...)` that ends connections as `timeouts` says."""
+
+    class TimedConnection(_TimedConnection):
+        limits = timeouts
+        idle_connections = {}  # noqa: RUF012
+
+    return TimedConnection
+
+
+def abort_connections(server: uvicorn.Server) -> None:
+    """Close every connection of a server at once, sent or not."""
+    for connection in list(server.server_state.connections):
+        connection.transport.abort()
+
+
+def hide_client_data(record: logging.LogRecord) -> bool:
+    """A filter for uvicorn's log: errors keep their type and place, not their message, which may quote a client."""
+    if not record.exc_info or not str(record.msg).startswith(_APPLICATION_ERROR):
+        return "asyncio.exceptions.CancelledError" not in str(record.msg)  # stopped by a second signal: no error
+    kind, _, where = record.exc_info
+    if kind is None or issubclass(kind, ClientDisconnect | asyncio.CancelledError):
+        return False  # a client disconnected, or an event stream was open at shutdown
+    record.msg = f"the application failed with {kind.__name__}\n{''.join(traceback.format_tb(where))}"
+    record.args, record.exc_info, record.exc_text = (), None, None
+    return True
+
+
+class _RequestState(Enum):
+    """How much of a connection's newest request has been received."""
+
+    NOTHING = auto()
+    HEAD = auto()
+    BODY = auto()
+    COMPLETE = auto()
+
+
+class _TimedFlowControl(FlowControl):
+    """Knows since when the client may send: a client that the relay keeps waiting is not slow."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(transport)
+        self._loop = loop
+        self.awaits_continue = False
+        """Whether the client waits to be asked for its body (Expect: 100-continue)."""
+        self.resumed_at = 0.0
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the relay keeps the client from sending."""
+        return self.read_paused or self.awaits_continue
+
+    def resume_reading(self) -> None:
+        """Called by uvicorn when the application reads on, and when it has answered."""
+        if self.blocked:
+            self.awaits_continue, self.resumed_at = False, self._loop.time()
+        super().resume_reading()
+
+
+class _HeadTooLarge(Exception):
+    """Raised inside the parser to stop it."""
+
+
+class _TimedConnection(HttpToolsProtocol):
+    """One client's connection. Deadlines are computed when the timer fires, not when bytes arrive."""
+
+    limits: ClassVar[Timeouts]
+    idle_connections: ClassVar[dict[_TimedConnection, None]]
+    """Connections without a request under way, the longest idle first: they are closed when there are too many."""
+    flow: _TimedFlowControl
+
+    # Called by uvicorn
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client connected; if there are too many connections, an idle one is closed."""
+        super().connection_made(transport)
+        self.flow = _TimedFlowControl(transport, self.loop)
+        self._state = _RequestState.NOTHING
+        self._state_since = self._received_at = self._body_at = self._read_at = self.loop.time()
+        self._discard_until = math.inf  # when the rest of a body that was answered already must have come
+        self._body_size = self._bytes_without_progress = self._unsent = 0
+        # With TLS, `transport` encrypts for a second one that has the socket. Nothing is added to its buffer unless it
+        # is empty, so a buffer size that changed means that the client has read.
+        self._socket_transport: asyncio.Transport = getattr(
+            getattr(transport, "_ssl_protocol", None), "_transport", transport
+        )
+        self._socket_transport.set_write_buffer_limits(high=0)
+        self._timer = self.loop.call_later(self.limits.shortest, self._check_deadlines)
+        if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
+            self._close_one_idle()
+        self.idle_connections[self] = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended: cancel its timers."""
+        self._timer.cancel()
+        self.idle_connections.pop(self, None)
+        super().connection_lost(exc)
+        if self.timeout_keep_alive_task is not None:
+            self.timeout_keep_alive_task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived: those of heads, and between the pieces of a body, are limited."""
+        if self.transport.is_closing():
+            return
+        self._received_at = self.loop.time()
+        self._bytes_without_progress += len(data)
+        super().data_received(data)
+        if self._bytes_without_progress > HEAD_LIMIT and not self.transport.is_closing():
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        """The first byte of a request."""
+        super().on_message_begin()
+        self._state, self._state_since = _RequestState.HEAD, self._received_at
+
+    def on_headers_complete(self) -> None:
+        """The head is complete."""
+        self._bytes_without_progress = 0
+        if self._head_too_large():
+            raise _HeadTooLarge
+        self._state, self._state_since, self._body_at = _RequestState.BODY, self._received_at, self._received_at
+        self._discard_until, self._body_size = math.inf, 0
+        self.flow.awaits_continue = self.expect_100_continue
+        self.idle_connections.pop(self, None)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._bytes_without_progress = 0
+        self._body_size += len(body)
+        self._body_at = self._received_at
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is complete."""
+        self._bytes_without_progress = 0
+        self._state = _RequestState.COMPLETE
+        super().on_message_complete()
+        self._await_next_request()
+
+    def on_response_complete(self) -> None:
+        """The application has answered; the client may still be sending, or reading."""
+        awaits_continue = self.flow.awaits_continue
+        super().on_response_complete()
+        if self.transport.is_closing() or not self.cycle.response_complete:
+            return
+        self.idle_connections[self] = None
+        self._discard_until = self.loop.time() + self.limits.body
+        if awaits_continue and self._state is _RequestState.BODY:
+            self.transport.close()  # its body or its next request may come now: they cannot be told apart
+        self._await_next_request()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """uvicorn's own timer between requests; closing here would cut off an answer that is still being read."""
+        self._check_deadlines()
+
+    def send_400_response(self, msg: str) -> None:
+        """What was received is not HTTP, or its head is too large."""
+        if self._state is _RequestState.HEAD and self._head_too_large():
+            self._refuse_head()
+        else:
+            self._refuse(400, "not-http", msg)
+
+    # Deadlines
+
+    def _await_next_request(self) -> None:
+        """If the last request is received and answered, wait for the next."""
+        if self._state is _RequestState.COMPLETE and self.cycle.response_complete:
+            self._state, self._state_since = _RequestState.NOTHING, self.loop.time()
+
+    def _check_deadlines(self) -> None:
+        """End the connection if a deadline has passed, and set the timer for the next check."""
+        self._timer.cancel()
+        now = self.loop.time()
+        due = min(self._deadline_to_read(now), self._deadline_to_send())
+        if due <= now:
+            self._time_out()
+            due = math.inf
+        self._timer = self.loop.call_at(min(due, now + self.limits.shortest), self._check_deadlines)
+
+    def _deadline_to_read(self, now: float) -> float:
+        """When the client must have read something."""
+        unsent = self._socket_transport.get_write_buffer_size()
+        if unsent != self._unsent:
+            self._unsent, self._read_at = unsent, now
+        if unsent:
+            return self._read_at + self.limits.answer
+        return now if self.transport.is_closing() else math.inf
+
+    def _deadline_to_send(self) -> float:
+        """When the client must have sent something, or all of it."""
+        if self.flow.blocked or self.transport.is_closing():
+            return math.inf
+        limits, since = self.limits, max(self._state_since, self.flow.resumed_at)
+        if self._state is _RequestState.HEAD:
+            return since + limits.head
+        if self._state is _RequestState.BODY:
+            pause = max(self._body_at, self.flow.resumed_at) + limits.idle
+            return min(pause, since + limits.body + self._body_size / limits.rate, self._discard_until)
+        if self._state is _RequestState.NOTHING and not self._unsent:
+            return limits.head + since if self.cycle is None else max(since, self._read_at) + limits.idle
+        return math.inf
+
+    # Ending a connection
+
+    def _time_out(self) -> None:
+        if self._unsent or self.transport.is_closing():
+            self._abort()
+        elif self._state is _RequestState.NOTHING:
+            self.transport.close()
+        else:
+            what = "head" if self._state is _RequestState.HEAD else "body"
+            self._refuse(408, "too-slow", f"the {what} of the request came too slowly; send it again, faster")
+
+    def _close_one_idle(self) -> None:
+        """Close the connection that has been idle the longest and has read all it was sent."""
+        for other in self.idle_connections:
+            if not other._socket_transport.get_write_buffer_size():
+                other._abort()
+                return
+
+    def _head_too_large(self) -> bool:
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_LIMIT
+
+    def _refuse_head(self) -> None:
+        self._refuse(431, "head-too-large", f"the head of a request may have at most {HEAD_LIMIT} bytes")
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        """Answer with the reason, unless another answer has started, and close."""
+        cycle = self.cycle
+        answered = cycle is None or cycle.response_complete
+        if self._state is _RequestState.BODY and answered:
+            self.transport.close()
+            return
+        if self.pipeline or not (answered or (self._state is _RequestState.BODY and not cycle.response_started)):
+            self._abort()
+            return
+        content = json.dumps({"code": code, "message": message}).encode()
+        lines = [name + b": " + value for name, value in self.server_state.default_headers]
+        lines += [b"content-type: application/json", b"content-length: %d" % len(content), b"connection: close"]
+        self.transport.write(STATUS_LINE[status] + b"\r\n".join([*lines, b"", content]))
+        if not answered:
+            cycle.disconnected = True  # uvicorn discards the application's own answer
+            cycle.message_event.set()
+        self.transport.close()
+
+    def _abort(self) -> None:
+        """Close at once; what is unsent is lost."""
+        self.connections.discard(self)  # its place is free now
+        self.idle_connections.pop(self, None)
+        self._socket_transport.abort()
