@@ -1,16 +1,17 @@
-"""Every error this library raises on purpose, in one tree.
+"""Every error that this library raises on purpose, in one tree.
 
 ConsilienceError
-├── ConfigurationError      settings that cannot work together, or cannot work at all
-│   └── UnknownName         a method, data set, model or key nobody has heard of
-├── DataError               a data file that is missing, damaged or not what it claims
-├── WireError               a message that breaks its schema
-├── ChannelError            a contribution a channel cannot take
-├── RelayError              what a relay refuses
-│   └── Unreachable         a relay that does not answer now, and may later
-├── TrainingError           a loss that is no number
-├── CheckpointError         a checkpoint that is damaged or belongs to another run
-└── StorageError            a disk that is full or a folder that cannot be written
+├── ConfigurationError      a setting, or a combination of settings, that cannot work
+│   └── UnknownName         an unknown method, data set, model or key; names the nearest known one
+├── DataError               a data file that is missing, damaged or not in its format
+├── WireError               a message that does not match its schema
+├── ChannelError            a contribution that a channel cannot accept
+├── RelayError              a relay refused a request
+│   └── RelayUnreachable    a relay does not answer now; trying again later may help
+├── Rejection               inside the relay: a request it refuses (`relay.rejections`)
+├── TrainingError           a loss that is NaN or infinite
+├── CheckpointError         a checkpoint that is damaged, of another layout or of another run
+└── StorageError            a disk that is full, or a folder that cannot be written
 
 A message names the thing, the value received, what is allowed, and what to do.
 """
@@ -23,7 +24,7 @@ from typing import Any
 
 
 class ConsilienceError(Exception):
-    """The root: catch this to catch everything the library refuses."""
+    """The root of the tree: catch this to catch all of them."""
 
 
 class ConfigurationError(ConsilienceError):
@@ -31,7 +32,7 @@ class ConfigurationError(ConsilienceError):
 
 
 class UnknownName(ConfigurationError):
-    """A name nobody has heard of; the message names the nearest known one."""
+    """An unknown name; the message lists the known ones, and the nearest of them."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "", also: str = "") -> None:
         names = sorted(known)
@@ -43,18 +44,17 @@ class UnknownName(ConfigurationError):
         self._given = kind, name, tuple(names), of, also
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return UnknownName, self._given  # as it was made: it may come from a worker
+        return UnknownName, self._given  # made again from its arguments: it may come from a worker process
 
 
 class DataError(ConsilienceError):
-    """A data file that is missing, damaged or not what it claims to be."""
+    """A data file that is missing, damaged or not in its format."""
 
 
 class WireError(ConsilienceError):
-    """A message that breaks its schema; nothing of it was used.
+    """A message that does not match its schema; nothing of it was used.
 
-    `code` says what is wrong in a word that programs can compare (`wire.CODES` lists those of a body), and `field`
-    which tensor is at fault, where it is one.
+    code: what is wrong, for programs (`wire.header_check.CODES` lists those of a body). field: the tensor at fault.
     """
 
     def __init__(self, message: str, *, code: str = "malformed", field: str = "") -> None:
@@ -63,11 +63,14 @@ class WireError(ConsilienceError):
 
 
 class ChannelError(ConsilienceError):
-    """A contribution that a channel cannot take."""
+    """A contribution that a channel cannot accept."""
 
 
 class RelayError(ConsilienceError):
-    """What a relay refuses, by its code; trying again the same way will not help."""
+    """A relay refused a request; the same request would be refused again.
+
+    code: the relay's code for the reason (docs/protocol.md lists them).
+    """
 
     def __init__(self, message: str, *, code: str = "") -> None:
         super().__init__(message)
@@ -75,9 +78,9 @@ class RelayError(ConsilienceError):
 
 
 class RelayUnreachable(RelayError):
-    """A relay that does not answer now, and may later: after so many seconds, where it said.
+    """A relay does not answer now; trying again later may help.
 
-    may_have_arrived: the request had left, and may have arrived.
+    retry_after: seconds to wait, if the relay named them. may_have_arrived: the request was sent.
     """
 
     def __init__(self, message: str, *, retry_after: float = 0.0, may_have_arrived: bool = False) -> None:
@@ -86,17 +89,17 @@ class RelayUnreachable(RelayError):
 
 
 class TrainingError(ConsilienceError):
-    """A loss that is no number; names learner, round and term."""
+    """A loss that is NaN or infinite; the message names learner, round and term."""
 
 
 class CheckpointError(ConsilienceError):
-    """A checkpoint that is damaged or belongs to another run."""
+    """A checkpoint that is damaged, of another layout or of another run."""
 
 
 class StorageError(ConsilienceError):
-    """A disk that is full or a folder that cannot be written."""
+    """A disk that is full, or a folder that cannot be written."""
 
 
 def first_sentence(error: Exception) -> str:
-    """The first sentence of what another library says."""
+    """The first sentence of another library's message."""
     return str(error).split("\n")[0].split(". ")[0]
