@@ -46,7 +46,7 @@ def test_an_answer_without_end_is_given_up(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
     with impostor(head, b" " * 2**20, times=200) as (url, taken):
         client = RelayClient(url, TOKEN)
-        with pytest.raises(Unreachable, match="not as a relay does"):
+        with pytest.raises(RelayUnreachable, match="not as a relay does"):
             client.federation(5.0)
         client.close()
     assert sum(taken) < 20 * 2**20, "a limit, and what lies in buffers"
@@ -57,7 +57,7 @@ def test_nothing_is_unpacked() -> None:
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with impostor(head, body, times=1) as (url, _):
         client = RelayClient(url, TOKEN)
-        with pytest.raises(Unreachable, match="not as a relay does"):
+        with pytest.raises(RelayUnreachable, match="not as a relay does"):
             client.federation(5.0)
         client.close()
 
@@ -66,7 +66,7 @@ def test_a_line_of_news_without_end_is_given_up() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     with impostor(head, b"x" * 2**16, times=2000) as (url, taken):
         client = RelayClient(url, TOKEN)
-        with pytest.raises(Unreachable, match="not as a relay does"):
+        with pytest.raises(RelayUnreachable, match="not as a relay does"):
             client.wait(0, 5.0)
         client.close()
     assert sum(taken) < 20 * 2**20

@@ -207,7 +207,7 @@ class RelayClient:
         never_left = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError)
         hint = "; is the relay served, and is that its address?" if isinstance(error, httpx.ConnectError) else ""
         hint = "; does it speak http, and not https?" if "WRONG_VERSION_NUMBER" in said else hint
-        return Unreachable(f"{self.url} cannot be reached: {said}{hint}", may_have_arrived=not never_left)
+        return RelayUnreachable(f"{self.url} cannot be reached: {said}{hint}", may_have_arrived=not never_left)
 
     def _object(self, body: bytes) -> dict[str, Any]:
         """The JSON object that a relay's answer is; whoever says something else is none, but stands in its way."""
@@ -219,8 +219,8 @@ class RelayClient:
             raise self._strange()
         return found
 
-    def _strange(self) -> Unreachable:
-        return Unreachable(f"{self.url} answers, and not as a relay does", may_have_arrived=True)
+    def _strange(self) -> RelayUnreachable:
+        return RelayUnreachable(f"{self.url} answers, and not as a relay does", may_have_arrived=True)
 
 
 def _in_time(body: bytes, end: float) -> Iterator[bytes]:
@@ -273,7 +273,9 @@ def _refusal(response: httpx.Response, body: bytes) -> Exception:
     after = response.headers.get("retry-after", "")
     asked = float(after) if after.isascii() and after.isdigit() else 0.0
     again, perhaps = response.status_code in _AGAIN, response.status_code in _PERHAPS
-    return Unreachable(f"{response.url.host} says: {message}", retry_after=asked, may_have_arrived=perhaps or not again)
+    return RelayUnreachable(
+        f"{response.url.host} says: {message}", retry_after=asked, may_have_arrived=perhaps or not again
+    )
 
 
 def _checked(url: str) -> str:

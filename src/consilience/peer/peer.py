@@ -176,7 +176,10 @@ class Peer:
                 k: _numpy(t).copy() for k, t in e.common_values(self._view(e)).items()
             }  # training changes the model's own
             unheard = e.name not in self.connection.held
-            if unheard and mark(self.connection.channels[e.name], mine) == self.charter.terms[e.name].start:
+            if (
+                unheard
+                and values_fingerprint(self.connection.channels[e.name], mine) == self.charter.terms[e.name].start
+            ):
                 self.connection.held[e.name] = Answer(mine, np.zeros(()), 0)
         missing = [e.name for e in moving if e.name not in self.connection.held]
         if missing:
@@ -206,7 +209,7 @@ class Peer:
         """The newest answer of an exchange, where the model is; before the first one, nothing with count 0."""
         if e.name not in self._received:
             channel = self.connection.channels[e.name]
-            held = self.connection.held.get(e.name, nothing(channel))
+            held = self.connection.held.get(e.name, empty_answer(channel))
             tensors = {k: torch.from_numpy(np.array(t)).to(self._place) for k, t in held.tensors.items()}
             count = torch.from_numpy(np.array(held.count, dtype=np.float64)).to(self._place)
             self._received[e.name] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=self._place))
@@ -346,7 +349,7 @@ class Peer:
             )
         for e in self.exchanges:
             mine, theirs = e.channel(task), self.connection.channels[e.name]
-            if agreed(mine) != agreed(theirs):
+            if without_local_choices(mine) != without_local_choices(theirs):
                 raise ConfigurationError(
                     f"your model cannot share {e.name!r} in federation {name!r}: {describe_difference(mine, theirs)}; "
                     f"use the model the federation was created with, or one with the same feature width"

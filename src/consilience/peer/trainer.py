@@ -129,7 +129,10 @@ class Member:
         if not common:
             return empty_answer(channel)
         values = {k: t.numpy(force=True).copy() for k, t in common.items()}
-        if name in self.connection.channels and mark(channel, values) != self.connection.charter.terms[name].start:
+        if (
+            name in self.connection.channels
+            and values_fingerprint(channel, values) != self.connection.charter.terms[name].start
+        ):
             found = self.connection.fetch([name], {}, self.connection.timeout)
             if name not in found:
                 raise ConfigurationError(
