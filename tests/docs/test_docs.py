@@ -148,7 +148,7 @@ def test_the_settings_page_lists_every_key_with_its_default() -> None:
 
 
 def test_the_nine_cases_are_as_they_are_made() -> None:
-    text = page("guides/differences.md")
+    text = page("guides/heterogeneity.md")
     row = re.compile(r"^\| (7\w) \|(.*?)\|(.*?)\|(.*?)\|(.*?)\| (.*?) \| (.*?) \|$", flags=re.MULTILINE)
     rows = {figure: (ticks, line) for figure, *ticks, line, _ in row.findall(text)}
     assert list(rows) == list(CASES)
@@ -162,7 +162,7 @@ def test_the_nine_cases_are_as_they_are_made() -> None:
 
 
 def test_every_shift_is_explained() -> None:
-    listed = re.findall(r"^\| `([a-z-]+)(?:\([\d.]+\))?` \|", page("guides/differences.md"), flags=re.MULTILINE)
+    listed = re.findall(r"^\| `([a-z-]+)(?:\([\d.]+\))?` \|", page("guides/heterogeneity.md"), flags=re.MULTILINE)
     assert sorted(listed) == sorted(SHIFTS)
 
 

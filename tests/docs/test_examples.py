@@ -15,7 +15,7 @@ EXAMPLES = ROOT / "examples"
 COVERED = (
     "bring_your_own_data",
     "bring_your_own_model",
-    "listen_only",
+    "download_only",
     "mixed_architectures",
     "new_exchange",
     "two_hospitals",
@@ -94,7 +94,7 @@ def test_a_new_exchange_travels_small_and_between_widths(tmp_path: Path) -> None
 
 
 def test_who_only_listens_sends_nothing_and_who_only_gives_learns_alone(tmp_path: Path) -> None:
-    _, newcomers, archives, partners = output("listen_only", tmp_path)
+    _, newcomers, archives, partners = output("download_only", tmp_path)
     before, after, up, down = numbers(newcomers)
     assert (up, before != after) == (0, True) and down > 0
     before, after, up, down = numbers(archives)

@@ -19,7 +19,7 @@ from consilience.simulation.simulate import rehearse
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 REAL = Path(os.environ.get("CONSILIENCE_DATA") or Path(__file__).parents[3] / "shared" / "data")
 FILES = sorted(EXPERIMENTS.rglob("*.toml"))
-FIGURES = sorted(path.stem for path in (EXPERIMENTS / "discrepancy").glob("*.toml"))
+FIGURES = sorted(path.stem for path in (EXPERIMENTS / "heterogeneity").glob("*.toml"))
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,7 +56,7 @@ def test_there_is_a_file_for_each_of_the_nine_cases() -> None:
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_a_case_is_the_one_it_claims_to_be(figure: str) -> None:
-    config = experiment(f"discrepancy/{figure}")
+    config = experiment(f"heterogeneity/{figure}")
     assert (config.partition, config.shift) == CASES[figure]
     local = make_local_datasets(
         load_data(config), config.learners, partition=config.partition, shift=config.shift, seed=config.seed
@@ -66,11 +66,11 @@ def test_a_case_is_the_one_it_claims_to_be(figure: str) -> None:
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_a_case_says_in_words_what_differs(figure: str) -> None:
-    text = (EXPERIMENTS / "discrepancy" / f"{figure}.toml").read_text(encoding="utf-8")
+    text = (EXPERIMENTS / "heterogeneity" / f"{figure}.toml").read_text(encoding="utf-8")
     said = " ".join(text.split("# In life:")[0].replace("#", " ").split())
     assert f"Case {figure} of the nine" in said
     differ, _, same = said.split(":")[-1].partition("differ")
-    config = experiment(f"discrepancy/{figure}")
+    config = experiment(f"heterogeneity/{figure}")
     case = make_local_datasets(load_data(config), 4, partition=config.partition, shift=config.shift, seed=0).case
     flags = {
         "p(x)": case.inputs,
@@ -105,7 +105,7 @@ def test_mixed_architectures_have_one_width() -> None:
 
 
 def test_own_terms_show_every_kind_of_term() -> None:
-    config = experiment("own-terms")
+    config = experiment("learner-settings")
     groups = config.groups.values()
     assert isinstance(scheduled(config.lr), Schedule)
     assert isinstance(scheduled(config.method.settings["kd"]), Schedule)

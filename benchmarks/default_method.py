@@ -1,6 +1,6 @@
 """The search for the default method: settings of `consilience` side by side on the cells of Table 1.
 
-    python benchmarks/blend.py --task Fashion-MNIST --learners 10,5,2 --seeds 2 --device cuda --set FILE.json
+    python benchmarks/default_method.py --task Fashion-MNIST --learners 10,5,2 --seeds 2 --device cuda --set FILE.json
 
 FILE.json lists settings as `sweep` has them, such as [{"method.kd": 1, "lr": "cosine(0.001, 0, 20)"}]; all of them run
 beside each other in one stack. What is printed is their accuracy in percent beside the best that was published for the

@@ -4,7 +4,7 @@ Six learners share mean logits. Two newcomers listen and put nothing up; two arc
 learn exactly as if alone; two do both. Bytes and accuracies of each group stand beside what the same learners reach by
 themselves, on the same data and first weights.
 
-    python examples/listen_only.py
+    python examples/download_only.py
 
 In a settings file the same is `[groups.newcomers]` with `learners = "0-1"` and `uploads = false`.
 """
