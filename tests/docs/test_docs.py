@@ -103,7 +103,7 @@ def test_titles_are_plain_file_names() -> None:
 
 def test_the_navigation_names_every_page_once() -> None:
     _, _, nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
-    assert sorted(re.findall(r"^ +- [\w ]+: (\S+\.md)$", nav, flags=re.MULTILINE)) == PAGES
+    assert sorted(re.findall(r"^ +- [\w -]+: (\S+\.md)$", nav, flags=re.MULTILINE)) == PAGES
 
 
 @pytest.mark.parametrize("name", PAGES)
