@@ -47,7 +47,7 @@ def federation(engine: str, model: str, shape: tuple[int, int, int], learners: i
     data = images(learners * samples, shape)
     config = make_config({"learners": learners, "model": model, "method": {"name": "representation-sharing"}})
     setup = build_setup(config, build_method("representation-sharing"), data, [model])
-    plans, cores = list(setup.plans), default_workers()
+    plans, cores = list(setup.cohorts.plans), default_workers()
     threads = torch.get_num_threads()
     rounds = Rounds(setup, LoopEngine(plans, data, cores) if engine == "loop" else StackEngine(plans, data))
     torch.set_num_threads(threads)  # the loop has taken this process down to one

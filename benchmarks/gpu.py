@@ -122,7 +122,7 @@ class Stack:
         data = images(learners * samples)
         config = make_config({"learners": learners, "model": "lenet5", "device": "cuda", "precision": precision})
         setup = build_setup(config, build_method(method), data, ["lenet5"])
-        self.engine = StackEngine(list(setup.plans), data)
+        self.engine = StackEngine(list(setup.cohorts.plans), data)
         self.rounds = Rounds(setup, self.engine)
         self.rounds.begin()
         for _ in range(3):  # kernels are chosen, graphs recorded

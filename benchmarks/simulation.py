@@ -78,7 +78,7 @@ class Engine:
         data = images(learners * samples)
         config = make_config({"learners": learners, "model": "lenet5", "method": {"name": "fedavg"}})
         setup = build_setup(config, build_method("fedavg"), data, ["lenet5"])
-        self.engine = LoopEngine(list(setup.plans), data, workers=THREADS)
+        self.engine = LoopEngine(list(setup.cohorts.plans), data, workers=THREADS)
         self.rounds = Rounds(setup, self.engine)
         self.rounds.begin()
 

@@ -101,16 +101,17 @@ def stage(
     chosen = method or build_method(config.method.name, config.method.settings)
     setup = build_setup(config, chosen, data, models or config.model_name.split(","))
     setup = with_own_settings(setup, varied) if varied else setup
-    plans, split, own = list(setup.plans), setup.data, setup.local_test_sets
-    with LoopEngine(plans, split, 0, own) if engine == "loop" else StackEngine(plans, split, own) as opened:
+    plans, dealt, own = list(setup.cohorts.plans), setup.data.train, setup.data.local_test_sets
+    with LoopEngine(plans, dealt, 0, own) if engine == "loop" else StackEngine(plans, dealt, own) as opened:
         yield Rounds(setup, opened)
 
 
 def with_own_settings(setup: Setup, varied: Variation) -> Setup:
-    (plan,) = setup.plans
+    (plan,) = setup.cohorts.plans
     spec = replace(plan.spec, varied={owner: tuple(fields) for owner, fields in varied.items()})
     values = {f"setting.{owner}.{name}": tuple(v) for owner, fields in varied.items() for name, v in fields.items()}
-    return replace(setup, plans=(replace(plan, spec=spec, settings=values),))
+    plans = (replace(plan, spec=spec, settings=values),)
+    return replace(setup, cohorts=replace(setup.cohorts, plans=plans))
 
 
 def played(rounds: Rounds, count: int = 3) -> Played:
@@ -192,7 +193,7 @@ def test_loop_equals_stack_under_every_schedule(schedule: str, case: str, device
 def test_these_learners_are_unlike(data: Dataset) -> None:
     """What the tests with unequal sizes rest on: some have fewer steps than others."""
     config = settings("independent", "cpu", partition="dirichlet(0.5)", seeds=2)
-    sizes = build_setup(config, build_method("independent"), data, ["mlp"]).plans[0].members.sizes
+    sizes = build_setup(config, build_method("independent"), data, ["mlp"]).cohorts.plans[0].members.sizes
     assert len(set((-(-sizes // 16)).tolist())) > 1
 
 

@@ -74,7 +74,7 @@ def stage(config: Config, data: Dataset, method: Method | None = None) -> Iterat
     """A federation before its first round, in this process."""
     chosen = method or build_method(config.method.name, config.method.settings)
     setup = build_setup(config, chosen, data, config.model_name.split(","))
-    with LoopEngine(list(setup.plans), data, 0) as engine:
+    with LoopEngine(list(setup.cohorts.plans), data, 0) as engine:
         yield Rounds(setup, engine)
 
 
@@ -341,7 +341,7 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
         notes.clear()
         for _ in range(2):
             assert_sound(rounds.play(evaluate=True))
-        samples = rounds.setup.counts[0, :, lacking]
+        samples = rounds.setup.data.counts[0, :, lacking]
         assert samples[0] == 0 and samples[1] > 2 and samples[2] == 1
         for name, channel in rounds.federations[0].channels.items():
             if not channel.channel.rows:
@@ -440,7 +440,7 @@ def test_a_single_learner_of_fedavg_learns_as_if_independent(data: Dataset) -> N
         with stage(settings(method, learners=1, precision="float64"), data) as rounds:
             rounds.begin()
             if method == "independent":  # from where the common weights are
-                common = rounds.learners[0].initial(rounds.setup.common_seed(0))
+                common = rounds.learners[0].initial(rounds.setup.federations.common_seed(0))
                 rounds.engine.cohorts[0].state["parameters"][0] = common["parameters"]
             for _ in range(3):
                 rounds.play(evaluate=False)
@@ -598,8 +598,8 @@ def assert_bytes(rounds: Rounds, record: Record, notes: Notes) -> None:
     """Every learner's bodies of a round, up and down, weigh what was recorded and say what was meant."""
     traffic, channels = rounds.traffic[0], rounds.learners[0].channels
     names = {p.name for p in notes.puts}
-    each = len(notes.wanted) // rounds.setup.learners
-    for who in range(rounds.setup.learners):
+    each = len(notes.wanted) // rounds.setup.federations.learners
+    for who in range(rounds.setup.federations.learners):
         wanted, put = notes.wanted[who * each : (who + 1) * each], [p for p in notes.puts if p.member == who]
         up = {k: v for name, tensors, w in wanted for k, v in body_of(name, tensors, w, channels[name]).items()}
         seen = {k: v for p in put for k, v in body_of(p.name, p.tensors, p.weight, channels[p.name]).items()}

@@ -290,8 +290,8 @@ def stage(
     """A federation before its first round."""
     chosen = method or build_method(config.method.name, config.method.settings)
     setup = build_setup(config, chosen, data, [model])
-    plans = list(setup.plans)
-    with LoopEngine(plans, setup.data, 0) if engine == "loop" else StackEngine(plans, setup.data) as opened:
+    plans = list(setup.cohorts.plans)
+    with LoopEngine(plans, setup.data.train, 0) if engine == "loop" else StackEngine(plans, setup.data.train) as opened:
         rounds = Rounds(setup, opened)
         rounds.begin()
         yield rounds

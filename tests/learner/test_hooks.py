@@ -68,13 +68,13 @@ def method(*exchanges: Exchange, **more: Any) -> Method:
 def rounds_of(chosen: Method, data: Dataset, **settings: Any) -> Iterator[Rounds]:
     """A federation before its first round."""
     setup = build_setup(make_config(SETTINGS | settings), chosen, data, ["mlp"])
-    with LoopEngine(list(setup.plans), data, workers=0) as engine:
+    with LoopEngine(list(setup.cohorts.plans), data, workers=0) as engine:
         yield Rounds(setup, engine)
 
 
 def place(rounds: Rounds, learner: int) -> tuple[int, int]:
     """Where a learner's state lies: its cohort and row."""
-    return int(rounds.setup.homes[0, learner]), int(rounds.setup.rows[:, 0, learner].max())
+    return int(rounds.setup.cohorts.main[0, learner]), int(rounds.setup.cohorts.rows[:, 0, learner].max())
 
 
 def row(rounds: Rounds, learner: int) -> dict[str, Tensor]:
@@ -93,7 +93,7 @@ def local_batches(rounds: Rounds, data: Dataset, learner: int, round_: int) -> l
     """What a learner trains on in a round, as the plan has it."""
     cohort, number = place(rounds, learner)
     samples = rounds.engine.cohorts[cohort].samples(number)
-    planned = batches(rounds.setup.seeds[0], round_, learner, len(samples), 8, 1, even=True, least=1)
+    planned = batches(rounds.setup.federations.seeds[0], round_, learner, len(samples), 8, 1, even=True, least=1)
     return [
         (torch.from_numpy(data.inputs[samples[p]]).double(), torch.from_numpy(data.targets[samples[p]]))
         for p in planned
@@ -141,7 +141,7 @@ def test_modules_are_trained_by_the_local_optimizer_on_named_outputs(digits: Dat
         expected: list[tuple[Tensor, Tensor]] = []
         for learner in range(2):
             with torch.random.fork_rng():
-                torch.manual_seed(rounds.setup.learner_seed(0, learner))
+                torch.manual_seed(rounds.setup.federations.learner_seed(0, learner))
                 model, guess = build("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
             optimizer = torch.optim.SGD([*model.parameters(), *guess.parameters()], lr=0.1)
             hidden = model.get_submodule("features.hidden")
@@ -303,8 +303,11 @@ def test_owned_parts_move_by_the_exchange_alone(digits: Dataset) -> None:
     """Two rounds by hand: features by SGD at home, the common classifier by 0.3 times the mean of mean gradients."""
     with rounds_of(method(Steering()), digits) as rounds:
         rounds.begin()
-        models = [model_of(rounds.setup.learner_seed(0, i), digits) for i in range(2)]
-        common = {n: p.detach().clone() for n, p in model_of(rounds.setup.common_seed(0), digits).named_parameters()}
+        models = [model_of(rounds.setup.federations.learner_seed(0, i), digits) for i in range(2)]
+        common = {
+            n: p.detach().clone()
+            for n, p in model_of(rounds.setup.federations.common_seed(0), digits).named_parameters()
+        }
         for round_ in (1, 2):
             gradients = []
             for learner, model in enumerate(models):
@@ -420,8 +423,8 @@ def test_where_learners_start(digits: Dataset) -> None:
         with rounds_of(method(Weights(start=start)), digits, lr=1e-300) as rounds:
             rounds.begin()
             first = [parameters(rounds, i) for i in range(2)]
-            common = dict(model_of(rounds.setup.common_seed(0), digits).named_parameters())
-            own = dict(model_of(rounds.setup.learner_seed(0, 1), digits).named_parameters())
+            common = dict(model_of(rounds.setup.federations.common_seed(0), digits).named_parameters())
+            own = dict(model_of(rounds.setup.federations.learner_seed(0, 1), digits).named_parameters())
             rounds.play(evaluate=False)
             for name, merged in parameters(rounds, 0).items():
                 assert torch.equal(first[1][name], (common if start == "common" else own)[name])
@@ -551,7 +554,7 @@ def test_an_objective_has_modules_draws_views_and_named_outputs(digits: Dataset)
         record = rounds.play(evaluate=False)
         for learner in range(2):
             with torch.random.fork_rng():
-                torch.manual_seed(rounds.setup.learner_seed(0, learner))
+                torch.manual_seed(rounds.setup.federations.learner_seed(0, learner))
                 model, head = build("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
             optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
             losses = []

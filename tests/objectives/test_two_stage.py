@@ -180,7 +180,7 @@ def test_a_last_sample_gets_company(data: Dataset) -> None:
     """Of 17 samples in batches of 16 one is left over: it would have no distance to anything."""
     some = replace(data, inputs=data.inputs[:51], targets=data.targets[:51])
     config = settings(precision="float64")
-    (plan,) = build_setup(config, build_method("two-stage"), some, ["mlp"]).plans
+    (plan,) = build_setup(config, build_method("two-stage"), some, ["mlp"]).cohorts.plans
     assert plan.members.sizes.tolist() == [17, 17, 17] and plan.work.least == 2
     assert widths(17, 16, 1, even=bool(plan.members.even[0]), least=plan.work.least) == [16, 2]
     result = simulate(config, data=some)
@@ -211,8 +211,8 @@ def test_a_model_without_a_cut_is_refused(data: Dataset) -> None:
 
 def played(engine: str, config: Config, data: Dataset) -> tuple[dict[str, np.ndarray], list[Any]]:
     setup = build_setup(config, build_method("two-stage", config.method.settings), data, config.model_name.split(","))
-    plans = list(setup.plans)
-    with LoopEngine(plans, setup.data, 0) if engine == "loop" else StackEngine(plans, setup.data) as opened:
+    plans = list(setup.cohorts.plans)
+    with LoopEngine(plans, setup.data.train, 0) if engine == "loop" else StackEngine(plans, setup.data.train) as opened:
         rounds = Rounds(setup, opened)
         records = [rounds.begin(), *(rounds.play(evaluate=True) for _ in range(3))]
         return {k: v.copy() for k, v in rounds.state()[0].items()}, records
@@ -241,7 +241,7 @@ def test_loop_equals_stack(model: str, device: str, data: Dataset) -> None:
 def test_what_devices_begin_with_and_what_they_share(device: str, start: str, data: Dataset) -> None:
     config = settings(learners=2, method={"device": device, "start": start})
     setup = build_setup(config, build_method("two-stage", config.method.settings), data, ["mlp"])
-    with LoopEngine(list(setup.plans), data, 0) as engine:
+    with LoopEngine(list(setup.cohorts.plans), data, 0) as engine:
         rounds = Rounds(setup, engine)
         rounds.begin()
         learner = rounds.learners[0]

@@ -227,7 +227,7 @@ def test_without_a_public_set_there_are_no_matrices(pages: dict[str, str], name:
 
 def test_a_learner_of_several_roles_has_the_model_of_its_first(runs: Path) -> None:
     kept = read_kept(runs / "learner")
-    assert [participant.part for participant in kept.actors if participant.who == 1] == [
+    assert [participant.role_name for participant in kept.actors if participant.learner == 1] == [
         "learner",
         "witness",
         "distiller",

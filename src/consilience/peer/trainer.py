@@ -65,15 +65,15 @@ class Member:
         self.connection, self.wait = connection, wait
         self.config = config.model_copy(update={"learners": 1, "seed": connection.charter.seed, "seeds": 1})
         setup = build_setup(self.config, method, data, [model])
-        (plan,) = setup.plans
+        (plan,) = setup.cohorts.plans
         charter = connection.charter
         if data.classes != charter.classes:
             raise ConfigurationError(
                 f"your data has {data.classes} classes, and federation {charter.name!r} has {charter.classes}"
             )
         self.plan = replace(plan, members=replace(plan.members, learner=np.array([connection.number])))
-        self.engine = LoopEngine([self.plan], setup.data, workers=0)
-        self.tested, self.labeled, self.seen = setup.test_counts, setup.labeled, setup.copies
+        self.engine = LoopEngine([self.plan], setup.data.train, workers=0)
+        self.tested, self.labeled, self.seen = setup.data.test_counts, setup.evaluation.labeled, setup.data.ranges
         self.learner: Learner = self.engine.learners[0]
         self.uploading, self.receiving = self.learner.uploading, self.learner.receiving
         self.round = 0

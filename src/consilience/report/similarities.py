@@ -91,7 +91,7 @@ def _square(triangle: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 def _after(kept: SavedRun, inputs: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Similarities by the first model that distilled them."""
-    taught = [a.who for a in kept.actors for e in a.role.exchanges if isinstance(e, Similarity) and e.distills]
+    taught = [a.learner for a in kept.actors for e in a.role.exchanges if isinstance(e, Similarity) and e.distills]
     for who in taught[:1]:
         rows = unit(torch.from_numpy(kept.features(who, inputs)))
         yield f"distilled, learner {who}", (rows @ rows.T).numpy()

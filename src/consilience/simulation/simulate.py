@@ -91,7 +91,7 @@ def simulate(
         stacked = choose_engine(config, setup)
     if out is not None:  # from here on everything should work
         folder = RunFolder.create(Path(out), config)
-        folder.keep_provenance(provenance(config, dataset, setup.local_datasets))
+        folder.keep_provenance(provenance(config, dataset, setup.data.local_datasets))
     with settled(config), open_engine(config, setup, stacked) as engine:
         made_of = marks(dataset, chosen, config) if folder else {}  # all data is read for them
         return _Run(config, setup, engine, folder, on_round, made_of, keep_models).go()
@@ -125,8 +125,8 @@ def _paced(config: Config, method: Method) -> Config:
 
 def _introduce(config: Config, data: Dataset, setup: Setup) -> None:
     """Tell how the data was dealt, and of classes that are tested and never seen in training."""
-    log.info("%s", in_words(config, data, setup.local_datasets[0]))
-    dealt = np.concatenate(setup.local_datasets[0].parts)  # of several owners not all need be there
+    log.info("%s", in_words(config, data, setup.data.local_datasets[0]))
+    dealt = np.concatenate(setup.data.local_datasets[0].parts)  # of several owners not all need be there
     seen, tested = np.unique(data.targets[dealt]), np.unique(data.test_targets)
     if len(unseen := np.setdiff1d(tested, seen)):
         said = f"class {unseen[0]}" if len(unseen) == 1 else f"{len(unseen)} classes, the first {unseen[0]},"
@@ -177,7 +177,9 @@ class _Run:
         self.made_of, self.keep_models = made_of, keep_models
         self.rounds = Rounds(setup, engine)
         variants = setup.variants.count
-        self.history = History(setup.seeds[: setup.federations // variants], setup.learners, variants)
+        self.history = History(
+            setup.federations.seeds[: setup.federations.count // variants], setup.federations.learners, variants
+        )
         self.history.folder = folder.path if folder else None
         self.peak = 0.0
         self.device_peak = 0.0  # before this process took the run up
@@ -304,5 +306,5 @@ class _Run:
             asked_to_stop=asked_to_stop,
             folder=self.folder.path if self.folder else None,
             diverged=self.rounds.diverged,
-            accuracy_source="classifier" if self.setup.labeled else next(iter(self.setup.probes), "nothing"),
+            accuracy_source=self.setup.evaluation.accuracy_source,
         )

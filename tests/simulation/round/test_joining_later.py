@@ -21,7 +21,7 @@ from consilience.errors import ConfigurationError
 from consilience.randomness import seed_of
 from consilience.report.runs import read_runs
 from consilience.simulation.records.export import read_kept
-from consilience.simulation.round.plan import Crowd, presences
+from consilience.simulation.round.plan import ParticipationGroup, presences
 from consilience.simulation.sweep import Sweep
 from tests.simulation.setup.test_groups import parameters, play, stage
 
@@ -83,14 +83,14 @@ def test_who_has_not_joined_is_not_drawn_and_not_counted() -> None:
 
 
 def test_a_group_s_share_is_drawn_among_itself_and_the_others_among_them() -> None:
-    crowds = (Crowd(np.array([1, 3]), 1.0), Crowd(np.arange(6, 10), 0.25))
+    crowds = (ParticipationGroup(np.array([1, 3]), 1.0), ParticipationGroup(np.arange(6, 10), 0.25))
     there = presences(range(20), 2, 12, 0.5, 0.0, None, crowds).participates
     assert there[:, [1, 3]].all() and (there[:, 6:10].sum(1) == 1).all()
     assert (there[:, [0, 2, 4, 5, 10, 11]].sum(1) == 3).all()
 
 
 def test_the_host_comes_on_top_in_the_crowd_it_is_in() -> None:
-    crowds = (Crowd(np.arange(5), 0.5),)
+    crowds = (ParticipationGroup(np.arange(5), 0.5),)
     there = presences(range(20), 2, 10, 0.2, 0.0, 0, crowds).participates
     assert there[:, 0].all() and (there[:, 1:5].sum(1) == 2).all() and (there[:, 5:].sum(1) == 1).all()
 
@@ -112,9 +112,9 @@ def test_samples_of_one_s_own_are_drawn_from_all_and_the_rest_is_dealt(data: Dat
 
 def test_public_samples_are_the_same_as_samples_of_learner_0(data: Dataset) -> None:
     with stage(data, public=30) as rounds:
-        public = rounds.setup.local_datasets[0].parts
+        public = rounds.setup.data.local_datasets[0].parts
     with stage(data, groups={"first": {"learners": 0, "samples": 30}}) as rounds:
-        own = rounds.setup.local_datasets[0].parts
+        own = rounds.setup.data.local_datasets[0].parts
     assert len(own[0]) == 30 and all(np.array_equal(a, b) for a, b in zip(public, own, strict=True))
 
 
@@ -185,8 +185,8 @@ def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Datase
     groups = {"new": {"learners": 2, "joins": 3, "shift": "rotate(90)", "samples": 20, "participation": 1.0}}
     with stage(data, "centralized", groups=groups) as rounds:
         records = play(rounds)
-        seen = rounds.setup.data.inputs[rounds.engine.cohorts[0].plan.members.index]
-        local = rounds.setup.local_datasets[0]
+        seen = rounds.setup.data.train.inputs[rounds.engine.cohorts[0].plan.members.index]
+        local = rounds.setup.data.local_datasets[0]
     assert len(seen) == 90 and np.isfinite(records[1]["accuracy"]).all()
     turned = local.parts[2]
     assert len(turned) == 20 and np.array_equal(seen[turned], rotate_images(data.inputs[turned], 90))
@@ -255,7 +255,7 @@ def test_the_first_change_of_one_with_weights_of_its_own_is_measured_from_the_co
         first = [parameters(rounds, who) for who in range(3)]
         for _ in range(2):
             rounds.play(evaluate=False)
-        common, counts = parameters(rounds, 0), rounds.setup.counts[0].sum(-1)
+        common, counts = parameters(rounds, 0), rounds.setup.data.counts[0].sum(-1)
         rounds.play(evaluate=False)
         after = [parameters(rounds, who) for who in range(3)]
     own = (counts[:2].sum() * common + counts[2] * first[2]) / counts.sum()

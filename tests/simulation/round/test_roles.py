@@ -46,16 +46,16 @@ def data() -> Dataset:
 def stage(data: Dataset, method: Method, **settings: Any) -> Iterator[Rounds]:
     common: dict[str, Any] = {"learners": 4, "batch_size": 10, "probe": "knn", "workers": 0, "precision": "float64"}
     setup = build_setup(make_config(common | settings), method, data, ["mlp"])
-    with LoopEngine(list(setup.plans), data, 0) as engine:
+    with LoopEngine(list(setup.cohorts.plans), data, 0) as engine:
         yield Rounds(setup, engine)
 
 
 def model(rounds: Rounds, who: int, role: str | None = None, federation: int = 0) -> dict[str, Tensor]:
     """A learner's model as it lies in its first role's cohort, or in another's."""
-    home = rounds.setup.homes[federation, who]
+    home = rounds.setup.cohorts.main[federation, who]
     cohorts = [i for i, c in enumerate(rounds.engine.cohorts) if c.plan.role == role] if role else [home]
-    (cohort,) = [i for i in cohorts if rounds.setup.rows[i, federation, who] >= 0]
-    learner, row = rounds.learners[cohort], int(rounds.setup.rows[cohort, federation, who])
+    (cohort,) = [i for i in cohorts if rounds.setup.cohorts.rows[i, federation, who] >= 0]
+    learner, row = rounds.learners[cohort], int(rounds.setup.cohorts.rows[cohort, federation, who])
     parameters = learner.parameters.views(rounds.engine.cohorts[cohort].state["parameters"][row])
     return {name: parameters[name].clone() for name in learner.model_parameters}
 
@@ -69,11 +69,11 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor], part: str = "")
 
 def features(rounds: Rounds, who: int) -> Tensor:
     """The public set as a learner's model has it now, of length 1."""
-    learner = rounds.learners[int(rounds.setup.homes[0, who])]
-    cohort = rounds.engine.cohorts[int(rounds.setup.homes[0, who])]
-    learner.wear(cohort.row(int(rounds.setup.rows[rounds.setup.homes[0, who], 0, who])))
-    public = np.sort(rounds.setup.local_datasets[0].parts[0])
-    return unit(learner.features(torch.from_numpy(rounds.setup.data.inputs[public]).double()))
+    learner = rounds.learners[int(rounds.setup.cohorts.main[0, who])]
+    cohort = rounds.engine.cohorts[int(rounds.setup.cohorts.main[0, who])]
+    learner.wear(cohort.row(int(rounds.setup.cohorts.rows[rounds.setup.cohorts.main[0, who], 0, who])))
+    public = np.sort(rounds.setup.data.local_datasets[0].parts[0])
+    return unit(learner.features(torch.from_numpy(rounds.setup.data.train.inputs[public]).double()))
 
 
 def shown(rounds: Rounds) -> Tensor:
@@ -136,7 +136,7 @@ def test_anybody_may_be_the_host(data: Dataset) -> None:
     with stage(data, last) as rounds:
         rounds.begin()
         rounds.play(evaluate=False)
-        public = rounds.setup.local_datasets[0].parts[3]
+        public = rounds.setup.data.local_datasets[0].parts[3]
         assert np.array_equal(rounds.engine.cohorts[1].samples(0), np.sort(public))
         assert rounds.setup.public_bytes[0].tolist() == [64 * len(public)] * 3 + [0]
 

@@ -48,8 +48,8 @@ def stage(
     config = make_config({"learners": 3, "rounds": 4, "workers": 0, "method": named, **settings})
     chosen = build_method(method, own) if isinstance(method, str) else method
     setup = build_setup(config, chosen, data, config.model_name.split(","))
-    plans = list(setup.plans)
-    with LoopEngine(plans, setup.data, 0) if engine == "loop" else StackEngine(plans, setup.data) as opened:
+    plans = list(setup.cohorts.plans)
+    with LoopEngine(plans, setup.data.train, 0) if engine == "loop" else StackEngine(plans, setup.data.train) as opened:
         yield Rounds(setup, opened)
 
 
@@ -58,7 +58,7 @@ def play(rounds: Rounds, count: int = 2) -> list[dict[str, np.ndarray]]:
 
 
 def parameters(rounds: Rounds, learner: int) -> Tensor:
-    cohort, row = rounds.setup.homes[0, learner], rounds.setup.rows[:, 0, learner].max()
+    cohort, row = rounds.setup.cohorts.main[0, learner], rounds.setup.cohorts.rows[:, 0, learner].max()
     found: Tensor = rounds.engine.cohorts[cohort].state["parameters"][row].clone()
     return found
 
@@ -167,7 +167,7 @@ def test_one_that_only_listens_costs_nothing_up_and_is_in_nobody_s_mean(data: Da
         assert records[1]["bytes.up"][0, 0] > 0 < records[1]["bytes.down"][0, 2]
         means = rounds.federations[0].channels["prototypes"]
         assert isinstance(means, StandingMean)
-        counts = rounds.setup.counts[0]
+        counts = rounds.setup.data.counts[0]
         assert means.answer().count.tolist() == counts[:2].sum(0).tolist()
         pool = rounds.federations[0].channels["observations"]
         assert isinstance(pool, EntryPool)
@@ -183,7 +183,7 @@ def test_one_that_only_gives_learns_as_if_alone_and_hears_nothing(data: Dataset)
         assert torch.equal(parameters(rounds, 0), alone(data, 0))
         means = rounds.federations[0].channels["prototypes"]
         assert isinstance(means, StandingMean)
-        assert means.answer().count.tolist() == rounds.setup.counts[0].sum(0).tolist()
+        assert means.answer().count.tolist() == rounds.setup.data.counts[0].sum(0).tolist()
 
 
 def test_where_weights_are_shared_one_that_only_listens_takes_the_mean_of_the_others(data: Dataset) -> None:
@@ -275,7 +275,7 @@ def test_one_that_exchanges_more_seldom_keeps_what_it_learned_meanwhile(data: Da
 def test_classes_held_back_enter_nothing_that_is_put_up(data: Dataset) -> None:
     with stage(data, groups={"private": {"learners": [0], "never_share": [3, 5]}}) as rounds:
         play(rounds)
-        counts = rounds.setup.counts[0].copy()
+        counts = rounds.setup.data.counts[0].copy()
         assert counts[0, 3] >= 2 and counts[0, 5] >= 2  # there would be something to share
         counts[0, [3, 5]] = 0
         means, pool = (rounds.federations[0].channels[n] for n in ("prototypes", "observations"))
@@ -362,7 +362,7 @@ def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> No
     groups = {"eager": {"learners": [0], "epochs": 3, "batch_size": 5}, "large": {"learners": [1], "model": "lenet5"}}
     with stage(data, width=16, groups=groups) as rounds:
         play(rounds, 1)
-        steps = [int(rounds.engine.cohorts[rounds.setup.homes[0, w]].state["step"][0]) for w in range(3)]
+        steps = [int(rounds.engine.cohorts[rounds.setup.cohorts.main[0, w]].state["step"][0]) for w in range(3)]
         assert steps == [18, 1, 1]
         assert [learner.task.model for learner in rounds.learners] == ["mlp", "lenet5", "mlp"]
         assert {learner.task.width for learner in rounds.learners} == {16}

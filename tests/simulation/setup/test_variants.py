@@ -92,7 +92,7 @@ def test_only_what_differs_varies(data: Dataset) -> None:
     config = make_config({"learners": 2, "method": {"name": "consilience", "contrast": 2}, "variants": variants})
     setup = build_setup(config, build_method("consilience", {"contrast": 2}), data, ["mlp"])
     assert setup.variants.names == ("method.kd=0 method.contrast=2 lr=0.1", "method.kd=3 method.contrast=2 lr=0.2")
-    (plan,) = setup.plans
+    (plan,) = setup.cohorts.plans
     assert plan.spec.varied == {"prototypes": ("weight",), "optimizer": ("lr",)}
     assert plan.settings == {
         "setting.prototypes.weight": (0.0, 0.0, 3.0, 3.0),
@@ -102,7 +102,7 @@ def test_only_what_differs_varies(data: Dataset) -> None:
 
 def test_a_run_without_variants_is_one_federation_a_seed() -> None:
     found = variants_of(make_config({}), build_method("consilience"), ["mlp"])
-    assert (found.count, found.names, len(found.cast[0])) == (1, (), 5)
+    assert (found.count, found.names, len(found.participants[0])) == (1, (), 5)
 
 
 # Each variant is a run of its own

@@ -67,10 +67,10 @@ def settled(config: Config) -> Iterator[None]:
 def open_engine(config: Config, setup: Setup, stacked: bool) -> LoopEngine | StackEngine:
     """The engine that was chosen."""
     if stacked:
-        engine = StackEngine(list(setup.plans), setup.data, setup.local_test_sets)
+        engine = StackEngine(list(setup.cohorts.plans), setup.data.train, setup.data.local_test_sets)
         log.info("%s", engine.room.in_words())
         return engine
-    return LoopEngine(list(setup.plans), setup.data, _workers(config, setup), setup.local_test_sets)
+    return LoopEngine(list(setup.cohorts.plans), setup.data.train, _workers(config, setup), setup.data.local_test_sets)
 
 
 def choose_engine(config: Config, setup: Setup) -> bool:
@@ -80,9 +80,9 @@ def choose_engine(config: Config, setup: Setup) -> bool:
     """
     if config.engine == "loop":
         return False
-    learners = [Learner(plan.spec) for plan in setup.plans]
+    learners = [Learner(plan.spec) for plan in setup.cohorts.plans]
     gpu = torch.device(config.device).type == "cuda"
-    small = all(_many_and_small(plan, learner) for plan, learner in zip(setup.plans, learners, strict=True))
+    small = all(_many_and_small(plan, learner) for plan, learner in zip(setup.cohorts.plans, learners, strict=True))
     if config.engine == "auto" and not gpu and not small:
         return False
     try:
@@ -110,8 +110,8 @@ def _workers(config: Config, setup: Setup) -> int:
     """As many processes as asked for; else one a core where there is enough to do."""
     if config.workers is not None:
         return config.workers
-    seconds = config.rounds * config.participation * sum(_seconds(plan) for plan in setup.plans)
-    wanted = min(default_workers(), sum(len(plan.members) for plan in setup.plans))
+    seconds = config.rounds * config.participation * sum(_seconds(plan) for plan in setup.cohorts.plans)
+    wanted = min(default_workers(), sum(len(plan.members) for plan in setup.cohorts.plans))
     return wanted if seconds > (_WORTH_HANDING_OUT if ready(wanted) else _WORTH_WORKERS) else 0
 
 

@@ -34,10 +34,10 @@ from consilience.methods import build_method
 from consilience.models import from_file, model_factory
 from consilience.simulation.records.fingerprint import marks
 from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.setup.assign_data import assign_data, data_overrides, joined, may_share
+from consilience.simulation.setup.assign_data import data_overrides, joined, may_share, split_for_seed
+from consilience.simulation.setup.cohorts import DTYPES
 from consilience.simulation.setup.inputs import load_data, models_of
-from consilience.simulation.setup.participants import Participant, cast
-from consilience.simulation.setup.setup import DTYPES
+from consilience.simulation.setup.participants import Participant, build_participants
 from consilience.task import Public
 
 _LARGEST = 2e9  # bytes of a checkpoint that is read for a look at it
@@ -72,12 +72,12 @@ class SavedRun:
     @cached_property
     def actors(self) -> Sequence[Participant]:
         """Learners in each of their roles, in the first variant: a learner's first role before its others."""
-        return cast(self._first, self.method, models_of(None, self._first))
+        return build_participants(self._first, self.method, models_of(None, self._first))
 
     @property
     def learners(self) -> int:
         """How many there are."""
-        return len({participant.who for participant in self.actors})
+        return len({participant.learner for participant in self.actors})
 
     @property
     def _first(self) -> Config:
@@ -103,7 +103,7 @@ class SavedRun:
     @cached_property
     def local_datasets(self) -> LocalDatasets:
         """Who has which training samples, and as what."""
-        return assign_data(self.config, self.method, self.data, self.config.seed)
+        return split_for_seed(self.config, self.method, self.data, self.config.seed)
 
     @cached_property
     def public(self) -> tuple[np.ndarray, np.ndarray]:
@@ -118,7 +118,7 @@ class SavedRun:
 
     def may_share(self, who: int) -> np.ndarray:
         """Which of a learner's own training samples may enter what it puts up, (samples,)."""
-        role = next(participant.role for participant in self.actors if participant.who == who)
+        role = next(participant.role for participant in self.actors if participant.learner == who)
         data, chosen = self._dealt(who)
         return may_share(data, role.never_share, chosen)
 
@@ -141,10 +141,10 @@ class SavedRun:
 
     def learner(self, who: int, device: str = "cpu") -> Learner:
         """A learner in the role its model lies with, wearing what it had become, on the device named."""
-        place = next(i for i, participant in enumerate(self.actors) if participant.who == who)
+        place = next(i for i, participant in enumerate(self.actors) if participant.learner == who)
         participant, dtype = self.actors[place], DTYPES[self.config.precision]
-        kinds = [each.kind for each in self.actors]
-        cohort, number = self._cohort(participant.kind), kinds[:place].count(participant.kind)
+        kinds = [each.stacking_key for each in self.actors]
+        cohort, number = self._cohort(participant.stacking_key), kinds[:place].count(participant.stacking_key)
         assert isinstance(participant.model, str)
         build = model_factory(participant.model, self.data.shape, self.data.classes, self.config.width)
         public = Public(len(self.public[1])) if participant.role.data == "public" else None
@@ -185,7 +185,7 @@ class SavedRun:
 
     def _cohort(self, kind: str) -> int:
         """Where the first seed's learners of a kind lie: each kind is a cohort, or one for each size of public sets."""
-        before = {participant.kind: participant.role.data for participant in self.actors}
+        before = {participant.stacking_key: participant.role.data for participant in self.actors}
         earlier = list(before)[: list(before).index(kind)]
         sizes = self._public_sizes if "public" in before.values() else 1
         return sum(sizes if before[each] == "public" else 1 for each in earlier)
@@ -195,7 +195,7 @@ class SavedRun:
         """How many different sizes the seeds' public sets have."""
         seeds, host = range(self.config.seed, self.config.seed + self.config.seeds), self.method.host
         assert host is not None
-        return len({len(assign_data(self.config, self.method, self.data, seed).parts[host]) for seed in seeds})
+        return len({len(split_for_seed(self.config, self.method, self.data, seed).parts[host]) for seed in seeds})
 
 
 @contextmanager

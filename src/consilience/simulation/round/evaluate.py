@@ -25,30 +25,30 @@ def examine(setup: Setup, engine: Engine, record: Record, there: np.ndarray) -> 
     tested.
     """
     started = time.perf_counter()
-    for i in np.unique(setup.homes).tolist():
+    for i in np.unique(setup.cohorts.main).tolist():
         members = engine.cohorts[i].plan.members
-        home = (setup.homes[members.federation, members.learner] == i) & there[members.learner]
+        home = (setup.cohorts.main[members.federation, members.learner] == i) & there[members.learner]
         if not home.any():
             continue
-        different, like = _different_models(engine, i, np.flatnonzero(home), setup.labeled)
+        different, like = _different_models(engine, i, np.flatnonzero(home), setup.evaluation.labeled)
         at = members.federation[home], members.learner[home]
-        told = _right(engine, i, different)[like] if setup.labeled else None  # (rows, classes)
-        if setup.probes:
+        told = _right(engine, i, different)[like] if setup.evaluation.labeled else None  # (rows, classes)
+        if setup.evaluation.probes:
             probed = _probed(setup, engine, i, different)[like]  # (rows, probes, classes)
             told = probed[:, 0] if told is None else told
-            for k, probe in enumerate(setup.probes):
-                record[f"accuracy_{probe}"][at] = accuracy(probed[:, k], setup.test_counts)
+            for k, probe in enumerate(setup.evaluation.probes):
+                record[f"accuracy_{probe}"][at] = accuracy(probed[:, k], setup.data.test_counts)
         if told is None:
             continue  # nothing tells how good they are
-        record["accuracy"][at] = accuracy(told, setup.test_counts)
-        counts = setup.test_counts
-        if setup.local_test_sets is not None and setup.labeled:
-            told, counts = _right(engine, i, np.flatnonzero(home), own=True), setup.local_test_sets.counts()[at[1]]
-        record["accuracy_local"][at] = accuracy(told, counts, setup.shares[at])
-    if setup.ensemble:
+        record["accuracy"][at] = accuracy(told, setup.data.test_counts)
+        counts = setup.data.test_counts
+        if setup.data.local_test_sets is not None and setup.evaluation.labeled:
+            told, counts = _right(engine, i, np.flatnonzero(home), own=True), setup.data.local_test_sets.counts()[at[1]]
+        record["accuracy_local"][at] = accuracy(told, counts, setup.data.shares[at])
+    if setup.evaluation.ensemble:
         _ask_all(setup, engine, record, there)
-    if setup.watched is not None:
-        _watch(setup, engine, record, setup.watched, there)
+    if setup.evaluation.watched_layer is not None:
+        _watch(setup, engine, record, setup.evaluation.watched_layer, there)
     elapsed = time.perf_counter() - started
     record["wall.evaluate"] += elapsed
     record["seconds.evaluate"][:, there] += elapsed / record["accuracy"][:, there].size
@@ -56,25 +56,25 @@ def examine(setup: Setup, engine: Engine, record: Record, there: np.ndarray) -> 
 
 def _ask_all(setup: Setup, engine: Engine, record: Record, there: np.ndarray) -> None:
     """What the mean of everybody's logits tells, as one who is new would ask all of them."""
-    targets = setup.data.test_targets
-    for f in range(setup.federations):
+    targets = setup.data.train.test_targets
+    for f in range(setup.federations.count):
         jobs: list[Job] = []
-        for i in np.unique(setup.homes[f]).tolist():
-            rows = setup.rows[i][f, (setup.homes[f] == i) & there]
+        for i in np.unique(setup.cohorts.main[f]).tolist():
+            rows = setup.cohorts.rows[i][f, (setup.cohorts.main[f] == i) & there]
             jobs += [Inspect(i, some, logits=True) for some in engine.cut(Inspect, i, rows)]
-        logits = np.zeros((1 + setup.headed, len(targets), len(setup.test_counts)))
+        logits = np.zeros((1 + setup.evaluation.headed, len(targets), len(setup.data.test_counts)))
         for _, done in engine.run(jobs):  # one after the other, in the order of the jobs
             logits += 0.0 if done.logits is None else done.logits
         for key, told in zip(("accuracy_ensemble", "accuracy_heads"), logits, strict=False):
-            right = np.bincount(targets[told.argmax(1) == targets], minlength=len(setup.test_counts))
-            record[key][f, there] = accuracy(right[None], setup.test_counts)
+            right = np.bincount(targets[told.argmax(1) == targets], minlength=len(setup.data.test_counts))
+            record[key][f, there] = accuracy(right[None], setup.data.test_counts)
 
 
 def _watch(setup: Setup, engine: Engine, record: Record, layer: str, there: np.ndarray) -> None:
     """How much of the inputs a layer of each model gives away."""
-    for i in np.unique(setup.homes).tolist():
+    for i in np.unique(setup.cohorts.main).tolist():
         members = engine.cohorts[i].plan.members
-        home = (setup.homes[members.federation, members.learner] == i) & there[members.learner]
+        home = (setup.cohorts.main[members.federation, members.learner] == i) & there[members.learner]
         if not home.any():
             continue
         different, like = _different_models(engine, i, np.flatnonzero(home), told=True)
@@ -85,8 +85,10 @@ def _watch(setup: Setup, engine: Engine, record: Record, layer: str, there: np.n
 
 def _probed(setup: Setup, engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:
     """What probes that learned from the federation's whole training set tell right, (rows, probes, classes)."""
-    seen = setup.copies[engine.cohorts[cohort].plan.members.federation]
-    jobs: list[Job] = [Probe(cohort, some, setup.probes, seen[some]) for some in engine.cut(Probe, cohort, rows)]
+    seen = setup.data.ranges[engine.cohorts[cohort].plan.members.federation]
+    jobs: list[Job] = [
+        Probe(cohort, some, setup.evaluation.probes, seen[some]) for some in engine.cut(Probe, cohort, rows)
+    ]
     return np.concatenate([done.right for _, done in engine.run(jobs) if done.right is not None])
 
 

@@ -92,7 +92,7 @@ class Presence:
 
 
 @dataclass(frozen=True)
-class Crowd:
+class ParticipationGroup:
     """Learners among whom those who take part in a round are drawn, and how large a share of them does."""
 
     learners: Indices
@@ -110,7 +110,7 @@ def presences(
     participation: float,
     offline: float,
     host: int | None = None,
-    crowds: Sequence[Crowd] = (),
+    crowds: Sequence[ParticipationGroup] = (),
     joins: Indices | None = None,
 ) -> Presence:
     """Draw a round's presence in every federation: a fixed number of participants, and each offline by chance.
@@ -125,7 +125,7 @@ def presences(
     there = np.ones(learners, dtype=bool) if joins is None else joins <= round_
     others = np.setdiff1d(who, np.concatenate([crowd.learners for crowd in crowds])) if crowds else who
     participates = np.zeros((len(seeds), learners), dtype=bool)
-    for crowd in (Crowd(others, participation), *crowds):
+    for crowd in (ParticipationGroup(others, participation), *crowds):
         present = crowd.learners[there[crowd.learners]]
         first = chance[:, present].argsort(axis=1, kind="stable")[:, : crowd.chosen(len(present), host in present)]
         np.put_along_axis(participates, present[first], True, axis=1)

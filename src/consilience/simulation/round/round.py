@@ -21,7 +21,7 @@ from consilience.simulation.round.answers import Answers, Fresh
 from consilience.simulation.round.evaluate import examine
 from consilience.simulation.round.federation import Federation
 from consilience.simulation.round.plan import Presence, presences
-from consilience.simulation.setup.setup import Setup, cohorts_in
+from consilience.simulation.setup.setup import Setup
 from consilience.wire import schema
 from consilience.wire.agreement import merge_channels
 from consilience.wire.byte_count import ByteCount
@@ -45,18 +45,20 @@ class Rounds:
         self.round = 0
         self.diverged: dict[int, str] = {}
         """Federations of a sweep in which something is no number any more, and since when; the others go on."""
-        self.took_part = np.ones((setup.federations, setup.learners), dtype=bool)  # in the last round
-        self.lies = setup.homes.copy()  # (federations, learners) the cohort where a learner's model is the newest
+        self.took_part = np.ones(setup.federations.shape, dtype=bool)  # in the last round
+        self.lies = setup.cohorts.main.copy()  # (federations, learners) the cohort with the newest model
 
     # -- before the first round ----------------------------------------------------------------------------------------
 
     def begin(self) -> Record:
         """Give learners their first weights, open the channels, and let eager exchanges put up what is untrained."""
         commons = self._first_weights()
-        for f, seed in enumerate(self.setup.seeds):
-            channels = merge_channels([self.learners[i].channels for i in cohorts_in(self.setup.rows, f)])
-            self.federations.append(Federation(seed, channels, self.setup.learners, commons[f], self.engine.like))
-        record, everybody = self._blank(), np.ones((self.setup.federations, self.setup.learners), dtype=bool)
+        for f, seed in enumerate(self.setup.federations.seeds):
+            channels = merge_channels([self.learners[i].channels for i in self.setup.cohorts.in_federation(f)])
+            self.federations.append(
+                Federation(seed, channels, self.setup.federations.learners, commons[f], self.engine.like)
+            )
+        record, everybody = self._blank(), np.ones(self.setup.federations.shape, dtype=bool)
         self._hand_out_public(record, first=1)
         # Before anything was put: zeros with count 0, or the common values at the start.
         names = tuple(dict.fromkeys(name for learner in self.learners for name in learner.channels))
@@ -64,32 +66,34 @@ class Rounds:
         self.answers.hold(fresh)
         self.engine.learn(StoreAnswers(news))
         for role in self.setup.roles:
-            self._act(role, Presence(everybody & self.setup.there(0), everybody), record, train=False)
+            self._act(role, Presence(everybody & self.setup.federations.joined(0), everybody), record, train=False)
         self._go_home()
         return record
 
     def _hand_out_public(self, record: Record, first: int) -> None:
         """The public set goes to those whose first round this is."""
         if self.setup.method.host is not None:
-            heard = self.setup.public_bytes * (self.setup.joins == first)
+            heard = self.setup.public_bytes * (self.setup.federations.joins == first)
             record["bytes.public"] += heard
             record["bytes.down"] += heard
 
     def _first_weights(self) -> list[dict[str, dict[str, Tensor]]]:
         """Fill the learners' rows; return the common values of each federation's moving means."""
-        commons: list[dict[str, dict[str, Tensor]]] = [{} for _ in self.setup.seeds]
+        commons: list[dict[str, dict[str, Tensor]]] = [{} for _ in self.setup.federations.seeds]
         for cohort, learner in zip(self.engine.cohorts, self.learners, strict=True):
             members, settings = cohort.plan.members, cohort.plan.settings_at(0)
             for f in np.unique(members.federation):
-                learner.wear(learner.initial(self.setup.common_seed(f)))
+                learner.wear(learner.initial(self.setup.federations.common_seed(f)))
                 commons[f] |= {e.name: c for e in learner.exchanges if (c := learner.common_values(e))}
             first: dict[tuple[int, int], int] = {}  # the row with a seed and a learner's weights; variants begin alike
             for number, (f, who) in enumerate(zip(members.federation, members.learner, strict=True)):
                 row = cohort.row(number)
-                like = first.setdefault((self.setup.seeds[f], int(who)), number)
+                like = first.setdefault((self.setup.federations.seeds[f], int(who)), number)
                 if like == number:
                     alike = learner.role.start == "common"
-                    seed = self.setup.common_seed(f) if alike else self.setup.learner_seed(f, who)
+                    seed = (
+                        self.setup.federations.common_seed(f) if alike else self.setup.federations.learner_seed(f, who)
+                    )
                     self._first_row(learner, row, commons[f], seed)
                 for key, tensor in row.items():
                     if key in settings:
@@ -114,9 +118,9 @@ class Rounds:
         self.round += 1
         self._follow_schedules()
         record, setup = self._blank(), self.setup
-        share, host = setup.participation, setup.method.host
+        who, host = setup.federations, setup.method.host
         present = presences(
-            setup.seeds, self.round, setup.learners, share, setup.offline, host, setup.crowds, setup.joins
+            who.seeds, self.round, who.learners, who.participation, who.offline, host, who.groups, who.joins
         )
         if self.round > 1:
             self._hand_out_public(record, first=self.round)
@@ -125,7 +129,7 @@ class Rounds:
             self._act(role, present, record, train=True, evaluate=evaluate)
         self._go_home()
         if evaluate:
-            examine(setup, self.engine, record, setup.there(self.round))
+            examine(setup, self.engine, record, setup.federations.joined(self.round))
         record["participated"][:] = self.took_part = present.participates
         return record
 
@@ -178,7 +182,7 @@ class Rounds:
     def _cohorts_with(self, name: str, named: Sequence[Collection[str]]) -> np.ndarray:
         """(federations, learners): whose cohort is among those that name it."""
         cohorts = [i for i, names in enumerate(named) if name in names]
-        found: np.ndarray = np.any(self.setup.rows[cohorts] >= 0, axis=0)
+        found: np.ndarray = np.any(self.setup.cohorts.rows[cohorts] >= 0, axis=0)
         return found
 
     def _bring(self, cohort: int, rows: np.ndarray) -> None:
@@ -192,15 +196,15 @@ class Rounds:
             moved = rows[lies == other]
             at = federations[moved], members[moved]
             theirs = _by_name(self.learners[other], self.engine.cohorts[other].state)
-            into, out_of = torch.from_numpy(moved), torch.from_numpy(self.setup.rows[other][at])
+            into, out_of = torch.from_numpy(moved), torch.from_numpy(self.setup.cohorts.rows[other][at])
             for name in mine.keys() & theirs.keys():
                 mine[name][into] = theirs[name][out_of]
             self.lies[at] = cohort
 
     def _go_home(self) -> None:
         """Between rounds every model lies in the cohort of its learner's first role."""
-        for i in np.unique(self.setup.homes).tolist():
-            self._bring(i, self.setup.rows[i][self.setup.homes == i])
+        for i in np.unique(self.setup.cohorts.main).tolist():
+            self._bring(i, self.setup.cohorts.rows[i][self.setup.cohorts.main == i])
 
     def _jobs(
         self, role: str, present: Presence, putting: Sequence[tuple[str, ...]], train: bool, evaluate: bool
@@ -209,7 +213,7 @@ class Rounds:
         for i, cohort in enumerate(self.engine.cohorts):
             if cohort.plan.role != role or not (train or putting[i]):
                 continue
-            at, before_merge = self._at(i), evaluate and self.setup.labeled and bool(self._changing(i))
+            at, before_merge = self._at(i), evaluate and self.setup.evaluation.labeled and bool(self._changing(i))
             works = train and cohort.plan.work.epochs > 0
             for rows in self.engine.cut(Work, i, np.flatnonzero(present.participates[at])):
                 up, held = present.online[at][rows], self.answers.of(i, rows)
@@ -242,7 +246,7 @@ class Rounds:
                 for key, values in e.metrics(learner.task, losses[e.name]).items():
                     record[key][at] = values
         if done.right is not None:
-            record["accuracy_before"][at] = accuracy(done.right, self.setup.test_counts)
+            record["accuracy_before"][at] = accuracy(done.right, self.setup.data.test_counts)
         for phase, seconds in done.seconds.items():
             record[f"seconds.{phase}"][at] += seconds
             spent[phase] += float(seconds.sum())
@@ -316,7 +320,7 @@ class Rounds:
     def _keep_first_weights(self, fresh: Fresh) -> None:
         """Who joins now begins with weights of its own, as everybody did, but where all begin with the common ones."""
         for i, learner in enumerate(self.learners):
-            joining = self.setup.joins[self._at(i)[1]] == self.round
+            joining = self.setup.federations.joins[self._at(i)[1]] == self.round
             for exchange in (e for e in learner.exchanges if e.start != "common"):
                 fresh[i][exchange.name][joining] = -1
 
@@ -330,7 +334,7 @@ class Rounds:
             draws = self._draws(name)
             for draw in np.unique(draws[listeners]):
                 cohorts = [i for i in listeners if draws[i] == draw]
-                downloads = (self.setup.rows[cohorts] >= 0).any(axis=0) & readers
+                downloads = (self.setup.cohorts.rows[cohorts] >= 0).any(axis=0) & readers
                 for f, federation in enumerate(self.federations):
                     downloading = np.flatnonzero(downloads[f])
                     if not downloading.size:
@@ -339,7 +343,7 @@ class Rounds:
                     numbers = self.answers.keep(batch) + which
                     news[int(numbers.min())] = batch
                     for i in cohorts:
-                        rows = self.setup.rows[i][f, downloading]
+                        rows = self.setup.cohorts.rows[i][f, downloading]
                         fresh[i][name][rows[rows >= 0]] = numbers[rows >= 0]
         return news, fresh
 
@@ -387,12 +391,12 @@ class Rounds:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def _blank(self) -> Record:
-        more = [f"accuracy_{probe}" for probe in self.setup.probes]
-        more += ["accuracy_ensemble"] if self.setup.ensemble else []
-        more += ["accuracy_heads"] if self.setup.ensemble and self.setup.headed else []
-        more += ["dependence"] if self.setup.watched is not None else []
+        more = [f"accuracy_{probe}" for probe in self.setup.evaluation.probes]
+        more += ["accuracy_ensemble"] if self.setup.evaluation.ensemble else []
+        more += ["accuracy_heads"] if self.setup.evaluation.ensemble and self.setup.evaluation.headed else []
+        more += ["dependence"] if self.setup.evaluation.watched_layer is not None else []
         more += ["bytes.public"] if self.setup.method.host is not None else []
-        return blank(self.setup.federations, self.setup.learners, self.learners, more)
+        return blank(*self.setup.federations.shape, self.learners, more)
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, object]]:
         """Everything the next round depends on: arrays, and a few numbers."""
@@ -426,7 +430,7 @@ class Rounds:
         }
         self.engine.learn(StoreAnswers({}, stale))
         self.engine.learn(StoreAnswers(self.answers.kept))
-        self.took_part, self.lies = arrays["took_part"].astype(bool), self.setup.homes.copy()
+        self.took_part, self.lies = arrays["took_part"].astype(bool), self.setup.cohorts.main.copy()
         diverged = numbers["diverged"]
         assert isinstance(diverged, dict)
         self.diverged = {int(f): str(what) for f, what in diverged.items()}

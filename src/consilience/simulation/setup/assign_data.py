@@ -3,22 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from consilience.config.config import Config
-from consilience.data import Dataset
-from consilience.data.local_datasets import LocalDatasets, make_local_datasets
+from consilience.data import Dataset, class_counts
+from consilience.data.local_datasets import LocalDatasets, LocalTestSets, local_test_sets, make_local_datasets
 from consilience.data.local_shifts import DataOverride
 from consilience.data.partition import scheme_of
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.method import Method, Role
 from consilience.simulation.engines.cohort import Members
 from consilience.simulation.setup.participants import Participant
+from consilience.simulation.setup.variants import Variants
 
 
-def assign_data(config: Config, method: Method, data: Dataset, seed: int) -> LocalDatasets:
+@dataclass(frozen=True)
+class AssignedData:
+    """The training set as learners have it, who has which samples, and the test samples."""
+
+    train: Dataset  # as learners have it: one copy for each seed where learners change samples
+    parts: list[list[np.ndarray]]  # of each federation and learner: positions of its samples in the training set
+    counts: np.ndarray  # (federations, learners, classes) of a learner's samples
+    test_counts: np.ndarray  # (classes,)
+    local_test_sets: LocalTestSets | None  # test samples as learners have theirs; None where all learners have the same
+    local_datasets: tuple[LocalDatasets, ...]  # how the data was split, one for each seed
+
+    @cached_property
+    def shares(self) -> np.ndarray:
+        """Class shares of each learner's samples, (federations, learners, classes)."""
+        shares: np.ndarray = self.counts / self.counts.sum(-1, keepdims=True)
+        return shares
+
+    @property
+    def ranges(self) -> np.ndarray:
+        """Start and stop of each federation's samples in the training set, (federations, 2)."""
+        size, seeds = len(self.local_datasets[0].targets), len(self.local_datasets)
+        copied = len(self.train.targets) > size
+        first = np.arange(len(self.parts)) % seeds * size * copied
+        return np.stack([first, first + size], axis=1)
+
+
+def assign_data(config: Config, method: Method, data: Dataset, variants: Variants) -> AssignedData:
+    """Split the data between the learners of every federation; variants have the same split."""
+    seeds = range(config.seed, config.seed + config.seeds)
+    local_datasets = tuple(split_for_seed(config, method, data, seed) for seed in seeds)
+    train, parts = joined(data, local_datasets, variants.learners)
+    overrides = {} if method.pooled else data_overrides(config)
+    return AssignedData(
+        train=train,
+        parts=parts * variants.count,
+        counts=np.stack([class_counts(train.targets, p, data.classes) for p in parts] * variants.count),
+        test_counts=np.bincount(data.test_targets, minlength=data.classes),
+        local_test_sets=local_test_sets(data, variants.learners, shift=config.shift, overrides=overrides),
+        local_datasets=local_datasets,
+    )
+
+
+def split_for_seed(config: Config, method: Method, data: Dataset, seed: int) -> LocalDatasets:
     """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
     # Where everybody is one owner, samples of those who are not there are nobody's, pooled or not.
     owned = scheme_of(config.partition).word == "owners"
@@ -67,27 +111,30 @@ def joined(
 
 def members_of(
     federations: Sequence[int],
-    cast: Sequence[Participant],
+    participants: Sequence[Participant],
     seeds: tuple[int, ...],
     parts: list[list[np.ndarray]],
     data: Dataset,
     host: int | None,
 ) -> Members:
     """Rows of a cohort, each of a federation, with their samples: their own, or the host's, the public set."""
-    of = [host if participant.role.data == "public" and host is not None else participant.who for participant in cast]
+    of = [
+        host if participant.role.data == "public" and host is not None else participant.learner
+        for participant in participants
+    ]
     samples = [np.sort(parts[f][who]) for f, who in zip(federations, of, strict=True)]
     stops = np.cumsum([len(s) for s in samples])
     # Who contrasts samples with each other, or has the same ones as everybody, keeps its last batch as it is.
-    alike = cast[0].role.data == "public" or cast[0].role.objective.apart
+    alike = participants[0].role.data == "public" or participants[0].role.objective.apart
     even = [alike or len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
     shared = [
-        _shared(data, participant.who, participant.role, mine, host)
-        for participant, mine in zip(cast, samples, strict=True)
+        _shared(data, participant.learner, participant.role, mine, host)
+        for participant, mine in zip(participants, samples, strict=True)
     ]
     marks = np.concatenate(shared)
     return Members(
         federation=np.array(federations),
-        learner=np.array([participant.who for participant in cast]),
+        learner=np.array([participant.learner for participant in participants]),
         seed=np.array([seeds[f] for f in federations]),
         start=np.concatenate([[0], stops[:-1]]),
         stop=stops,

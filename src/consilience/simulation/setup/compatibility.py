@@ -16,6 +16,7 @@ from consilience.models import from_file
 from consilience.models.nets.lstm import Characters
 from consilience.simulation.engines.cohort import Members
 from consilience.simulation.setup.participants import Participant
+from consilience.simulation.setup.variants import Variants
 from consilience.wire.agreement import describe_difference, without_local_choices
 
 _OFF = 0.01  # by which pixels may miss their range: scaling rounds
@@ -40,6 +41,24 @@ def check_roles(method: Method, learners: int) -> None:
     idle = set(method.roles) - {role for who in range(learners) for role in method.roles_of(who)}
     if idle:
         raise ConfigurationError(f"method {method.name!r}: nobody of {learners} learners has the role {min(idle)!r}")
+
+
+def check_ensemble(ensemble: str, method: Method, variants: Variants) -> None:
+    """Refuse an ensemble of classifiers that are not trained."""
+    if ensemble == "on" and not variants.labeled:
+        raise ConfigurationError(
+            f"ensemble is 'on', and not all learners of method {method.name!r} learn from labels: the mean of "
+            f"untrained classifiers predicts nothing; leave ensemble out, or set it to 'off'"
+        )
+
+
+def check_width(learner: Learner, width: int | None) -> None:
+    """Refuse a model whose features do not have the width that was asked for."""
+    if width not in (None, learner.task.width):
+        raise ConfigurationError(
+            f"width is {width}, and model {learner.task.model!r} has features of width {learner.task.width}; build it "
+            f"with that width, or leave width out"
+        )
 
 
 def least_batch(learner: Learner, members: Members, participant: Participant, data: Dataset) -> int:

@@ -31,8 +31,8 @@ _RATE = "lr"
 class Participant:
     """A learner in one of its roles, apart from its data."""
 
-    who: int
-    part: str  # the name of its role: who acts together in a round
+    learner: int
+    role_name: str  # participants of one role act together in a round
     role: Role  # under its own terms
     model: Model
     optimizer: Optimizer
@@ -40,13 +40,13 @@ class Participant:
     epochs: int
 
     @property
-    def kind(self) -> str:
+    def stacking_key(self) -> str:
         """All that decides shapes and the course of its work: learners of one kind can be stacked."""
         role = self.role
         trades = [(type(e).__name__, _fixed(e)) for e in role.exchanges]
         trained = type(self.optimizer).__name__, {k: v for k, v in vars(self.optimizer).items() if k != _RATE}
         terms = role.objective, role.data, role.start, role.uploads, role.downloads
-        return repr((self.part, self.model, self.batch_size, self.epochs, trained, terms, trades))
+        return repr((self.role_name, self.model, self.batch_size, self.epochs, trained, terms, trades))
 
     def numbers(self) -> Iterator[tuple[str, str, float]]:
         """What may be its own among learners of its kind: whose it is, the field, and the value or its schedule."""
@@ -56,13 +56,13 @@ class Participant:
         yield OPTIMIZER, _RATE, getattr(self.optimizer, _RATE)
 
 
-def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Participant]:
+def build_participants(config: Config, method: Method, models: Sequence[Model]) -> list[Participant]:
     """Every learner in each of its roles, as the configuration and its group have it; of a pooled method the only one.
 
     A learner's first role comes before its others.
     """
     if method.pooled:
-        return [_actor(config, method, 0, "learner", models[0], next(iter(method.roles.values())))]
+        return [_participant(config, method, 0, "learner", models[0], next(iter(method.roles.values())))]
     if len(models) not in (1, config.learners):
         raise ConfigurationError(
             f"{len(models)} models for {config.learners} learners: give one for all, or one for each"
@@ -75,7 +75,7 @@ def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Partic
                 f"groups.{name}.method changes who plays which role in {method.name!r}, which is everybody's affair; "
                 f"set it for the method itself"
             )
-    actors = []
+    found = []
     for who in range(config.learners):
         model, roles = models[who % len(models)], method.roles
         if who in members:
@@ -84,11 +84,11 @@ def cast(config: Config, method: Method, models: Sequence[Model]) -> list[Partic
             _refuse_strangers([roles[part] for part in method.roles_of(who)], name, group)
         for part in method.roles_of(who):
             role = _on_own_terms(roles[part], members[who][1]) if who in members else roles[part]
-            actors.append(_actor(config, method, who, part, model, role))
-    return actors
+            found.append(_participant(config, method, who, part, model, role))
+    return found
 
 
-def _actor(config: Config, method: Method, who: int, part: str, model: Model, role: Role) -> Participant:
+def _participant(config: Config, method: Method, who: int, part: str, model: Model, role: Role) -> Participant:
     rate = scheduled(config.lr) if role.lr is None else role.lr
     optimizer = build_optimizer(config.optimizer, rate, config.momentum, config.weight_decay)
     epochs = config.epochs if role.epochs is None else role.epochs

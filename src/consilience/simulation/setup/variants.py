@@ -15,7 +15,7 @@ from consilience.config.config import Config
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.simulation.setup.participants import Model, Participant, cast
+from consilience.simulation.setup.participants import Model, Participant, build_participants
 
 _FREE = {"lr", "method", "groups", "variants"}  # what decides shapes in them is seen in who the learners are
 
@@ -24,24 +24,34 @@ _FREE = {"lr", "method", "groups", "variants"}  # what decides shapes in them is
 class Variants:
     """How the federations differ: who the learners are in each."""
 
-    cast: tuple[tuple[Participant, ...], ...]  # (variants, learners in each of their roles)
+    participants: tuple[tuple[Participant, ...], ...]  # of each variant: learners in each of their roles
     names: tuple[str, ...] = ()  # in words; none where there is nothing to choose from
 
     @property
     def count(self) -> int:
         """How many there are."""
-        return len(self.cast)
+        return len(self.participants)
 
     @property
     def learners(self) -> int:
         """How many learners there are."""
-        return len({participant.who for participant in self.cast[0]})
+        return len({participant.learner for participant in self.participants[0]})
+
+    @property
+    def all(self) -> list[Participant]:
+        """The participants of all variants."""
+        return [participant for participants in self.participants for participant in participants]
+
+    @property
+    def labeled(self) -> bool:
+        """Whether every learner's classifier is trained: otherwise its predictions mean nothing."""
+        return all(participant.role.objective.labeled for participant in self.all)
 
 
 def variants_of(config: Config, method: Method, models: Sequence[Model]) -> Variants:
     """The variants a configuration asks for; refuses settings that cannot differ within a run."""
     if not config.variants:
-        return Variants((tuple(cast(config, method, models)),))
+        return Variants((tuple(build_participants(config, method, models)),))
     first, found = shape_of(config, method, models), []
     for i, changes in enumerate(config.variants):
         own = config.variant(i)
@@ -51,14 +61,14 @@ def variants_of(config: Config, method: Method, models: Sequence[Model]) -> Vari
                 f"{_in_words(changes)} changes more than weights and rates, and so cannot run beside the others; "
                 f"sweep over it with `consilience sweep`, which gives it a run of its own"
             )
-        found.append(tuple(cast(own, chosen, models)))
+        found.append(tuple(build_participants(own, chosen, models)))
     return Variants(tuple(found), tuple(map(_in_words, config.variants)))
 
 
 def shape_of(config: Config, method: Method, models: Sequence[Model] | None = None) -> str:
     """All that decides shapes and the course of a run: what must be the same for settings to run side by side."""
     settings = config.model_dump(exclude=_FREE)
-    actors = cast(config, method, models or config.model_name.split(","))
+    participants = build_participants(config, method, models or config.model_name.split(","))
     terms = {who: (group.joins, group.shift, group.samples) for who, (_, group) in config.members().items()}
     crowds = [(group.numbers(name, config.learners), group.participation) for name, group in config.groups.items()]
     present = [crowd for crowd in crowds if crowd[1] is not None]
@@ -66,7 +76,7 @@ def shape_of(config: Config, method: Method, models: Sequence[Model] | None = No
         (
             settings,
             method.name,
-            [(participant.kind, participant.role.never_share) for participant in actors],
+            [(participant.stacking_key, participant.role.never_share) for participant in participants],
             terms,
             present,
         )

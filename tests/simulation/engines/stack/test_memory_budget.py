@@ -40,7 +40,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def room_of(data: Dataset, device: str = "cpu", method: str = "independent", **settings: Any) -> MemoryBudget:
     """Room for learners that are made here; their device is only named."""
     config = make_config({"learners": 10, "batch_size": 4, **settings})
-    plans = build_setup(config, build_method(method), data, config.model_name.split(",")).plans
+    plans = build_setup(config, build_method(method), data, config.model_name.split(",")).cohorts.plans
     learners = [Learner(plan.spec) for plan in plans]
     return MemoryBudget(
         learners, [replace(p, spec=replace(p.spec, device=device)) for p in plans], data_arrays(data, None)

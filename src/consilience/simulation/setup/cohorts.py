@@ -1,0 +1,165 @@
+"""Cohorts: learners of one role and architecture, whose states are stacked."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from consilience.config import schedules
+from consilience.config.config import Config
+from consilience.learner.learner import Learner, LearnerSpec
+from consilience.method import Method
+from consilience.models import model_factory
+from consilience.simulation.engines.cohort import CohortPlan, LocalWork
+from consilience.simulation.setup.assign_data import AssignedData, members_of
+from consilience.simulation.setup.compatibility import check_channels, check_watched, check_width, least_batch
+from consilience.simulation.setup.federations import Federations
+from consilience.simulation.setup.participants import Participant
+from consilience.simulation.setup.variants import Variants
+from consilience.task import Public
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bf16": torch.float32, "auto": torch.float32}
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """The cohorts of a run, and which of their rows belongs to which learner."""
+
+    plans: tuple[CohortPlan, ...]
+    rows: np.ndarray  # (cohorts, federations, learners) a learner's row in each cohort, -1 where it has none
+    main: np.ndarray  # (federations, learners) the cohort of a learner's first role: it has the model between rounds
+
+    def in_federation(self, federation: int) -> tuple[int, ...]:
+        """The cohorts with a learner in a federation."""
+        return tuple(np.flatnonzero((self.rows[:, federation] >= 0).any(-1)).tolist())
+
+
+def plan_cohorts(
+    config: Config, method: Method, variants: Variants, federations: Federations, data: AssignedData
+) -> Cohorts:
+    """Put learners that can be stacked into one cohort; refuse exchanges that do not suit each other."""
+    planner = _CohortPlanner(config, method, variants, federations.seeds, data)
+    stackable: dict[str, list[int]] = {}  # places in the list of participants
+    for place, participant in enumerate(variants.participants[0]):
+        stackable.setdefault(participant.stacking_key, []).append(place)
+    planned = [planner.plan(places, some) for places in stackable.values() for some in planner.same_shapes(places)]
+    cohorts = _with_rows(tuple(plan for plan, _ in planned), method, federations)
+    for together in dict.fromkeys(map(cohorts.in_federation, range(federations.count))):
+        first_learners = [cohorts.plans[i].members.learner[0] for i in together]
+        check_channels([planned[i][1] for i in together], first_learners)
+    return cohorts
+
+
+def _with_rows(plans: tuple[CohortPlan, ...], method: Method, federations: Federations) -> Cohorts:
+    """Look up every learner's rows and its main cohort."""
+    shape = (federations.count, federations.learners)
+    rows, main = np.full((len(plans), *shape), -1), np.zeros(shape, dtype=np.int64)
+    first_role = np.array([method.role_of(who) for who in range(federations.learners)])
+    for i, plan in enumerate(plans):
+        rows[i][plan.members.federation, plan.members.learner] = np.arange(len(plan.members))
+        main[(rows[i] >= 0) & (method.pooled | (first_role == plan.role))] = i
+    return Cohorts(plans, rows, main)
+
+
+@dataclass(frozen=True)
+class _CohortPlanner:
+    """What every cohort is planned from."""
+
+    config: Config
+    method: Method
+    variants: Variants
+    seeds: tuple[int, ...]
+    data: AssignedData
+
+    def same_shapes(self, places: list[int]) -> list[list[int]]:
+        """Federations by the size of their public set, where these learners use it: it decides tensor shapes."""
+        by_size: dict[int, list[int]] = {}
+        public = self.variants.participants[0][places[0]].role.data == "public"
+        for f in range(len(self.seeds)):
+            by_size.setdefault(len(self._public_samples(f)) if public else 0, []).append(f)
+        return list(by_size.values())
+
+    def plan(self, places: list[int], federations: list[int]) -> tuple[CohortPlan, Learner]:
+        """The cohort of these participants, by their places in the list, in these federations."""
+        config, data = self.config, self.data.train
+        participant = self.variants.participants[0][places[0]]
+        rows = [(f, place) for f in federations for place in places]
+        participants = [self._participants(f)[place] for f, place in rows]
+        settings = _individual_settings(participants)
+        spec = self._spec(participant, settings, federations)
+        members = members_of([f for f, _ in rows], participants, self.seeds, self.data.parts, data, self.method.host)
+        learner = Learner(spec)
+        check_width(learner, config.width)
+        least = least_batch(learner, members, participant, data)
+        if config.watch is not None:
+            check_watched(learner, config.watch)
+        reset = config.optimizer_state == "reset" or participant.role.data == "public"
+        work = LocalWork(participant.batch_size, participant.epochs, least, reset)
+        named = {f"setting.{owner}.{setting}": values for (owner, setting), values in settings.items()}
+        plan = CohortPlan(participant.role_name, spec, members, work, learner.parameters.size, named)
+        return plan, learner
+
+    def _participants(self, federation: int) -> tuple[Participant, ...]:
+        """The participants of a federation's variant."""
+        return self.variants.participants[federation * self.variants.count // len(self.seeds)]
+
+    def _spec(
+        self, participant: Participant, settings: Iterable[tuple[str, str]], federations: list[int]
+    ) -> LearnerSpec:
+        config, data, model = self.config, self.data.train, participant.model
+        named = isinstance(model, str)
+        return LearnerSpec(
+            build=model_factory(model, data.shape, data.classes, config.width) if isinstance(model, str) else model,
+            role=participant.role,
+            optimizer=participant.optimizer,
+            shape=data.shape,
+            model=str(model) if named else getattr(model, "__name__", "own model"),
+            dtype=DTYPES[config.precision],
+            device=config.device,
+            half=_uses_bfloat16(config, self.variants),
+            varied=_by_owner(settings),
+            scaling=(data.mean, data.std),
+            symbols=len(data.alphabet),
+            public=self._public(federations) if participant.role.data == "public" else None,
+        )
+
+    def _public(self, federations: list[int]) -> Public:
+        """The public sets of federations that have equally many samples in it, with their fingerprint."""
+        chosen, fingerprint = [self._public_samples(f) for f in federations], hashlib.sha256()
+        for samples in chosen:
+            fingerprint.update(self.data.train.inputs[samples].tobytes())
+        return Public(len(chosen[0]), fingerprint.hexdigest())
+
+    def _public_samples(self, federation: int) -> np.ndarray:
+        assert self.method.host is not None
+        return np.sort(self.data.parts[federation][self.method.host])
+
+
+def _uses_bfloat16(config: Config, variants: Variants) -> bool:
+    """Whether models run in bfloat16: if asked for, or by default on a GPU where learners learn without labels."""
+    gpu = torch.device(config.device).type == "cuda"
+    return config.precision == "bf16" or (config.precision == "auto" and gpu and not variants.labeled)
+
+
+def _individual_settings(participants: Sequence[Participant]) -> dict[tuple[str, str], tuple[float, ...]]:
+    """The numbers in which stackable learners differ, or that change with the rounds: one for each row."""
+    columns: dict[tuple[str, str], list[float]] = {}
+    for participant in participants:
+        for owner, name, value in participant.numbers():
+            columns.setdefault((owner, name), []).append(value)
+    return {
+        key: tuple(values)
+        for key, values in columns.items()
+        if len(set(values)) > 1 or isinstance(values[0], schedules.Schedule)
+    }
+
+
+def _by_owner(settings: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for owner, name in settings:
+        found[owner] = (*found.get(owner, ()), name)
+    return found

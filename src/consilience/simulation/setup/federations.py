@@ -1,0 +1,78 @@
+"""The federations of a run: their seeds, their learners, and when and how often learners take part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from consilience.config.config import Config
+from consilience.errors import ConfigurationError
+from consilience.method import Method
+from consilience.randomness import seed_of
+from consilience.simulation.round.plan import ParticipationGroup
+
+
+@dataclass(frozen=True)
+class Federations:
+    """Federations that run side by side, one for each variant and seed; all have the same number of learners."""
+
+    seeds: tuple[int, ...]  # of each federation: the seeds of the first variant, then of the next
+    learners: int  # in each federation
+    participation: float  # share of learners that take part in a round
+    offline: float  # chance that a learner cannot be reached in a round
+    joins: np.ndarray  # (learners,) the round in which each learner joins
+    groups: tuple[ParticipationGroup, ...]  # learners with a participation of their own
+
+    @property
+    def count(self) -> int:
+        """How many federations run side by side."""
+        return len(self.seeds)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(federations, learners): the shape of what every learner has one of."""
+        return len(self.seeds), self.learners
+
+    def joined(self, round_: int) -> np.ndarray:
+        """Which learners have joined by a round, (learners,); round 0 counts as round 1."""
+        joined: np.ndarray = self.joins <= max(round_, 1)
+        return joined
+
+    def common_seed(self, federation: int) -> int:
+        """Seed of a federation's common weights."""
+        return seed_of("common weights", self.seeds[federation])
+
+    def learner_seed(self, federation: int, learner: int) -> int:
+        """Seed of a learner's own first weights."""
+        return seed_of("weights", self.seeds[federation], int(learner))
+
+
+def build_federations(config: Config, method: Method, learners: int, variants: int) -> Federations:
+    """One federation for each variant and seed; a pooled method has one learner, who is always there."""
+    seeds = tuple(range(config.seed, config.seed + config.seeds)) * variants
+    joins = np.ones(1, dtype=np.int64) if method.pooled else _joins(config, method)
+    groups = () if method.pooled else _participation_groups(config)
+    return Federations(seeds, learners, config.participation, config.offline, joins, groups)
+
+
+def _joins(config: Config, method: Method) -> np.ndarray:
+    """The round in which each learner joins, (learners,)."""
+    joins = np.ones(config.learners, dtype=np.int64)
+    for who, (name, group) in config.members().items():
+        joins[who] = group.joins
+        if who == method.host and group.joins > 1:
+            raise ConfigurationError(
+                f"groups.{name}.joins is {group.joins}, and learner {who} has the public set of method "
+                f"{method.name!r}, which all learners use from the first round; set joins to 1"
+            )
+    return joins
+
+
+def _participation_groups(config: Config) -> tuple[ParticipationGroup, ...]:
+    """The groups with a participation of their own."""
+    return tuple(
+        ParticipationGroup(np.array(group.numbers(name, config.learners)), group.participation)
+        for name, group in config.groups.items()
+        if group.participation is not None
+    )
