@@ -50,7 +50,7 @@ def run_folder(path: Path, lines: Sequence[dict[str, Any]] | None = None, **chan
     found = [line(r, s, w, 10.0 * r + 2 * s + w if r else None) for r, s, w in where] if lines is None else lines
     (path / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in found))
     about = {"data": {"name": "digits", "labels": []}, "partition": config.partition, "shift": "none"}
-    case = {"figure": "7c", "in_words": "learners differ in p(y)"}
+    case = {"figure": "7c", "description": "learners differ in p(y)"}
     data = about | {"case": case, "class_counts": {"10": [[4] * 10] * 2, "9": [[7] * 10] * 2}}
     (path / "data.json").write_text(json.dumps(data))
     accuracy = {"mean": 21.5, "std_seeds": 1.4, "std_learners": 0.5}

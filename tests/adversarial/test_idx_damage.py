@@ -50,7 +50,7 @@ def test_sound_files_are_read(tmp_path: Path, name: str) -> None:
         (IMAGES + b"\0", "24 bytes expected after the header, more received"),
         (IMAGES + IMAGES, "24 bytes expected after the header, more received"),
         (LABELS + bytes(8), r"magic number 2051 \(an image file\) expected, 2049 \(a label file\) received"),
-        (struct.pack("<4I", 2051, 6, 2, 2) + PIXELS, r"50855936 \(no idx file of bytes\) received"),
+        (struct.pack("<4I", 2051, 6, 2, 2) + PIXELS, r"50855936 \(not an idx file of bytes\) received"),
         (struct.pack(">4I", 2051, 0, 2, 2), r"sizes \(0, 2, 2\); each must be at least 1"),
         (struct.pack(">4I", 2051, 6, 0, 2), r"sizes \(6, 0, 2\)"),
         (struct.pack(">4I", 2051, 6, 2, 3) + PIXELS, "36 bytes expected after the header, 24 received"),
@@ -97,14 +97,14 @@ def broken_stream() -> bytes:
     ("packed", "says"),
     [
         (b"", "header of 16 bytes"),
-        (IMAGES, "not a sound gzip file"),
-        (b"<html>404 Not Found</html>", "not a sound gzip file"),
+        (IMAGES, "not a valid gzip file"),
+        (b"<html>404 Not Found</html>", "not a valid gzip file"),
         (gzip.compress(IMAGES)[:5], "ends too early"),
         (gzip.compress(IMAGES)[:-9], "ends too early"),
         (gzip.compress(IMAGES)[:-3], "ends too early"),
-        (broken_checksum(), "not a sound gzip file"),
-        (broken_stream(), "not a sound gzip file"),
-        (gzip.compress(IMAGES) + b"rubbish", "not a sound gzip file"),
+        (broken_checksum(), "not a valid gzip file"),
+        (broken_stream(), "not a valid gzip file"),
+        (gzip.compress(IMAGES) + b"rubbish", "not a valid gzip file"),
     ],
     ids=range(9),  # what is packed has the time in it
 )

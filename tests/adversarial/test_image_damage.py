@@ -19,7 +19,7 @@ from PIL import Image
 
 from consilience.data import load
 from consilience.data.readers import cifar10
-from consilience.data.readers.cifar10 import decode, read_cifar10
+from consilience.data.readers.cifar10 import decode_batch, read_cifar10
 from consilience.data.readers.images import decode_all
 from consilience.data.readers.npz import LARGEST, read_archive, read_arrays
 from consilience.errors import DataError
@@ -64,7 +64,7 @@ def test_damaged_batches_are_refused(tmp_path: Path, body: bytes, says: str) -> 
 @HERE
 def test_only_whole_batches_with_known_labels_are_taken(body: bytes) -> None:
     try:
-        images, labels = decode("here", body)
+        images, labels = decode_batch("here", body)
     except DataError:
         assert len(body) != 6146 or body[0] > 9 or body[3073] > 9
     else:
@@ -91,10 +91,10 @@ def tar(**changes: bytes | None) -> bytes:
         (tar(data_batch_2=BATCH[:-1]), r"data_batch_2\.bin: .* 6145 received"),
         (tar(data_batch_2=BATCH * 2), r"data_batch_2\.bin: .* more received"),
         (tar(data_batch_5=b"\x0b" + BATCH[1:]), r"data_batch_5\.bin: labels.* is 11"),
-        (tar()[:-200], "not a sound .tar.gz file"),
-        (tar()[:20], "not a sound .tar.gz file"),
-        (b"", "not a sound .tar.gz file"),
-        (b"<html>404 Not Found</html>", "not a sound .tar.gz file"),
+        (tar()[:-200], "not a valid .tar.gz file"),
+        (tar()[:20], "not a valid .tar.gz file"),
+        (b"", "not a valid .tar.gz file"),
+        (b"<html>404 Not Found</html>", "not a valid .tar.gz file"),
     ],
     ids=range(8),  # what is packed has the time in it
 )
@@ -170,7 +170,7 @@ def test_half_a_cifar10_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"one file test\*\.npz is needed, found none"):
         read_cifar10(tmp_path, False)
     np.savez(tmp_path / "train-2.npz", images=np.zeros((1, 32, 32, 3), np.uint8), labels=TEN[:1])
-    with pytest.raises(DataError, match=r"found train-2\.npz, train\.npz; leave exactly one"):
+    with pytest.raises(DataError, match=r"found train-2\.npz, train\.npz; keep exactly one"):
         read_cifar10(tmp_path, False)
 
 
@@ -203,11 +203,11 @@ HUGE = "{'descr': '|u1', 'fortran_order': False, 'shape': (10, 1000000000), }"
         (b"PK\x03\x04", "cannot be read as an .npz file"),
         (b"<html>404 Not Found</html>", "cannot be read as an .npz file"),
         (npz(x=np.eye(10), y=TEN)[:-30], "cannot be read as an .npz file"),
-        (npz(a=1, b=2), "no array is called 'images' or 'x'; it holds 'a', 'b'. Wanted are images"),
+        (npz(a=1, b=2), "no array is called 'images' or 'x'; it holds 'a', 'b'. Save images"),
         (npz(x=np.eye(10)), "no array is called 'labels' or 'y'; it holds 'x'"),
         (npz(), "it holds nothing"),
         (npz(x=np.eye(10), images=np.eye(10), y=TEN), "both 'images' and 'x'"),
-        (npz(x=np.array([{}], dtype=object), y=TEN), "array 'x' holds Python objects, which are code"),
+        (npz(x=np.array([{}], dtype=object), y=TEN), "array 'x' holds Python objects, which may run code"),
         (npz(x=np.zeros(10, dtype=[("a", object)]), y=TEN), "holds Python objects"),
         (npz(x=np.zeros(10, dtype=[("a", int)]), y=TEN), "real numbers"),
         (npz(x=np.eye(10), y=TEN[:9]), r"training labels must have the shape \(10,\)"),
@@ -220,7 +220,7 @@ HUGE = "{'descr': '|u1', 'fortran_order': False, 'shape': (10, 1000000000), }"
             "array 'classes' is not text",
         ),
         (npz(x=np.eye(10), y=TEN, classes=np.full(2, 2**31, np.uint32).view("<U1")), "array 'classes' is not text"),
-        (npz(x=np.eye(10), y=TEN, share=TEN[:3]), "share must be 10 values"),
+        (npz(x=np.eye(10), y=TEN, shareable=TEN[:3]), "shareable must be 10 values"),
         (claims(HUGE), rf"claims to be uint8 .*10000000000 bytes; at most {LARGEST}"),
         (claims("{'descr': '|u1', 'fortran_order': False, 'shape': (10, 4), }"), "40 bytes expected, 0 received"),
         (claims("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 4), }", b"12345"), "4 bytes expected, more"),

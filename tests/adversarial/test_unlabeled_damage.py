@@ -198,7 +198,7 @@ def test_a_table_has_no_views_and_is_refused_before_anything_is_trained(
 
 
 def test_a_public_set_with_marks_is_refused(data: Dataset, tmp_path: Path) -> None:
-    marked = replace(data, share=np.arange(80) % 7 > 0)
+    marked = replace(data, shareable=np.arange(80) % 7 > 0)
     with pytest.raises(ConfigurationError, match=r"\d+ samples of the public set are marked never to be shared"):
         run(marked, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -208,7 +208,7 @@ def test_marks_of_others_than_the_host_are_their_own(data: Dataset) -> None:
     """Their marked samples train them, and the public set that they speak of is another's."""
     free = np.zeros(80, dtype=bool)
     free[make_local_datasets(data, 4, seed=0).parts[0]] = True
-    marked, plain = run(replace(data, share=free)), run(data)
+    marked, plain = run(replace(data, shareable=free)), run(data)
     assert_sound(marked)
     assert np.array_equal(marked.accuracy, plain.accuracy)
     assert_sound(run(data, groups={"private": {"learners": [1, 2, 3], "never_share": [3]}}))

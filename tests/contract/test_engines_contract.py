@@ -204,7 +204,7 @@ def test_even_and_uneven_federations_side_by_side(device: str, data: Dataset, mo
     def split(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), next(cuts))
 
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split)
+    monkeypatch.setattr("consilience.data.local_datasets.partition_samples", split)
     assert_engines_agree(settings("consilience", device, seeds=2), data)
 
 
@@ -780,7 +780,7 @@ def forty_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def split(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return np.split(np.arange(len(targets)), [20, 50, 90])
 
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split)
+    monkeypatch.setattr("consilience.data.local_datasets.partition_samples", split)
 
 
 @pytest.mark.usefixtures("forty_for_one")

@@ -335,7 +335,7 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
         mine[where], mine[where[0]] = 1, 2
         return [np.flatnonzero(mine == who) for who in range(learners)]
 
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split)
+    monkeypatch.setattr("consilience.data.local_datasets.partition_samples", split)
     with stage(settings(case), data) as rounds:
         rounds.begin()
         notes.clear()

@@ -18,7 +18,7 @@ import pooch
 import pytest
 
 import consilience.data
-from consilience.data import DATASETS, Dataset, is_path, load
+from consilience.data import DATASETS, Dataset, is_dataset_path, load
 from consilience.data.description import describe_dataset
 from consilience.data.download import CHECKSUMS, MIRRORS, Progress
 from consilience.data.readers import cifar10
@@ -119,8 +119,8 @@ def test_balanced_order_by_hand() -> None:
     targets = np.array([0, 0, 0, 1, 1, 2])
     order = balanced_order(targets, seed=3)
     assert sorted(order.tolist()) == [0, 1, 2, 3, 4, 5]
-    turns = targets[order].tolist()
-    assert sorted(turns[:3]) == [0, 1, 2] and sorted(turns[3:5]) == [0, 1] and turns[5] == 0
+    even_turns = targets[order].tolist()
+    assert sorted(even_turns[:3]) == [0, 1, 2] and sorted(even_turns[3:5]) == [0, 1] and even_turns[5] == 0
 
 
 @pytest.mark.parametrize("train", [1, 7, 200, 1000])
@@ -295,7 +295,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 @pytest.mark.parametrize(("half", "available"), [("train", 1000), ("test", 797)])
 @pytest.mark.parametrize("asked", [0, -1, 10_000])
 def test_too_many_or_too_few_samples_name_how_many_there_are(half: str, available: int, asked: int) -> None:
-    with pytest.raises(ConfigurationError, match=rf"'digits' has {available} .* {asked} were asked for"):
+    with pytest.raises(ConfigurationError, match=rf"'digits' has {available} .* and {asked} are to be used"):
         load("digits", train=asked) if half == "train" else load("digits", test=asked)
 
 
@@ -341,8 +341,8 @@ def sound() -> Dataset:
         ({"labels": ("a",)}, "2 different words.*'a'"),
         ({"labels": ("a", "a")}, "2 different words"),
         ({"labels": ("a", 1)}, "2 different words"),
-        ({"share": np.ones(2, dtype=np.bool_)}, r"share must be bool of the shape \(3,\).*\(2,\)"),
-        ({"share": np.ones(3)}, "share must be bool.*float64"),
+        ({"shareable": np.ones(2, dtype=np.bool_)}, r"shareable must be bool of the shape \(3,\).*\(2,\)"),
+        ({"shareable": np.ones(3)}, "shareable must be bool.*float64"),
     ],
 )
 def test_contradictory_arrays_are_refused(change: dict[str, Any], says: str) -> None:
@@ -368,9 +368,9 @@ def test_the_names_are_exact() -> None:
         "Dataset",
         "class_counts",
         "describe_dataset",
-        "is_path",
+        "is_dataset_path",
         "load",
-        "partition",
+        "partition_samples",
     }
     assert all(hasattr(consilience.data, name) for name in consilience.data.__all__)
     assert sorted(DATASETS) == ["cifar10", "digits", "fashion-mnist", "mnist", "shakespeare"]
@@ -471,7 +471,7 @@ def test_cifar10_is_downloaded_with_its_published_checksum(tmp_path: Path, monke
 def test_the_pickled_cifar10_is_refused(tmp_path: Path, pickled: str) -> None:
     (tmp_path / pickled).parent.mkdir(exist_ok=True)
     (tmp_path / pickled).write_bytes(b"cos\nsystem\n")
-    with pytest.raises(DataError, match=r"pickled Python objects.*fetch the binary version, cifar-10-binary.tar.gz"):
+    with pytest.raises(DataError, match=r"pickled Python objects.*download the binary version, cifar-10-binary.tar.gz"):
         load("cifar10", directory=tmp_path)
 
 
@@ -511,7 +511,7 @@ def test_other_arrays_have_another_digest() -> None:
         {"test_targets": np.array([1, 1])},
         {"inputs": one.inputs + 1},
         {"test_inputs": one.test_inputs + 1},
-        {"share": np.array([True, False, True])},
+        {"shareable": np.array([True, False, True])},
         {"inputs": one.inputs.reshape(3, 2, 1, 2), "test_inputs": one.test_inputs.reshape(2, 2, 1, 2)},
     ]
     digests = {describe_dataset(dataclasses.replace(one, **change))["sha256"] for change in [{}, *other]}  # type: ignore[arg-type]
@@ -537,4 +537,4 @@ def test_what_is_taken_for_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     for folder in ("here", "digits"):
         (tmp_path / folder).mkdir()
-    assert is_path(name) is is_one
+    assert is_dataset_path(name) is is_one

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from consilience.data.dataset import Dataset
-from consilience.data.heterogeneity import CASES, Distances, HeterogeneityCase, heterogeneity_case, measure
+from consilience.data.heterogeneity import (
+    CASES,
+    Distances,
+    HeterogeneityCase,
+    heterogeneity_case,
+    measure_heterogeneity,
+)
 from consilience.data.local_datasets import LocalDatasets, make_local_datasets
 
 NAMES = ("inputs", "labels_given_inputs", "labels", "inputs_given_labels")
@@ -96,9 +102,9 @@ def test_every_mixture_is_one_of_the_nine_or_nothing() -> None:
 
 
 def test_a_case_in_words() -> None:
-    assert heterogeneity_case(*CASES["7a"]).in_words() == "learners differ in p(x), p(y|x), p(y) and p(x|y)"
-    assert heterogeneity_case(*CASES["7b"]).in_words() == "learners differ in p(x), p(y|x) and p(x|y) but not in p(y)"
-    assert heterogeneity_case("iid", "none").in_words() == "learners' data come from one distribution"
+    assert heterogeneity_case(*CASES["7a"]).describe() == "learners differ in p(x), p(y|x), p(y) and p(x|y)"
+    assert heterogeneity_case(*CASES["7b"]).describe() == "learners differ in p(x), p(y|x) and p(x|y) but not in p(y)"
+    assert heterogeneity_case("iid", "none").describe() == "learners' data come from one distribution"
 
 
 # --- what was dealt
@@ -108,7 +114,7 @@ def test_a_case_in_words() -> None:
 class LearnerShift:
     """Two learners' samples, small enough to count by hand."""
 
-    truth: np.ndarray
+    original_targets: np.ndarray
     targets: np.ndarray
     parts: list[np.ndarray]
     strength: np.ndarray
@@ -117,12 +123,12 @@ class LearnerShift:
 def test_distances_by_hand() -> None:
     # Learner 0 has classes 0 0 0 1, called 0 0 1 1; learner 1 has 1 1 1 1, called 1 1 1 0.
     hands = LearnerShift(
-        truth=np.array([0, 0, 0, 1, 1, 1, 1, 1]),
+        original_targets=np.array([0, 0, 0, 1, 1, 1, 1, 1]),
         targets=np.array([0, 0, 1, 1, 1, 1, 1, 0]),
         parts=[np.arange(4), np.arange(4, 8)],
         strength=np.zeros(2),
     )
-    found = measure(hands)
+    found = measure_heterogeneity(hands)
     assert found.inputs == pytest.approx(3 / 8)  # 3/4 and 0 of class 0, 3/8 in all
     assert found.labels == pytest.approx(1 / 8)  # 1/2 and 1/4 of label 0, 3/8 in all
     # Given class 0, only learner 0 counts. Given class 1, label 0 has 0 of 1 and 1 of 4, 1/5 in all.
@@ -136,7 +142,7 @@ def test_distances_by_hand() -> None:
 def test_the_strength_of_a_feature_shift_tells_inputs_apart() -> None:
     labels = np.array([0, 1, 0, 1])
     hands = LearnerShift(labels, labels, [np.array([0, 1]), np.array([2, 3])], np.array([0.0, 1.0]))
-    found = measure(hands)
+    found = measure_heterogeneity(hands)
     assert found[:4] == pytest.approx((0.5, 0, 0, 0.5))
 
 
@@ -144,10 +150,13 @@ def test_chance_is_drawn_with_the_same_sizes_and_the_same_seed() -> None:
     local = make_local_datasets(numbers(4, 400), 4, partition="shares(97, 1, 1, 1)", seed=1)
     sizes = [len(part) for part in local.parts]
     assert sizes == [388, 4, 4, 4]
-    found = measure(local, draws=50)
+    found = measure_heterogeneity(local, draws=50)
     # Of four classes four blind samples miss 4 * (3/4)**4 = 1.27, a quarter of the whole each; 388 miss next to none.
     assert found.noise.labels == pytest.approx(3 / 4 * 1.27 / 4, abs=0.02) and found.labels == 0
-    assert measure(local) == measure(local) and measure(local).noise != measure(local, seed=1).noise
+    assert (
+        measure_heterogeneity(local) == measure_heterogeneity(local)
+        and measure_heterogeneity(local).noise != measure_heterogeneity(local, seed=1).noise
+    )
 
 
 @pytest.mark.parametrize("figure", CASES)
@@ -157,7 +166,7 @@ def test_each_case_is_dealt_as_it_says(figure: str, learners: int) -> None:
     for seed in (0, 1):
         local = make_local_datasets(numbers(10, 4000), learners, partition=partition, shift=shift, seed=seed)
         assert local.case.figure == figure
-        check(local, measure(local), times=2.5)
+        check(local, measure_heterogeneity(local), times=2.5)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])
@@ -167,4 +176,4 @@ def test_every_mixture_is_dealt_as_it_says(partition: str, classes: int) -> None
     shifts = ("noise(1)", "label-noise(0.8)", "swap(0.8)", "relabel(0.8)", "prefer(0.9)", "ambiguous")
     for some in (each for size in range(7) for each in combinations(shifts, size)):
         local = make_local_datasets(data, 4, partition=partition, shift="+".join(some) or "none", seed=1)
-        check(local, measure(local, draws=3), times=2, slack=0.01)
+        check(local, measure_heterogeneity(local, draws=3), times=2, slack=0.01)

@@ -87,12 +87,12 @@ def test_small_differences_of_large_numbers_are_kept() -> None:
 def test_a_part_of_each_class_is_kept_for_tests() -> None:
     targets = np.repeat([0, 1, 2], [10, 5, 1])
     inputs = np.arange(16.0)[:, None]
-    data = Dataset.from_arrays("mine", inputs, targets, share=np.arange(16) % 2)
+    data = Dataset.from_arrays("mine", inputs, targets, shareable=np.arange(16) % 2)
     assert np.bincount(data.targets).tolist() == [8, 4, 1] and np.bincount(data.test_targets).tolist() == [2, 1]
     kept = np.rint(data.inputs[:, 0] * data.std + data.mean)
     tested = np.rint(data.test_inputs[:, 0] * data.std + data.mean)
     assert sorted([*kept, *tested]) == list(range(16)) and (np.diff(kept) > 0).all()
-    assert data.share is not None and data.share.tolist() == (kept % 2 == 1).tolist()
+    assert data.shareable is not None and data.shareable.tolist() == (kept % 2 == 1).tolist()
     assert describe_dataset(data)["never_shared"] == np.sum(kept % 2 == 0)
     again = Dataset.from_arrays("mine", inputs, targets)
     assert np.array_equal(again.inputs, data.inputs)
@@ -127,7 +127,7 @@ BAD = [
     ({"targets": None}, "training labels are missing"),
     ({"targets": [0, 1]}, r"must have the shape \(10,\).*got \(2,\)"),
     ({"targets": np.eye(10)}, "argmax of one-hot"),
-    ({"targets": np.zeros(10, dtype=int)}, "are all 0: with one class there is nothing to tell apart"),
+    ({"targets": np.zeros(10, dtype=int)}, "are all 0: one class cannot be learned"),
     ({"targets": TEN * 4, "classes": 4}, r"0\.\.3 for 4 classes, but label 1 is 4"),
     ({"test_inputs": np.eye(10)}, "test labels are missing"),
     ({"test_targets": TEN}, "test inputs are missing"),
@@ -143,8 +143,8 @@ BAD = [
     ({"inputs": np.diag([1.0] * 9 + [np.nan])}, "1 values are not, the first of them in sample 9"),
     ({"inputs": np.eye(10) * 1e200}, "too large"),
     ({"inputs": np.eye(10), "test_inputs": np.full((10, 10), 1e60), "test_targets": TEN}, "test inputs must be finite"),
-    ({"share": [1] * 9}, "share must be 10 values of 0"),
-    ({"share": [2] * 10}, "share must be 10 values of 0"),
+    ({"shareable": [1] * 9}, "shareable must be 10 values of 0"),
+    ({"shareable": [2] * 10}, "shareable must be 10 values of 0"),
     ({"labels": ["a", "a"]}, "different words"),
     ({"labels": ["a", "b", "c"], "classes": 2}, "2 different words"),
     ({"inputs": np.eye(4), "targets": [0, 0, 1, 1]}, r"test_share 0\.2 of 4 samples in 2 classes leaves none"),
@@ -245,14 +245,18 @@ def save(path: Path, **arrays: Any) -> str:
 def test_an_npz_file_is_a_data_set_named_after_itself(tmp_path: Path) -> None:
     images = np.arange(10 * 12, dtype=np.uint8).reshape(10, 2, 2, 3)
     names, marks = np.array(["left", "right"]), np.arange(10) > 2
-    path = save(tmp_path / "mine.npz", images=images, labels=TEN, classes=names, share=marks)
+    path = save(tmp_path / "mine.npz", images=images, labels=TEN, classes=names, shareable=marks)
     data = load(path, test_share=0.4)
     assert (data.name, data.shape, data.labels, data.source) == ("mine", (3, 2, 2), ("left", "right"), path)
-    assert len(data.targets) == 6 and len(data.test_targets) == 4 and data.share is not None
+    assert len(data.targets) == 6 and len(data.test_targets) == 4 and data.shareable is not None
     rows = [pixels[0, 0, 0] // 12 for pixels in pixels_of(data)]
-    assert data.share.tolist() == [row > 2 for row in rows] and data.targets.tolist() == [row % 2 for row in rows]
+    assert data.shareable.tolist() == [row > 2 for row in rows] and data.targets.tolist() == [row % 2 for row in rows]
     first = load(path, test_share=0.4, train=4, test=1)
-    assert len(first.targets) == 4 and first.share is not None and first.share.tolist() == data.share[:4].tolist()
+    assert (
+        len(first.targets) == 4
+        and first.shareable is not None
+        and first.shareable.tolist() == data.shareable[:4].tolist()
+    )
     assert first.inputs.mean() == pytest.approx(0, abs=1e-6) and len(first.test_targets) == 1
 
 
@@ -300,7 +304,7 @@ def test_a_folder_of_images_is_a_data_set(draw: Draw) -> None:
     (folder / ".thumbnails").mkdir()
     data = load(str(folder))
     assert (data.name, data.labels, data.shape, data.classes) == ("birds", ("robin", "wren"), (1, 3, 4), 2)
-    assert data.source == f"images in {folder}" and data.share is None
+    assert data.source == f"images in {folder}" and data.shareable is None
     assert np.bincount(data.targets).tolist() == [4, 8] and np.bincount(data.test_targets).tolist() == [1, 2]
     gray = pixels_of(data)[:, 0, 0, 0]
     assert ((gray >= 100) == (data.targets == 0)).all()
@@ -389,7 +393,7 @@ def test_shrinking_looks_at_every_pixel(draw: Draw) -> None:
 
 def test_deep_gray_outside_sixteen_bits_and_fractions_are_refused(draw: Draw) -> None:
     folder = birds(draw)
-    for kind, says in ((np.int32, "70000"), (np.float32, "fractions")):
+    for kind, says in ((np.int32, "70000"), (np.float32, "floats")):
         Image.fromarray(np.full((3, 4), 70_000, dtype=kind)).save(folder / "wren" / "deep.tif")
         with pytest.raises(DataError, match=rf"deep.tif: .*{says}.*\.npz"):
             load(str(folder), image_mode="gray")
@@ -411,8 +415,8 @@ def test_samples_named_in_never_share_are_marked(draw: Draw, lines: str, never: 
     folder = birds(draw)
     (folder / "never-share.txt").write_text(lines, encoding="utf-8")
     data = load(str(folder))
-    assert data.share is not None
-    marked = {gray for gray, may in zip(pixels_of(data)[:, 0, 0, 0], data.share, strict=True) if not may}
+    assert data.shareable is not None
+    marked = {gray for gray, may in zip(pixels_of(data)[:, 0, 0, 0], data.shareable, strict=True) if not may}
     assert marked == never - set(pixels_of(data, test=True)[:, 0, 0, 0])
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.data.partition import FORMS, class_counts, dirichlet_shares, partition, turns
+from consilience.data.partition import FORMS, class_counts, dirichlet_shares, even_turns, partition_samples
 from consilience.errors import ConfigurationError, UnknownName
 
 SETTINGS = settings(max_examples=60, deadline=None)
@@ -39,7 +39,7 @@ def check_every_sample_once(targets: np.ndarray, parts: list[np.ndarray], learne
 @given(local(), st.integers(0, 2**32))
 def test_iid_is_even_in_size_and_in_every_class(case: tuple[np.ndarray, int], seed: int) -> None:
     targets, learners = case
-    parts = partition(targets, learners, "iid", rng(seed))
+    parts = partition_samples(targets, learners, "iid", rng(seed))
     check_every_sample_once(targets, parts, learners)
     assert np.ptp([len(part) for part in parts]) <= 1
     assert np.ptp(class_counts(targets, parts, 10), axis=0).max() <= 1
@@ -47,19 +47,19 @@ def test_iid_is_even_in_size_and_in_every_class(case: tuple[np.ndarray, int], se
 
 def test_iid_by_hand() -> None:
     targets = np.array([1, 0, 1, 0, 1, 0, 1])
-    parts = partition(targets, 2, "iid", rng())
+    parts = partition_samples(targets, 2, "iid", rng())
     # Three of class 0 go to learners 0, 1, 0; then the four of class 1 to 1, 0, 1, 0.
     assert class_counts(targets, parts, 2).tolist() == [[2, 2], [1, 2]]
 
 
 def test_iid_gives_equal_shares_where_they_divide() -> None:
     targets = np.repeat(np.arange(10), 120)
-    assert (class_counts(targets, partition(targets, 10, "iid", rng()), 10) == 12).all()
+    assert (class_counts(targets, partition_samples(targets, 10, "iid", rng()), 10) == 12).all()
 
 
 def test_iid_is_shuffled() -> None:
     targets = np.zeros(100, dtype=np.int64)
-    one, other = (partition(targets, 2, "iid", rng(seed))[0].tolist() for seed in (1, 2))
+    one, other = (partition_samples(targets, 2, "iid", rng(seed))[0].tolist() for seed in (1, 2))
     assert one != other and one != list(range(0, 100, 2))
 
 
@@ -72,7 +72,7 @@ def test_dirichlet_gives_every_sample_once_and_leaves_nobody_short(
     case: tuple[np.ndarray, int], alpha: float, seed: int, minimum: int
 ) -> None:
     targets, learners = case
-    parts = partition(targets, learners, f"dirichlet({alpha})", rng(seed), minimum=minimum)
+    parts = partition_samples(targets, learners, f"dirichlet({alpha})", rng(seed), minimum=minimum)
     check_every_sample_once(targets, parts, learners)
     assert min(map(len, parts)) >= min(minimum, len(targets) // learners)
 
@@ -82,7 +82,7 @@ def test_dirichlet_gives_every_sample_once_and_leaves_nobody_short(
 )
 def test_the_same_generator_gives_the_same_parts(how: str) -> None:
     targets = rng(5).integers(0, 10, 500)
-    one, two, other = (partition(targets, 7, how, rng(seed)) for seed in (1, 1, 2))
+    one, two, other = (partition_samples(targets, 7, how, rng(seed)) for seed in (1, 1, 2))
     assert [p.tolist() for p in one] == [p.tolist() for p in two]
     assert [p.tolist() for p in one] != [p.tolist() for p in other]
 
@@ -90,14 +90,14 @@ def test_the_same_generator_gives_the_same_parts(how: str) -> None:
 def test_both_spellings_of_dirichlet_are_one() -> None:
     targets = rng(5).integers(0, 10, 200)
     spellings = ("dirichlet(0.5)", "dirichlet:0.5", "dirichlet(5e-1)", "dirichlet( .5 )")
-    parts = [[p.tolist() for p in partition(targets, 4, how, rng())] for how in spellings]
+    parts = [[p.tolist() for p in partition_samples(targets, 4, how, rng())] for how in spellings]
     assert all(each == parts[0] for each in parts)
 
 
 @pytest.mark.parametrize("alpha", ["1e-3", "1e-6", "1e-100", "5e-324"])
 def test_a_very_small_alpha_gives_each_class_to_one_learner(alpha: str) -> None:
     targets = np.repeat(np.arange(10), 50)
-    parts = partition(targets, 5, f"dirichlet({alpha})", rng(1))
+    parts = partition_samples(targets, 5, f"dirichlet({alpha})", rng(1))
     check_every_sample_once(targets, parts, 5)
     table = class_counts(targets, parts, 10)
     assert (table.max(axis=0) >= 40).all()  # all but what was handed on to reach the minimum
@@ -107,7 +107,7 @@ def test_a_very_small_alpha_gives_each_class_to_one_learner(alpha: str) -> None:
 def test_a_very_large_alpha_gives_equal_shares() -> None:
     targets = np.repeat(np.arange(10), 50)
     for alpha in ("1e9", "1.7e308"):
-        assert (class_counts(targets, partition(targets, 5, f"dirichlet({alpha})", rng()), 10) == 10).all()
+        assert (class_counts(targets, partition_samples(targets, 5, f"dirichlet({alpha})", rng()), 10) == 10).all()
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.5, 5.0])
@@ -131,7 +131,9 @@ def test_heterogeneity_falls_as_alpha_grows() -> None:
     targets = np.repeat(np.arange(10), 200)
 
     def spread(alpha: float) -> float:
-        tables = [class_counts(targets, partition(targets, 10, f"dirichlet({alpha})", rng(s)), 10) for s in range(20)]
+        tables = [
+            class_counts(targets, partition_samples(targets, 10, f"dirichlet({alpha})", rng(s)), 10) for s in range(20)
+        ]
         return float(np.mean([table.std(axis=0) for table in tables]))
 
     assert spread(0.01) > spread(0.1) > spread(1) > spread(10) > spread(100)
@@ -139,27 +141,27 @@ def test_heterogeneity_falls_as_alpha_grows() -> None:
 
 def test_who_is_short_takes_from_the_largest() -> None:
     targets = np.zeros(10, dtype=np.int64)  # one class and a tiny alpha: one learner gets all ten
-    sizes = sorted(len(part) for part in partition(targets, 4, "dirichlet(1e-9)", rng()))
+    sizes = sorted(len(part) for part in partition_samples(targets, 4, "dirichlet(1e-9)", rng()))
     assert sizes == [2, 2, 2, 4]
-    sizes = sorted(len(part) for part in partition(targets, 4, "dirichlet(1e-9)", rng(), minimum=1))
+    sizes = sorted(len(part) for part in partition_samples(targets, 4, "dirichlet(1e-9)", rng(), minimum=1))
     assert sizes == [1, 1, 1, 7]
 
 
 def test_too_few_samples_for_the_minimum_still_leave_nobody_empty() -> None:
-    parts = partition(np.zeros(7, dtype=np.int64), 5, "dirichlet(1e-9)", rng(), minimum=3)
+    parts = partition_samples(np.zeros(7, dtype=np.int64), 5, "dirichlet(1e-9)", rng(), minimum=3)
     assert sorted(map(len, parts)) == [1, 1, 1, 1, 3]
 
 
 def test_a_thousand_learners_are_dealt_in_no_time() -> None:
     targets = np.arange(60_000) % 10
-    parts = partition(targets, 1000, "dirichlet(0.001)", rng())
+    parts = partition_samples(targets, 1000, "dirichlet(0.001)", rng())
     check_every_sample_once(targets, parts, 1000)
     assert min(map(len, parts)) == 2
 
 
 def test_one_learner_gets_everything() -> None:
     for how in ("iid", "dirichlet(0.1)", "shards(2)", "quantity(0.1)", "shares(7)"):
-        assert partition(np.array([3, 1, 2]), 1, how, rng())[0].tolist() == [0, 1, 2]
+        assert partition_samples(np.array([3, 1, 2]), 1, how, rng())[0].tolist() == [0, 1, 2]
 
 
 # --- shards
@@ -171,32 +173,32 @@ def test_shards_are_all_dealt_in_equal_numbers(case: tuple[np.ndarray, int], eac
     targets, learners = case
     if learners * each > len(targets):
         with pytest.raises(ConfigurationError, match=f"{learners} learners x {each} shards need as many samples"):
-            partition(targets, learners, f"shards({each})", rng(seed))
+            partition_samples(targets, learners, f"shards({each})", rng(seed))
         return
-    parts = partition(targets, learners, f"shards({each})", rng(seed))
+    parts = partition_samples(targets, learners, f"shards({each})", rng(seed))
     check_every_sample_once(targets, parts, learners)
     assert np.ptp([len(part) for part in parts]) <= each  # a shard is one longer or not
 
 
 def test_shards_by_hand() -> None:
     targets = np.array([4, 9, 4, 9, 7, 7, 7, 4, 9])  # three classes of three, in three shards
-    parts = partition(targets, 3, "shards(1)", rng())
+    parts = partition_samples(targets, 3, "shards(1)", rng())
     assert sorted(part.tolist() for part in parts) == [[0, 2, 7], [1, 3, 8], [4, 5, 6]]
 
 
 def test_a_learner_has_as_many_classes_as_shards_at_most() -> None:
     targets = np.arange(1000) % 10
-    table = class_counts(targets, partition(targets, 10, "shards(2)", rng(3)), 10)
+    table = class_counts(targets, partition_samples(targets, 10, "shards(2)", rng(3)), 10)
     assert (table.sum(axis=1) == 100).all() and (np.count_nonzero(table, axis=1) <= 2).all()
     assert set(np.unique(table)) <= {0, 50, 100}
-    other = class_counts(targets, partition(targets, 10, "shards(2)", rng(4)), 10)
+    other = class_counts(targets, partition_samples(targets, 10, "shards(2)", rng(4)), 10)
     assert table.tolist() != other.tolist()
 
 
 def test_too_many_shards_are_refused_however_many() -> None:
     for k in ("3", "1e300"):
-        with pytest.raises(ConfigurationError, match=r"shards need as many samples, and there are 5; take fewer"):
-            partition(np.zeros(5, dtype=np.int64), 2, f"shards({k})", rng())
+        with pytest.raises(ConfigurationError, match=r"shards need as many samples, and there are 5; use fewer"):
+            partition_samples(np.zeros(5, dtype=np.int64), 2, f"shards({k})", rng())
 
 
 # --- sizes
@@ -213,7 +215,7 @@ def check_stratified(targets: np.ndarray, parts: list[np.ndarray]) -> None:
 @given(local(), ALPHAS, st.integers(0, 2**32), st.integers(1, 6))
 def test_quantity_makes_only_sizes_differ(case: tuple[np.ndarray, int], alpha: float, seed: int, minimum: int) -> None:
     targets, learners = case
-    parts = partition(targets, learners, f"quantity({alpha})", rng(seed), minimum=minimum)
+    parts = partition_samples(targets, learners, f"quantity({alpha})", rng(seed), minimum=minimum)
     check_every_sample_once(targets, parts, learners)
     assert min(map(len, parts)) >= min(minimum, len(targets) // learners)
     check_stratified(targets, parts)
@@ -224,11 +226,16 @@ def test_quantity_differs_the_more_the_smaller_alpha() -> None:
 
     def spread(alpha: float) -> float:
         return float(
-            np.mean([np.std([len(p) for p in partition(targets, 10, f"quantity:{alpha}", rng(s))]) for s in range(20)])
+            np.mean(
+                [
+                    np.std([len(p) for p in partition_samples(targets, 10, f"quantity:{alpha}", rng(s))])
+                    for s in range(20)
+                ]
+            )
         )
 
     assert spread(0.1) > spread(1) > spread(10) > spread(1000)
-    assert {len(p) for p in partition(targets, 10, "quantity(1e300)", rng())} == {200}
+    assert {len(p) for p in partition_samples(targets, 10, "quantity(1e300)", rng())} == {200}
 
 
 @SETTINGS
@@ -237,7 +244,7 @@ def test_shares_are_kept_to_the_sample(data: st.DataObject, case: tuple[np.ndarr
     targets, learners = case
     numbers = st.sampled_from([0.0, 5e-324, 1e-300, 1.0, 1.7e308]) | st.floats(0, 10)
     shares = data.draw(st.lists(numbers, min_size=learners, max_size=learners).filter(any))
-    parts = partition(targets, learners, f"shares({', '.join(map(str, shares))})", rng(seed), minimum=1)
+    parts = partition_samples(targets, learners, f"shares({', '.join(map(str, shares))})", rng(seed), minimum=1)
     check_every_sample_once(targets, parts, learners)
     check_stratified(targets, parts)
     scaled = np.array(shares) / max(shares)  # (learners,)
@@ -248,13 +255,17 @@ def test_shares_are_kept_to_the_sample(data: st.DataObject, case: tuple[np.ndarr
 
 def test_shares_by_hand() -> None:
     targets = np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1])
-    parts = partition(targets, 3, "shares(0.5, 0.25, 0.25)", rng())
+    parts = partition_samples(targets, 3, "shares(0.5, 0.25, 0.25)", rng())
     assert class_counts(targets, parts, 2).tolist() == [[2, 4], [1, 2], [1, 2]]
-    assert class_counts(targets, partition(targets, 3, "shares:2,1,1", rng()), 2).tolist() == [[2, 4], [1, 2], [1, 2]]
+    assert class_counts(targets, partition_samples(targets, 3, "shares:2,1,1", rng()), 2).tolist() == [
+        [2, 4],
+        [1, 2],
+        [1, 2],
+    ]
 
 
 def test_a_share_of_nothing_still_gives_the_minimum() -> None:
-    parts = partition(np.zeros(10, dtype=np.int64), 3, "shares(1, 0, 0)", rng())
+    parts = partition_samples(np.zeros(10, dtype=np.int64), 3, "shares(1, 0, 0)", rng())
     assert [len(part) for part in parts] == [6, 2, 2]
 
 
@@ -273,13 +284,13 @@ def test_a_share_of_nothing_still_gives_the_minimum() -> None:
 )
 def test_bad_shares_are_refused(how: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        partition(np.zeros(9, dtype=np.int64), 3, how, rng())
+        partition_samples(np.zeros(9, dtype=np.int64), 3, how, rng())
 
 
 @SETTINGS
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any))
 def test_turns_are_even_at_any_time(sizes: list[int]) -> None:
-    order = turns(np.array(sizes))
+    order = even_turns(np.array(sizes))
     assert np.bincount(order, minlength=len(sizes)).tolist() == sizes
     came = np.cumsum(order[:, None] == np.arange(len(sizes)), axis=0)  # (n, learners)
     owed = np.arange(1, len(order) + 1)[:, None] * np.array(sizes) / len(order)  # (n, learners)
@@ -287,9 +298,15 @@ def test_turns_are_even_at_any_time(sizes: list[int]) -> None:
 
 
 def test_turns_by_hand() -> None:
-    assert turns(np.array([2, 2])).tolist() == [0, 1, 0, 1]
-    assert turns(np.array([1, 4])).tolist() == [1, 1, 1, 0, 1]  # one in five, the second's fourth not before place 4
-    assert turns(np.array([0, 3])).tolist() == [1, 1, 1]
+    assert even_turns(np.array([2, 2])).tolist() == [0, 1, 0, 1]
+    assert even_turns(np.array([1, 4])).tolist() == [
+        1,
+        1,
+        1,
+        0,
+        1,
+    ]  # one in five, the second's fourth not before place 4
+    assert even_turns(np.array([0, 3])).tolist() == [1, 1, 1]
 
 
 # --- the table
@@ -314,26 +331,26 @@ def test_class_table_refuses_targets_outside_the_classes(targets: list[int]) -> 
 @pytest.mark.parametrize("learners", [0, -3])
 def test_too_few_learners_are_refused(learners: int) -> None:
     with pytest.raises(ConfigurationError, match=f"got {learners}"):
-        partition(np.zeros(5, dtype=np.int64), learners, "iid", rng())
+        partition_samples(np.zeros(5, dtype=np.int64), learners, "iid", rng())
 
 
 @pytest.mark.parametrize("how", ["iid", "dirichlet(1)", "shards(1)", "quantity(1)", "shares(1, 1, 1, 1, 1, 1)"])
 def test_more_learners_than_samples_are_refused(how: str) -> None:
     with pytest.raises(ConfigurationError, match="6 learners cannot share 5 samples"):
-        partition(np.zeros(5, dtype=np.int64), 6, how, rng())
+        partition_samples(np.zeros(5, dtype=np.int64), 6, how, rng())
 
 
 @pytest.mark.parametrize("alpha", ["0", "-1", "nan", "inf", "-inf", "", "many", "0.1)(", "1e999"])
 @pytest.mark.parametrize("spelling", ["dirichlet({})", "dirichlet:{}"])
 def test_a_bad_alpha_is_refused(alpha: str, spelling: str) -> None:
     with pytest.raises(ConfigurationError, match="ALPHA must be a finite number above 0"):
-        partition(np.zeros(5, dtype=np.int64), 2, spelling.format(alpha), rng())
+        partition_samples(np.zeros(5, dtype=np.int64), 2, spelling.format(alpha), rng())
 
 
 @pytest.mark.parametrize("k", ["0", "-2", "1.5", "nan", "inf", "", "two"])
 def test_a_bad_number_of_shards_is_refused(k: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"partition 'shards\({k}\)': K must be a whole number, 1 or more"):
-        partition(np.zeros(5, dtype=np.int64), 2, f"shards({k})", rng())
+        partition_samples(np.zeros(5, dtype=np.int64), 2, f"shards({k})", rng())
 
 
 @pytest.mark.parametrize(
@@ -346,14 +363,14 @@ def test_a_bad_number_of_shards_is_refused(k: str) -> None:
 )
 def test_a_wrong_number_of_numbers_is_refused(how: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        partition(np.zeros(5, dtype=np.int64), 2, how, rng())
+        partition_samples(np.zeros(5, dtype=np.int64), 2, how, rng())
 
 
 @given(st.text(max_size=20) | st.sampled_from(sorted(FORMS)).flatmap(lambda w: st.text(max_size=9).map(w.__add__)))
 def test_no_spelling_breaks_anything(how: str) -> None:
     targets = np.zeros(5, dtype=np.int64)
     try:
-        parts = partition(targets, 2, how, rng())
+        parts = partition_samples(targets, 2, how, rng())
     except ConfigurationError:
         return
     check_every_sample_once(targets, parts, 2)
@@ -364,7 +381,7 @@ def test_no_spelling_breaks_anything(how: str) -> None:
 
 def test_owners_by_hand() -> None:
     targets, owners = np.zeros(7, dtype=np.int64), np.array([3, 0, 3, 5, 0, 3, 5])  # 1, 2 and 4 have nothing
-    parts = partition(targets, 3, "owners", rng(), owners=owners)
+    parts = partition_samples(targets, 3, "owners", rng(), owners=owners)
     assert [part.tolist() for part in parts] == [[1, 4], [0, 2, 5], [3, 6]]
     assert all(part.dtype == np.int64 for part in parts)
 
@@ -373,7 +390,7 @@ def test_which_owners_come_in_is_drawn() -> None:
     targets, owners = np.zeros(30, dtype=np.int64), np.repeat(np.arange(10), 3)
     came = np.zeros(10)
     for seed in range(200):
-        parts = partition(targets, 4, "owners", rng(seed), owners=owners)
+        parts = partition_samples(targets, 4, "owners", rng(seed), owners=owners)
         whose = [owners[part].tolist() for part in parts]
         assert all(len(part) == 3 and len(set(mine)) == 1 for part, mine in zip(parts, whose, strict=True))
         assert whose == sorted(whose) and len({mine[0] for mine in whose}) == 4
@@ -384,9 +401,9 @@ def test_which_owners_come_in_is_drawn() -> None:
 def test_owners_that_are_too_few_or_unknown_are_refused() -> None:
     targets = np.zeros(6, dtype=np.int64)
     with pytest.raises(ConfigurationError, match="4 learners, and the samples have 3 owners"):
-        partition(targets, 4, "owners", rng(), owners=np.array([0, 0, 1, 1, 7, 7]))
+        partition_samples(targets, 4, "owners", rng(), owners=np.array([0, 0, 1, 1, 7, 7]))
     with pytest.raises(ConfigurationError, match="these have none"):
-        partition(targets, 2, "owners", rng())
+        partition_samples(targets, 2, "owners", rng())
 
 
 @pytest.mark.parametrize(
@@ -405,16 +422,16 @@ def test_owners_that_are_too_few_or_unknown_are_refused() -> None:
 )
 def test_an_unknown_scheme_is_refused(how: str, nearest: str | None) -> None:
     with pytest.raises(UnknownName, match="unknown partition") as caught:
-        partition(np.zeros(5, dtype=np.int64), 2, how, rng())
+        partition_samples(np.zeros(5, dtype=np.int64), 2, how, rng())
     assert caught.value.kind == "partition" and caught.value.nearest == nearest
 
 
 def test_targets_must_be_whole_numbers_in_one_row() -> None:
     for targets in (np.zeros(5), np.zeros((5, 1), dtype=np.int64)):
         with pytest.raises(ConfigurationError, match="whole numbers"):
-            partition(targets, 2, "iid", rng())  # type: ignore[arg-type]
+            partition_samples(targets, 2, "iid", rng())  # type: ignore[arg-type]
 
 
 def test_a_minimum_below_one_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="minimum must be at least 1"):
-        partition(np.zeros(5, dtype=np.int64), 2, "dirichlet(1)", rng(), minimum=0)
+        partition_samples(np.zeros(5, dtype=np.int64), 2, "dirichlet(1)", rng(), minimum=0)

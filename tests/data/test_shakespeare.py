@@ -118,7 +118,7 @@ def test_roles_are_joined_and_those_with_little_to_say_left_out(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"no gzip at all", "not a sound gzip file"),
+        (b"no gzip at all", "not a valid gzip file"),
         (gzip.compress(speech("A", "x" * 9999).encode())[:-9], "ends too early"),
         (gzip.compress(f"{speech('A', 'a')}\nnot json\n".encode()), "line 2: not a JSON object"),
         (gzip.compress(b'{"play": "\xff"}\n'), "line 1: not a JSON object"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from consilience.data.dataset import Dataset
 from consilience.data.local_datasets import LocalDatasets, make_local_datasets
-from consilience.data.partition import partition
+from consilience.data.partition import partition_samples
 from consilience.data.shifts import (
     Ambiguous,
     ConceptShift,
@@ -20,8 +20,8 @@ from consilience.data.shifts import (
     Relabel,
     Rotate,
     Swap,
+    parse_shifts,
     rotate_images,
-    shifts_of,
 )
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.randomness import seed_of
@@ -79,7 +79,7 @@ def test_border_pixels_go_on() -> None:
 
 
 def test_only_images_are_turned() -> None:
-    with pytest.raises(ConfigurationError, match=r"shift 'rotate\(60\)' turns images .* inputs of the shape \(5,\)"):
+    with pytest.raises(ConfigurationError, match=r"shift 'rotate\(60\)' rotates images .* inputs of the shape \(5,\)"):
         Rotate(60).inputs(np.zeros((2, 5), dtype=np.float32), 0.5, rng())
 
 
@@ -195,11 +195,11 @@ def test_a_single_class_has_nobody_to_be_confused_with(shift: ConceptShift) -> N
 
 
 def test_shifts_are_read_in_their_order() -> None:
-    assert shifts_of("none") == {}
-    assert list(shifts_of(" swap(0.5) + rotate:60 ").values()) == [Swap(0.5), Rotate(60)]
-    assert shifts_of("ambiguous") == shifts_of("ambiguous()") == {"ambiguous": Ambiguous()}
+    assert parse_shifts("none") == {}
+    assert list(parse_shifts(" swap(0.5) + rotate:60 ").values()) == [Swap(0.5), Rotate(60)]
+    assert parse_shifts("ambiguous") == parse_shifts("ambiguous()") == {"ambiguous": Ambiguous()}
     expected = {"noise": Noise(10), "label-noise": LabelNoise(0.5)}
-    assert shifts_of("noise(1e+1)+label-noise(+5e-1)") == shifts_of("noise:1e+1+label-noise:0.5") == expected
+    assert parse_shifts("noise(1e+1)+label-noise(+5e-1)") == parse_shifts("noise:1e+1+label-noise:0.5") == expected
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,12 @@ def test_shifts_are_read_in_their_order() -> None:
         ("rotate(1, 2)", r"rotate takes 1 number, got 2; write rotate\(DEGREES\)"),
         ("ambiguous(1)", "ambiguous takes no numbers, got 1; write ambiguous"),
         ("swap(0.5)+noise(1)+swap(0.5)", "swap is given twice"),
-        ("none+swap(0.5)", "'none' stands alone"),
+        ("none+swap(0.5)", "'none' cannot be combined"),
     ],
 )
 def test_a_shift_that_cannot_be_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        shifts_of(text)
+        parse_shifts(text)
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_a_shift_that_cannot_be_is_refused(text: str, message: str) -> None:
 )
 def test_an_unknown_shift_is_refused(text: str, nearest: str | None) -> None:
     with pytest.raises(UnknownName, match="unknown shift") as caught:
-        shifts_of(text)
+        parse_shifts(text)
     assert caught.value.kind == "shift" and caught.value.nearest == nearest
 
 
@@ -249,7 +249,7 @@ def test_an_unknown_shift_is_refused(text: str, nearest: str | None) -> None:
 
 
 def owners(local: LocalDatasets) -> np.ndarray:
-    owner = np.empty(len(local.truth), dtype=np.int64)
+    owner = np.empty(len(local.original_targets), dtype=np.int64)
     for who, part in enumerate(local.parts):
         owner[part] = who
     return owner
@@ -259,7 +259,7 @@ def test_where_nothing_is_shifted_nothing_is_copied() -> None:
     data = pictures(np.arange(60) % 5, 5)
     for shift in ("none", "rotate(0)+contrast(1)+noise(0)+swap(0)+label-noise(0)+relabel(0)"):
         local = make_local_datasets(data, 3, shift=shift, seed=1)
-        assert local.inputs is data.inputs and local.targets is data.targets and local.truth is data.targets
+        assert local.inputs is data.inputs and local.targets is data.targets and local.original_targets is data.targets
         assert local.strength.tolist() == [0, 0, 0] and local.case.figure == "" and local.classes == 5
     assert make_local_datasets(data, 3, shift="noise(1)", seed=1).targets is data.targets
     assert make_local_datasets(data, 3, shift="swap(1)", seed=1).inputs is data.inputs
@@ -268,7 +268,7 @@ def test_where_nothing_is_shifted_nothing_is_copied() -> None:
 @pytest.mark.parametrize("how", ["iid", "dirichlet(0.3)", "shards(2)", "quantity(1)"])
 def test_a_shift_does_not_change_who_is_dealt_what(how: str) -> None:
     data = pictures(np.arange(200) % 5, 5)
-    expected = partition(data.targets, 4, how, rng(seed_of("partition", 7)))
+    expected = partition_samples(data.targets, 4, how, rng(seed_of("partition", 7)))
     for shift in ("none", "prefer(0.9)", "rotate(30)+label-noise(0.5)"):
         parts = make_local_datasets(data, 4, partition=how, shift=shift, seed=7).parts
         assert [part.tolist() for part in parts] == [part.tolist() for part in expected]
@@ -277,7 +277,7 @@ def test_a_shift_does_not_change_who_is_dealt_what(how: str) -> None:
 def test_samples_are_dealt_by_their_ambiguous_labels() -> None:
     data = pictures(np.arange(400) % 4, 4)
     local = make_local_datasets(data, 2, partition="shards(2)", shift="ambiguous", seed=3)
-    assert sorted(local.table().ravel().tolist()) == [0, 0, 0, 0, 100, 100, 100, 100]
+    assert sorted(local.class_counts().ravel().tolist()) == [0, 0, 0, 0, 100, 100, 100, 100]
     assert counts(local.targets) == counts(data.targets)
     assert (local.targets != data.targets).any() and np.array_equal(local.targets // 2, data.targets // 2)
 
@@ -312,7 +312,7 @@ def test_swap_keeps_every_learner_s_table() -> None:
     plain = make_local_datasets(data, 4, partition="dirichlet(0.5)", seed=2)
     for shift in ("swap(0.7)", "label-noise(0.7)"):
         changed = make_local_datasets(data, 4, partition="dirichlet(0.5)", shift=shift, seed=2)
-        assert np.array_equal(plain.table(), changed.table()) and plain.table().shape == (4, 5)
+        assert np.array_equal(plain.class_counts(), changed.class_counts()) and plain.class_counts().shape == (4, 5)
         wrong = [int(np.sum(changed.targets[part] != data.targets[part])) for part in plain.parts]
         assert wrong[0] == 0 and wrong[-1] > 0
 

@@ -12,7 +12,7 @@ from consilience import simulate
 from consilience.config.config import make_config
 from consilience.data import Dataset
 from consilience.data.description import describe_dataset
-from consilience.data.heterogeneity import heterogeneity_case, measure
+from consilience.data.heterogeneity import heterogeneity_case, measure_heterogeneity
 from consilience.data.local_datasets import make_local_datasets
 from consilience.data.readers.text import character_name, text_windows
 from consilience.errors import ConfigurationError, DataError
@@ -93,16 +93,16 @@ def test_many_characters_have_codes_of_their_own() -> None:
     ("texts", "settings", "said"),
     [
         ({}, {}, "there are no owners"),
-        ([ANN * 9, BOB * 9], {}, "texts are given by owner, such as .*, got list"),
-        (ANN * 9, {}, "texts are given by owner, such as .*, got str"),
+        ([ANN * 9, BOB * 9], {}, "texts must be given by owner, such as .*, got list"),
+        (ANN * 9, {}, "texts must be given by owner, such as .*, got str"),
         ({"ann": ANN * 9, "bob": ""}, {}, "owner 'bob' has no text"),
-        ({"ann": ANN * 9, "bob": b"do"}, {}, "must be words, got 'bob' with bytes"),
+        ({"ann": ANN * 9, "bob": b"do"}, {}, "must be strings, got 'bob' with bytes"),
         (
             {"ann": ANN * 20, "bob": "do re"},
             {},
-            r"owner 'bob' has 5 characters, 4 to train and 1 to test.* at least 81",
+            r"owner 'bob' has 5 characters, 4 for training and 1 for tests.* at least 81",
         ),
-        ({"ann": ANN * 16}, {}, r"owner 'ann' has 384 characters, 307 to train and 77 to test"),
+        ({"ann": ANN * 16}, {}, r"owner 'ann' has 384 characters, 307 for training and 77 for tests"),
         ({"ann": "aaaa"}, {"length": 1}, "at least two characters, got 'a'"),
         ({"ann": ANN * 20}, {"alphabet": "eehtac"}, "'e' is in the alphabet twice"),
         ({"x": "ab" * 9, "ann": "abab" * 9 + "!"}, {"length": 1, "alphabet": "ab"}, "owner 'ann': character 36 is '!'"),
@@ -140,7 +140,7 @@ def test_codes_outside_the_alphabet_are_refused(half: str, code: float) -> None:
         ({"owners": np.zeros(45, dtype=np.int32)}, "owners must be int64"),
         ({"owners": np.full(45, 2)}, r"owners must lie in 0\.\.1 for 2 different names, got 2\.\.2"),
         ({"owner_names": ("ann", "ann")}, "name each owner once"),
-        ({"owners": None}, "2 owners are named, and no sample is anybody's"),
+        ({"owners": None}, "2 owner_names are given without owners"),
         ({"alphabet": "aa"}, "twice"),
     ],
 )
@@ -180,10 +180,10 @@ def test_so_many_samples_are_taken_evenly_and_stay_their_owners() -> None:
 
 def test_data_without_owners_still_gives_its_first_samples() -> None:
     inputs = np.arange(12, dtype=np.float32).reshape(6, 2)
-    data = Dataset("table", inputs, np.arange(6) % 2, inputs, np.arange(6) % 2, 2, share=np.arange(6) > 0)
+    data = Dataset("table", inputs, np.arange(6) % 2, inputs, np.arange(6) % 2, 2, shareable=np.arange(6) > 0)
     few = cut_data(data, make_config({"train": 3, "test": 2}))
     assert few.inputs.tolist() == inputs[:3].tolist() and few.test_inputs.tolist() == inputs[:2].tolist()
-    assert few.share is not None and few.share.tolist() == [False, True, True] and few.owners is None
+    assert few.shareable is not None and few.shareable.tolist() == [False, True, True] and few.owners is None
 
 
 # --- dealt to learners
@@ -199,7 +199,7 @@ def test_everybody_is_one_owner() -> None:
     local = make_local_datasets(data, 5, partition="owners", seed=1)
     for who, part in enumerate(local.parts):
         assert np.array_equal(part, np.flatnonzero(data.owners == who))
-    assert local.inputs is data.inputs and local.table().sum() == len(data.targets)
+    assert local.inputs is data.inputs and local.class_counts().sum() == len(data.targets)
 
 
 def test_fewer_learners_than_owners_leave_samples_to_nobody() -> None:
@@ -210,7 +210,7 @@ def test_fewer_learners_than_owners_leave_samples_to_nobody() -> None:
         local = make_local_datasets(data, 2, partition="owners", seed=seed)
         whose = [np.unique(data.owners[part]).tolist() for part in local.parts]
         assert all(len(mine) == 1 for mine in whose) and whose[0] < whose[1]
-        assert local.table().sum() == np.isin(data.owners, whose).sum() < len(data.targets)
+        assert local.class_counts().sum() == np.isin(data.owners, whose).sum() < len(data.targets)
         found.add((whose[0][0], whose[1][0]))
         again = make_local_datasets(data, 2, partition="owners", seed=seed)
         assert all(np.array_equal(a, b) for a, b in zip(local.parts, again.parts, strict=True))
@@ -253,7 +253,7 @@ def test_owners_differ_in_inputs_and_labels() -> None:
     apart, alike = ({"ann": ANN * 99, "other": other * 99} for other in (BOB, ANN))
     for texts, differ in ((apart, True), (alike, False)):
         local = make_local_datasets(Dataset.from_text("two", texts, length=6, step=5), 2, partition="owners", seed=0)
-        found = measure(local, kinds=local.kinds)
+        found = measure_heterogeneity(local, kinds=local.kinds)
         for gap, chance in ((found.inputs, found.noise.inputs), (found.labels, found.noise.labels)):
             assert gap > 3 * chance if differ else gap <= chance
         assert found.labels_given_inputs == 0
@@ -266,7 +266,9 @@ def test_samples_that_nobody_has_do_not_count_where_distributions_are_compared()
     for seed in range(10):
         local = make_local_datasets(data, 2, partition="owners", seed=seed)
         assert data.owners is not None
-        found[tuple(int(data.owners[part[0]]) for part in local.parts)] = measure(local, kinds=local.kinds).labels
+        found[tuple(int(data.owners[part[0]]) for part in local.parts)] = measure_heterogeneity(
+            local, kinds=local.kinds
+        ).labels
     assert set(found) == {(0, 1), (0, 2), (1, 2)}
     assert found[0, 1] < 0.02 < found[0, 2] and found[0, 2] == pytest.approx(found[1, 2])
 

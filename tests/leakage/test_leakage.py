@@ -238,7 +238,7 @@ def test_what_is_never_shared_is_in_no_mean(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     targets, share = np.arange(120) % 3, np.arange(120) < 90
     inputs = generator.normal(size=(120, 6)) + targets[:, None]
-    np.savez(tmp_path / "table.npz", x=inputs, y=targets, share=share, test_x=inputs[:60], test_y=targets[:60])
+    np.savez(tmp_path / "table.npz", x=inputs, y=targets, shareable=share, test_x=inputs[:60], test_y=targets[:60])
     never_share = {"careful": {"learners": [0], "never_share": [2]}}
     simulate(
         method="representation-sharing",

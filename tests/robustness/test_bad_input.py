@@ -60,7 +60,7 @@ REFUSED = {
     "negative rounds": (["compare", "--rounds", "-1"], "rounds is -1"),
     "more learners than samples": (["run", "--learners", "41", "--train", "40"], "41 learners cannot share 40 samples"),
     "no training samples": (["run", "--train", "0"], "train is 0"),
-    "more samples than there are": (["run", "--train", "1001"], "has 1000 training samples, 1001 were asked for"),
+    "more samples than there are": (["run", "--train", "1001"], "has 1000 training samples, and 1001 are to be used"),
     "no participation": (["run", "--participation", "0"], "participation is 0.0"),
     "too much participation": (["run", "--participation", "1.5"], "participation is 1.5"),
     "too much absence": (["run", "--offline", "1.1"], "offline is 1.1"),
@@ -326,7 +326,7 @@ def split(sizes: list[int]) -> Callable[..., list[np.ndarray]]:
 
 
 def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split([30, 29, 1]))
+    monkeypatch.setattr("consilience.data.local_datasets.partition_samples", split([30, 29, 1]))
     with pytest.raises(ConfigurationError, match="learner 2 has one sample, and BatchNorm in model 'normed' needs two"):
         simulate(data=data, model=normed, method="fedavg", learners=3, rounds=1)
     result = simulate(data=data, method="consilience", learners=3, rounds=2, workers=0)
@@ -338,7 +338,7 @@ def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypat
 def test_no_batch_of_one_reaches_batchnorm(
     sizes: list[int], batch_size: int, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split(sizes))
+    monkeypatch.setattr("consilience.data.local_datasets.partition_samples", split(sizes))
     result = simulate(
         data=data, model=normed, method="consilience", learners=3, rounds=2, batch_size=batch_size, workers=0
     )

@@ -126,7 +126,7 @@ def test_the_right_learner_and_seed_are_named(data: Dataset, workers: int, monke
     def split(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
         return [np.arange(0, 15), np.arange(15, 30), np.arange(30, 40)]
 
-    monkeypatch.setattr("consilience.data.local_datasets.partitioned", split)
+    monkeypatch.setattr("consilience.data.local_datasets.partition_samples", split)
     with pytest.raises(TrainingError, match=r"learner 2 \(seed 4\), round 1: loss term 'cross_entropy'"):
         simulate(settings(learners=3, seed=4, seeds=2, workers=workers), data=replace(data, inputs=inputs))
 

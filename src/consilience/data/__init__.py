@@ -1,8 +1,8 @@
-"""Data sets, and how they are dealt out to learners. NumPy only: nothing here imports torch."""
+"""Data sets, and how their samples are split among learners. NumPy only: nothing here imports torch."""
 
 from consilience.data.dataset import Dataset
 from consilience.data.description import describe_dataset
-from consilience.data.partition import class_counts, partition
-from consilience.data.registry import DATASETS, is_path, load
+from consilience.data.partition import class_counts, partition_samples
+from consilience.data.registry import DATASETS, is_dataset_path, load
 
-__all__ = ["DATASETS", "Dataset", "class_counts", "describe_dataset", "is_path", "load", "partition"]
+__all__ = ["DATASETS", "Dataset", "class_counts", "describe_dataset", "is_dataset_path", "load", "partition_samples"]

@@ -1,13 +1,13 @@
-"""Arrays of any owner, brought into one form: channels first, labels 0, 1, 2, ..., a part kept for tests.
+"""Arrays of the user in one form: channels first, labels 0, 1, 2, ..., some samples held out for tests.
 
 Images may come with channels last (n, height, width, channels), first (n, channels, height, width) or, when gray,
 without any (n, height, width); two axes are a table (n, features). Four axes mean channels last where the last is 1, 3
-or 4 long and the second is not; where both could be channels, they are taken to come first.
+or 4 long and the second is not; where both could be channels, the second is.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,49 +21,55 @@ SEED = 20
 TEST_SHARE = 0.2
 
 
+class GivenArrays(NamedTuple):
+    """Arrays as the user gives them, not checked yet."""
+
+    inputs: ArrayLike
+    targets: ArrayLike
+    test_inputs: ArrayLike | None = None
+    test_targets: ArrayLike | None = None
+    shareable: ArrayLike | None = None
+
+
 def raw_from_arrays(
     what: str,
-    inputs: ArrayLike,
-    targets: ArrayLike,
-    test_inputs: ArrayLike | None = None,
-    test_targets: ArrayLike | None = None,
+    given: GivenArrays,
     *,
     test_share: float = TEST_SHARE,
     classes: int | None = None,
     labels: tuple[str, ...] = (),
-    share: ArrayLike | None = None,
     source: str = "",
 ) -> RawDataset:
-    """The data set these arrays make; `what` is what errors call it. Nothing is scaled yet."""
+    """The checked data set of these arrays, not scaled yet; `what` names it in error messages."""
     check_test_share(test_share)
     if classes is not None:
         check_integer("classes", classes, 2)
-    train = numbers(f"{what}: training inputs", inputs)
+    train = check_inputs(f"{what}: training inputs", given.inputs)
     known = classes if classes is not None else len(labels) or None
-    y = _training_targets(f"{what}: training labels", targets, len(train), known)
-    may = None if share is None else _marks(f"{what}: share", share, len(train))
-    if test_inputs is None and test_targets is None:
-        kept = held_out_samples(what, y, test_share)  # (n,)
-        test, test_y, train, y = train[kept], y[kept], train[~kept], y[~kept]
-        may = None if may is None else may[~kept]
-    elif test_inputs is None or test_targets is None:
-        lacking = "test inputs" if test_inputs is None else "test labels"
-        raise DataError(f"{what}: {lacking} are missing; give both test inputs and test labels, or neither")
+    y = _training_targets(f"{what}: training labels", given.targets, len(train), known)
+    shareable = _shareable_flags(f"{what}: shareable", given.shareable, len(train))
+    if given.test_inputs is None and given.test_targets is None:
+        held = held_out_samples(what, y, test_share)  # (n,)
+        test, test_y, train, y = train[held], y[held], train[~held], y[~held]
+        shareable = None if shareable is None else shareable[~held]
+    elif given.test_inputs is None or given.test_targets is None:
+        missing = "test inputs" if given.test_inputs is None else "test labels"
+        raise DataError(f"{what}: {missing} are missing; give both test inputs and test labels, or neither")
     else:
-        test = numbers(f"{what}: test inputs", test_inputs)
-        test_y = _test_targets(f"{what}: test labels", test_targets, len(test), y)
+        test = check_inputs(f"{what}: test inputs", given.test_inputs)
+        test_y = _test_targets(f"{what}: test labels", given.test_targets, len(test), y)
         if (train.dtype == np.uint8) != (test.dtype == np.uint8):
             raise DataError(
                 f"{what}: training inputs are {train.dtype}, test inputs {test.dtype}; bytes are divided by 255 "
-                f"and other numbers are not, so bring both to one type"
+                f"and other numbers are not; convert both to one type"
             )
-    found = known if known is not None else int(y.max()) + 1
+    count = known if known is not None else int(y.max()) + 1
     pixel_max = 255 if train.dtype == np.uint8 else 1
-    return RawDataset(train, y, test, test_y, found, pixel_max, labels, may, source)
+    return RawDataset(train, y, test, test_y, count, pixel_max, labels, shareable, source)
 
 
 def check_test_share(test_share: float) -> None:
-    """Refuse a share that would leave nothing to train or nothing to test on."""
+    """Refuse a share that leaves no samples for training or none for tests."""
     if isinstance(test_share, bool) or not isinstance(test_share, int | float) or not 0 < test_share < 1:
         raise ConfigurationError(
             f"test_share is {test_share!r}; it must lie between 0 and 1, both excluded: 0.2 keeps every fifth sample"
@@ -71,36 +77,36 @@ def check_test_share(test_share: float) -> None:
 
 
 def held_out_samples(what: str, targets: NDArray[np.int64], test_share: float) -> NDArray[np.bool_]:
-    """Which samples are kept for tests, (n,): that share of each class, the same ones every time.
+    """Which samples are held out for tests, (n,): a share of each class, the same ones every time.
 
-    A class never gives its last sample away, so what is tested can always be learned.
+    Every class keeps at least one training sample, so what is tested can be learned.
     """
-    kept = np.zeros(len(targets), dtype=np.bool_)
+    held = np.zeros(len(targets), dtype=np.bool_)
     # RandomState, since its stream is frozen for good; that of a newer Generator may change with NumPy's version.
     order = np.random.RandomState(SEED).permutation(len(targets))  # (n,)
     for label in np.unique(targets):
         mine = order[targets[order] == label]
-        kept[mine[: min(len(mine) - 1, int(test_share * len(mine) + 0.5))]] = True
-    if not kept.any():
+        held[mine[: min(len(mine) - 1, int(test_share * len(mine) + 0.5))]] = True
+    if not held.any():
         raise DataError(
             f"{what}: test_share {test_share} of {len(targets)} samples in {len(np.unique(targets))} classes "
-            f"leaves none for tests; raise test_share, add samples, or bring test samples of your own"
+            f"leaves none for tests; raise test_share, add samples, or give test samples"
         )
-    return kept
+    return held
 
 
 def to_numpy(what: str, thing: Any) -> NDArray[Any]:
-    """Any array, tensor or image as a NumPy array, without importing what it comes from."""
-    for step in ("detach", "cpu"):  # what a tensor needs before NumPy may see it
+    """Any array, tensor or image as a NumPy array, without importing its library."""
+    for step in ("detach", "cpu"):  # a tensor needs both before NumPy can read it
         thing = getattr(thing, step)() if hasattr(thing, step) else thing
     try:
         return np.asarray(thing)
     except (TypeError, ValueError) as error:  # lists of unequal length; bfloat16
-        raise DataError(f"{what} cannot be read as an array ({error}); bring them to one shape and type") from error
+        raise DataError(f"{what} cannot be read as an array ({error}); give all one shape and type") from error
 
 
-def numbers(what: str, thing: Any) -> NDArray[Any]:
-    """Inputs (n, *shape) with channels first, refused where there are none or they are no finite numbers."""
+def check_inputs(what: str, thing: Any) -> NDArray[Any]:
+    """Inputs (n, *shape) with channels first; refused where empty or not finite real numbers."""
     values = to_numpy(what, thing)
     if values.dtype.kind not in "biuf":
         raise DataError(f"{what} must be real numbers, got {values.dtype}; convert them first")
@@ -113,7 +119,7 @@ def numbers(what: str, thing: Any) -> NDArray[Any]:
         where = int(np.argmin(fine.reshape(len(values), -1).all(axis=1)))
         raise DataError(
             f"{what} must be finite, but {np.sum(~fine)} values are not, the first of them in sample {where}; "
-            f"leave such samples out or fill the gaps"
+            f"remove such samples or fill in the values"
         )
     return channels_first(values)
 
@@ -128,12 +134,14 @@ def channels_first(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def check_labels(what: str, thing: Any, count: int) -> NDArray[Any]:
-    """Labels (count,) that are whole and not negative, of whatever type they came in."""
+    """Labels (count,), whole and not negative, in the type they were given."""
     if thing is None:
         raise DataError(f"{what} are missing; give one whole number from 0 for each input")
     labels = to_numpy(what, thing)
     if labels.dtype.kind not in "biuf":
-        raise DataError(f"{what} must be whole numbers from 0, got {labels.dtype}; number the classes, name them apart")
+        raise DataError(
+            f"{what} must be whole numbers from 0, got {labels.dtype}; number the classes, pass names as labels"
+        )
     if labels.shape != (count,):
         raise DataError(
             f"{what} must have the shape ({count},), one for each input, got {labels.shape}; "
@@ -146,7 +154,7 @@ def check_labels(what: str, thing: Any, count: int) -> NDArray[Any]:
         where = int(np.argmax(bad))
         raise DataError(
             f"{what} must be whole numbers from 0, but label {where} is {labels[where]}; "
-            f"renumber them, and leave out samples without a label"
+            f"renumber them, and remove samples without a label"
         )
     return labels
 
@@ -155,7 +163,7 @@ def _training_targets(what: str, thing: Any, count: int, classes: int | None) ->
     labels = check_labels(what, thing, count)
     present = np.unique(labels)
     if len(present) < 2:
-        raise DataError(f"{what} are all {present[0]}: with one class there is nothing to tell apart; add another")
+        raise DataError(f"{what} are all {present[0]}: one class cannot be learned; add another")
     if classes is None and present[-1] != len(present) - 1:
         gap = int(np.argmax(present != np.arange(len(present))))
         raise DataError(
@@ -177,17 +185,19 @@ def _test_targets(what: str, thing: Any, count: int, known: NDArray[np.int64]) -
     if unseen.any():
         where = int(np.argmax(unseen))
         raise DataError(
-            f"{what}: label {where} is {labels[where]}, which no training sample has, so nobody could learn it; "
-            f"add training samples of that class or leave it out of the tests"
+            f"{what}: label {where} is {labels[where]}, which no training sample has, so it cannot be learned; "
+            f"add training samples of that class or remove it from the tests"
         )
     return labels.astype(np.int64)
 
 
-def _marks(what: str, thing: Any, count: int) -> NDArray[np.bool_]:
-    marks = to_numpy(what, thing)
-    if marks.shape != (count,) or marks.dtype.kind not in "biuf" or not np.isin(marks, (0, 1)).all():
+def _shareable_flags(what: str, thing: Any, count: int) -> NDArray[np.bool_] | None:
+    if thing is None:
+        return None
+    flags = to_numpy(what, thing)
+    if flags.shape != (count,) or flags.dtype.kind not in "biuf" or not np.isin(flags, (0, 1)).all():
         raise DataError(
             f"{what} must be {count} values of 0 (never share this sample) or 1, one for each training input, "
-            f"got {marks.dtype} of the shape {marks.shape}"
+            f"got {flags.dtype} of the shape {flags.shape}"
         )
-    return marks.astype(np.bool_)
+    return flags.astype(np.bool_)

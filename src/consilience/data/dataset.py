@@ -1,4 +1,4 @@
-"""What a data set is: training and test arrays that agree with each other."""
+"""A data set: training and test arrays, checked to agree with each other."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.data.arrays import TEST_SHARE, raw_from_arrays
+from consilience.data.arrays import TEST_SHARE, GivenArrays, raw_from_arrays
 from consilience.data.readers.text import LENGTH, STEP, check_alphabet, text_windows
-from consilience.data.readers.torch_dataset import Samples, gather
-from consilience.data.scaling import RawDataset, measure, scaled
+from consilience.data.readers.torch_dataset import Samples, read_samples
+from consilience.data.scaling import RawDataset, mean_and_std, scale
 from consilience.errors import DataError
 
 
@@ -34,17 +34,17 @@ class Dataset:
     mean: float = 0.0
     std: float = 1.0
     labels: tuple[str, ...] = ()
-    """What classes are called; empty where nobody named them."""
-    share: NDArray[np.bool_] | None = None
-    """(n,) False where a training sample is marked never to be shared; None where none is."""
+    """Names of the classes; empty where they have none."""
+    shareable: NDArray[np.bool_] | None = None
+    """(n,) False where a training sample must never be shared; None: all may be."""
     source: str = ""
-    """Where it came from, in words."""
+    """Where it came from, for people to read."""
     owners: NDArray[np.int64] | None = None
-    """(n,) whose each training sample is, 0..k-1; None where they are nobody's."""
+    """(n,) the owner of each training sample, 0..k-1; None where samples have no owners."""
     owner_names: tuple[str, ...] = ()
-    """What owners are called, one name for each; some may have no samples left."""
+    """One name per owner; some owners may have no samples left."""
     alphabet: str = ""
-    """Where inputs are codes of characters: all characters, by their codes."""
+    """Where inputs are codes of characters: all characters, in the order of their codes."""
 
     @classmethod
     def from_arrays(
@@ -58,16 +58,16 @@ class Dataset:
         test_share: float = TEST_SHARE,
         classes: int | None = None,
         labels: Sequence[str] = (),
-        share: ArrayLike | None = None,
+        shareable: ArrayLike | None = None,
     ) -> Dataset:
-        """A data set of your own arrays: images in any layout, or a table, and a whole number from 0 for each.
+        """A data set of your own arrays: images in any layout, or a table, and labels that are whole numbers from 0.
 
         Images are (n, height, width), (n, channels, height, width) or (n, height, width, channels); where the second
-        and the last axis could both be channels (1, 3 or 4 long), the second is taken. Bytes are divided by 255, then
+        and the last axis could both be channels (1, 3 or 4 long), the second is used. Bytes are divided by 255, then
         everything is scaled by one mean and standard deviation, those of the training part over all values; columns of
         a table that differ much in size are best scaled before. Without test arrays `test_share` of each class is kept
-        for tests, the same samples every time. `share` is 0 for samples never to be shared. Labels have no gaps, but
-        where `classes` or `labels` says how many classes there are, some may have no samples.
+        for tests, the same samples every time. `shareable` is 0 for samples that must never be shared. Labels have no
+        gaps, but where `classes` or `labels` says how many classes there are, some may have no samples.
 
             >>> import numpy as np
             >>> Dataset.from_arrays("mine", np.eye(10), np.arange(10) % 2).test_inputs.shape
@@ -75,14 +75,10 @@ class Dataset:
         """
         raw = raw_from_arrays(
             f"data set {name!r}",
-            inputs,
-            targets,
-            test_inputs,
-            test_targets,
+            GivenArrays(inputs, targets, test_inputs, test_targets, shareable),
             test_share=test_share,
             classes=classes,
             labels=tuple(labels),
-            share=share,
             source="arrays",
         )
         return cls.from_raw(name, raw)
@@ -100,21 +96,18 @@ class Dataset:
     ) -> Dataset:
         """A data set of torch's kind: anything with a length that gives (input, label) pairs by number.
 
-        Inputs may be tensors, arrays or PIL images, labels numbers or tensors of one. Everything is read once, so
-        random transforms are frozen as they fall. Else as `from_arrays`; `train.classes`, where it is a list of words
-        as torchvision has it, names the classes.
+        Inputs may be tensors, arrays or PIL images, labels numbers or tensors of one number. Every sample is read once,
+        so random transforms are drawn once. Otherwise as `from_arrays`; `train.classes`, a list of names as torchvision
+        has it, names the classes.
         """
         kind = type(train).__name__
         called = name or kind
         names = tuple(labels) or _class_names(train)
-        inputs, targets = gather(f"data set {called!r}, training", train)
-        tests, answers = (None, None) if test is None else gather(f"data set {called!r}, test", test)
+        inputs, targets = read_samples(f"data set {called!r}, training", train)
+        tests, test_labels = (None, None) if test is None else read_samples(f"data set {called!r}, test", test)
         raw = raw_from_arrays(
             f"data set {called!r}",
-            inputs,
-            targets,
-            tests,
-            answers,
+            GivenArrays(inputs, targets, tests, test_labels),
             test_share=test_share,
             classes=classes,
             labels=names,
@@ -133,11 +126,11 @@ class Dataset:
         test_share: float = TEST_SHARE,
         alphabet: str | None = None,
     ) -> Dataset:
-        """A data set of texts, each of an owner: `length` characters, and which one comes next.
+        """A data set of texts, one per owner: inputs are `length` characters, the label is the next one.
 
         The last `test_share` of each text is kept for tests. Samples begin every `step` characters, and none reaches
-        from the training part into the test part. Inputs are codes, places in the alphabet: `alphabet`, or all
-        characters of the texts in sorted order. Partition "owners" gives each learner one owner's samples.
+        from the training part into the test part. Inputs are codes, positions in the alphabet: `alphabet`, or
+        all characters of the texts in sorted order. Partition "owners" gives each learner one owner's samples.
 
             >>> data = Dataset.from_text("songs", {"ann": "la " * 40, "bob": "do re " * 20}, length=8)
             >>> data.alphabet, data.inputs.shape, data.owner_names
@@ -156,19 +149,19 @@ class Dataset:
 
     @classmethod
     def from_raw(cls, name: str, raw: RawDataset) -> Dataset:
-        """The data set that `raw` becomes when it is scaled by its own training part; codes of characters stay."""
-        mean, std = (0.0, 1.0) if raw.alphabet else measure(f"data set {name!r}", raw)
+        """The data set made of `raw`, scaled by mean and std of its training part; character codes are not."""
+        mean, std = (0.0, 1.0) if raw.alphabet else mean_and_std(f"data set {name!r}", raw)
         return cls(
             name,
-            scaled(raw.inputs, raw.pixel_max, mean, std),
+            scale(raw.inputs, raw.pixel_max, mean, std),
             raw.targets,
-            scaled(raw.test_inputs, raw.pixel_max, mean, std),
+            scale(raw.test_inputs, raw.pixel_max, mean, std),
             raw.test_targets,
             raw.classes,
             mean,
             std,
             raw.labels,
-            raw.share,
+            raw.shareable,
             raw.source,
             raw.owners,
             raw.owner_names,
@@ -189,10 +182,11 @@ class Dataset:
                 f"test inputs {self.test_inputs.shape[1:]}; one model cannot take both"
             )
         _check_names(what, self.labels, self.classes)
-        if self.share is not None and (self.share.shape != self.targets.shape or self.share.dtype != np.bool_):
+        allowed = self.shareable
+        if allowed is not None and (allowed.shape != self.targets.shape or allowed.dtype != np.bool_):
             raise DataError(
-                f"{what}: share must be bool of the shape ({len(self.targets)},), one for each training sample, "
-                f"got {self.share.dtype} of the shape {self.share.shape}"
+                f"{what}: shareable must be bool of the shape ({len(self.targets)},), one for each training sample, "
+                f"got {allowed.dtype} of the shape {allowed.shape}"
             )
         _check_owners(what, self.owners, self.owner_names, len(self.targets))
         if self.alphabet:
@@ -216,7 +210,7 @@ def _class_names(samples: Samples) -> tuple[str, ...]:
 
 
 def _check_names(what: str, labels: tuple[str, ...], classes: int) -> None:
-    """Refuse names that do not name every class, each by its own."""
+    """Refuse class names that are not one different name per class."""
     if labels and (not all(isinstance(n, str) for n in labels) or not len(set(labels)) == len(labels) == classes):
         raise DataError(
             f"{what}: labels must be {classes} different words, one for each class, or none at all, got {labels}"
@@ -224,10 +218,12 @@ def _check_names(what: str, labels: tuple[str, ...], classes: int) -> None:
 
 
 def _check_owners(what: str, owners: NDArray[np.int64] | None, names: tuple[str, ...], samples: int) -> None:
-    """Refuse owners that are not one of the named ones for each training sample."""
+    """Refuse owners that are not one named owner per training sample."""
     if owners is None:
         if names:
-            raise DataError(f"{what}: {len(names)} owners are named, and no sample is anybody's; give owners as well")
+            raise DataError(
+                f"{what}: {len(names)} owner_names are given without owners; give the owner of each sample as well"
+            )
         return
     if owners.shape != (samples,) or owners.dtype != np.int64:
         raise DataError(
@@ -242,7 +238,7 @@ def _check_owners(what: str, owners: NDArray[np.int64] | None, names: tuple[str,
 
 
 def _check_codes(what: str, inputs: NDArray[np.float32], alphabet: str) -> None:
-    """Refuse inputs that are no places in the alphabet."""
+    """Refuse inputs that are not positions in the alphabet."""
     if inputs.ndim != 2 or inputs.min() < 0 or inputs.max() >= len(alphabet) or (inputs != np.floor(inputs)).any():
         raise DataError(
             f"{what} inputs have characters outside the alphabet: codes must be whole numbers in "
@@ -252,7 +248,7 @@ def _check_codes(what: str, inputs: NDArray[np.float32], alphabet: str) -> None:
 
 
 def _check_half(what: str, inputs: NDArray[np.float32], targets: NDArray[np.int64], classes: int) -> None:
-    """Refuse inputs and targets that no learner could be trained or tested on."""
+    """Refuse inputs and targets that cannot be trained or tested on."""
     if inputs.ndim < 2 or inputs.size == 0 or inputs.dtype != np.float32:
         raise DataError(
             f"{what} inputs must be float32 of the shape (n, channels, height, width) or (n, features) and not empty, "

@@ -1,4 +1,4 @@
-"""What there is to say about a data set, for a record of what a run learned from."""
+"""A JSON record that describes a data set, and its fingerprint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consilience.data.dataset import Dataset
 
 
 def describe_dataset(data: Dataset) -> dict[str, Any]:
-    """A record that JSON can write: sizes, class counts, scaling, and a digest that other data would change."""
+    """A record that JSON can write: sizes, class counts, scaling, and a SHA-256 of its content."""
     return {
         "name": data.name,
         "source": data.source,
@@ -25,17 +25,17 @@ def describe_dataset(data: Dataset) -> dict[str, Any]:
         "test_class_counts": np.bincount(data.test_targets, minlength=data.classes).tolist(),
         "mean": data.mean,
         "std": data.std,
-        "never_shared": 0 if data.share is None else int(np.sum(~data.share)),
+        "never_shared": 0 if data.shareable is None else int(np.sum(~data.shareable)),
         "owners": list(data.owner_names),
         "alphabet": data.alphabet,
-        "sha256": digest(data),
+        "sha256": dataset_sha256(data),
     }
 
 
-def digest(data: Dataset) -> str:
-    """SHA-256 of all that a run learns from and is tested on: labels, marks and inputs; owners and alphabet, if any."""
-    share = np.ones(len(data.targets), dtype=np.bool_) if data.share is None else data.share
-    arrays: tuple[NDArray[Any], ...] = (data.targets, data.test_targets, share, data.inputs, data.test_inputs)
+def dataset_sha256(data: Dataset) -> str:
+    """SHA-256 of labels, shareable flags and inputs, for training and test; and of owners and alphabet, if any."""
+    shareable = np.ones(len(data.targets), dtype=np.bool_) if data.shareable is None else data.shareable
+    arrays: tuple[NDArray[Any], ...] = (data.targets, data.test_targets, shareable, data.inputs, data.test_inputs)
     found = hashlib.sha256(f"{data.inputs.shape} {data.test_inputs.shape}".encode())
     for values in arrays:
         found.update(np.ascontiguousarray(values).data)

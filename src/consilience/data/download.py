@@ -1,4 +1,4 @@
-"""Where data files come from: a folder one was pointed to, else a cache that fills itself from public mirrors."""
+"""Where data files come from: a folder of the user, else a cache that is filled from public mirrors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MIRRORS = {
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
     ),
-    # Plain http is all this one speaks; the checksum is what is trusted.
+    # This mirror has http only; the checksum protects the content.
     "fashion-mnist": ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
 }
 
@@ -35,7 +35,7 @@ CHECKSUMS = {
         "t10k-images-idx3-ubyte.gz": "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
         "t10k-labels-idx1-ubyte.gz": "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     },
-    # Nobody is known to offer it: it has no mirror, and is never downloaded.
+    # No public mirror is known, so it is never downloaded.
     "shakespeare": {
         "speeches.jsonl.gz": "sha256:7b462ecf08f7d7c1549eaf8ab4b814ae54fdb4688edb8c2664803c0d76735178",
     },
@@ -45,7 +45,7 @@ CHECKSUMS = {
 def locate_file(name: str, file: str, directory: Path | None, progress: bool) -> Path:
     """The path of one data file, from `directory`, else the folder in CONSILIENCE_DATA, else by download."""
     folder = chosen_folder(directory)
-    return download(name, file, progress) if folder is None else find(name, file, folder)
+    return download(name, file, progress) if folder is None else find_file(name, file, folder)
 
 
 def chosen_folder(directory: Path | None) -> Path | None:
@@ -55,7 +55,7 @@ def chosen_folder(directory: Path | None) -> Path | None:
     return None if folder is None else folder.expanduser()
 
 
-def find(name: str, file: str, folder: Path) -> Path:
+def find_file(name: str, file: str, folder: Path) -> Path:
     """The file in `folder`, in a folder named after the data set or beside it, compressed or not."""
     uncompressed = file.removesuffix(".gz")
     places = [parent / each for parent in (folder / name, folder) for each in (file, uncompressed)]
@@ -70,11 +70,11 @@ def find(name: str, file: str, folder: Path) -> Path:
 
 
 def download(name: str, file: str, progress: bool) -> Path:
-    """The file in the user's cache, fetched from the first mirror whose copy has the right checksum."""
+    """The file in the cache, downloaded from the first mirror whose copy has the right checksum."""
     if name not in MIRRORS:
         raise DataError(
-            f"data set {name!r} needs the file {file} ({CHECKSUMS[name][file]}), which no public place is known to "
-            f"offer, so it is not downloaded. Put it into a folder as {name}/{file}, and point --data-dir or "
+            f"data set {name!r} needs the file {file} ({CHECKSUMS[name][file]}), which no public mirror is known to "
+            f"have, so it is not downloaded. Put it into a folder as {name}/{file}, and point --data-dir or "
             f"{FOLDER_VARIABLE} to that folder"
         )
     import pooch  # imported late: only a download needs it
@@ -95,21 +95,21 @@ def download(name: str, file: str, progress: bool) -> Path:
 
 
 class Progress:
-    """A line on stderr that counts up to 100 %; the calls are those pooch makes of a progress bar."""
+    """A line on stderr that counts to 100 %, with the interface pooch expects of a progress bar."""
 
     def __init__(self, file: str, total: int = 0) -> None:
         self.file, self.total, self.done, self.shown = file, total, 0, -1
 
     def update(self, count: int) -> None:
-        """So many more are done."""
+        """Count further items as done."""
         self.done += count
         percent = min(100, 100 * self.done // max(1, self.total))
-        if percent != self.shown:  # pooch calls for every kilobyte; a terminal needs fewer
+        if percent != self.shown:  # pooch calls for every kilobyte
             print(f"\r{self.file}: {percent} %", end="", file=sys.stderr, flush=True)
             self.shown = percent
 
     def reset(self) -> None:
-        """Start again from nothing."""
+        """Start again from 0."""
         self.done = 0
 
     def close(self) -> None:

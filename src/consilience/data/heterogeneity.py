@@ -1,8 +1,8 @@
-"""In which ways learners' data differ: what a partition and a shift promise, and what was dealt.
+"""In which ways learners' data differ: what a partition and a shift make differ, and how far the data do.
 
 Bayes' rule leaves nine ways in which a learner's distribution may differ from the federation's (Berdoz 2022, Table 2
-and Figure 7): by p(x), p(y|x), p(y) and p(x|y). Where p(y|x) differs, learners mean different things by the same label,
-and a common model cannot serve them all.
+and Figure 7): by p(x), p(y|x), p(y) and p(x|y). Where p(y|x) differs, a label means different things to different
+learners, and a common model cannot be right for all.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.partition import SKEWED, scheme_of
-from consilience.data.shifts import FeatureShift, shifts_of
+from consilience.data.partition import SKEWED, parse_partition
+from consilience.data.shifts import FeatureShift, parse_shifts
 from consilience.randomness import seed_of
 
 Indices = NDArray[np.int64]
@@ -52,20 +52,20 @@ class HeterogeneityCase:
     """Which of a learner's distributions differ from the federation's."""
 
     inputs: bool
-    """p(x): they have other inputs."""
+    """p(x): learners have different inputs."""
     labels_given_inputs: bool
-    """p(y|x): they would call the same input something else."""
+    """p(y|x): learners give the same input different labels."""
     labels: bool
-    """p(y): they have other shares of the classes."""
+    """p(y): learners have different shares of the classes."""
     inputs_given_labels: bool
-    """p(x|y): what they call by one name looks different."""
+    """p(x|y): inputs with the same label look different."""
 
     @property
     def figure(self) -> str:
         """Which of the nine cases it is, "7a" to "7i", or "" where nothing differs."""
         return _FIGURES.get(self._flags, "")
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """The case as one sentence."""
         differ = [symbol for symbol, flag in zip(SYMBOLS, self._flags, strict=True) if flag]
         if not differ:
@@ -79,27 +79,27 @@ class HeterogeneityCase:
 
 
 def heterogeneity_case(partition: str, shift: str, classes: int | None = None) -> HeterogeneityCase:
-    """What a partition and a shift make differ between learners.
+    """Which distributions a partition and a shift make differ between learners.
 
-    With fewer than three classes some of it comes to nothing: tell how many there are where it may matter.
+    classes: how many classes there are. With fewer than three some shifts have no effect; None: three or more.
     """
-    word = scheme_of(partition).word
-    skew, owned = word in SKEWED and classes != 1, word == "owners"
-    shifts = {word: each for word, each in shifts_of(shift).items() if not each.idle}
-    # Different owners have different things to show and to say, under the same name too.
-    moved = owned or any(isinstance(each, FeatureShift) for each in shifts.values())
+    word = parse_partition(partition).word
+    skew, by_owner = word in SKEWED and classes != 1, word == "owners"
+    shifts = {word: each for word, each in parse_shifts(shift).items() if not each.is_identity}
+    # Different owners have different inputs, also for the same label.
+    shifted = by_owner or any(isinstance(each, FeatureShift) for each in shifts.values())
     words = set() if classes == 1 else set(shifts)
-    # Once the labels of a pair are drawn by chance, they say nothing of the input, and no renaming can change that.
-    tossed = bool(words & {"ambiguous", "prefer"})
-    noise = "label-noise" in words and not (tossed and classes == 2)
-    renamed = not tossed and bool(words & {"swap", "relabel"})
-    # Samples are dealt by their labels: when these are ambiguous, only the shares of whole pairs are dealt unevenly.
+    # Once the labels of a pair of classes are random, they do not depend on the input, and swapping them has no effect.
+    random = bool(words & {"ambiguous", "prefer"})
+    noise = "label-noise" in words and not (random and classes == 2)
+    renamed = not random and bool(words & {"swap", "relabel"})
+    # The partition goes by labels: when these are ambiguous, only the shares of whole pairs of classes differ.
     uneven = skew and not ("ambiguous" in words and classes == 2)
     return HeterogeneityCase(
-        inputs=uneven or moved,
+        inputs=uneven or shifted,
         labels_given_inputs=noise or renamed or bool(words & {"relabel", "prefer"}) or (skew and "ambiguous" in words),
         labels=skew or bool(words & {"relabel", "prefer"}),
-        inputs_given_labels=moved or noise or renamed or (skew and "prefer" in words and "ambiguous" not in words),
+        inputs_given_labels=shifted or noise or renamed or (skew and "prefer" in words and "ambiguous" not in words),
     )
 
 
@@ -107,31 +107,31 @@ def _listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-# --- what was dealt
+# --- distances measured on the data
 
 
-class Dealt(Protocol):
-    """What is measured: samples with their labels, and who has them."""
+class AssignedSamples(Protocol):
+    """Samples with their labels, and which learner has them."""
 
     @property
-    def truth(self) -> Indices:
-        """The class each sample came with, (n,)."""
+    def original_targets(self) -> Indices:
+        """The class of each sample in the data set, (n,)."""
 
     @property
     def targets(self) -> Indices:
-        """The label it was given, (n,)."""
+        """The label of each sample after the shifts, (n,)."""
 
     @property
     def parts(self) -> list[Indices]:
-        """The samples of each learner."""
+        """Indices of each learner's samples."""
 
     @property
     def strength(self) -> NDArray[np.float64]:
         """How strongly each learner's inputs are shifted, (learners,)."""
 
 
-class Gaps(NamedTuple):
-    """Four distances between learners and their federation, each from 0 to 1."""
+class DistributionGaps(NamedTuple):
+    """Four distances between the learners' distributions and the federation's, each from 0 to 1."""
 
     inputs: float
     labels_given_inputs: float
@@ -140,64 +140,66 @@ class Gaps(NamedTuple):
 
 
 class Distances(NamedTuple):
-    """How far learners are from their federation, and how far chance alone would put them."""
+    """Distances between the learners' distributions and the federation's, and the distances expected by chance."""
 
     inputs: float
     labels_given_inputs: float
     labels: float
     inputs_given_labels: float
-    noise: Gaps
-    """The same for the same samples in hands of the same sizes, dealt blindly."""
+    noise: DistributionGaps
+    """The same distances after the same samples are split at random into parts of the same sizes."""
 
 
-def measure(deal: Dealt, *, draws: int | None = None, seed: int = 0, kinds: Indices | None = None) -> Distances:
+def measure_heterogeneity(
+    local: AssignedSamples, *, draws: int | None = None, seed: int = 0, kinds: Indices | None = None
+) -> Distances:
     """The mean over learners of the total variation between their distributions and the pooled ones.
 
-    A sample's original class, or its kind where `kinds`, (n,), are given, and the strength of its feature shift stand
-    for x. Samples that nobody has do not count. Learners are finite samples, so no distance is quite 0: `noise` says
-    what to compare with, a mean over so many blind draws; fewer where learners are many, for each then counts for less.
+    A sample's original class, or its kind where `kinds`, (n,), is given, and the strength of its feature shift stand
+    for x. Samples of no learner do not count. Learners have finite samples, so no distance is exactly 0: `noise` is the
+    mean distance over `draws` random splits, to compare with. The default uses fewer draws for more learners.
     """
-    draws = draws or max(1, min(8, 8000 // len(deal.parts)))
-    sizes = [len(part) for part in deal.parts]
-    held = np.concatenate(deal.parts)  # (m,) samples that somebody has, learner by learner
-    truth, targets = deal.truth[held], deal.targets[held]  # (m,), (m,)
-    levels = np.unique(deal.strength, return_inverse=True)[1]  # (learners,)
-    x = (truth if kinds is None else kinds[held]) * len(sizes) + np.repeat(levels, sizes)  # (m,)
-    nothing = np.zeros_like(x)
-    tables = (  # in the order of Gaps
-        _table(nothing, x),
-        _table(truth, targets),
-        _table(nothing, targets),
+    draws = draws or max(1, min(8, 8000 // len(local.parts)))
+    sizes = [len(part) for part in local.parts]
+    held = np.concatenate(local.parts)  # (m,) samples of any learner, learner by learner
+    original, targets = local.original_targets[held], local.targets[held]  # (m,), (m,)
+    levels = np.unique(local.strength, return_inverse=True)[1]  # (learners,)
+    x = (original if kinds is None else kinds[held]) * len(sizes) + np.repeat(levels, sizes)  # (m,)
+    unconditional = np.zeros_like(x)
+    tables = (  # in the order of DistributionGaps
+        _table(unconditional, x),
+        _table(original, targets),
+        _table(unconditional, targets),
         _table(targets, x),
     )
     order, cuts = np.arange(len(held)), np.cumsum(sizes)[:-1]
     generator = np.random.default_rng(seed_of("discrepancy", seed))
-    hands = [np.split(generator.permutation(order), cuts) for _ in range(draws)]
-    blind = [[_gap(table, parts) for table in tables] for parts in hands]
-    found = Gaps(*(_gap(table, np.split(order, cuts)) for table in tables))
-    return Distances(*found, noise=Gaps(*np.mean(blind, axis=0).tolist()))
+    splits = [np.split(generator.permutation(order), cuts) for _ in range(draws)]
+    by_chance = [[_gap(table, parts) for table in tables] for parts in splits]
+    found = DistributionGaps(*(_gap(table, np.split(order, cuts)) for table in tables))
+    return Distances(*found, noise=DistributionGaps(*np.mean(by_chance, axis=0).tolist()))
 
 
 class _Table(NamedTuple):
-    """Samples in cells (given, value), and how many there are of each in all."""
+    """Samples in cells (condition, value), with the size of each group and cell over all learners."""
 
-    group: Indices  # (n,) what is given
-    cell: Indices  # (n,) what is given, and the value
+    group: Indices  # (n,) by condition
+    cell: Indices  # (n,) by condition and value
     in_group: Indices  # (groups,)
     in_cell: Indices  # (cells,)
 
 
-def _table(given: Indices, value: Indices) -> _Table:
-    group = np.unique(given, return_inverse=True)[1]  # (n,)
+def _table(condition: Indices, value: Indices) -> _Table:
+    group = np.unique(condition, return_inverse=True)[1]  # (n,)
     cell = np.unique(group * (value.max() + 1) + value, return_inverse=True)[1]  # (n,)
     return _Table(group, cell, np.bincount(group), np.bincount(cell))
 
 
 def _gap(table: _Table, parts: Sequence[Indices]) -> float:
-    """The mean over learners of the distance of p_u(value|given) from p(value|given), over what the learner is given.
+    """The mean over learners of the distance of p_u(value|condition) from p(value|condition), by p_u(condition).
 
-    The total variation of p_u from p is the sum of p_u - p where that is positive, so that only cells a learner has
-    samples in need be looked at, however many there are.
+    The total variation of p_u from p is the sum of p_u - p where that is positive, so only cells in which the learner
+    has samples count.
     """
     gaps = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""Dealing the samples of a data set to learners: evenly, so that classes or sizes differ, or to whom they belong."""
+"""Splitting the samples of a data set among learners: evenly, with skewed classes or sizes, or by owner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMS = {
     "shares": Form((Number("A", lambda share: share >= 0, "a finite number, 0 or more"),), more=True),
     "owners": Form(),
 }
-"""How each partition is written."""
+"""The spelling of each partition."""
 
 SCHEMES = tuple(form.spelled(word) for word, form in FORMS.items())
 
@@ -34,7 +34,7 @@ SKEWED = frozenset({"dirichlet", "shards", "owners"})
 """Partitions after which learners have different shares of the classes; the others make only sizes differ."""
 
 
-def partition(
+def partition_samples(
     targets: NDArray[np.int64],
     learners: int,
     how: str,
@@ -43,27 +43,27 @@ def partition(
     minimum: int = 2,
     owners: Indices | None = None,
 ) -> list[Indices]:
-    """The sorted indices of each learner's samples; every sample goes to exactly one learner, but for "owners".
+    """The sorted indices of each learner's samples; every sample goes to exactly one learner, except with "owners".
 
-    how: "iid" deals every class evenly, so the learners' sizes, and their counts of any class, differ by at most one.
-    "dirichlet(ALPHA)" (or "dirichlet:ALPHA") draws for every class the learners' shares of it: the smaller ALPHA, the
-    fewer classes a learner has. "shards(K)" sorts by class, cuts into learners x K runs of equal length and deals K of
-    them to everybody. "quantity(ALPHA)" draws the learners' sizes, "shares(A, B, ...)" names them, one share for each
-    learner; both leave everybody the same classes in the same shares, but for rounding. "owners" lets everybody be one
-    of those that `owners`, (n,), names by number, in their order; where they are more than the learners, who comes in
-    is drawn, and nobody has the samples of the others.
+    how: "iid" splits every class evenly, so the learners' sizes, and their counts of any class, differ by at most one.
+    "dirichlet(ALPHA)" (or "dirichlet:ALPHA") draws the learners' shares of every class: the smaller ALPHA, the fewer
+    classes a learner has. "shards(K)" sorts by class, cuts into learners x K shards of equal length and gives K of them
+    to each learner. "quantity(ALPHA)" draws the learners' sizes, "shares(A, B, ...)" states them, one share per
+    learner; both give all learners the same class shares, up to rounding. "owners" gives each learner the samples of
+    one owner, by `owners`, (n,), in the order of their numbers; where there are more owners than learners, some are
+    drawn, and the samples of the others are not used.
 
-    Learners left with fewer than `minimum` samples then take some from the largest; where there are too few samples for
-    that, everybody gets at least an equal share, rounded down. Shards and owners stay as they are.
+    Learners with fewer than `minimum` samples then get some from the largest; where there are too few samples for that,
+    every learner gets at least an equal share, rounded down. Shards and owners stay as they are.
     """
-    spelled = scheme_of(how)
+    parsed = parse_partition(how)
     _check(targets, learners, minimum)
-    if spelled.word == "owners":
-        return _owned(owners, learners, generator)
-    return [np.sort(part) for part in _dealt(targets, learners, how, spelled, generator, minimum)]
+    if parsed.word == "owners":
+        return _by_owner(owners, learners, generator)
+    return [np.sort(part) for part in _split(targets, learners, how, parsed, generator, minimum)]
 
 
-def scheme_of(how: str) -> Spelled:
+def parse_partition(how: str) -> Spelled:
     """The word and numbers of a partition; a misspelled one is refused."""
     return read("partition", how, FORMS)
 
@@ -96,15 +96,15 @@ def dirichlet_shares(alpha: float, learners: int, generator: np.random.Generator
     return shares
 
 
-def _dealt(
+def _split(
     targets: NDArray[np.int64],
     learners: int,
     how: str,
-    spelled: Spelled,
+    parsed: Spelled,
     generator: np.random.Generator,
     minimum: int,
 ) -> list[Indices]:
-    word, numbers = spelled
+    word, numbers = parsed
     if word == "iid":
         return _iid(targets, learners, generator)
     if word == "dirichlet":
@@ -112,7 +112,7 @@ def _dealt(
     if word == "shards":
         return _shards(targets, learners, int(numbers[0]), how, generator)
     drawn = word == "quantity"
-    shares = dirichlet_shares(numbers[0], learners, generator) if drawn else _stated(how, numbers, learners)
+    shares = dirichlet_shares(numbers[0], learners, generator) if drawn else _stated_shares(how, numbers, learners)
     return _stratified(targets, _sizes(shares, len(targets), minimum), generator)
 
 
@@ -124,11 +124,11 @@ def _check(targets: NDArray[np.int64], learners: int, minimum: int) -> None:
     if learners < 1:
         raise ConfigurationError(f"learners must be at least 1, got {learners}")
     if minimum < 1:
-        raise ConfigurationError(f"minimum must be at least 1 sample a learner, got {minimum}")
+        raise ConfigurationError(f"minimum must be at least 1 sample per learner, got {minimum}")
     if learners > len(targets):
         raise ConfigurationError(
             f"{learners} learners cannot share {len(targets)} samples: each needs at least one; "
-            f"take fewer learners or more samples"
+            f"use fewer learners or more samples"
         )
 
 
@@ -139,7 +139,7 @@ def _shuffled_classes(targets: NDArray[np.int64], generator: np.random.Generator
 
 
 def _iid(targets: NDArray[np.int64], learners: int, generator: np.random.Generator) -> list[Indices]:
-    # Dealing goes on from class to class, so whoever is owed a sample at the end of one comes first in the next.
+    # Turns continue from class to class: the learner after the last one of a class gets the first sample of the next.
     order = np.concatenate(list(_shuffled_classes(targets, generator)))  # (n,)
     return [order[learner::learners] for learner in range(learners)]
 
@@ -150,7 +150,7 @@ def _dirichlet(
     pieces: list[list[Indices]] = [[] for _ in range(learners)]
     for members in _shuffled_classes(targets, generator):
         shares = dirichlet_shares(alpha, learners, generator)  # (learners,)
-        # Rounding the running sum, not the shares: so the pieces always add up to the class.
+        # Rounding the running sum, not the shares: so the pieces add up to the class.
         cuts = np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)  # (learners - 1,)
         for mine, piece in zip(pieces, np.split(members, cuts), strict=True):
             mine.append(piece)
@@ -158,21 +158,21 @@ def _dirichlet(
 
 
 def _top_up(parts: list[Indices], minimum: int, generator: np.random.Generator) -> list[Indices]:
-    """Move single samples from the largest learner to those below the minimum, the first of them first.
+    """Move single samples from the largest learner to those below the minimum, in order.
 
-    Somebody always has more than the floor while anybody has less, so no giver falls short and the loop ends after at
-    most floor * learners moves.
+    While any learner has less than the floor, another has more, so the loop ends after at most floor * learners moves.
     """
     floor = min(minimum, sum(map(len, parts)) // len(parts))
-    piles = [generator.permutation(part).tolist() for part in parts]  # shuffled, so that any class may be given away
-    sizes = np.array([len(pile) for pile in piles])  # (learners,)
-    for taker in np.flatnonzero(sizes < floor):
-        while sizes[taker] < floor:
-            giver = int(np.argmax(sizes))
-            piles[taker].append(piles[giver].pop())
-            sizes[giver] -= 1
-            sizes[taker] += 1
-    return [np.array(pile, dtype=np.int64) for pile in piles]
+    # Shuffled, so that samples of any class may move.
+    samples_of = [generator.permutation(part).tolist() for part in parts]
+    sizes = np.array([len(mine) for mine in samples_of])  # (learners,)
+    for receiver in np.flatnonzero(sizes < floor):
+        while sizes[receiver] < floor:
+            largest = int(np.argmax(sizes))
+            samples_of[receiver].append(samples_of[largest].pop())
+            sizes[largest] -= 1
+            sizes[receiver] += 1
+    return [np.array(mine, dtype=np.int64) for mine in samples_of]
 
 
 def _shards(
@@ -181,31 +181,31 @@ def _shards(
     if learners * each > len(targets):
         raise ConfigurationError(
             f"partition {how!r}: {learners} learners x {each} shards need as many samples, and there are "
-            f"{len(targets)}; take fewer shards, fewer learners or more samples"
+            f"{len(targets)}; use fewer shards, fewer learners or more samples"
         )
     order = np.concatenate(list(_shuffled_classes(targets, generator)))  # (n,) sorted by class
     shards = np.array_split(order, learners * each)  # lengths differ by at most one
-    hands = generator.permutation(learners * each).reshape(learners, each)  # (learners, K) of shards
-    return [np.concatenate([shards[shard] for shard in hand]) for hand in hands]
+    chosen = generator.permutation(learners * each).reshape(learners, each)  # (learners, K) of shards
+    return [np.concatenate([shards[shard] for shard in mine]) for mine in chosen]
 
 
-def _owned(owners: Indices | None, learners: int, generator: np.random.Generator) -> list[Indices]:
+def _by_owner(owners: Indices | None, learners: int, generator: np.random.Generator) -> list[Indices]:
     if owners is None:
         raise ConfigurationError(
             "partition 'owners' is for data whose samples have owners, such as data set 'shakespeare' or "
-            "Dataset.from_text, and these have none; take another partition"
+            "Dataset.from_text, and these have none; use another partition"
         )
-    there = np.unique(owners)  # cut data may have nothing left of some
-    if learners > len(there):
+    present = np.unique(owners)  # where only the first samples are used, some owners may have none left
+    if learners > len(present):
         raise ConfigurationError(
-            f"partition 'owners': {learners} learners, and the samples have {len(there)} owners; take {len(there)} "
+            f"partition 'owners': {learners} learners, and the samples have {len(present)} owners; use {len(present)} "
             f"learners or fewer, or more samples where some owners have none left"
         )
-    some = there if learners == len(there) else np.sort(generator.choice(there, learners, replace=False))
-    return [np.flatnonzero(owners == owner) for owner in some]
+    chosen = present if learners == len(present) else np.sort(generator.choice(present, learners, replace=False))
+    return [np.flatnonzero(owners == owner) for owner in chosen]
 
 
-def _stated(how: str, numbers: Sequence[float], learners: int) -> NDArray[np.float64]:
+def _stated_shares(how: str, numbers: Sequence[float], learners: int) -> NDArray[np.float64]:
     """The shares as they were given, (learners,), scaled to sum to 1."""
     if len(numbers) != learners:
         raise ConfigurationError(
@@ -220,32 +220,32 @@ def _stated(how: str, numbers: Sequence[float], learners: int) -> NDArray[np.flo
 
 
 def _sizes(shares: NDArray[np.float64], samples: int, minimum: int) -> Indices:
-    """How many samples each learner gets, (learners,), nobody less than the minimum where there are enough."""
-    # Rounding the running sum, not the shares: so the sizes always add up to the samples.
+    """How many samples each learner gets, (learners,), none below the minimum where there are enough."""
+    # Rounding the running sum, not the shares: so the sizes add up to the samples.
     cuts = np.rint(np.cumsum(shares)[:-1] * samples).astype(np.int64)  # (learners - 1,)
     sizes = np.diff(cuts, prepend=0, append=samples)  # (learners,)
     floor = min(minimum, samples // len(sizes))
-    # The largest has more than the floor while anybody has less, so this ends after at most floor * learners moves.
-    for taker in np.flatnonzero(sizes < floor):
-        for _ in range(floor - sizes[taker]):
+    # While any learner has less than the floor, the largest has more: at most floor * learners moves.
+    for receiver in np.flatnonzero(sizes < floor):
+        for _ in range(floor - sizes[receiver]):
             sizes[np.argmax(sizes)] -= 1
-            sizes[taker] += 1
+            sizes[receiver] += 1
     return sizes
 
 
 def _stratified(targets: NDArray[np.int64], sizes: Indices, generator: np.random.Generator) -> list[Indices]:
-    """Deal the samples class by class, each learner's turns spread evenly over all of them."""
+    """Assign the samples class by class, each learner's turns spread evenly over all of them."""
     order = np.concatenate(list(_shuffled_classes(targets, generator)))  # (n,) sorted by class
-    names = generator.permutation(len(sizes))  # (learners,) so that nobody always comes first where sizes are equal
-    owner = names[turns(sizes[names])]  # (n,)
-    return np.split(order[np.argsort(owner, kind="stable")], np.cumsum(sizes)[:-1])
+    shuffled = generator.permutation(len(sizes))  # (learners,) so that no learner always comes first among equal sizes
+    learner = shuffled[even_turns(sizes[shuffled])]  # (n,)
+    return np.split(order[np.argsort(learner, kind="stable")], np.cumsum(sizes)[:-1])
 
 
-def turns(sizes: Indices) -> Indices:
-    """Whose turn it is, (n,): learner i comes `sizes[i]` times, as evenly as can be.
+def even_turns(sizes: Indices) -> Indices:
+    """Which learner has each turn, (n,): learner i has `sizes[i]` turns, as evenly spread as possible.
 
-    After any t turns learner i has come t * sizes[i] / n times, rounded up or down. So its k-th turn has a first and a
-    last possible place; an order that keeps all of them always exists (Tijdeman 1980), and taking the most urgent
+    After any t turns learner i has had t * sizes[i] / n of them, rounded up or down. So its k-th turn has a first and a
+    last possible place; an order that respects all of them always exists (Tijdeman 1980), and choosing the most urgent
     turn among those allowed finds one.
     """
     n = int(sizes.sum())

@@ -1,4 +1,4 @@
-"""Data sets by name or by path, cut to the first samples asked for and scaled by what is left."""
+"""Data sets by name or by path, cut to their first N samples and scaled."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def load(
     image_size: int | None = None,
     image_mode: str | None = None,
 ) -> Dataset:
-    """The data set `name`: its first `train` training samples and first `test` test samples, or all of them.
+    """The data set `name`; train, test: use only the first N training and test samples.
 
     `name` is a known name, or a path: an .npz file, or a folder with a folder of images for each class. Everything is
     scaled by the mean and standard deviation of those training samples, over all pixels; text is not. The files of a
     known name are looked for in `directory`, else in the folder that CONSILIENCE_DATA names, else they are downloaded
-    once, but for "shakespeare", which is never. Where samples have owners, so many are taken evenly from all of them
-    instead of the first, so that all owners are left as long as there are enough.
+    once, but for "shakespeare", which is never. Where samples have owners, N samples spread evenly over all are used
+    instead of the first N, so that no owner is left out.
 
-    A path without a test half gives `test_share` of each class to the tests. Images of a folder are brought to
-    `image_size` x `image_size` pixels, and to `image_mode` "gray" or "color", where that is asked for.
+    A path without test samples keeps `test_share` of each class for tests. image_size, image_mode: images of a folder
+    are resized to `image_size` x `image_size` pixels, and converted to "gray" or "color".
     """
     check_test_share(test_share)
     if image_size is not None:
@@ -57,12 +57,12 @@ def load(
     if image_mode is not None:
         check_choice("image_mode", image_mode, MODES)
     name = os.fspath(name)
-    path = _place(name)
+    path = _path_of(name)
     if path is not None and path.is_dir():
         raw = read_folder(path, test_share, image_size, image_mode, progress)
     elif image_size is not None or image_mode is not None:
         raise ConfigurationError(
-            f"image_size and image_mode are for folders of images, and {name!r} is none; leave them out"
+            f"image_size and image_mode are for folders of images, and {name!r} is not one; leave them out"
         )
     elif path is not None:
         raw = read_archive(path, test_share)
@@ -72,21 +72,21 @@ def load(
     return Dataset.from_raw(called, raw.first(f"data set {called!r}", train, test))
 
 
-def is_path(name: str) -> bool:
-    """Whether `load` takes `name` for a file or folder of one's own; a known name never is."""
+def is_dataset_path(name: str) -> bool:
+    """Whether `load` reads `name` as a path of a file or folder; a known name never is one."""
     if name in DATASETS:
         return False
     separators = [each for each in (os.sep, os.altsep) if each]
     return name.endswith(".npz") or any(each in name for each in separators) or os.path.exists(os.path.expanduser(name))
 
 
-def _place(name: str) -> Path | None:
-    """The folder or .npz file that is meant, None for a known name; what is neither is refused."""
+def _path_of(name: str) -> Path | None:
+    """The path of a folder or .npz file, None for a known name; anything else is refused."""
     if name in DATASETS:
         return None
-    if not is_path(name):
+    if not is_dataset_path(name):
         raise UnknownName("data set", name, DATASETS, also="a path to an .npz file or a folder of images works too")
-    path = os.path.expanduser(name)  # asked by os.path: Path's own questions fail on names no disk could hold
+    path = os.path.expanduser(name)  # os.path returns False for impossible names, where Path raises
     if not os.path.exists(path):
         raise DataError(f"{path}: there is no such file or folder; data is a path or one of {', '.join(DATASETS)}")
     if not os.path.isdir(path) and not (os.path.isfile(path) and path.endswith(".npz")):
@@ -95,20 +95,22 @@ def _place(name: str) -> Path | None:
 
 
 def _read_digits(directory: Path | None, progress: bool) -> RawDataset:
-    return read_digits()  # they come with scikit-learn: nothing to look for, nothing to wait for
+    return read_digits()  # they come with scikit-learn, so no folder or download is needed
 
 
 def _read_idx(name: str, labels: tuple[str, ...], directory: Path | None, progress: bool) -> RawDataset:
     def half(prefix: str) -> tuple[NDArray[np.uint8], NDArray[np.int64], Path]:
         images = locate_file(name, f"{prefix}-images-idx3-ubyte.gz", directory, progress)
-        answers = locate_file(name, f"{prefix}-labels-idx1-ubyte.gz", directory, progress)
-        pixels, targets = read_pair(images, answers, classes=10)
+        label_file = locate_file(name, f"{prefix}-labels-idx1-ubyte.gz", directory, progress)
+        pixels, targets = read_pair(images, label_file, classes=10)
         return pixels[:, np.newaxis], targets, images.parent  # (n, 1, height, width), (n,)
 
     inputs, targets, folder = half("train")
-    tests, answers, _ = half("t10k")
+    test_inputs, test_targets, _ = half("t10k")
     source = f"idx files in {folder}"
-    return RawDataset(inputs, targets, tests, answers, classes=10, pixel_max=255, labels=labels, source=source)
+    return RawDataset(
+        inputs, targets, test_inputs, test_targets, classes=10, pixel_max=255, labels=labels, source=source
+    )
 
 
 DATASETS: dict[str, Reader] = {

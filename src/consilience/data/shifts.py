@@ -1,8 +1,8 @@
-"""What learners do to the samples they were dealt: their inputs look different, or their labels mean different things.
+"""Shifts of the learners' samples: inputs that look different, or labels that mean different things.
 
-A shift is stated at its full strength. It grows evenly over the learners: the first leaves its samples as they are, the
-last does what is stated. Classes that are confused with each other come in pairs, (0, 1), (2, 3) and so on; the last of
-an odd number of classes is never confused.
+A shift is stated at its full strength. It grows evenly over the learners: the first has unchanged samples, the last the
+shift as stated. Labels change within pairs of classes, (0, 1), (2, 3) and so on; the last of an odd number of classes
+stays as it is.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class FeatureShift(ABC):
 
     @property
     @abstractmethod
-    def idle(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether nothing changes even at full strength."""
 
     @abstractmethod
     def inputs(self, inputs: Inputs, strength: float, generator: np.random.Generator) -> Inputs:
-        """One learner's inputs, (n, *shape), as it sees them; strength goes from 0 to 1."""
+        """One learner's inputs, (n, *shape), after the shift; strength goes from 0 to 1."""
 
 
 class ConceptShift(ABC):
@@ -43,16 +43,16 @@ class ConceptShift(ABC):
 
     form: ClassVar[Form]
     before_partition: ClassVar[bool] = False
-    """Whether it concerns all samples at once, before they are dealt."""
+    """Whether it changes the labels of all samples together, before the partition."""
 
     @property
-    def idle(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether nothing changes even at full strength."""
         return False
 
     @abstractmethod
     def labels(self, labels: Labels, classes: int, strength: float, generator: np.random.Generator) -> Labels:
-        """One learner's labels, (n,), as it gives them; strength goes from 0 to 1."""
+        """One learner's labels, (n,), after the shift; strength goes from 0 to 1."""
 
 
 Shift = FeatureShift | ConceptShift
@@ -67,43 +67,43 @@ def _range(name: str, low: float, high: float) -> Form:
 
 @dataclass(frozen=True)
 class Rotate(FeatureShift):
-    """Images turned to the left, up to so many degrees."""
+    """Images rotated counterclockwise by up to `degrees`."""
 
     form: ClassVar[Form] = _range("DEGREES", -360, 360)
     degrees: float
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is turned."""
+    def is_identity(self) -> bool:
+        """Whether nothing is rotated."""
         return self.degrees == 0
 
     def inputs(self, inputs: Inputs, strength: float, generator: np.random.Generator) -> Inputs:
-        """Images, (n, channels, height, width), turned."""
+        """Images, (n, channels, height, width), rotated."""
         if inputs.ndim != 4:
             raise ConfigurationError(
-                f"shift 'rotate({self.degrees:g})' turns images of the shape (channels, height, width), and this data "
-                f"has inputs of the shape {inputs.shape[1:]}; take contrast or noise instead"
+                f"shift 'rotate({self.degrees:g})' rotates images of the shape (channels, height, width), and this "
+                f"data has inputs of the shape {inputs.shape[1:]}; use contrast or noise instead"
             )
         return rotate_images(inputs, strength * self.degrees)
 
 
 @dataclass(frozen=True)
 class Contrast(FeatureShift):
-    """Values further from the sample's own mean, or nearer to it, up to this factor."""
+    """Values scaled around the sample's own mean by up to this factor."""
 
-    # Far more than an eye could make out; without a bound, float32 would overflow.
+    # Without a bound, float32 would overflow.
     form: ClassVar[Form] = Form((Number("FACTOR", lambda f: 0 < f <= 1000, "a number above 0, at most 1000"),))
     factor: float
 
     @property
-    def idle(self) -> bool:
-        """Whether every value stays where it is."""
+    def is_identity(self) -> bool:
+        """Whether no value changes."""
         return self.factor == 1
 
     def inputs(self, inputs: Inputs, strength: float, generator: np.random.Generator) -> Inputs:
-        """Inputs, (n, *shape), stretched around their means."""
+        """Inputs, (n, *shape), scaled around their means."""
         factor = 1 + strength * (self.factor - 1)
-        if factor == 1:  # taking the mean away and adding it again would round
+        if factor == 1:  # subtracting and adding the mean would round
             return inputs
         mean: Inputs = inputs.mean(axis=tuple(range(1, inputs.ndim)), keepdims=True)  # (n, 1, ...)
         return mean + np.float32(factor) * (inputs - mean)
@@ -111,13 +111,13 @@ class Contrast(FeatureShift):
 
 @dataclass(frozen=True)
 class Noise(FeatureShift):
-    """Gaussian noise on every value, up to this standard deviation, that of the scaled data being 1."""
+    """Gaussian noise on every value with up to this standard deviation, where that of the scaled data is 1."""
 
     form: ClassVar[Form] = _range("SD", 0, 1000)
     sd: float
 
     @property
-    def idle(self) -> bool:
+    def is_identity(self) -> bool:
         """Whether there is no noise."""
         return self.sd == 0
 
@@ -128,9 +128,9 @@ class Noise(FeatureShift):
 
 
 def rotate_images(images: Inputs, degrees: float) -> Inputs:
-    """Images, (n, channels, height, width), turned to the left around their middle.
+    """Images, (n, channels, height, width), rotated counterclockwise around their center.
 
-    Values between pixels are interpolated along both axes; beyond the border its pixels go on.
+    Values between pixels are interpolated along both axes; beyond the border, its pixels are repeated.
     """
     if degrees % 360 == 0:
         return images
@@ -138,7 +138,7 @@ def rotate_images(images: Inputs, degrees: float) -> Inputs:
     # Rounded, so that a quarter turn hits pixels exactly; the cosine of 90 degrees is 6e-17 otherwise.
     cos, sin = np.round([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))], 15)
     down, right = np.meshgrid(np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij")
-    rows = np.clip(right * sin + down * cos + (height - 1) / 2, 0, height - 1)  # (height, width) where a pixel is from
+    rows = np.clip(right * sin + down * cos + (height - 1) / 2, 0, height - 1)  # (height, width) source of each pixel
     columns = np.clip(right * cos - down * sin + (width - 1) / 2, 0, width - 1)  # (height, width)
     result = np.zeros_like(images)
     for row, by_row in _neighbors(rows, height):
@@ -148,7 +148,7 @@ def rotate_images(images: Inputs, degrees: float) -> Inputs:
 
 
 def _neighbors(places: NDArray[np.float64], size: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]]:
-    """The pixels on both sides of each place along an axis, and how much each counts."""
+    """The pixels on both sides of each position along an axis, and the weight of each."""
     below = np.floor(places).astype(np.intp)
     yield below, 1 - (places - below)
     yield np.minimum(below + 1, size - 1), places - below
@@ -158,87 +158,87 @@ def _neighbors(places: NDArray[np.float64], size: int) -> Iterator[tuple[NDArray
 
 
 @dataclass(frozen=True)
-class Share(ConceptShift):
-    """A change of the labels that concerns up to a share of the samples."""
+class PartialLabelShift(ConceptShift):
+    """A change of the labels of up to a share of the samples."""
 
     form: ClassVar[Form] = _range("P", 0, 1)
     share: float
 
     @property
-    def idle(self) -> bool:
-        """Whether no sample is concerned."""
+    def is_identity(self) -> bool:
+        """Whether no sample changes."""
         return self.share == 0
 
-    def some(self, members: Labels, of: int, strength: float, generator: np.random.Generator) -> Labels:
-        """As many of these samples as the share of `of` samples comes to, drawn at random."""
+    def draw(self, members: Labels, of: int, strength: float, generator: np.random.Generator) -> Labels:
+        """Random ones of these samples, as many as the share of `of` samples."""
         drawn: Labels = generator.permutation(members)[: round(strength * self.share * of)]
         return drawn
 
 
 @dataclass(frozen=True)
-class LabelNoise(Share):
-    """Some samples' labels are shuffled among themselves: a learner's class counts stay."""
+class LabelNoise(PartialLabelShift):
+    """The labels of some samples are shuffled among them: a learner's class counts stay."""
 
     def labels(self, labels: Labels, classes: int, strength: float, generator: np.random.Generator) -> Labels:
         """Labels, (n,), some of them shuffled."""
         changed = labels.copy()
-        noisy = self.some(np.arange(len(labels)), len(labels), strength, generator)
+        noisy = self.draw(np.arange(len(labels)), len(labels), strength, generator)
         changed[noisy] = generator.permutation(labels[noisy])
         return changed
 
 
 @dataclass(frozen=True)
-class Swap(Share):
-    """As many samples of one class of a pair are called the other as the other way round: class counts stay."""
+class Swap(PartialLabelShift):
+    """Equally many samples of both classes of a pair get the other label: class counts stay."""
 
     def labels(self, labels: Labels, classes: int, strength: float, generator: np.random.Generator) -> Labels:
         """Labels, (n,), some of them exchanged within their pair."""
         changed = labels.copy()
         for first, second in class_pairs(labels, classes):
             fewer = min(len(first), len(second))
-            changed[self.some(first, fewer, strength, generator)] += 1
-            changed[self.some(second, fewer, strength, generator)] -= 1
+            changed[self.draw(first, fewer, strength, generator)] += 1
+            changed[self.draw(second, fewer, strength, generator)] -= 1
         return changed
 
 
 @dataclass(frozen=True)
-class Relabel(Share):
-    """Some samples of the first class of a pair are called the second: class counts change."""
+class Relabel(PartialLabelShift):
+    """Some samples of the first class of a pair get the second label: class counts change."""
 
     def labels(self, labels: Labels, classes: int, strength: float, generator: np.random.Generator) -> Labels:
         """Labels, (n,), some of them moved to the second class of their pair."""
         changed = labels.copy()
         for first, _ in class_pairs(labels, classes):
-            changed[self.some(first, len(first), strength, generator)] += 1
+            changed[self.draw(first, len(first), strength, generator)] += 1
         return changed
 
 
 @dataclass(frozen=True)
 class Prefer(ConceptShift):
-    """Samples of a pair are named by a coin, whatever they are; every learner's coin is loaded in its own way.
+    """Labels within a pair of classes are random, with a probability that differs between learners.
 
-    The chance of the second name goes from 1 - P at the first learner, who tosses too, to P at the last.
+    The probability of the second label goes from 1 - P at the first learner to P at the last.
     """
 
     form: ClassVar[Form] = Form((Number("P", lambda p: 0.5 < p <= 1, "a number above 0.5, at most 1"),))
     chance: float
 
     def labels(self, labels: Labels, classes: int, strength: float, generator: np.random.Generator) -> Labels:
-        """Labels, (n,), tossed within their pair."""
+        """Labels, (n,), drawn at random within their pair."""
         second = 1 - self.chance + strength * (2 * self.chance - 1)
-        tossed = labels // 2 * 2 + (generator.random(len(labels)) < second)  # (n,)
-        return np.where(labels < classes // 2 * 2, tossed, labels)
+        drawn = labels // 2 * 2 + (generator.random(len(labels)) < second)  # (n,)
+        return np.where(labels < classes // 2 * 2, drawn, labels)
 
 
 @dataclass(frozen=True)
 class Ambiguous(ConceptShift):
-    """The labels of each pair are shuffled among all its samples: nobody can tell the two classes apart."""
+    """The labels of each pair are shuffled among all its samples: the two classes cannot be told apart."""
 
     form: ClassVar[Form] = Form()
     before_partition: ClassVar[bool] = True
 
     def labels(self, labels: Labels, classes: int, strength: float, generator: np.random.Generator) -> Labels:
-        """Everybody's labels, (n,), shuffled within their pairs."""
+        """All learners' labels, (n,), shuffled within their pairs."""
         changed = labels.copy()
         for pair in class_pairs(labels, classes):
             both = np.concatenate(pair)
@@ -264,18 +264,18 @@ SHIFTS: dict[str, type[Shift]] = {
     "prefer": Prefer,
     "ambiguous": Ambiguous,
 }
-"""Every shift by the word it is written with."""
+"""Every shift by name."""
 
 FORMS = {word: shift.form for word, shift in SHIFTS.items()}
 
 
-def shifts_of(text: str) -> dict[str, Shift]:
-    """The shifts that `text` names, such as "rotate(60)+swap(0.5)", by their words and in their order."""
+def parse_shifts(text: str) -> dict[str, Shift]:
+    """The shifts that `text` names, such as "rotate(60)+swap(0.5)", by name, in their order."""
     found: dict[str, Shift] = {}
     # A plus inside brackets or after an exponent's e belongs to a number.
     for each in [] if text.strip() == "none" else re.split(r"(?<![0-9.][eE])\+(?![^(]*\))", text):
         if each.strip() == "none":
-            raise ConfigurationError(f"shift {text!r}: 'none' stands alone; leave it out, or the others")
+            raise ConfigurationError(f"shift {text!r}: 'none' cannot be combined; remove it, or the other shifts")
         word, numbers = read("shift", each, FORMS)
         if word in found:
             raise ConfigurationError(f"shift {text!r}: {word} is given twice; give it once, as strong as it should be")

@@ -49,7 +49,7 @@ def partition_table(local: LocalDatasets, labels: Sequence[str], owners: Sequenc
     if owners or local.classes > _WIDEST:
         return _in_short(local, labels or [str(c) for c in range(local.classes)], owners)
     table = new_table()
-    counts = local.table()
+    counts = local.class_counts()
     for heading in ("learner", *(labels or map(str, range(counts.shape[1]))), "all"):
         table.add_column(heading, justify="right", no_wrap=True)
     for who, row in enumerate(counts):
@@ -59,7 +59,7 @@ def partition_table(local: LocalDatasets, labels: Sequence[str], owners: Sequenc
 
 def _in_short(local: LocalDatasets, names: Sequence[str], owners: Sequence[str]) -> Table:
     """How many samples and classes each learner has, and which of them most often; who it is, where it is an owner."""
-    table, counts = new_table(), local.table()
+    table, counts = new_table(), local.class_counts()
     for heading in ("learner", "samples", "classes", "most often", *["owner"] * bool(owners)):
         table.add_column(heading, justify="left" if heading in ("most often", "owner") else "right", no_wrap=True)
     for who, row in enumerate(counts[:_LINES]):

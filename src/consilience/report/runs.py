@@ -271,7 +271,9 @@ def _provenance(run: RunFolder, notes: list[str]) -> Mapping[str, Any] | None:
         if table.ndim != 2 or not table.size or len(names) != table.shape[1]:
             raise ValueError("its class table is no table")
         case = found["case"]
-        said = f"case {case['figure']} of the nine: {case['in_words']}" if case["figure"] else str(case["in_words"])
+        said = (
+            f"case {case['figure']} of the nine: {case['description']}" if case["figure"] else str(case["description"])
+        )
         dealt = ", ".join(str(found[key]) for key in ("partition", "shift") if found[key] != "none")
         return {"table": table, "labels": names, "case": said, "dealt": dealt, "data": str(found["data"]["name"])}
     except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:

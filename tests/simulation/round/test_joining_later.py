@@ -13,9 +13,10 @@ import torch
 from consilience import simulate
 from consilience.config.config import make_config
 from consilience.data import Dataset, load
-from consilience.data.local_datasets import local_test_sets, make_local_datasets
+from consilience.data.local_datasets import make_local_datasets
 from consilience.data.local_shifts import DataOverride
-from consilience.data.partition import partition
+from consilience.data.local_test_sets import local_test_sets
+from consilience.data.partition import partition_samples
 from consilience.data.shifts import rotate_images
 from consilience.errors import ConfigurationError
 from consilience.randomness import seed_of
@@ -106,7 +107,7 @@ def test_samples_of_one_s_own_are_drawn_from_all_and_the_rest_is_dealt(data: Dat
     order = np.random.default_rng(seed_of("public", 3)).permutation(90)
     assert parts[1].tolist() == np.sort(order[:20]).tolist() and parts[3].tolist() == np.sort(order[20:27]).tolist()
     rest, generator = np.sort(order[27:]), np.random.default_rng(seed_of("partition", 3))
-    others = partition(data.targets[rest], 2, "dirichlet(1)", generator)
+    others = partition_samples(data.targets[rest], 2, "dirichlet(1)", generator)
     assert [parts[0].tolist(), parts[2].tolist()] == [rest[part].tolist() for part in others]
 
 
@@ -122,7 +123,7 @@ def test_where_everybody_has_so_many_the_rest_is_nobody_s(data: Dataset) -> None
     result = simulate(data=data, method="fedavg", **SMALL, groups={"all": {"learners": "0-2", "samples": 10}})
     assert np.isfinite(result.accuracy).all()
     local = make_local_datasets(data, 3, seed=0, overrides=dict.fromkeys(range(3), DataOverride(10)))
-    assert local.table().sum(1).tolist() == [10, 10, 10] and len(np.unique(np.concatenate(local.parts))) == 30
+    assert local.class_counts().sum(1).tolist() == [10, 10, 10] and len(np.unique(np.concatenate(local.parts))) == 30
 
 
 def test_a_shift_of_one_s_own_is_at_full_strength_and_instead_of_the_run_s(data: Dataset) -> None:

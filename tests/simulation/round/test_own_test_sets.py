@@ -10,7 +10,7 @@ import pytest
 
 from consilience import simulate
 from consilience.data import Dataset, load
-from consilience.data.local_datasets import local_test_sets
+from consilience.data.local_test_sets import local_test_sets
 from consilience.data.shifts import rotate_images
 
 

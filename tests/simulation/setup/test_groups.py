@@ -292,7 +292,7 @@ def test_samples_marked_never_to_be_shared_leave_no_trace_in_the_means(data: Dat
     inputs = data.inputs.copy()
     inputs[::7] = 3.0
     found = []
-    for marked in (replace(data, share=share), replace(data, share=share, inputs=inputs)):
+    for marked in (replace(data, shareable=share), replace(data, shareable=share, inputs=inputs)):
         with stage(marked, engine=engine) as rounds:
             rounds.begin()
             means = rounds.federations[0].channels["prototypes"]

@@ -1,7 +1,7 @@
-"""CIFAR-10: 32x32 color photographs of ten kinds of things, from the original binary files or .npz copies of them.
+"""CIFAR-10: 32x32 color photographs of ten classes, from the original binary files or .npz copies of them.
 
 A binary file is 10,000 records of 3,073 bytes: the label, then the red, the green and the blue plane. The version of
-pickled Python objects is code, and is never read.
+pickled Python objects is never read: unpickling runs code.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _missing(folder: Path) -> DataError:
     if pickled is not None:
         return DataError(
             f"{pickled} is the version of CIFAR-10 made of pickled Python objects, which are code and are not read; "
-            f"fetch the binary version, {ARCHIVE}, from the same page and put it beside"
+            f"download the binary version, {ARCHIVE}, from the same page and put it there"
         )
     return DataError(
         f"data set 'cifar10' needs {TRAIN[0]} to {TRAIN[-1]} and {TEST}, or {ARCHIVE}, or train*.npz and test*.npz; "
@@ -64,9 +64,9 @@ def _missing(folder: Path) -> DataError:
 
 
 def _from_files(folder: Path) -> RawDataset:
-    lacking = [file for file in (*TRAIN, TEST) if not (folder / file).is_file()]
-    if lacking:
-        raise DataError(f"{folder}: {', '.join(lacking)} missing; all six files of CIFAR-10 are needed")
+    missing = [file for file in (*TRAIN, TEST) if not (folder / file).is_file()]
+    if missing:
+        raise DataError(f"{folder}: {', '.join(missing)} missing; all six files of CIFAR-10 are needed")
 
     def read(file: str) -> bytes:
         path = folder / file
@@ -76,7 +76,7 @@ def _from_files(folder: Path) -> RawDataset:
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error}); check that it is a file you may read") from error
 
-    return _joined(lambda file: decode(f"{folder / file}", read(file)), f"binary files in {folder}")
+    return _concatenated(lambda file: decode_batch(f"{folder / file}", read(file)), f"binary files in {folder}")
 
 
 def _from_archive(path: Path) -> RawDataset:
@@ -87,25 +87,25 @@ def _from_archive(path: Path) -> RawDataset:
             for member in itertools.islice(archive, 100):
                 file = PurePosixPath(member.name).name
                 if file in (*TRAIN, TEST) and member.isreg():
-                    halves[file] = decode(f"{path}, {file}", _member(archive, member))
+                    halves[file] = decode_batch(f"{path}, {file}", _member(archive, member))
     except DataError:
         raise
-    except Exception as error:  # tar inside gzip, damaged: any of their parsers may stumble, in its own way
+    except Exception as error:  # a damaged archive can make the tar and gzip parsers raise nearly anything
         said = first_sentence(error) or type(error).__name__
-        raise DataError(f"{path}: not a sound .tar.gz file ({said}); fetch it again") from error
-    lacking = [file for file in (*TRAIN, TEST) if file not in halves]
-    if lacking:
-        raise DataError(f"{path}: {', '.join(lacking)} missing in it; is it the binary version of CIFAR-10?")
-    return _joined(halves.__getitem__, str(path))
+        raise DataError(f"{path}: not a valid .tar.gz file ({said}); fetch it again") from error
+    missing = [file for file in (*TRAIN, TEST) if file not in halves]
+    if missing:
+        raise DataError(f"{path}: {', '.join(missing)} missing in it; is it the binary version of CIFAR-10?")
+    return _concatenated(halves.__getitem__, str(path))
 
 
 def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    """The bytes of one file in the archive; what is too long is not read to its end."""
+    """The bytes of one file in the archive; a file that is too long is not read to its end."""
     opened = archive.extractfile(member)
     return b"" if opened is None else opened.read(RECORDS * RECORD + 1)
 
 
-def decode(where: str, body: bytes) -> Half:
+def decode_batch(where: str, body: bytes) -> Half:
     """Images (n, 3, 32, 32) and labels (n,) of one binary file's content."""
     if len(body) != RECORDS * RECORD:
         received = "more" if len(body) > RECORDS * RECORD else str(len(body))
@@ -125,14 +125,14 @@ def _labels(where: str, labels: NDArray[Any]) -> NDArray[np.int64]:
     return labels.astype(np.int64)
 
 
-def _joined(half: Callable[[str], Half], source: str) -> RawDataset:
+def _concatenated(half: Callable[[str], Half], source: str) -> RawDataset:
     images, labels = zip(*map(half, TRAIN), strict=True)
-    tests, answers = half(TEST)
-    return _raw(np.concatenate(images), np.concatenate(labels), tests, answers, source)
+    test_images, test_labels = half(TEST)
+    return _raw(np.concatenate(images), np.concatenate(labels), test_images, test_labels, source)
 
 
-def _raw(images: Any, labels: Any, tests: Any, answers: Any, source: str) -> RawDataset:
-    return RawDataset(images, labels, tests, answers, len(NAMES), pixel_max=255, labels=NAMES, source=source)
+def _raw(images: Any, labels: Any, test_images: Any, test_labels: Any, source: str) -> RawDataset:
+    return RawDataset(images, labels, test_images, test_labels, len(NAMES), pixel_max=255, labels=NAMES, source=source)
 
 
 def _from_npz(folder: Path) -> RawDataset:
@@ -143,7 +143,7 @@ def _npz(folder: Path, half: str) -> Half:
     found = sorted(folder.glob(f"{half}*.npz"))
     if len(found) != 1:
         listed = ", ".join(path.name for path in found) or "none"
-        raise DataError(f"{folder}: one file {half}*.npz is needed, found {listed}; leave exactly one there")
+        raise DataError(f"{folder}: one file {half}*.npz is needed, found {listed}; keep exactly one")
     (path,) = found
     arrays = read_arrays(path, ["images", "labels"])
     images, labels = arrays.get("images"), arrays.get("labels")

@@ -1,4 +1,4 @@
-"""Opening data files, compressed or not, and saying in words what is wrong with one."""
+"""Opening data files, compressed or not, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from consilience.errors import DataError
 
 @contextmanager
 def open_data_file(path: Path) -> Iterator[BinaryIO]:
-    """The file's content to read from; what fails while it is read is a DataError that names the file.
+    """The uncompressed file, open for reading; errors while it is read are DataErrors that name the file.
 
-    Compression is told by the name alone: a file that is not what its name says is damaged.
+    A file is compressed if its name ends in .gz; one that is not what its name says is damaged.
     """
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
@@ -24,6 +24,6 @@ def open_data_file(path: Path) -> Iterator[BinaryIO]:
     except EOFError as error:
         raise DataError(f"{path}: the compressed file ends too early; fetch it again") from error
     except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: not a sound gzip file ({error}); fetch it again") from error
+        raise DataError(f"{path}: not a valid gzip file ({error}); fetch it again") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error}); check that it is a file you may read") from error

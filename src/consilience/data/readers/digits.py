@@ -1,4 +1,4 @@
-"""The 1,797 handwritten 8x8 digits that come with scikit-learn: real data without a network.
+"""The 1,797 handwritten 8x8 digits that come with scikit-learn: real data without a download.
 
 The split is fixed: 1,000 training samples, exactly 100 of each class, and the other 797 for tests. Both are ordered so
 that every run of ten samples holds each class once (as long as classes last), so any first k of them are balanced too.
@@ -30,10 +30,10 @@ def read_digits() -> RawDataset:
 
 
 def balanced_order(targets: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """A fixed shuffle in which classes take turns: everybody's first sample, then everybody's second, and so on."""
+    """A fixed shuffle in which classes alternate: the first sample of every class, then the second, and so on."""
     # RandomState, since its stream is frozen for good; that of a newer Generator may change with NumPy's version.
     order = np.random.RandomState(seed).permutation(len(targets)).astype(np.int64)  # (n,)
-    turn = np.empty_like(order)  # (n,) how many of its class come before
+    turn = np.empty_like(order)  # (n,) how many samples of the same class come before
     for label in np.unique(targets):
         mine = targets[order] == label
         turn[mine] = np.arange(mine.sum())

@@ -1,4 +1,4 @@
-"""Reading idx files, the format of MNIST and its relatives, and refusing every file that is not quite one.
+"""Reading idx files, the format of MNIST and similar data sets; damaged files are refused.
 
 A file is a big-endian header (a magic number, then the size of each axis) and unsigned bytes; `.gz` means compressed.
 """
@@ -18,7 +18,7 @@ from consilience.errors import DataError
 IMAGES = 2051  # magic: unsigned bytes, three axes
 LABELS = 2049  # magic: unsigned bytes, one axis
 LARGEST = 1 << 28
-"""The most bytes a file may claim to hold: five times MNIST, and little enough to be allocated anywhere."""
+"""The most bytes a file may claim to hold: five times MNIST, and small enough to be allocated on any machine."""
 
 
 def read_pair(images: Path, labels: Path, classes: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -27,7 +27,7 @@ def read_pair(images: Path, labels: Path, classes: int) -> tuple[NDArray[np.uint
     if len(pixels) != len(targets):
         raise DataError(
             f"{images} holds {len(pixels)} images but {labels} holds {len(targets)} labels; "
-            f"they must be as many: fetch both files again from the same place"
+            f"the numbers must be equal: download both files again from the same source"
         )
     return pixels, targets
 
@@ -59,7 +59,7 @@ def _read(path: Path, magic: int, axes: int) -> NDArray[np.uint8]:
 
 
 def _sizes(path: Path, header: bytes, magic: int, axes: int) -> tuple[int, ...]:
-    """The size of each axis, refused before anything is allocated for it."""
+    """The size of each axis, checked before memory is allocated for it."""
     if len(header) != 4 + 4 * axes:
         raise DataError(f"{path}: a header of {4 + 4 * axes} bytes expected, {len(header)} received; fetch it again")
     found, *sizes = struct.unpack(f">{1 + axes}I", header)
@@ -67,7 +67,7 @@ def _sizes(path: Path, header: bytes, magic: int, axes: int) -> tuple[int, ...]:
         kinds = {IMAGES: "an image file", LABELS: "a label file"}
         raise DataError(
             f"{path}: magic number {magic} ({kinds[magic]}) expected, "
-            f"{found} ({kinds.get(found, 'no idx file of bytes')}) received; is it the right file?"
+            f"{found} ({kinds.get(found, 'not an idx file of bytes')}) received; is it the right file?"
         )
     if min(sizes) < 1 or math.prod(sizes) > LARGEST:
         raise DataError(

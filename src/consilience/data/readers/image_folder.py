@@ -3,9 +3,9 @@
     birds/robin/1.png            birds/train/robin/1.png
     birds/wren/1.png             birds/test/robin/9.png     (`val` or `valid` where there is no `test`)
 
-Classes are numbered in the order of their names. Both halves are ordered so that classes take turns, so any first k are
-balanced. A text file `never-share.txt` beside the folders marks samples never to be shared: one relative path, folder
-or pattern (`robin/private-*`) a line, `#` for remarks.
+Classes are numbered in the order of their names. Training and test samples are ordered so that classes alternate, so
+any first N are balanced. A text file `never-share.txt` beside the folders names samples that must never be shared: one
+relative path, folder or pattern (`robin/private-*`) per line, `#` for comments.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from consilience.data.readers.images import MODES, decode_all
 from consilience.data.scaling import RawDataset
 from consilience.errors import DataError
 
-__all__ = ["MARKS", "MODES", "SUFFIXES", "read_folder"]
+__all__ = ["MODES", "NEVER_SHARE_FILE", "SUFFIXES", "read_folder"]
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-MARKS = "never-share.txt"
-_VERSION = 1  # of how pixels are decoded: another number leaves older caches unused
+NEVER_SHARE_FILE = "never-share.txt"
+_VERSION = 1  # of the decoder: a new number makes older cache entries unused
 
 
 def read_folder(folder: Path, test_share: float, size: int | None, mode: str | None, progress: bool) -> RawDataset:
-    """The data set in a folder of images; pixels once decoded are kept in the cache."""
+    """The data set in a folder of images; decoded pixels are cached."""
     home = folder / "train" if _subfolders(folder / "train") else folder
-    names, paths = _listed(home)
-    targets = _numbered(names, paths)  # (n,)
+    names, paths = _class_images(home)
+    targets = _class_of(names, paths)  # (n,)
     if home == folder or (tests := _test_folder(folder)) is None:
         test = held_out_samples(str(folder), targets, test_share)  # (n,)
     else:
         more = _test_images(tests, names, home)
-        paths, targets = [*paths, *more], np.append(targets, _numbered(names, more))
+        paths, targets = [*paths, *more], np.append(targets, _class_of(names, more))
         test = np.arange(len(paths)) >= len(paths) - len(more)  # (n + m,)
-    share = _marked(folder, paths)
+    shareable = _shareable_images(folder, paths)
     pixels = _pixels(folder, paths, size, mode, progress)  # (n + m, channels, height, width)
     first, last = (np.flatnonzero(half) for half in (~test, test))
     first, last = (half[balanced_order(targets[half], SEED)] for half in (first, last))
     halves = (pixels[first], targets[first], pixels[last], targets[last])
-    kept = None if share is None else share[first]
-    return RawDataset(*halves, len(names), pixel_max=255, labels=names, share=kept, source=f"images in {folder}")
+    allowed = None if shareable is None else shareable[first]
+    return RawDataset(*halves, len(names), pixel_max=255, labels=names, shareable=allowed, source=f"images in {folder}")
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -70,7 +70,7 @@ def _images(folder: Path) -> list[Path]:
     return [p for p in inside if p.suffix.lower() in SUFFIXES and not p.name.startswith(".") and p.is_file()]
 
 
-def _listed(home: Path) -> tuple[tuple[str, ...], list[Path]]:
+def _class_images(home: Path) -> tuple[tuple[str, ...], list[Path]]:
     """The names of the classes, and every image of theirs in order."""
     found = {folder.name: _images(folder) for folder in _subfolders(home)}
     if not any(found.values()):
@@ -80,19 +80,19 @@ def _listed(home: Path) -> tuple[tuple[str, ...], list[Path]]:
         )
     if empty := [name for name, images in found.items() if not images]:
         raise DataError(
-            f"{home}: the class folder {empty[0]!r} holds no image; fill it or take it away "
+            f"{home}: the class folder {empty[0]!r} holds no image; add images or remove it "
             f"(images end in {', '.join(SUFFIXES)})"
         )
     if len(found) < 2:
         raise DataError(
-            f"{home}: {next(iter(found))!r} is the only class, and with one class there is nothing to tell apart; "
-            f"put images of another into a folder beside it"
+            f"{home}: {next(iter(found))!r} is the only class, and one class cannot be learned; "
+            f"put images of another class into a folder beside it"
         )
     return tuple(found), [path for images in found.values() for path in images]
 
 
-def _numbered(names: Sequence[str], paths: Sequence[Path]) -> NDArray[np.int64]:
-    """The class of each image, by the folder it lies in."""
+def _class_of(names: Sequence[str], paths: Sequence[Path]) -> NDArray[np.int64]:
+    """The class of each image, by the folder it is in."""
     number = {name: index for index, name in enumerate(names)}
     return np.array([number[path.parent.name] for path in paths], dtype=np.int64)
 
@@ -105,21 +105,21 @@ def _test_images(tests: Path, names: Sequence[str], home: Path) -> list[Path]:
     found = {folder.name: _images(folder) for folder in _subfolders(tests)}
     if unknown := [name for name, images in found.items() if images and name not in names]:
         raise DataError(
-            f"{tests}: the class {unknown[0]!r} is not in {home}, so nobody could learn it; "
-            f"add training images of it or take it away (training has {', '.join(names)})"
+            f"{tests}: the class {unknown[0]!r} is not in {home}, so it cannot be learned; "
+            f"add training images of it or remove it (training has {', '.join(names)})"
         )
     images = [path for name in names for path in found.get(name, [])]
     if not images:
         raise DataError(
             f"{tests}: no image in it; put test images into folders named as in {home}, "
-            f"or take the folder away to have a part of the training images kept for tests"
+            f"or remove the folder to hold out some training images for tests"
         )
     return images
 
 
-def _marked(folder: Path, paths: Sequence[Path]) -> NDArray[np.bool_] | None:
+def _shareable_images(folder: Path, paths: Sequence[Path]) -> NDArray[np.bool_] | None:
     """False for each image that a line of never-share.txt names; None where there is no such file."""
-    file = folder / MARKS
+    file = folder / NEVER_SHARE_FILE
     if not file.exists():
         return None
     try:
@@ -127,32 +127,32 @@ def _marked(folder: Path, paths: Sequence[Path]) -> NDArray[np.bool_] | None:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read as text ({error}); write it in UTF-8") from error
     inside = [path.relative_to(folder).as_posix() for path in paths]
-    share = np.ones(len(paths), dtype=np.bool_)  # (n,)
+    shareable = np.ones(len(paths), dtype=np.bool_)  # (n,)
     for number, line in enumerate(map(str.strip, lines), start=1):
         if not line or line.startswith("#"):
             continue
-        named = np.array([_names(line, path) for path in inside])  # (n,)
+        named = np.array([_matches(line, path) for path in inside])  # (n,)
         if not named.any():
             raise DataError(
                 f"{file}, line {number}: {line!r} matches no image; write a path relative to {folder}, "
                 f"a folder in it, or a pattern such as {Path(inside[0]).parent.as_posix()}/*"
             )
-        share &= ~named
-    return share
+        shareable &= ~named
+    return shareable
 
 
-def _names(line: str, path: str) -> bool:
+def _matches(line: str, path: str) -> bool:
     return path == line or path.startswith(line.rstrip("/") + "/") or fnmatchcase(path, line)
 
 
 def _pixels(
     folder: Path, paths: Sequence[Path], size: int | None, mode: str | None, progress: bool
 ) -> NDArray[np.uint8]:
-    """The decoded images, from the cache where none of the files has changed since."""
+    """The decoded images, from the cache where no file has changed since they were decoded."""
     key = _key(folder, paths, size, mode)
-    known = load_cached(key)
-    if known is not None and known.dtype == np.uint8 and known.ndim == 4 and len(known) == len(paths):
-        return known
+    cached = load_cached(key)
+    if cached is not None and cached.dtype == np.uint8 and cached.ndim == 4 and len(cached) == len(paths):
+        return cached
     bar = Progress(folder.name, len(paths)) if progress else None
     pixels = decode_all(paths, size, mode, done=lambda: None if bar is None else bar.update(1))
     if bar is not None:
@@ -167,7 +167,7 @@ def _key(folder: Path, paths: Sequence[Path], size: int | None, mode: str | None
     try:
         stats = [(path, path.stat()) for path in paths]
     except OSError as error:
-        raise DataError(f"{folder}: a file went away while it was read ({error}); try again") from error
+        raise DataError(f"{folder}: a file disappeared while it was read ({error}); try again") from error
     files = [(path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
-    # The folder too: files unpacked elsewhere may have the same names, sizes and dates.
+    # With the folder: copies elsewhere may have the same names, sizes and dates.
     return cache_key(_VERSION, PIL.__version__, str(folder.resolve()), size, mode, files)

@@ -1,4 +1,4 @@
-"""Image files of one kind and size, decoded into one array."""
+"""Decoding image files into one array, of one mode and size."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 GRAY = ("1", "L", "LA", "La", *DEEP)
 
 
-class Inspect(NamedTuple):
-    """What an image file says of itself before it is decoded."""
+class ImageHeader(NamedTuple):
+    """Mode and size of an image file, read before its pixels are decoded."""
 
     mode: str  # gray or color
     size: tuple[int, int]  # width, height
@@ -37,15 +37,15 @@ class Inspect(NamedTuple):
 def decode_all(
     paths: Sequence[Path], size: int | None, mode: str | None, done: Callable[[], None]
 ) -> NDArray[np.uint8]:
-    """The pixels of all files, (n, channels, height, width), brought to one size and mode where asked."""
-    looks = [_look(path) for path in paths]
-    chosen = mode or _agreed_mode(paths, looks)
-    width, height = (size, size) if size is not None else _agreed_size(paths, looks)
+    """The pixels of all files, (n, channels, height, width), resized and converted where asked."""
+    headers = [_read_header(path) for path in paths]
+    chosen = mode or _agreed_mode(paths, headers)
+    width, height = (size, size) if size is not None else _agreed_size(paths, headers)
     shape = (len(paths), MODES[chosen], height, width)
     if math.prod(shape) > LARGEST:
         raise DataError(
-            f"{paths[0].parent} and the others: {len(paths)} images make an array of the shape {shape}, above the "
-            f"{LARGEST} bytes that are read; pass a smaller image_size"
+            f"{paths[0].parent} and the other class folders: {len(paths)} images make an array of the shape "
+            f"{shape}, above the {LARGEST} bytes that are read; pass a smaller image_size"
         )
     pixels = np.empty(shape, dtype=np.uint8)
     for place, path in zip(pixels, paths, strict=True):
@@ -54,30 +54,30 @@ def decode_all(
     return pixels
 
 
-def _look(path: Path) -> Inspect:
+def _read_header(path: Path) -> ImageHeader:
     with _opened(path) as image:
-        return Inspect("gray" if image.mode in GRAY else "color", image.size)
+        return ImageHeader("gray" if image.mode in GRAY else "color", image.size)
 
 
-def _agreed_mode(paths: Sequence[Path], looks: Sequence[Inspect]) -> str:
-    for path, look in zip(paths, looks, strict=True):
-        if look.mode != looks[0].mode:
+def _agreed_mode(paths: Sequence[Path], headers: Sequence[ImageHeader]) -> str:
+    for path, header in zip(paths, headers, strict=True):
+        if header.mode != headers[0].mode:
             raise DataError(
-                f"{paths[0]} is {looks[0].mode}, but {path} is {look.mode}; "
-                f'set image_mode to "gray" or "color" (--image-mode) to bring all to one'
+                f"{paths[0]} is {headers[0].mode}, but {path} is {header.mode}; "
+                f'set image_mode to "gray" or "color" (--image-mode) to convert all to one mode'
             )
-    return looks[0].mode
+    return headers[0].mode
 
 
-def _agreed_size(paths: Sequence[Path], looks: Sequence[Inspect]) -> tuple[int, int]:
-    for path, look in zip(paths, looks, strict=True):
-        if look.size != looks[0].size:
-            (w, h), (width, height) = looks[0].size, look.size
+def _agreed_size(paths: Sequence[Path], headers: Sequence[ImageHeader]) -> tuple[int, int]:
+    for path, header in zip(paths, headers, strict=True):
+        if header.size != headers[0].size:
+            (w, h), (width, height) = headers[0].size, header.size
             raise DataError(
                 f"{paths[0]} has {w} x {h} pixels, but {path} has {width} x {height}; "
-                f"set image_size (--image-size N) to bring all to N x N"
+                f"set image_size (--image-size N) to resize all to N x N"
             )
-    return looks[0].size
+    return headers[0].size
 
 
 def _decode(path: Path, mode: str, size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -95,18 +95,18 @@ def _decode(path: Path, mode: str, size: tuple[int, int]) -> NDArray[np.uint8]:
 
 
 def _eight_bits(image: Image, mode: str) -> Image:
-    """The image with one byte a value, gray or in red, green and blue; transparency is left out."""
+    """The image with one byte per value, gray or RGB; transparency is dropped."""
     from PIL import Image as pillow
 
     if image.mode == "F":
-        raise DataError("pixels are fractions, whose range nobody knows; save the arrays as .npz instead")
+        raise DataError("pixels are floats of unknown range; save the arrays as .npz instead")
     if image.mode in DEEP:
         deep = np.asarray(image)
         if deep.min() < 0 or deep.max() > 65_535:
             raise DataError(
                 f"gray values must lie in 0..65535, got {deep.min()}..{deep.max()}; save them as .npz instead"
             )
-        image = pillow.fromarray((deep // 256).astype(np.uint8))  # Pillow itself would make 255 of all above 255
+        image = pillow.fromarray((deep // 256).astype(np.uint8))  # Pillow itself clips values above 255
     if "transparency" in image.info and image.mode == "P":
         image = image.convert("RGBA")
     return image.convert("L" if mode == "gray" else "RGB")
@@ -114,18 +114,18 @@ def _eight_bits(image: Image, mode: str) -> Image:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image]:
-    """The image in a file; whatever is wrong with it is a DataError that names the file."""
+    """The image in a file; any failure to read it is a DataError that names the file."""
     from PIL import Image as pillow
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd remarks about dates and cameras harm nobody
+            warnings.simplefilter("ignore")  # warnings about metadata do not matter
             warnings.filterwarnings("error", message="(?i).*truncated")
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
             with pillow.open(path) as image:
                 yield image
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except Exception as error:  # decoders of a dozen formats fail in as many ways
+    except Exception as error:  # decoders of many formats raise many types of errors
         said = first_sentence(error).replace(f" {str(path)!r}", "") or type(error).__name__
-        raise DataError(f"{path}: cannot be read as an image ({said}); mend it or take it away") from error
+        raise DataError(f"{path}: cannot be read as an image ({said}); repair or remove it") from error

@@ -1,12 +1,12 @@
-"""Reading .npz files of one's own, without ever running code that somebody put into one.
+"""Reading data sets from .npz files, without ever unpickling: a file cannot run code.
 
 | array | meaning |
 |---|---|
 | `images` or `x` | training inputs: images in any layout, or a table |
 | `labels` or `y` | the class of each, 0, 1, 2, ... |
-| `test_images` or `test_x`, `test_labels` or `test_y` | the same for tests; without them a part is kept |
-| `share` | 0 for training samples that are never to be shared, else 1 |
-| `classes` | what the classes are called |
+| `test_images` or `test_x`, `test_labels` or `test_y` | the same for tests; without them some samples are held out |
+| `shareable` | 0 for training samples that must never be shared, else 1 |
+| `classes` | names of the classes |
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from consilience.data.arrays import raw_from_arrays
+from consilience.data.arrays import GivenArrays, raw_from_arrays
 from consilience.data.scaling import RawDataset
 from consilience.errors import DataError, first_sentence
 
@@ -31,7 +31,7 @@ LARGEST = 4 << 30
 
 INPUTS, TARGETS = ("images", "x"), ("labels", "y")
 TEST_INPUTS, TEST_TARGETS = ("test_images", "test_x"), ("test_labels", "test_y")
-OTHERS = ("share", "classes")
+OTHERS = ("shareable", "classes")
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -41,33 +41,35 @@ def read_archive(path: Path, test_share: float) -> RawDataset:
     arrays = read_arrays(path, [*INPUTS, *TARGETS, *TEST_INPUTS, *TEST_TARGETS, *OTHERS])
     inputs, targets = _pick(path, arrays, INPUTS), _pick(path, arrays, TARGETS)
     if inputs is None or targets is None:
-        lacking = INPUTS if inputs is None else TARGETS
+        missing = INPUTS if inputs is None else TARGETS
         raise DataError(
-            f"{path}: no array is called {lacking[0]!r} or {lacking[1]!r}; it holds {_listed(path)}. Wanted are images "
-            f"(or x) and labels (or y); test_images, test_labels, share and classes may be there too"
+            f"{path}: no array is called {missing[0]!r} or {missing[1]!r}; it holds {_listed(path)}. Save images "
+            f"(or x) and labels (or y); test_images, test_labels, shareable and classes are optional"
         )
     return raw_from_arrays(
         str(path),
-        inputs,
-        targets,
-        _pick(path, arrays, TEST_INPUTS),
-        _pick(path, arrays, TEST_TARGETS),
+        GivenArrays(
+            inputs,
+            targets,
+            _pick(path, arrays, TEST_INPUTS),
+            _pick(path, arrays, TEST_TARGETS),
+            arrays.get("shareable"),
+        ),
         test_share=test_share,
         labels=_class_names(path, arrays),
-        share=arrays.get("share"),
         source=str(path),
     )
 
 
 def read_arrays(path: Path, wanted: Iterable[str]) -> dict[str, NDArray[Any]]:
-    """Those of the wanted arrays that an .npz file holds; what it claims is checked before anything is unpacked."""
+    """Those of the wanted arrays that an .npz file holds; its headers are checked before anything is decompressed."""
     try:
         with zipfile.ZipFile(path) as archive:
             there = set(archive.namelist())
             return {name: _read(archive, name) for name in wanted if f"{name}.npy" in there}
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except Exception as error:  # a damaged file makes its parsers stumble in more ways than can be listed
+    except Exception as error:  # a damaged file can make the zip and npy parsers raise nearly anything
         said = first_sentence(error) or type(error).__name__
         raise DataError(f"{path}: cannot be read as an .npz file ({said}); write or fetch it again") from error
 
@@ -76,14 +78,16 @@ def _read(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
     with archive.open(f"{name}.npy") as file:
         shape, fortran, dtype = _header(file)
         if dtype.hasobject:
-            raise DataError(f"array {name!r} holds Python objects, which are code; save plain numbers or text instead")
+            raise DataError(
+                f"array {name!r} holds Python objects, which may run code; save plain numbers or text instead"
+            )
         size = math.prod(shape) * dtype.itemsize
         if size > LARGEST or min((0, *shape)) < 0 or dtype.itemsize == 0:
             raise DataError(
                 f"array {name!r} claims to be {dtype} of the shape {shape}, {size} bytes; "
-                f"at most {LARGEST} are read: leave samples out or make them smaller"
+                f"at most {LARGEST} are read: use fewer or smaller samples"
             )
-        # One byte more than there should be: it shows an array that is too long, without unpacking all of it.
+        # One byte more than there should be: it shows an array that is too long, without decompressing all of it.
         body = file.read(size + 1)
     if len(body) != size:
         received = "more" if len(body) > size else str(len(body))
@@ -92,13 +96,13 @@ def _read(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns come first, and type, as an array's own header claims them."""
+    """Shape, whether in Fortran order, and type, from an array's header."""
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     version = npy.read_magic(file)
     if version not in readers:
         raise DataError(f"an array is written in the format {version}; save plain numbers or text with numpy.savez")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about headers of very old versions, which are read all the same
+        warnings.simplefilter("ignore")  # about headers of very old versions, which can be read
         shape, fortran, dtype = readers[version](file)
     return shape, fortran, dtype
 
@@ -122,9 +126,9 @@ def _class_names(path: Path, arrays: Arrays) -> tuple[str, ...]:
         )
     try:
         words = tuple(map(str, names))
-        "".join(words).encode()  # halves of letters pass for text until somebody prints them
+        "".join(words).encode()  # lone surrogates fail only when printed; refuse them here
         return words
-    except (SystemError, ValueError) as error:  # numbers that are no letters
+    except (SystemError, ValueError) as error:  # numbers that are no code points
         raise DataError(f"{path}: array 'classes' is not text ({error}); write or fetch the file again") from error
 
 

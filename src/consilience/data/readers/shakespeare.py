@@ -1,7 +1,7 @@
-"""Shakespeare's plays by role: everybody with enough to say is an owner, and tells which character comes next.
+"""Shakespeare's plays by role: every role with enough text is an owner; the label is the next character.
 
-The text is the Moby Shakespeare. `speeches.jsonl.gz` has one JSON object a line, with "play", "speaker" and "text";
-lines of verse end in "\\n". What nobody in particular speaks has the speaker "", and is no role.
+The text is the Moby Shakespeare. `speeches.jsonl.gz` has one JSON object per line, with "play", "speaker" and "text";
+lines of verse end in "\\n". Text without a speaker has the speaker "", and belongs to no role.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEYS = ("play", "speaker", "text")
 
 
 def read_shakespeare(directory: Path | None, progress: bool) -> RawDataset:
-    """All roles of at least LEAST characters: 133 of them, of which each gives its last fifth to the tests."""
+    """All roles of at least LEAST characters: 133 of them, the last fifth of each for tests."""
     return read_roles(locate_file("shakespeare", FILE, directory, progress))
 
 
@@ -51,7 +51,7 @@ def _speeches(path: Path) -> Iterator[tuple[str, str, str]]:
         where = f"{path}, line {number}"
         try:
             speech = json.loads(line)
-        except (ValueError, RecursionError) as error:  # bytes that are no text among them
+        except (ValueError, RecursionError) as error:  # bytes that are not UTF-8 among them
             raise DataError(f"{where}: not a JSON object ({first_sentence(error)}); fetch the file again") from error
         if not isinstance(speech, dict) or not all(isinstance(speech.get(key), str) for key in _KEYS):
             raise DataError(

@@ -1,6 +1,6 @@
-"""Texts of several owners as samples: some characters, and which one comes next.
+"""Texts of several owners as samples: the input is a window of characters, the label is the next one.
 
-A character's code is its place in the alphabet. Codes are names and no amounts, so they are never scaled.
+A character's code is its position in the alphabet. Codes are names, not amounts, so they are never scaled.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from consilience.errors import DataError
 from consilience.validation import check_integer
 
 LENGTH = 80
-"""Characters that the next one is told from."""
+"""Characters in an input."""
 STEP = 10
-"""Characters from the beginning of one sample to that of the next."""
+"""Characters from the start of one sample to the start of the next."""
 
 _NAMES = {" ": "space", "\n": "newline", "\t": "tab", "\r": "return"}
 
@@ -34,23 +34,23 @@ def text_windows(
     alphabet: str | None = None,
     source: str = "",
 ) -> RawDataset:
-    """The samples of all owners, owner by owner; `what` is what errors call the data set.
+    """The samples of all owners, owner by owner; `what` names the data set in error messages.
 
     The last `test_share` of each owner's characters are for tests, and no sample is partly training and partly test.
-    The alphabet is that given, or all characters that are there, in sorted order.
+    The alphabet is the one given, or all characters of the texts in sorted order.
     """
     check_integer("length", length)
     check_integer("step", step)
     check_test_share(test_share)
     if not isinstance(texts, Mapping):
         raise DataError(
-            f"{what}: texts are given by owner, such as {{'ann': 'once upon a time'}}, got {type(texts).__name__}"
+            f"{what}: texts must be given by owner, such as {{'ann': 'once upon a time'}}, got {type(texts).__name__}"
         )
     if not texts:
         raise DataError(f"{what}: there are no owners; give a text for each, such as {{'ann': 'once upon a time'}}")
     for owner, text in texts.items():
         if not isinstance(owner, str) or not isinstance(text, str):
-            raise DataError(f"{what}: owners and texts must be words, got {owner!r} with {type(text).__name__}")
+            raise DataError(f"{what}: owners and texts must be strings, got {owner!r} with {type(text).__name__}")
         if not text:
             raise DataError(f"{what}: owner {owner!r} has no text; leave it out")
     known = "".join(sorted(set().union(*texts.values()))) if alphabet is None else alphabet
@@ -60,21 +60,21 @@ def text_windows(
     test: list[NDArray[Any]] = []
     for owner, text in texts.items():
         codes = _codes(f"{what}: owner {owner!r}", text, known).astype(kind)  # (characters,)
-        kept = int(test_share * len(codes) + 0.5)
-        halves = codes[: len(codes) - kept], codes[len(codes) - kept :]
+        tests = int(test_share * len(codes) + 0.5)
+        halves = codes[: len(codes) - tests], codes[len(codes) - tests :]
         if min(map(len, halves)) < length + 1:
             raise DataError(
-                f"{what}: owner {owner!r} has {len(codes)} characters, {len(halves[0])} to train and {kept} to test "
-                f"with; each part needs at least {length + 1}: leave it out, or take a smaller length"
+                f"{what}: owner {owner!r} has {len(codes)} characters, {len(halves[0])} for training and {tests} for "
+                f"tests; each part needs at least {length + 1}: leave it out, or use a smaller length"
             )
         for half, found in zip(halves, (train, test), strict=True):
             found.append(np.lib.stride_tricks.sliding_window_view(half, length + 1)[::step])  # (n_u, length + 1)
-    inputs, tests = np.concatenate(train), np.concatenate(test)  # (n, length + 1), (m, length + 1)
+    inputs, test_inputs = np.concatenate(train), np.concatenate(test)  # (n, length + 1), (m, length + 1)
     return RawDataset(
         inputs[:, :-1],
         inputs[:, -1].astype(np.int64),
-        tests[:, :-1],
-        tests[:, -1].astype(np.int64),
+        test_inputs[:, :-1],
+        test_inputs[:, -1].astype(np.int64),
         len(known),
         labels=tuple(map(character_name, known)),
         source=source,
@@ -85,7 +85,7 @@ def text_windows(
 
 
 def character_name(character: str) -> str:
-    """What a character is called where it has to be seen: itself, or a word.
+    """A visible name for a character: itself, or a word.
 
     >>> name_of("a"), name_of(" "), name_of(chr(7))
     ('a', 'space', 'U+0007')
@@ -94,7 +94,7 @@ def character_name(character: str) -> str:
 
 
 def check_alphabet(what: str, alphabet: str) -> None:
-    """Refuse an alphabet in which a character has no code of its own, or with which there is nothing to tell apart."""
+    """Refuse an alphabet with fewer than two characters, or with one twice."""
     if not isinstance(alphabet, str) or len(alphabet) < 2:
         raise DataError(f"{what}: an alphabet needs at least two characters, got {alphabet!r}")
     twice = [character for place, character in enumerate(alphabet) if character in alphabet[:place]]
@@ -103,8 +103,8 @@ def check_alphabet(what: str, alphabet: str) -> None:
 
 
 def _codes(what: str, text: str, alphabet: str) -> NDArray[np.intp]:
-    """The place of each character in the alphabet, (characters,)."""
-    points, known = _points(text), _points(alphabet)  # (characters,), (alphabet,)
+    """The position of each character in the alphabet, (characters,)."""
+    points, known = _code_points(text), _code_points(alphabet)  # (characters,), (alphabet,)
     order = np.argsort(known)
     places = order[np.minimum(np.searchsorted(known, points, sorter=order), len(known) - 1)]
     outside = known[places] != points
@@ -112,11 +112,11 @@ def _codes(what: str, text: str, alphabet: str) -> NDArray[np.intp]:
         where = int(np.argmax(outside))
         raise DataError(
             f"{what}: character {where} is {text[where]!r}, which is not in the alphabet of {len(alphabet)}; "
-            f"take it out, or give an alphabet that has it"
+            f"remove it, or give an alphabet that has it"
         )
     return places
 
 
-def _points(text: str) -> NDArray[np.uint32]:
-    """The number Unicode gives to each character, (characters,)."""
+def _code_points(text: str) -> NDArray[np.uint32]:
+    """The Unicode code point of each character, (characters,)."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

@@ -1,4 +1,4 @@
-"""Samples handed over one by one, as torch's map-style data sets do, gathered into arrays. Nothing here needs torch."""
+"""Map-style data sets of torch read into arrays, sample by sample. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from consilience.errors import DataError
 
 
 class Samples(Protocol):
-    """Anything that says how many (input, label) pairs it has, and gives the one asked for."""
+    """Anything with a length that gives (input, label) pairs by index."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int, /) -> Any: ...
 
 
-def gather(what: str, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
-    """All inputs (n, *shape) and labels (n,), in order; whatever differs from the first sample is named."""
+def read_samples(what: str, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
+    """All inputs (n, *shape) and labels (n,), in order; a sample of another shape or type is refused."""
     if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
         raise DataError(
             f"{what}: a data set with a length and numbered samples is needed, got {type(samples).__name__}; "
@@ -46,8 +46,8 @@ def gather(what: str, samples: Samples) -> tuple[NDArray[Any], NDArray[Any]]:
 def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], int]:
     try:
         sample = samples[index]
-    except Exception as error:  # whatever somebody's own code may raise
-        raise DataError(f"{what}: sample {index} cannot be had: {type(error).__name__}: {error}") from error
+    except Exception as error:  # the user's code may raise anything
+        raise DataError(f"{what}: sample {index} cannot be read: {type(error).__name__}: {error}") from error
     if not isinstance(sample, tuple | list) or len(sample) != 2:
         raise DataError(f"{what}: sample {index} must be a pair (input, label), got {type(sample).__name__}")
     value, label = sample
@@ -60,8 +60,8 @@ def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], int]:
 
 
 def _input(what: str, value: Any) -> NDArray[Any]:
-    """One input as an array; an image of Pillow's with its channels first, for there is no doubt where they are."""
+    """One input as an array; a Pillow image with its channels first."""
     if not hasattr(value, "getbands"):
         return to_numpy(what, value)
-    pixels = to_numpy(what, value.convert("RGB") if value.mode == "P" else value)  # P: places in a list of colors
+    pixels = to_numpy(what, value.convert("RGB") if value.mode == "P" else value)  # P: indices into a palette
     return np.moveaxis(pixels, -1, 0) if pixels.ndim == 3 else pixels

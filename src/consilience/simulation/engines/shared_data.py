@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.data import Dataset
-from consilience.data.local_datasets import LocalTestSets
+from consilience.data.local_test_sets import LocalTestSets
 
 
 @dataclass

@@ -20,7 +20,8 @@ from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.data.cache import cache_folder
 from consilience.data.download import CHECKSUMS, chosen_folder
-from consilience.data.local_datasets import LocalDatasets, LocalTestSets, local_test_sets
+from consilience.data.local_datasets import LocalDatasets
+from consilience.data.local_test_sets import LocalTestSets, local_test_sets
 from consilience.errors import (
     CheckpointError,
     ConsilienceError,

@@ -7,7 +7,7 @@ import re
 
 from consilience.config.config import Config
 from consilience.data import Dataset
-from consilience.data.description import digest
+from consilience.data.description import dataset_sha256
 from consilience.method import Method
 from consilience.models import from_file
 
@@ -16,7 +16,7 @@ def marks(data: Dataset, method: Method, config: Config) -> dict[str, str]:
     """A short digest of the data, of the method and of files that make models; others are known by their shapes."""
     # Not where it lies in memory.
     roles = re.sub(r" at 0x[0-9a-f]+", "", f"{dict(method.roles)} {dict(method.members)}{_cast(method)}")
-    found = {"data": digest(data)[:16], "method": hashlib.sha256(roles.encode()).hexdigest()[:16]}
+    found = {"data": dataset_sha256(data)[:16], "method": hashlib.sha256(roles.encode()).hexdigest()[:16]}
     files = [from_file.digest(name) for name in dict.fromkeys(config.models) if from_file.is_path(name)]
     return found | ({"model": hashlib.sha256("".join(files).encode()).hexdigest()[:16]} if files else {})
 

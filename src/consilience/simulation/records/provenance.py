@@ -11,9 +11,9 @@ import numpy as np
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.data.description import describe_dataset
-from consilience.data.heterogeneity import measure
+from consilience.data.heterogeneity import measure_heterogeneity
 from consilience.data.local_datasets import LocalDatasets
-from consilience.data.partition import scheme_of
+from consilience.data.partition import parse_partition
 
 _LINES, _COLUMNS = 12, 20  # of a table that a screen has room for
 
@@ -24,16 +24,16 @@ def provenance(config: Config, data: Dataset, local_datasets: Sequence[LocalData
         "data": describe_dataset(data),
         "partition": config.partition,
         "shift": shifts_in_words(config),
-        "case": {"figure": local_datasets[0].case.figure, "in_words": local_datasets[0].case.in_words()},
+        "case": {"figure": local_datasets[0].case.figure, "description": local_datasets[0].case.describe()},
         "distances": distances(local_datasets[0]),
-        "class_counts": {str(config.seed + i): local.table().tolist() for i, local in enumerate(local_datasets)},
+        "class_counts": {str(config.seed + i): local.class_counts().tolist() for i, local in enumerate(local_datasets)},
         "owners": {str(config.seed + i): owners_of(config, data, local) for i, local in enumerate(local_datasets)},
     }
 
 
 def owners_of(config: Config, data: Dataset, local: LocalDatasets) -> list[str]:
     """Who each learner is, where everybody is one owner; "" of one who has samples of several, as a group may."""
-    if data.owners is None or scheme_of(config.partition).word != "owners":
+    if data.owners is None or parse_partition(config.partition).word != "owners":
         return []
     whose = [np.unique(data.owners[part]) for part in local.parts]
     return [data.owner_names[mine[0]] if len(mine) == 1 else "" for mine in whose]
@@ -41,7 +41,7 @@ def owners_of(config: Config, data: Dataset, local: LocalDatasets) -> list[str]:
 
 def distances(local: LocalDatasets) -> dict[str, dict[str, float | bool]]:
     """Whether each of a learner's distributions is to differ from the federation's, how far it does, and by chance."""
-    found = measure(local, kinds=local.kinds)
+    found = measure_heterogeneity(local, kinds=local.kinds)
     return {
         field.name: {
             "differs": getattr(local.case, field.name),
@@ -54,7 +54,7 @@ def distances(local: LocalDatasets) -> dict[str, dict[str, float | bool]]:
 
 def in_words(config: Config, data: Dataset, local: LocalDatasets) -> str:
     """How the first seed's data was dealt, as lines for a terminal."""
-    table = local.table()  # (learners, classes)
+    table = local.class_counts()  # (learners, classes)
     shift = "" if (told := shifts_in_words(config)) == "none" else f", {told}"
     said = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.partition}{shift}"
     told = f"\n{case_in_words(local)}" if local.case.figure else ""
@@ -69,7 +69,7 @@ def shifts_in_words(config: Config) -> str:
 
 def case_in_words(local: LocalDatasets) -> str:
     """Which of the nine ways to differ this is, or that it is none."""
-    said = local.case.in_words()
+    said = local.case.describe()
     return f"case {local.case.figure} of the nine: {said}" if local.case.figure else said
 
 

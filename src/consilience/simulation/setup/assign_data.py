@@ -10,9 +10,10 @@ import numpy as np
 
 from consilience.config.config import Config
 from consilience.data import Dataset, class_counts
-from consilience.data.local_datasets import LocalDatasets, LocalTestSets, local_test_sets, make_local_datasets
+from consilience.data.local_datasets import LocalDatasets, make_local_datasets
 from consilience.data.local_shifts import DataOverride
-from consilience.data.partition import scheme_of
+from consilience.data.local_test_sets import LocalTestSets, local_test_sets
+from consilience.data.partition import parse_partition
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.method import Method, Role
 from consilience.simulation.engines.cohort import Members
@@ -65,7 +66,7 @@ def assign_data(config: Config, method: Method, data: Dataset, variants: Variant
 def split_for_seed(config: Config, method: Method, data: Dataset, seed: int) -> LocalDatasets:
     """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
     # Where everybody is one owner, samples of those who are not there are nobody's, pooled or not.
-    owned = scheme_of(config.partition).word == "owners"
+    owned = parse_partition(config.partition).word == "owners"
     alone = method.pooled and config.shift == "none" and not owned and not _own_terms(config)
     learners, how = (1, "iid") if alone else (config.learners, config.partition)
     return make_local_datasets(
@@ -77,7 +78,7 @@ def data_overrides(config: Config) -> dict[int, DataOverride]:
     """Learners with samples or a shift of their own; the one with the public samples is one of them."""
     found = _own_terms(config)
     if config.public is not None and config.learners > 1:
-        found[0] = replace(found.get(0, DataOverride()), samples=config.public, named="public")
+        found[0] = replace(found.get(0, DataOverride()), samples=config.public, setting="public")
     return found
 
 
@@ -103,7 +104,7 @@ def joined(
         if len(local_datasets) > 1
         else local_datasets[0].inputs,
         targets=np.concatenate([d.targets for d in local_datasets]),
-        share=None if data.share is None else np.tile(data.share, len(local_datasets)),
+        shareable=None if data.shareable is None else np.tile(data.shareable, len(local_datasets)),
         owners=None if data.owners is None else np.tile(data.owners, len(local_datasets)),
     )
     return copies, [[part + k * n for part in mine] for k, mine in enumerate(parts)]
@@ -146,7 +147,7 @@ def members_of(
 
 def may_share(data: Dataset, never_share: Sequence[int | str], samples: np.ndarray) -> np.ndarray:
     """Which samples are neither marked never to be shared nor of a class that is withheld, (samples,)."""
-    marks = np.ones(len(samples), dtype=bool) if data.share is None else data.share[samples]
+    marks = np.ones(len(samples), dtype=bool) if data.shareable is None else data.shareable[samples]
     found: np.ndarray = marks & ~np.isin(data.targets[samples], [_class(data, name) for name in never_share])
     return found
 

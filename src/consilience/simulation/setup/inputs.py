@@ -11,9 +11,9 @@ from typing import Any
 from torch import nn
 
 from consilience.config.config import MODEL_OF, Config
-from consilience.data import DATASETS, Dataset, is_path, load
+from consilience.data import DATASETS, Dataset, is_dataset_path, load
 from consilience.data.download import FOLDER_VARIABLE
-from consilience.data.scaling import some
+from consilience.data.scaling import first_samples
 from consilience.errors import ConfigurationError
 from consilience.models import from_file
 from consilience.simulation.setup.participants import Model
@@ -26,7 +26,7 @@ def in_full(config: Config) -> Config:
     changes: dict[str, Any] = {}
     if folder := config.data_dir or (os.environ.get(FOLDER_VARIABLE) if config.data in DATASETS else None):
         changes["data_dir"] = str(Path(folder).expanduser().absolute())
-    if is_path(config.data):
+    if is_dataset_path(config.data):
         changes["data"] = str(Path(config.data).expanduser().absolute())
     if config.model:
         changes["model"] = ",".join(_in_full(name.strip()) for name in config.model.split(","))
@@ -65,8 +65,8 @@ def cut_data(data: Dataset, config: Config) -> Dataset:
         asked, there = getattr(config, key), len(getattr(data, f"{half}targets"))
         if asked is not None and asked > there:
             raise ConfigurationError(f"{key} is {asked}, and data set {data.name!r} has {there} such samples")
-        chosen = some(asked, there, spread=data.owners is not None)
-        for name in (f"{half}inputs", f"{half}targets", *(("share", "owners") if key == "train" else ())):
+        chosen = first_samples(asked, there, spread=data.owners is not None)
+        for name in (f"{half}inputs", f"{half}targets", *(("shareable", "owners") if key == "train" else ())):
             whole = getattr(data, name)
             kept[name] = None if whole is None else whole[chosen]
     return replace(data, **kept)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.data import Dataset
-from consilience.data.local_datasets import LocalTestSets
+from consilience.data.local_test_sets import LocalTestSets
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import CohortPlan, stacked_shapes
 from consilience.simulation.engines.jobs import Done, Job, Receive, StoreAnswers, Work

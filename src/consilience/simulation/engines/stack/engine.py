@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.data import Dataset
-from consilience.data.local_datasets import LocalTestSets
+from consilience.data.local_test_sets import LocalTestSets
 from consilience.errors import ConsilienceError
 from consilience.learner.learner import Learner, Row
 from consilience.simulation.engines.cohort import Cohort, CohortPlan, stacked_shapes
