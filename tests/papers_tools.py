@@ -1,4 +1,4 @@
-"""What tests of reproductions have in common: each is run once, told and drawn, and all are known by name."""
+"""Common parts of the tests of reproductions: run, shown and drawn, and known by name."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from consilience.papers import REPRODUCTIONS, Scale
 from consilience.papers.cells import Reproduction
-from consilience.papers.run import conduct, draw
+from consilience.papers.run import run_reproduction, write_reproduction_page
 
 Tables = dict[str, list[dict[str, Any]]]
 
 
 def tables_of(wanted: Reproduction, folder: Path, only: Sequence[tuple[str, str]] = ()) -> Tables:
     """The tables that are shown, by name."""
-    return {section.name: section.table for section in conduct(wanted, Scale(only=only), folder).shown}
+    return {section.name: section.table for section in run_reproduction(wanted, Scale(only=only), folder).sections}
 
 
 def known_at_both_sizes(paper: str, names: Iterable[str]) -> bool:
@@ -25,20 +25,20 @@ def known_at_both_sizes(paper: str, names: Iterable[str]) -> bool:
     return found == {f"{name}{size}" for name in names for size in ("", "-short")}
 
 
-def run_told_and_drawn(wanted: Reproduction, folder: Path) -> str:
+def run_and_draw(wanted: Reproduction, folder: Path) -> str:
     """The page of a reproduction, after checks: nothing is run twice, and all that is shown is on it and in figures."""
     rounds: list[str] = []
 
     def note(method: str, *others: Any) -> None:
         rounds.append(method)
 
-    shown = conduct(wanted, Scale(), folder, note).shown
+    shown = run_reproduction(wanted, Scale(), folder, note).sections
     assert rounds and shown and all(section.table for section in shown)
     played = len(rounds)
-    again = conduct(wanted, Scale(), folder, note).shown
+    again = run_reproduction(wanted, Scale(), folder, note).sections
     assert len(rounds) == played, "nothing is run twice"
     assert [section.table for section in again] == [section.table for section in shown]
-    page = draw(wanted, shown, folder, "consilience reproduce").read_text(encoding="utf-8")
+    page = write_reproduction_page(wanted, shown, folder, "consilience reproduce").read_text(encoding="utf-8")
     assert all(escape(section.heading) in page for section in shown)
     pictures = {f"{section.name}-picture-1" for section in shown if section.pictures}
     drawn = {path.stem for path in (folder / "figures").iterdir()}

@@ -9,21 +9,22 @@ import pytest
 from consilience.errors import UnknownName
 from consilience.papers import REPRODUCTIONS, Scale
 from consilience.papers.cells import Reproduction
-from consilience.papers.flesd.communication import task_of, volumes_of
-from consilience.papers.flesd.experiment import PUBLISHED, SHORT, Size
-from consilience.papers.flesd.figure2 import PUBLISHED_DROPS
-from consilience.papers.flesd.figure2 import cells as local_cells
-from consilience.papers.flesd.figure2 import told as local_told
-from consilience.papers.flesd.figures4_5 import cells as rounds_cells
-from consilience.papers.flesd.figures4_5 import converging_cells, converging_told
-from consilience.papers.flesd.figures4_5 import told as rounds_told
-from consilience.papers.flesd.table1 import PUBLISHED_TABLE
-from consilience.papers.flesd.table1 import cells as table_cells
-from consilience.papers.flesd.table1 import told as table_told
-from consilience.papers.sizes import Sizes
-from tests.papers_tools import known_at_both_sizes, run_told_and_drawn, tables_of
+from consilience.papers.flesd.equation11 import message_bytes_by_role, task_with_model
+from consilience.papers.flesd.experiment import (
+    PUBLISHED,
+    SHORT,
+    CommunicationSchemes,
+    FlesdSize,
+    LongTraining,
+    SupervisedTraining,
+)
+from consilience.papers.flesd.figure2 import FIGURE2, PUBLISHED_DROPS
+from consilience.papers.flesd.figure4 import FIGURE4
+from consilience.papers.flesd.figure5 import FIGURE5
+from consilience.papers.flesd.table1 import PUBLISHED_TABLE, TABLE1
+from tests.papers_tools import known_at_both_sizes, run_and_draw, tables_of
 
-TINY = Size(
+TINY = FlesdSize(
     train=120,
     test=40,
     total_epochs=2,
@@ -33,20 +34,15 @@ TINY = Size(
     model="mlp",
     alphas=(100, 1),
     queue=16,
-    averaged=2,
-    mus=(0.01, 1),
-    supervised=(2, 16),
-    rounds=(1, 2),
-    lasting=(2, 1),
-    local=(1, 2),
-    converging=(4, 2, 4),
+    fedavg_rounds=2,
+    fedprox_mus=(0.01, 1),
+    supervised=SupervisedTraining(2, 16),
+    communication=CommunicationSchemes((1, 2), 2, 1, (1, 2)),
+    convergence=LongTraining(4, 2, 4),
 )
-SIZES = Sizes(TINY, TINY, TINY)
 ALL: dict[str, Reproduction] = {
-    "table1": SIZES.both("flesd-table1", "for tests", table_cells, table_told)[0],
-    "robustness": SIZES.both("flesd-robustness", "for tests", local_cells, local_told)[0],
-    "communication": SIZES.both("flesd-communication", "for tests", rounds_cells, rounds_told)[0],
-    "convergence": SIZES.both("flesd-convergence", "for tests", converging_cells, converging_told)[0],
+    experiment.name.removeprefix("flesd-"): experiment.at_size(TINY, TINY)
+    for experiment in (TABLE1, FIGURE2, FIGURE4, FIGURE5)
 }
 NAMES = [f"flesd-{each}" for each in ALL]
 
@@ -126,18 +122,18 @@ def test_the_short_size_is_the_same_work_in_fewer_epochs() -> None:
 
 def test_equation_11_in_bytes() -> None:
     """Published: 10,000 images x 512 values are 5.12 million, and ResNet18 has 11 million."""
-    task = task_of("encoder18")
-    roles = volumes_of("flesd", task, 10_000, form="pool")
+    task = task_with_model("encoder18")
+    roles = message_bytes_by_role("flesd", task, 10_000, form="pool")
     values, up = 10_000 * 512, roles["witness"]["up"]
     assert 4 * values < up < 4 * values + 200 and roles["witness"]["down"] == 0
-    weights = volumes_of("fedavg", task)["learner"]["up"]
+    weights = message_bytes_by_role("fedavg", task)["learner"]["up"]
     assert 2.2 < weights / up < 2.3  # with the projection head
     assert roles["learner"] == {"up": 0, "down": roles["distiller"]["up"]}, "everybody hears what was distilled"
     assert roles["distiller"]["down"] > 5 * 4 * values, "who distills hears the pool"
-    small = volumes_of("flesd", task, 10_000, form="pool", encoding="int8")["witness"]["up"]
+    small = message_bytes_by_role("flesd", task, 10_000, form="pool", encoding="int8")["witness"]["up"]
     assert 3.9 < up / small < 4
     pairs = 10_000 * 9_999 // 2
-    assert 4 * pairs < volumes_of("flesd", task, 10_000, form="mean")["witness"]["up"] < 4 * pairs + 200
+    assert 4 * pairs < message_bytes_by_role("flesd", task, 10_000, form="mean")["witness"]["up"] < 4 * pairs + 200
 
 
 # --- running
@@ -145,7 +141,7 @@ def test_equation_11_in_bytes() -> None:
 
 @pytest.mark.parametrize("name", list(ALL))
 def test_each_is_run_once_told_and_drawn(name: str, tmp_path: Path) -> None:
-    run_told_and_drawn(ALL[name], tmp_path)
+    run_and_draw(ALL[name], tmp_path)
 
 
 def test_the_table_has_the_worst_the_best_and_what_was_published(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from consilience import simulate
 from consilience.data.heterogeneity import CASES
 from consilience.errors import CheckpointError, ConfigurationError, UnknownName
 from consilience.methods import METHODS, build_method
-from consilience.papers import REPRODUCTIONS, Cell, Outcome, Reproduction, Scale, Shown, play
-from consilience.papers.run import conduct, draw
-from consilience.papers.thesis.communication import volume
+from consilience.papers import REPRODUCTIONS, Cell, Outcome, Reproduction, ResultSection, Scale, run_cells
+from consilience.papers.run import run_reproduction, write_reproduction_page
+from consilience.papers.thesis.communication import message_bytes
 from consilience.papers.thesis.published import TABLE1, TASKS, best_published, published
 from consilience.papers.thesis.table1 import ROWS
 
@@ -68,9 +68,9 @@ def test_volumes_beside_the_claims() -> None:
     """About 1000 and 2000 times less, and the default method at most a thirtieth for the large models."""
     ratios = {}
     for model, shape in (("resnet9", (1, 28, 28)), ("resnet18", (3, 32, 32))):
-        full = volume("fedavg", model, shape)["up"]
-        ratios[model] = full / volume("representation-sharing", model, shape)["up"]
-        assert full / volume("consilience", model, shape)["up"] > 30
+        full = message_bytes("fedavg", model, shape)["up"]
+        ratios[model] = full / message_bytes("representation-sharing", model, shape)["up"]
+        assert full / message_bytes("consilience", model, shape)["up"] > 30
     assert 900 < ratios["resnet9"] < 1000 and 2000 < ratios["resnet18"] < 2300
 
 
@@ -84,9 +84,9 @@ def tiny(told: list[int]) -> Reproduction:
             for name in ("independent", "fedavg")
         ]
 
-    def show(outcomes: Sequence[Outcome]) -> list[Shown]:
+    def show(outcomes: Sequence[Outcome]) -> list[ResultSection]:
         told.append(len(outcomes))
-        return [Shown("Rows", table=[dict(o.labels) for o in outcomes], name="rows")]
+        return [ResultSection("Rows", table=[dict(o.labels) for o in outcomes], name="rows")]
 
     return Reproduction("tiny", "for tests", cells, show)
 
@@ -97,14 +97,14 @@ def test_cells_are_run_once_and_found_again(tmp_path: Path) -> None:
     def note(name: str, *others: Any) -> None:
         rounds.append(name)
 
-    conduct(tiny([]), Scale(), tmp_path, note)
+    run_reproduction(tiny([]), Scale(), tmp_path, note)
     assert rounds == ["independent"] * 2 + ["fedavg"] * 2
     results = json.loads((tmp_path / "results.json").read_text())
     assert [cell["row"] for cell in results["cells"]] == ["independent", "fedavg"]
     assert results["tables"]["rows"] == [{"row": "independent"}, {"row": "fedavg"}]
-    conduct(tiny([]), Scale(), tmp_path, note)
+    run_reproduction(tiny([]), Scale(), tmp_path, note)
     assert len(rounds) == 4, "nothing is run twice"
-    conduct(tiny([]), Scale(seeds=1), tmp_path, note)
+    run_reproduction(tiny([]), Scale(seeds=1), tmp_path, note)
     assert len(rounds) == 8, "other settings are other cells"
     assert not list(tmp_path.rglob("checkpoint*")), "nobody will look at what the learners have become"
 
@@ -116,42 +116,44 @@ def test_what_was_stopped_goes_on(tmp_path: Path) -> None:
 
     told: list[int] = []
     with pytest.raises(KeyboardInterrupt):
-        conduct(tiny(told), Scale(), tmp_path, stop)
+        run_reproduction(tiny(told), Scale(), tmp_path, stop)
     assert not told and not (tmp_path / "results.json").exists()
-    found = conduct(tiny(told), Scale(), tmp_path, kept=True)
-    assert told == [1] and found.missing == [{"row": "fedavg"}] and found.shown[0].heading == "1 of 2 cells are missing"
+    found = run_reproduction(tiny(told), Scale(), tmp_path, saved_only=True)
+    assert (
+        told == [1] and found.missing == [{"row": "fedavg"}] and found.sections[0].heading == "1 of 2 cells are missing"
+    )
     assert json.loads((tmp_path / "results.json").read_text())["missing"] == [{"row": "fedavg"}]
     seen: list[str] = []
-    conduct(tiny(told), Scale(), tmp_path, lambda name, *others: seen.append(name))
+    run_reproduction(tiny(told), Scale(), tmp_path, lambda name, *others: seen.append(name))
     assert told == [1, 2] and set(seen) == {"fedavg"}
 
 
 def test_what_is_kept_is_shown_and_nothing_else_touched(tmp_path: Path) -> None:
-    conduct(tiny([]), Scale(seeds=1), tmp_path)
+    run_reproduction(tiny([]), Scale(seeds=1), tmp_path)
     before = (tmp_path / "results.json").read_bytes()
-    with pytest.raises(ConfigurationError, match="keeps no finished cell of tiny under these settings"):
-        conduct(tiny([]), Scale(seeds=2), tmp_path, kept=True)
-    with pytest.raises(ConfigurationError, match="keeps no finished cell"):
-        conduct(tiny([]), Scale(), tmp_path / "nowhere", kept=True)
+    with pytest.raises(ConfigurationError, match="has no finished cell of tiny under these settings"):
+        run_reproduction(tiny([]), Scale(seeds=2), tmp_path, saved_only=True)
+    with pytest.raises(ConfigurationError, match="has no finished cell"):
+        run_reproduction(tiny([]), Scale(), tmp_path / "nowhere", saved_only=True)
     assert (tmp_path / "results.json").read_bytes() == before and not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize("damage", ["{", '{"finished": true}'])
 def test_a_damaged_cell_is_missing(tmp_path: Path, damage: str) -> None:
-    conduct(tiny([]), Scale(seeds=1), tmp_path)
+    run_reproduction(tiny([]), Scale(seeds=1), tmp_path)
     (place,) = (tmp_path / "cells").glob("fedavg-*")
     (place / "result.json").write_text(damage)
-    assert conduct(tiny([]), Scale(seeds=1), tmp_path, kept=True).missing == [{"row": "fedavg"}]
+    assert run_reproduction(tiny([]), Scale(seeds=1), tmp_path, saved_only=True).missing == [{"row": "fedavg"}]
 
 
 def test_cells_that_were_not_asked_for_are_missing_from_the_results(tmp_path: Path) -> None:
-    assert not conduct(tiny([]), Scale(seeds=1, only=[("row", "fedavg")]), tmp_path).missing
+    assert not run_reproduction(tiny([]), Scale(seeds=1, only=[("row", "fedavg")]), tmp_path).missing
     assert json.loads((tmp_path / "results.json").read_text())["missing"] == [{"row": "independent"}]
 
 
 def test_a_finished_cell_is_not_begun_anew(tmp_path: Path) -> None:
     """It keeps no models, so there is nothing to go on with; and what it came to is not lost."""
-    conduct(tiny([]), Scale(seeds=1), tmp_path)
+    run_reproduction(tiny([]), Scale(seeds=1), tmp_path)
     (place,) = (tmp_path / "cells").glob("fedavg-*")
     with pytest.raises(CheckpointError, match="has come to its end and keeps no models"):
         simulate(resume=place)
@@ -170,18 +172,18 @@ def test_a_cell_of_its_own_is_known_by_its_settings() -> None:
     one = Cell({"row": "a b/c"}, SMALL)
     assert one.name.startswith("a-b-c-") and one.name == Cell({"row": "a b/c"}, SMALL | {"device": "cpu"}).name
     assert one.name != Cell({"row": "a b/c"}, SMALL | {"lr": 0.01}).name
-    assert list(play([], Path("nowhere"))) == []
+    assert list(run_cells([], Path("nowhere"))) == []
 
 
 def test_some_cells_alone(tmp_path: Path) -> None:
-    shown = conduct(tiny([]), Scale(only=[("row", "fedavg")]), tmp_path).shown
+    shown = run_reproduction(tiny([]), Scale(only=[("row", "fedavg")]), tmp_path).sections
     assert shown[0].table == [{"row": "fedavg"}]
-    both = conduct(tiny([]), Scale(only=[("row", "fedavg"), ("row", "independent")]), tmp_path).shown
+    both = run_reproduction(tiny([]), Scale(only=[("row", "fedavg"), ("row", "independent")]), tmp_path).sections
     assert both[0].table == [{"row": "independent"}, {"row": "fedavg"}]
     with pytest.raises(UnknownName, match=r"unknown row 'fedavgg' of tiny\. Did you mean 'fedavg'"):
-        conduct(tiny([]), Scale(only=[("row", "fedavgg")]), tmp_path)
+        run_reproduction(tiny([]), Scale(only=[("row", "fedavgg")]), tmp_path)
     with pytest.raises(UnknownName, match="unknown label 'rwo'"):
-        conduct(tiny([]), Scale(only=[("rwo", "fedavg")]), tmp_path)
+        run_reproduction(tiny([]), Scale(only=[("rwo", "fedavg")]), tmp_path)
 
 
 SOME: dict[str, list[tuple[str, str]]] = {
@@ -203,9 +205,9 @@ def test_each_shows_what_it_found_and_draws_its_page(
     """The whole way on a task of seconds in the place of MNIST."""
     monkeypatch.setitem(TASKS, "MNIST", {"data": "digits", "model": "mlp", "train": 100, "rounds": 2})
     wanted = REPRODUCTIONS[name]
-    shown = conduct(wanted, Scale(seeds=1, only=SOME[name]), tmp_path).shown
+    shown = run_reproduction(wanted, Scale(seeds=1, only=SOME[name]), tmp_path).sections
     assert shown and all(section.table for section in shown)
-    page = draw(wanted, shown, tmp_path, f"consilience reproduce {name}").read_text(encoding="utf-8")
+    page = write_reproduction_page(wanted, shown, tmp_path, f"consilience reproduce {name}").read_text(encoding="utf-8")
     assert all(escape(section.heading) in page for section in shown)
     drawn = {path.suffix for path in (tmp_path / "figures").iterdir()}
     assert drawn == ({".svg", ".png"} if any(section.figure for section in shown) else set())
@@ -215,7 +217,9 @@ def test_the_table_says_what_was_published_beside_what_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(TASKS, "MNIST", {"data": "digits", "model": "mlp", "train": 100, "rounds": 1})
-    shown = conduct(REPRODUCTIONS["thesis-table1"], Scale(seeds=2, only=SOME["thesis-table1"]), tmp_path).shown
+    shown = run_reproduction(
+        REPRODUCTIONS["thesis-table1"], Scale(seeds=2, only=SOME["thesis-table1"]), tmp_path
+    ).sections
     rows = {row["method"]: row for row in shown[0].table}
     assert rows["representation-sharing"]["N=2 published"] == 94.19
     assert rows["self-distillation"]["N=2 published"] is None

@@ -15,25 +15,28 @@ import pytest
 from consilience.config.config import make_config
 from consilience.errors import CheckpointError, UnknownName
 from consilience.papers import REPRODUCTIONS, Scale
-from consilience.papers.cells import Outcome, Reproduction, play
-from consilience.papers.run import conduct
-from consilience.papers.sizes import Sizes
-from consilience.papers.two_stage.experiment import ROWS, Joining, Leaking, Size, Task
-from consilience.papers.two_stage.figure4 import arrival_of
-from consilience.papers.two_stage.figure4 import cells as joining_cells
-from consilience.papers.two_stage.figure4 import told as joining_told
-from consilience.papers.two_stage.figures2_3 import told as curves_told
-from consilience.papers.two_stage.figures5_6 import cells as leakage_cells
-from consilience.papers.two_stage.figures5_6 import told as leakage_told
-from consilience.papers.two_stage.progress import course_of, some_of
-from consilience.papers.two_stage.reconstruction import FILE, rebuilt_of
-from consilience.papers.two_stage.table2 import PUBLISHED_TABLE, powers
-from consilience.papers.two_stage.table2 import cells as table_cells
-from consilience.papers.two_stage.table2 import told as table_told
+from consilience.papers.cells import Outcome, Reproduction, run_cells
+from consilience.papers.metrics_by_round import select_rounds
+from consilience.papers.run import run_reproduction
+from consilience.papers.two_stage.device_attacks import FILE, attacks_of
+from consilience.papers.two_stage.experiment import (
+    ROWS,
+    LeakageSize,
+    ModelSettings,
+    NewcomerSize,
+    TwoStageSize,
+    TwoStageTask,
+)
+from consilience.papers.two_stage.figure4 import FIGURE4, newcomer_progress
+from consilience.papers.two_stage.figures2_3 import FIGURES2_3
+from consilience.papers.two_stage.figures5_6 import FIGURES5_6
+from consilience.papers.two_stage.progress import progress_of
+from consilience.papers.two_stage.table2 import PUBLISHED_TABLE, TABLE2, format_power
 from consilience.simulation.records.run_folder import PROVENANCE
-from tests.papers_tools import known_at_both_sizes, run_told_and_drawn, tables_of
+from tests.papers_tools import known_at_both_sizes, run_and_draw, tables_of
 
-SMALL = Task(
+MLP, LENET5 = (ModelSettings("mlp", 1e-3), ModelSettings("mlp", 0.05)), ModelSettings("lenet5", 0.05)
+SMALL = TwoStageTask(
     "digits",
     learners=4,
     participation=0.5,
@@ -41,30 +44,27 @@ SMALL = Task(
     test=100,
     rounds=4,
     eval_every=2,
-    split="mlp",
-    whole="mlp",
+    split=MLP[0],
+    whole=MLP[1],
 )
-TINY = Size(
+TINY = TwoStageSize(
     {"digits": SMALL},
-    Joining(
-        Task("digits", learners=3, partition="iid", participation=0.5, train=200, test=100, rounds=4, eval_every=1,
-             split="mlp", whole="mlp"),
-        before=2,
+    NewcomerSize(
+        TwoStageTask("digits", learners=3, partition="iid", participation=0.5, train=200, test=100, rounds=4,
+             eval_every=1, split=MLP[0], whole=MLP[1]),
+        rounds_before=2,
         samples=40,
     ),
-    Leaking(
-        Task("digits", learners=3, participation=0.7, train=150, test=80, rounds=2, eval_every=1, split="mlp",
-             whole="lenet5"),
+    LeakageSize(
+        TwoStageTask("digits", learners=3, participation=0.7, train=150, test=80, rounds=2, eval_every=1, split=MLP[0],
+             whole=LENET5),
         watched="features.conv1",
         alphas=(0.0, 0.9),
     ),
 )  # fmt: skip
-SIZES = Sizes(TINY, TINY, TINY)
 ALL: dict[str, Reproduction] = {
-    "table2": SIZES.both("two-stage-table2", "for tests", table_cells, table_told)[0],
-    "curves": SIZES.both("two-stage-curves", "for tests", table_cells, curves_told)[0],
-    "universality": SIZES.both("two-stage-universality", "for tests", joining_cells, joining_told)[0],
-    "leakage": SIZES.both("two-stage-leakage", "for tests", leakage_cells, leakage_told)[0],
+    experiment.name.removeprefix("two-stage-"): experiment.at_size(TINY, TINY)
+    for experiment in (TABLE2, FIGURES2_3, FIGURE4, FIGURES5_6)
 }
 NAMES = [f"two-stage-{each}" for each in ALL]
 
@@ -156,7 +156,7 @@ def test_the_newest_common_model_counts_and_not_who_was_away(tmp_path: Path) -> 
         line(3, 0, 50.0, 0, participated=False),  # holds the model of round 1
         line(3, 1, 40.0, 20),
     ]
-    course = course_of(outcome_of(tmp_path, "fedavg", lines))
+    course = progress_of(outcome_of(tmp_path, "fedavg", lines))
     assert course.accuracy == {1: (50.0,), 3: (40.0,)} and course.final == 40.0
     assert course.values == {0: 0, 1: 20, 2: 40, 3: 80} and course.bytes[3] == 320
     assert (course.reached(40), course.reached(50.1), course.before(3), course.before(1)) == (1, None, 50.0, None)
@@ -170,10 +170,10 @@ def test_mean_logits_count_where_all_were_asked(tmp_path: Path) -> None:
         line(2, 0, 20.0, accuracy_ensemble=94.0, accuracy_heads=83.0, accuracy_local=98.0, seed=1),
     ]
     outcome = outcome_of(tmp_path, "two-stage", lines)
-    course = course_of(outcome)
+    course = progress_of(outcome)
     assert course.accuracy == {2: (90.0, 94.0)} and course.final == 92.0 and course.spread == pytest.approx(8**0.5)
     assert (course.heads, course.own) == (81.0, 98.0), "means over all who were tested"
-    (row,) = table_told([outcome])[0].table
+    (row,) = TABLE2.sections([outcome])[0].table
     assert (row["accuracy"], row["own heads"], row["own classes"]) == ("92.00 ± 2.83", "81.00", "98.00")
     (point,) = course.curve()
     assert (point["low"], point["high"]) == (pytest.approx(92 - 8**0.5), pytest.approx(92 + 8**0.5))
@@ -192,7 +192,7 @@ def hand_made(folder: Path) -> list[Outcome]:
 
 
 def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
-    ended, traveled, levelled = table_told(hand_made(tmp_path))
+    ended, traveled, levelled = TABLE2.sections(hand_made(tmp_path))
     rows = {row["method"]: row for row in ended.table}
     assert rows["two-stage"] == {
         "data": "mnist",
@@ -212,7 +212,7 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
         "published": "4.526e9",
         "bytes": "16 B",
         "of fedavg's bytes": "2 %",  # fedavg: 2 x 2 x 50 values of 4 bytes
-        "with first download": "2 %",  # one value of 4 bytes more against 50
+        "with initial weights": "2 %",  # one value of 4 bytes more against 50
     }
     assert rows["independent"]["published"] is None and sent["independent"]["bytes"] == "0"
     level = {row["method"]: row for row in levelled.table}
@@ -225,21 +225,21 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
 
 def test_a_part_of_the_cells(tmp_path: Path) -> None:
     first, *_, control = hand_made(tmp_path)
-    (row,) = table_told([first])[1].table
+    (row,) = TABLE2.sections([first])[1].table
     assert row["of fedavg's bytes"] is None
-    assert not table_told([control])[2].table, "nothing compared, no level"
-    assert curves_told([control])[1].figure is None, "nothing was sent, nothing to draw"
+    assert not TABLE2.sections([control])[2].table, "nothing compared, no level"
+    assert FIGURES2_3.sections([control])[1].figure is None, "nothing was sent, nothing to draw"
 
 
 def test_rounds_that_were_not_tested_are_told_by_the_next() -> None:
-    assert some_of([4, 8, 12, 20], (1, 5, 10)) == [4, 8, 12, 20]
-    assert some_of([1, 2, 3], (1, 5)) == [1, 3] and some_of([], (1,)) == []
+    assert select_rounds([4, 8, 12, 20], (1, 5, 10)) == [4, 8, 12, 20]
+    assert select_rounds([1, 2, 3], (1, 5)) == [1, 3] and select_rounds([], (1,)) == []
 
 
 def test_published_numbers() -> None:
     """FedAvg on MNIST: 2 ways x 689 rounds x 10 devices x 1,663,370 parameters."""
-    assert powers(2 * 689 * 10 * 1_663_370) == powers(PUBLISHED_TABLE["mnist"]["fedavg"][2]) == "2.292e10"
-    assert powers(0) == "0"
+    assert format_power(2 * 689 * 10 * 1_663_370) == format_power(PUBLISHED_TABLE["mnist"]["fedavg"][2]) == "2.292e10"
+    assert format_power(0) == "0"
 
 
 # --- running
@@ -247,69 +247,76 @@ def test_published_numbers() -> None:
 
 @pytest.mark.parametrize("name", list(ALL))
 def test_each_is_run_once_told_and_drawn(name: str, tmp_path: Path) -> None:
-    page = run_told_and_drawn(ALL[name], tmp_path)
+    page = run_and_draw(ALL[name], tmp_path)
     assert page.count("data:image/png;base64,") == (name == "leakage")
 
 
 def test_curves_find_the_runs_of_the_table(tmp_path: Path) -> None:
     some = [("row", "fedavg"), ("row", "two-stage")]
     tables = tables_of(ALL["table2"], tmp_path, some)
-    (row, other), (sent, _) = tables["table2"], tables["traveled"]
-    report = conduct(ALL["curves"], Scale(), tmp_path, kept=True)
+    (row, other), (sent, _) = tables["table2"], tables["transmitted"]
+    report = run_reproduction(ALL["curves"], Scale(), tmp_path, saved_only=True)
     assert {labels["row"] for labels in report.missing} == set(ROWS) - {"fedavg", "two-stage"}
-    tables = {section.name: section.table for section in report.shown}
+    tables = {section.name: section.table for section in report.sections}
     ends = {line["method"]: float(line["round 4"]) for line in tables["accuracy-digits"]}
     assert ends == pytest.approx({each["method"]: float(each["accuracy"]) for each in (row, other)}, abs=0.06)
-    assert tables["traveled-digits"][0]["round 4"] == sent["bytes"]
+    assert tables["bytes-digits"][0]["round 4"] == sent["bytes"]
     with pytest.raises(UnknownName, match="unknown row 'fedavgg'"):
         tables_of(ALL["curves"], tmp_path, [("row", "fedavgg")])
 
 
 def test_a_newcomer_is_told_of_from_the_round_it_joined(tmp_path: Path) -> None:
-    found = {cell.labels["row"]: outcome for cell, outcome in play(ALL["universality"].cells(Scale()), tmp_path)}
+    found = {cell.labels["row"]: outcome for cell, outcome in run_cells(ALL["universality"].cells(Scale()), tmp_path)}
     assert all(found.values())
-    arrivals = {row: arrival_of(outcome) for row, outcome in found.items() if outcome}
+    arrivals = {row: newcomer_progress(outcome) for row, outcome in found.items() if outcome}
     assert {tuple(arrival.accuracy) for arrival in arrivals.values()} == {(1, 2)}
-    assert arrivals["independent"].heard == 0 < arrivals["two-stage"].heard < arrivals["fedavg"].heard / 8
+    assert (
+        arrivals["independent"].first_download
+        == 0
+        < arrivals["two-stage"].first_download
+        < arrivals["fedavg"].first_download / 8
+    )
     outcomes = [outcome for outcome in found.values() if outcome]
-    newcomer, others = joining_told(outcomes)
-    assert [set(row) for row in newcomer.table] == [{"method", "round 1", "round 2", "joining"}] * len(ROWS)
+    newcomer, others = FIGURE4.sections(outcomes)
+    assert [set(row) for row in newcomer.table] == [{"method", "round 1", "round 2", "first download"}] * len(ROWS)
     for row, outcome in zip(others.table, outcomes, strict=True):
-        course = course_of(outcome)
+        course = progress_of(outcome)
         assert row["before"] == f"{np.mean(course.accuracy[2]):.1f}", "tested last before it came in round 3"
-        assert row["at the end"] == f"{np.mean(course.accuracy[4]):.1f}"
+        assert row["after the last round"] == f"{np.mean(course.accuracy[4]):.1f}"
 
 
 def test_what_was_rebuilt_is_kept_and_measured_again_where_it_is_damaged(tmp_path: Path) -> None:
     only = Scale(only=[("alpha_1", "0.9")])
-    shown = conduct(ALL["leakage"], only, tmp_path).shown
+    shown = run_reproduction(ALL["leakage"], only, tmp_path).sections
     (cell,) = (tmp_path / "cells").iterdir()
     outcome = Outcome({"row": "two-stage", "alpha_1": "0.9"}, {}, cell)
-    found = rebuilt_of(outcome)
+    found = attacks_of(outcome)
     assert list(found.devices) == [0, 1, 2] and int(found.auxiliary) == 40
     assert found.truth.shape == found.images.shape == (6, 1, 8, 8), "two of each device"
     assert found.images.min() >= 0 and found.images.max() <= 1 and not np.array_equal(found.truth, found.images)
-    assert (found.psnr > found.guess_psnr).all(), "outputs of a hidden layer tell more than nothing"
+    assert (found.psnr > found.baseline_psnr).all(), "outputs of a hidden layer tell more than nothing"
     (cell / FILE).write_bytes(b"no archive")
-    again = rebuilt_of(outcome)
+    again = attacks_of(outcome)
     assert np.array_equal(again.images, found.images), "measured anew, the same"
     fewer = {each.name: getattr(found, each.name) for each in fields(found)} | {"devices": found.devices[:2]}
     np.savez(cell / FILE, **fewer)
-    assert list(rebuilt_of(outcome).devices) == [0, 1, 2], "of as many devices as are asked for now"
+    assert list(attacks_of(outcome).devices) == [0, 1, 2], "of as many devices as are asked for now"
     (checkpoint,) = cell.glob("checkpoint-*.safetensors")
     checkpoint.unlink()
     (cell / "checkpoint.json").unlink()
-    assert [s.table for s in conduct(ALL["leakage"], only, tmp_path).shown] == [s.table for s in shown], "as kept"
+    assert [s.table for s in run_reproduction(ALL["leakage"], only, tmp_path).sections] == [s.table for s in shown], (
+        "as kept"
+    )
     (cell / FILE).unlink()
     with pytest.raises(CheckpointError, match=f"{cell.name}: no checkpoint"):
-        rebuilt_of(outcome)
+        attacks_of(outcome)
 
 
 def test_what_is_lost_is_that_of_the_same_devices(tmp_path: Path) -> None:
-    control, other, _ = tables_of(ALL["leakage"], tmp_path, [("row", "two-stage")])["rebuilt"]
+    control, other, _ = tables_of(ALL["leakage"], tmp_path, [("row", "two-stage")])["reconstructed"]
     assert (control["method"], other["method"]) == ("two-stage, alpha_1 = 0", "two-stage, alpha_1 = 0.9")
     without, with_it = (
-        rebuilt_of(Outcome({"row": "two-stage"}, {}, next((tmp_path / "cells").glob(f"two-stage-{alpha}-*")))).ssim
+        attacks_of(Outcome({"row": "two-stage"}, {}, next((tmp_path / "cells").glob(f"two-stage-{alpha}-*")))).ssim
         for alpha in ("0", "0.9")
     )
     lost = [a - b for a, b in zip(without, with_it, strict=True)]
@@ -318,7 +325,7 @@ def test_what_is_lost_is_that_of_the_same_devices(tmp_path: Path) -> None:
 
 def test_a_layer_that_hides_nothing_is_rebuilt_beside_them(tmp_path: Path) -> None:
     tables = tables_of(ALL["leakage"], tmp_path, [("row", "fedavg")])
-    (by_round,), (row, guess) = tables["dependence"], tables["rebuilt"]
+    (by_round,), (row, guess) = tables["dependence"], tables["reconstructed"]
     assert by_round["method"] == row["method"] == "fedavg"
     assert float(row["distance correlation"].split()[0]) > 0.9, "a convolution tells nearly all"
     assert float(row["SSIM"].split()[0]) > float(guess["SSIM"].split()[0]) and row["SSIM lost"] is None

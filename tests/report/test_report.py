@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from consilience.errors import CheckpointError, ConfigurationError, StorageError
-from consilience.papers import Cell, Reproduction, Scale, Shown
-from consilience.papers.run import conduct
+from consilience.papers import Cell, Reproduction, ResultSection, Scale
+from consilience.papers.run import run_reproduction
 from consilience.presentation import charts
 from consilience.report.metrics import Metrics
 from consilience.report.page import Section, run_report, write_page
@@ -204,24 +204,24 @@ def stop(name: str, round_: int, *others: Any) -> None:
 
 
 def test_a_reproduction_that_was_stopped_is_shown_as_far_as_it_got(tmp_path: Path, one_thread: None) -> None:
-    wanted = Reproduction("tiny", "for tests", cells, lambda outcomes: [Shown("Rows")])
+    wanted = Reproduction("tiny", "for tests", cells, lambda outcomes: [ResultSection("Rows")])
     folder, names = tmp_path / "r", [cell.name for cell in cells(Scale())]
     (folder / "cells").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="holds no run yet; go on with the command that began it"):
         run_report([folder], tmp_path / "report.html", None)
     with pytest.raises(KeyboardInterrupt):
-        conduct(wanted, Scale(), folder, stop)
+        run_reproduction(wanted, Scale(), folder, stop)
     page = page_of(tmp_path, folder)
     assert "there is no results.json; 2 cells have begun, and those that have not are not known" in page
     assert f"not finished: {names[1]};" in page and "fedavg (unfinished)" in page
-    conduct(wanted, Scale(), folder, kept=True)
+    run_reproduction(wanted, Scale(), folder, saved_only=True)
     page = page_of(tmp_path, folder)
     assert f"{folder}, tiny: missing when it was last told: fedavg | fedproto; not finished: {names[1]};" in page
     assert "go on with the command that began it: consilience reproduce tiny" in page
     assert {row["method"] for row in values_of(specs_of(page)["accuracy"])} == {"independent", "fedavg"}
     (folder / "results.json").write_text("[")
     assert "results.json is damaged" in page_of(tmp_path, folder)
-    conduct(wanted, Scale(), folder)
+    run_reproduction(wanted, Scale(), folder)
     assert 'role="note"' not in page_of(tmp_path, folder)
 
 

@@ -15,7 +15,7 @@ import pytest
 from consilience import simulate
 from consilience.cli.terminal import Screen
 from consilience.errors import StorageError, UnknownName
-from consilience.papers import REPRODUCTIONS, Cell, Reproduction, Shown
+from consilience.papers import REPRODUCTIONS, Cell, Reproduction, ResultSection
 from consilience.report.tracking import TRACKERS, curves_of, means, tracking
 from consilience.simulation.records.history import History
 
@@ -160,7 +160,7 @@ def test_settings_of_a_sweep_have_their_own_curves(command: Command) -> None:
 def test_cells_of_a_reproduction_are_tracked_too(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"train": 40, "test": 20, "learners": 2, "rounds": 2, "workers": 0, "method": {"name": "fedavg"}}
     cells = [Cell({"row": row}, settings | {"lr": rate}) for row, rate in (("slow", 0.001), ("fast", 0.01))]
-    told = [Shown("Rows", table=[{"a": 1}], name="rows")]
+    told = [ResultSection("Rows", table=[{"a": 1}], name="rows")]
     wanted = Reproduction("tiny", "for tests", lambda scale: cells, lambda outcomes: told)
     monkeypatch.setitem(REPRODUCTIONS, "tiny", wanted)
     code, _, err = command("reproduce", "tiny", "--out", "r", *TRACK)

@@ -292,7 +292,7 @@ def reproduce(
     from consilience.config.config import setting_of
     from consilience.errors import UnknownName
     from consilience.papers import REPRODUCTIONS, Scale
-    from consilience.papers.run import conduct, draw
+    from consilience.papers.run import run_reproduction, write_reproduction_page
     from consilience.presentation.tables import rows_table
     from consilience.report.tracking import tracking
 
@@ -307,14 +307,15 @@ def reproduce(
     scale = Scale(quick, seeds, device, data_dir, some, precision)
     try:
         with tracked(folder, screen.on_round) as on_round:
-            found = conduct(REPRODUCTIONS[name], scale, folder, on_round, kept)
+            found = run_reproduction(REPRODUCTIONS[name], scale, folder, on_round, kept)
     except KeyboardInterrupt:
-        found = conduct(REPRODUCTIONS[name], scale, folder, kept=True)
-    for section in found.shown:
+        found = run_reproduction(REPRODUCTIONS[name], scale, folder, saved_only=True)
+    for section in found.sections:
         screen.section(section.heading, section.text, section.table)
     command = shlex.join(["consilience", *sys.argv[1:]])
     try:
-        screen.say(f"the page is {draw(REPRODUCTIONS[name], found.shown, folder, command)}")
+        page = write_reproduction_page(REPRODUCTIONS[name], found.sections, folder, command)
+        screen.say(f"the page is {page}")
     except ConfigurationError as error:  # what draws it is an extra
         screen.say(f"no page: {error}")
     screen.say(f"kept in {folder}")

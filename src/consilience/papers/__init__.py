@@ -1,41 +1,37 @@
 """Published tables and figures, each by name: `consilience reproduce NAME`."""
 
-from consilience.papers.cells import Cell, Outcome, Reproduction, Scale, Shown, play
-from consilience.papers.flesd.figure2 import ROBUSTNESS
-from consilience.papers.flesd.figures4_5 import COMMUNICATION as COMMUNICATION_OF_FLESD
-from consilience.papers.flesd.figures4_5 import CONVERGENCE
-from consilience.papers.flesd.table1 import TABLE1 as TABLE1_OF_FLESD
+from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale, run_cells
+from consilience.papers.flesd import experiment as flesd
+from consilience.papers.flesd.figure2 import FIGURE2 as FLESD_FIGURE2
+from consilience.papers.flesd.figure4 import FIGURE4 as FLESD_FIGURE4
+from consilience.papers.flesd.figure5 import FIGURE5 as FLESD_FIGURE5
+from consilience.papers.flesd.table1 import TABLE1 as FLESD_TABLE1
+from consilience.papers.thesis.asynchrony import ASYNCHRONY
 from consilience.papers.thesis.communication import COMMUNICATION
-from consilience.papers.thesis.figure3 import ABLATION
-from consilience.papers.thesis.figures4_5 import CURVES, MAPS
-from consilience.papers.thesis.grids import ASYNCHRONY, FRONTIER, HETEROGENEITY
-from consilience.papers.thesis.table1 import TABLE1_OF_THESIS
-from consilience.papers.two_stage.figure4 import UNIVERSALITY
-from consilience.papers.two_stage.figures2_3 import CURVES as CURVES_OF_TWO_STAGE
-from consilience.papers.two_stage.figures5_6 import LEAKAGE
-from consilience.papers.two_stage.table2 import TABLE2 as TABLE2_OF_TWO_STAGE
+from consilience.papers.thesis.figure3 import FIGURE3
+from consilience.papers.thesis.figure4 import FIGURE4
+from consilience.papers.thesis.figure5 import FIGURE5
+from consilience.papers.thesis.frontier import FRONTIER
+from consilience.papers.thesis.heterogeneity import HETEROGENEITY
+from consilience.papers.thesis.table1 import TABLE1
+from consilience.papers.two_stage import experiment as two_stage
+from consilience.papers.two_stage.figure4 import FIGURE4 as TWO_STAGE_FIGURE4
+from consilience.papers.two_stage.figures2_3 import FIGURES2_3 as TWO_STAGE_FIGURES2_3
+from consilience.papers.two_stage.figures5_6 import FIGURES5_6 as TWO_STAGE_FIGURES5_6
+from consilience.papers.two_stage.table2 import TABLE2 as TWO_STAGE_TABLE2
+
+_THESIS = (TABLE1, FIGURE3, FIGURE4, FIGURE5, COMMUNICATION, HETEROGENEITY, ASYNCHRONY, FRONTIER)
+_FLESD = (FLESD_TABLE1, FLESD_FIGURE2, FLESD_FIGURE4, FLESD_FIGURE5)
+_TWO_STAGE = (TWO_STAGE_TABLE2, TWO_STAGE_FIGURES2_3, TWO_STAGE_FIGURE4, TWO_STAGE_FIGURES5_6)
 
 REPRODUCTIONS: dict[str, Reproduction] = {
-    each.name: each
-    for each in (
-        TABLE1_OF_THESIS,
-        ABLATION,
-        CURVES,
-        MAPS,
-        COMMUNICATION,
-        HETEROGENEITY,
-        ASYNCHRONY,
-        FRONTIER,
-        *TABLE1_OF_FLESD,
-        *ROBUSTNESS,
-        *COMMUNICATION_OF_FLESD,
-        *CONVERGENCE,
-        *TABLE2_OF_TWO_STAGE,
-        *CURVES_OF_TWO_STAGE,
-        *UNIVERSALITY,
-        *LEAKAGE,
+    reproduction.name: reproduction
+    for reproduction in (
+        *_THESIS,
+        *(each for experiment in _FLESD for each in flesd.SIZES.reproductions(experiment)),
+        *(each for experiment in _TWO_STAGE for each in two_stage.SIZES.reproductions(experiment)),
     )
 }
 """Every reproduction by name."""
 
-__all__ = ["REPRODUCTIONS", "Cell", "Outcome", "Reproduction", "Scale", "Shown", "play"]
+__all__ = ["REPRODUCTIONS", "Cell", "Outcome", "Reproduction", "ResultSection", "Scale", "run_cells"]

@@ -1,4 +1,4 @@
-"""A published result as cells: each is one run, kept in a folder of its own, and never run twice."""
+"""A published result consists of cells: each is one run in a folder of its own, and is never run twice."""
 
 from __future__ import annotations
 
@@ -22,55 +22,55 @@ Labels = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a reproduction is to be: as published, or a short version for two cores."""
+    """How large a reproduction is: as published, or a quick version for two cores."""
 
     quick: bool = False
     seeds: int | None = None
     device: str = "cpu"
     data_dir: str | None = None
     only: Sequence[tuple[str, str]] = ()
-    """Which cells: those that have these labels, and of a label that is named twice either."""
+    """Run only the cells with these labels; a label that is named twice accepts either value."""
     precision: str = "auto"
 
     def settings(self, seeds: int) -> dict[str, Any]:
-        """What every cell has in common; seeds: how many it has as published."""
+        """The settings that all cells share; seeds: the number of seeds as published."""
         seeds = self.seeds or (1 if self.quick else seeds)
-        own = {"device": self.device, "precision": self.precision, "seeds": seeds}
-        return own | ({"data_dir": self.data_dir} if self.data_dir else {})
+        common = {"device": self.device, "precision": self.precision, "seeds": seeds}
+        return common | ({"data_dir": self.data_dir} if self.data_dir else {})
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: what it is in the table or figure, and its settings."""
+    """One run: its labels in the table or figure, and its settings."""
 
     labels: Labels
     settings: Mapping[str, Any]
     keep_models: bool = False
-    """Whether somebody will look at what the learners have become."""
+    """Whether the checkpoint with the trained models stays in the folder."""
 
     @property
     def config(self) -> Config:
-        """The settings, checked."""
+        """The validated settings."""
         return make_config(self.settings)
 
     @property
     def name(self) -> str:
-        """A folder's name: what it is, and a mark of the settings, so that other settings are another cell.
+        """The folder's name: the labels and a fingerprint of the settings, so that other settings are another cell.
 
-        The method's own are marked whole: what was run under another default is another cell too.
+        The fingerprint includes the defaults of the method: a run under another default is another cell too.
         """
         words = re.sub(r"[^\w.+-]+", "-", "-".join(str(value) for value in self.labels.values()))
         config = self.config
         lasting = config.model_dump(mode="json", exclude={"data_dir", "device", "workers", "engine"})
-        usual = {key: str(value) for key, value in settings_of(config.method.name).items()}
-        lasting["method"] = {**usual, **lasting["method"]}
-        mark = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
-        return f"{words}-{mark}"
+        defaults = {key: str(value) for key, value in settings_of(config.method.name).items()}
+        lasting["method"] = {**defaults, **lasting["method"]}
+        fingerprint = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
+        return f"{words}-{fingerprint}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell came to."""
+    """The result of a finished cell."""
 
     labels: Labels
     summary: Mapping[str, Any]
@@ -78,21 +78,8 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Reproduction:
-    """A table or figure by name: its cells, and what is to be shown of them.
-
-    told: from the outcomes, in the order of the cells, the sections of a page, as plain values.
-    """
-
-    name: str
-    summary: str
-    cells: Callable[[Scale], list[Cell]]
-    told: Callable[[Sequence[Outcome]], list[Shown]]
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A section of what a reproduction shows: a table, a figure, pictures, and words."""
+class ResultSection:
+    """A section of the results of a reproduction: a table, a figure, pictures and text."""
 
     heading: str
     text: str = ""
@@ -102,35 +89,46 @@ class Shown:
     pictures: Sequence[Picture] = ()
 
 
-def chosen(wanted: Reproduction, scale: Scale) -> list[Cell]:
-    """The cells asked for; refuses labels that no cell has."""
-    cells = wanted.cells(scale)
-    asked: dict[str, set[str]] = {}
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure by name: its cells, and the sections that show their outcomes."""
+
+    name: str
+    summary: str
+    cells: Callable[[Scale], list[Cell]]
+    sections: Callable[[Sequence[Outcome]], list[ResultSection]]
+    """Called with the outcomes in the order of the cells."""
+
+
+def select_cells(reproduction: Reproduction, scale: Scale) -> list[Cell]:
+    """The cells that `scale.only` asks for; a label that no cell has is an error."""
+    cells = reproduction.cells(scale)
+    wanted: dict[str, set[str]] = {}
     for key, value in scale.only:
         known = {str(cell.labels[key]) for cell in cells if key in cell.labels}
         if not known:
-            raise UnknownName("label", key, {label for cell in cells for label in cell.labels}, of=wanted.name)
+            raise UnknownName("label", key, {label for cell in cells for label in cell.labels}, of=reproduction.name)
         if value not in known:
-            raise UnknownName(key, value, known, of=wanted.name)
-        asked.setdefault(key, set()).add(value)
-    return [cell for cell in cells if all(str(cell.labels.get(key)) in values for key, values in asked.items())]
+            raise UnknownName(key, value, known, of=reproduction.name)
+        wanted.setdefault(key, set()).add(value)
+    return [cell for cell in cells if all(str(cell.labels.get(key)) in values for key, values in wanted.items())]
 
 
-def play(
-    cells: Sequence[Cell], folder: Path, on_round: OnRound | None = None, kept: bool = False
+def run_cells(
+    cells: Sequence[Cell], folder: Path, on_round: OnRound | None = None, saved_only: bool = False
 ) -> Iterator[tuple[Cell, Outcome | None]]:
-    """Run what is not there yet, cell by cell; no outcome where a cell was stopped, and the work ends with it.
+    """Run the cells that are not finished, one by one. A cell that was stopped has no outcome, and is the last.
 
-    kept: run nothing, and give what is there.
+    saved_only: run nothing, and yield the outcomes that are in the folder.
     """
     result = None
     for cell in cells:
         if result is not None:
             result.heed()
         place = folder / "cells" / cell.name
-        done = _done(place) if kept else RunFolder(place).result
-        if kept or (done is not None and done["finished"]):
-            yield cell, Outcome(cell.labels, done, place) if done else None
+        finished = _finished(place) if saved_only else RunFolder(place).result
+        if saved_only or (finished is not None and finished["finished"]):
+            yield cell, Outcome(cell.labels, finished, place) if finished else None
             continue
         result = begin_or_go_on(place, cell.config, on_round, cell.keep_models)
         yield cell, Outcome(cell.labels, result.summary(), place) if result.finished else None
@@ -138,8 +136,8 @@ def play(
             return
 
 
-def _done(place: Path) -> dict[str, Any] | None:
-    """What a cell came to, where it has come to its end and nothing is damaged."""
+def _finished(place: Path) -> dict[str, Any] | None:
+    """The summary of a cell, if it is finished and not damaged."""
     try:
         found = RunFolder(place).result
     except CheckpointError:

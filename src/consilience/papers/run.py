@@ -1,4 +1,4 @@
-"""Carrying a reproduction out: cells are run or found again, and what they came to is written down."""
+"""Run a reproduction: run or find its cells, and write their results, tables and figures."""
 
 from __future__ import annotations
 
@@ -11,55 +11,59 @@ from typing import Any
 import consilience
 from consilience.errors import ConfigurationError
 from consilience.files import replace_file, report_write_errors
-from consilience.papers.cells import Labels, Outcome, Reproduction, Scale, Shown, chosen, play
+from consilience.papers.cells import Labels, Outcome, Reproduction, ResultSection, Scale, run_cells, select_cells
 from consilience.simulation.simulate import OnRound
 
 RESULTS, PAGE, FIGURES = "results.json", "index.html", "figures"
-_NAMED = 12  # of the cells that are missing
+_NAMED = 12  # missing cells that are named
+_OTHER_FOLDER = "choose another folder with --out"
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a reproduction came to so far: the sections to show, and the cells that are not there yet."""
+class ReproductionResult:
+    """The results so far: the sections to show, and the labels of the cells that are missing."""
 
-    shown: list[Shown]
+    sections: list[ResultSection]
     missing: list[Labels]
 
 
-def conduct(
-    wanted: Reproduction, scale: Scale, folder: Path, on_round: OnRound | None = None, kept: bool = False
-) -> Report:
-    """Run what is missing and keep `results.json`; where it was stopped on the way, of the cells that are there.
+def run_reproduction(
+    reproduction: Reproduction, scale: Scale, folder: Path, on_round: OnRound | None = None, saved_only: bool = False
+) -> ReproductionResult:
+    """Run the missing cells and write `results.json`; after an interrupt, of the cells that are finished.
 
-    kept: run nothing, and tell of what is there.
+    saved_only: run nothing, and show the finished cells in the folder.
     """
-    cells = chosen(wanted, scale)
-    found = {cell.name: outcome for cell, outcome in play(cells, folder, on_round, kept) if outcome is not None}
+    cells = select_cells(reproduction, scale)
+    found = {cell.name: outcome for cell, outcome in run_cells(cells, folder, on_round, saved_only) if outcome}
     outcomes, missing = list(found.values()), [cell.labels for cell in cells if cell.name not in found]
     if missing and not found:
-        if kept:
-            raise ConfigurationError(f"{folder} keeps no finished cell of {wanted.name} under these settings")
-        return Report([], missing)
-    shown = wanted.told(outcomes)
+        if saved_only:
+            raise ConfigurationError(
+                f"{folder} has no finished cell of {reproduction.name} under these settings; run it first, "
+                f"or choose the folder that has them with --out"
+            )
+        return ReproductionResult([], missing)
+    sections = reproduction.sections(outcomes)
     if missing:
-        shown = [_missing(missing, len(cells)), *shown]
-    asked = {cell.name for cell in cells}
-    others = [cell.labels for cell in wanted.cells(scale) if cell.name not in asked]
-    keep(wanted, scale, outcomes, [*missing, *others], shown, folder)
-    return Report(shown, missing)
+        sections = [_missing_section(missing, len(cells)), *sections]
+    selected = {cell.name for cell in cells}
+    others = [cell.labels for cell in reproduction.cells(scale) if cell.name not in selected]
+    _write_results(folder, _results(reproduction, scale, outcomes, sections), [*missing, *others])
+    return ReproductionResult(sections, missing)
 
 
-def _missing(missing: Sequence[Labels], cells: int) -> Shown:
+def _missing_section(missing: Sequence[Labels], cells: int) -> ResultSection:
     named = "; ".join(", ".join(str(value) for value in labels.values()) for labels in missing[:_NAMED])
     more = f"; and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-    text = (
-        f"Not there yet: {named}{more}. What follows is made of the others; the same command goes on where it stopped."
-    )
-    return Shown(f"{len(missing)} of {cells} cells are missing", text, name="missing")
+    text = f"Missing: {named}{more}. The sections below show the other cells; the same command resumes."
+    return ResultSection(f"{len(missing)} of {cells} cells are missing", text, name="missing")
 
 
-def draw(wanted: Reproduction, shown: Sequence[Shown], folder: Path, command: str) -> Path:
-    """Write the page, and every figure as SVG and PNG beside it, and pictures as they are; where the page is."""
+def write_reproduction_page(
+    reproduction: Reproduction, results: Sequence[ResultSection], folder: Path, command: str
+) -> Path:
+    """Write the page, every figure as SVG and PNG, and the pictures; returns the path of the page."""
     from consilience.report.page import Section, write_figures, write_page
 
     sections = [
@@ -71,43 +75,41 @@ def draw(wanted: Reproduction, shown: Sequence[Shown], folder: Path, command: st
             each.name,
             pictures=each.pictures,
         )
-        for each in shown
+        for each in results
     ]
     write_figures(folder / FIGURES, sections)
-    _keep_pictures(folder / FIGURES, shown)
-    write_page(folder / PAGE, f"{wanted.name}: {wanted.summary}", sections, command)
+    _write_pictures(folder / FIGURES, results)
+    write_page(folder / PAGE, f"{reproduction.name}: {reproduction.summary}", sections, command)
     return folder / PAGE
 
 
-def _keep_pictures(folder: Path, shown: Sequence[Shown]) -> None:
-    """Write the pictures of sections, by their names."""
-    with report_write_errors(folder, "choose another place with --out"):
-        for each in shown:
+def _write_pictures(folder: Path, sections: Sequence[ResultSection]) -> None:
+    """Write the pictures of sections into files named after the section."""
+    with report_write_errors(folder, _OTHER_FOLDER):
+        for each in sections:
             for number, picture in enumerate(each.pictures, 1):
                 replace_file(folder / f"{each.name}-picture-{number}.png", picture.content)
 
 
-def keep(
-    wanted: Reproduction,
-    scale: Scale,
-    outcomes: Sequence[Outcome],
-    missing: Sequence[Labels],
-    shown: Sequence[Shown],
-    folder: Path,
-) -> None:
-    """Write everything that was measured, and the tables made of it."""
-    content: dict[str, Any] = {
-        "name": wanted.name,
-        "summary": wanted.summary,
+def _results(
+    reproduction: Reproduction, scale: Scale, outcomes: Sequence[Outcome], sections: Sequence[ResultSection]
+) -> dict[str, Any]:
+    return {
+        "name": reproduction.name,
+        "summary": reproduction.summary,
         "version": consilience.__version__,
         "quick": scale.quick,
         "device": scale.device,
         "precision": scale.precision,
         "seconds": sum(o.summary["seconds"]["total"] for o in outcomes),
-        "tables": {each.name: each.table for each in shown},
-        "missing": [dict(labels) for labels in missing],
+        "tables": {each.name: each.table for each in sections},
         "cells": [{**o.labels, "summary": o.summary} for o in outcomes],
     }
-    with report_write_errors(folder / RESULTS, "choose another place with --out"):
+
+
+def _write_results(folder: Path, results: dict[str, Any], missing: Sequence[Labels]) -> None:
+    """Write `results.json`: the measured numbers, the tables, and the labels of missing cells."""
+    content = results | {"missing": [dict(labels) for labels in missing]}
+    with report_write_errors(folder / RESULTS, _OTHER_FOLDER):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / RESULTS, json.dumps(content, indent=1).encode())

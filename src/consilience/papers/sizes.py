@@ -1,4 +1,4 @@
-"""The sizes that the reproductions of one paper come in: as published, shorter, and for two cores."""
+"""The sizes of the experiments of one paper: as published, short, and quick for two cores."""
 
 from __future__ import annotations
 
@@ -6,31 +6,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from consilience.papers.cells import Cell, Outcome, Reproduction, Scale, Shown
+from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
 
-Size = TypeVar("Size")
+SizeT = TypeVar("SizeT")
 
 
 @dataclass(frozen=True)
-class Sizes(Generic[Size]):
-    """short: minutes of one large GPU, with fewer of what `fewer` names; quick: what --quick takes."""
+class Experiment(Generic[SizeT]):
+    """A table or figure that can be run at any size of its paper."""
 
-    published: Size
-    short: Size
-    quick: Size
+    name: str
+    summary: str
+    cells: Callable[[SizeT, Scale], list[Cell]]
+    sections: Callable[[Sequence[Outcome]], list[ResultSection]]
+
+    def at_size(self, size: SizeT, quick: SizeT) -> Reproduction:
+        """The experiment at this size, and at the quick size with --quick."""
+        return Reproduction(
+            self.name, self.summary, lambda scale: self.cells(quick if scale.quick else size, scale), self.sections
+        )
+
+
+@dataclass(frozen=True)
+class Sizes(Generic[SizeT]):
+    """short: takes minutes on one large GPU, with fewer of what `fewer` names; quick: the size of --quick."""
+
+    published: SizeT
+    short: SizeT
+    quick: SizeT
     fewer: str = "rounds"
 
-    def both(
-        self,
-        name: str,
-        summary: str,
-        cells: Callable[[Size, Scale], list[Cell]],
-        told: Callable[[Sequence[Outcome]], list[Shown]],
-    ) -> tuple[Reproduction, Reproduction]:
-        """A reproduction as published, and a short one beside it; under --quick both are quick."""
-
-        def one(name: str, summary: str, size: Size) -> Reproduction:
-            return Reproduction(name, summary, lambda scale: cells(self.quick if scale.quick else size, scale), told)
-
-        short = one(f"{name}-short", f"{summary}; in fewer {self.fewer}", self.short)
-        return one(name, summary, self.published), short
+    def reproductions(self, experiment: Experiment[SizeT]) -> tuple[Reproduction, Reproduction]:
+        """The experiment as published and a short one; with --quick both have the quick size."""
+        short = Experiment(
+            f"{experiment.name}-short",
+            f"{experiment.summary}; in fewer {self.fewer}",
+            experiment.cells,
+            experiment.sections,
+        )
+        return experiment.at_size(self.published, self.quick), short.at_size(self.short, self.quick)

@@ -113,7 +113,7 @@ def levels(rows: Sequence[Row]) -> Chart:
     return sized.facet(facet=facet, columns=len(panels)).resolve_scale(x="independent")
 
 
-def members(rows: Sequence[Row], by: str = "method") -> Chart:
+def learner_accuracies(rows: Sequence[Row], by: str = "method") -> Chart:
     """What each learner reached, in panels, a line for each `by`: circles as large as its data, a stroke at the mean.
 
     Rows: `{panel, by, learner, accuracy, samples}`.

@@ -1,4 +1,4 @@
-"""How large the experiments of FLESD are, and what all of them have in common (Shi et al. 2021, section 5)."""
+"""The sizes of FLESD's experiments, and the settings that all of them share (Shi et al. 2021, section 5)."""
 
 from __future__ import annotations
 
@@ -11,23 +11,50 @@ from consilience.simulation.records.run_folder import RunFolder
 
 LEARNERS = 6
 TRAIN = 20_000
-"""Images of CIFAR-10 that are trained on; the paper has all 50,000."""
+"""Training images of CIFAR-10; the paper uses all 50,000."""
 SEED = 5
-"""The first that deals every learner more than a thousand images at alpha 0.01; seed 0 leaves the public set 119 of one
-class, on which nothing can be distilled."""
+"""The first seed that assigns every learner more than a thousand images at alpha 0.01; seed 0 leaves the public set 119
+images of one class, too few to distill on."""
 OBJECTIVE = "simclr(0.4)"
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large an experiment is; a number that is not given is the published one.
+class SupervisedTraining:
+    """Training with labels, for figure 2."""
 
-    Epochs are a learner's, alphas those of the Dirichlet draw, the middle one the usual.
+    epochs: int = 100
+    batch_size: int = 128
+
+
+@dataclass(frozen=True)
+class CommunicationSchemes:
+    """Figure 4: how the epochs are divided into rounds."""
+
+    rounds: tuple[int, ...] = (1, 2, 4, 10, 20, 40)  # that share the total epochs
+    fixed_rounds: int = 20  # with fixed_epochs in each
+    fixed_epochs: int = 100
+    local_epochs: tuple[int, ...] = (10, 25, 50, 100)  # in each of two rounds
+
+
+@dataclass(frozen=True)
+class LongTraining:
+    """Figure 5: the total epochs, and the rounds that share them."""
+
+    epochs: int = 2000
+    flesd_rounds: int = 5
+    fedavg_rounds: int = 20
+
+
+@dataclass(frozen=True)
+class FlesdSize:
+    """The size of the experiments; the defaults are the published numbers.
+
+    alphas: of the Dirichlet distribution; the middle one is used where an experiment has one only.
     """
 
     train: int = TRAIN
     test: int | None = None
-    total_epochs: int = 200  # of all rounds together
+    total_epochs: int = 200  # of a learner, over all rounds
     distill_epochs: int = 200
     batch_size: int = 1024
     probe: str = "both"
@@ -35,13 +62,11 @@ class Size:
     model: str = "encoder18"
     alphas: tuple[float, ...] = (100, 1, 0.01)
     queue: int = 2048
-    averaged: int = 10  # rounds of FedAvg and FedProx
-    mus: tuple[float, ...] = (0.001, 0.01, 0.1, 1)  # of FedProx
-    supervised: tuple[int, int] = (100, 128)  # epochs and batch size of training with labels
-    rounds: tuple[int, ...] = (1, 2, 4, 10, 20, 40)  # that share the total epochs
-    lasting: tuple[int, int] = (20, 100)  # rounds, and epochs in each
-    local: tuple[int, ...] = (10, 25, 50, 100)  # epochs in each of two rounds
-    converging: tuple[int, int, int] = (2000, 5, 20)  # epochs in all, rounds of FLESD, rounds of FedAvg
+    fedavg_rounds: int = 10  # of FedAvg and FedProx
+    fedprox_mus: tuple[float, ...] = (0.001, 0.01, 0.1, 1)
+    supervised: SupervisedTraining = SupervisedTraining()
+    communication: CommunicationSchemes = CommunicationSchemes()
+    convergence: LongTraining = LongTraining()
 
     @property
     def alpha(self) -> float:
@@ -49,7 +74,7 @@ class Size:
         return self.alphas[(len(self.alphas) - 1) // 2]
 
     def settings(self, scale: Scale, alpha: float, rounds: int, **method: Any) -> dict[str, Any]:
-        """A run of so many rounds that share the total epochs, tested after the last."""
+        """A run of these rounds, which share the total epochs, tested after the last round."""
         return {
             **scale.settings(1),
             "data": self.data,
@@ -70,25 +95,25 @@ class Size:
             "method": method,
         }
 
-    def distilled(self, name: str = "flesd", **others: Any) -> dict[str, Any]:
-        """FLESD as a method's settings."""
+    def flesd(self, name: str = "flesd", **others: Any) -> dict[str, Any]:
+        """The settings of FLESD as a method."""
         own = {"objective": OBJECTIVE, "distill_epochs": self.distill_epochs, "queue": self.queue}
         return {"name": name, **own, **others}
 
 
-PUBLISHED = Size()
-SHORT = Size(
+FEDAVG: dict[str, Any] = {"name": "fedavg", "objective": OBJECTIVE}
+"""FedAvg without labels, as a method's settings."""
+PUBLISHED = FlesdSize()
+SHORT = FlesdSize(
     total_epochs=60,
     distill_epochs=60,
     batch_size=256,
-    supervised=(20, 128),
-    rounds=(1, 2, 4, 10),
-    lasting=(4, 20),
-    local=(5, 10, 20, 40),
-    converging=(100, 5, 20),
+    supervised=SupervisedTraining(20, 128),
+    communication=CommunicationSchemes((1, 2, 4, 10), 4, 20, (5, 10, 20, 40)),
+    convergence=LongTraining(100, 5, 20),
 )
-"""Three tenths of the epochs, in smaller batches so that there are enough steps: minutes of one large GPU."""
-QUICK = Size(
+"""Three tenths of the epochs, in smaller batches so that there are enough steps: minutes on one large GPU."""
+QUICK = FlesdSize(
     train=1200,
     test=500,
     total_epochs=8,
@@ -97,35 +122,33 @@ QUICK = Size(
     model="lenet5",
     alphas=(100, 0.01),
     queue=128,
-    averaged=4,
-    mus=(0.01, 1),
-    supervised=(8, 32),
-    rounds=(1, 2, 4),
-    lasting=(3, 4),
-    local=(2, 4),
-    converging=(16, 2, 8),
+    fedavg_rounds=4,
+    fedprox_mus=(0.01, 1),
+    supervised=SupervisedTraining(8, 32),
+    communication=CommunicationSchemes((1, 2, 4), 3, 4, (2, 4)),
+    convergence=LongTraining(16, 2, 8),
 )
-"""For two cores: everything has its place, and little is learned."""
+"""For two cores: every part of the experiment runs, and models learn little."""
 SIZES = Sizes(PUBLISHED, SHORT, QUICK, fewer="epochs")
 
 
-def circumstances(outcome: Outcome, batches: bool = True) -> str:
-    """In a sentence: what was trained, on how much, and how; batches: whether theirs are all of one size."""
+def describe_setup(outcome: Outcome, batches: bool = True) -> str:
+    """Data, learners, model and optimizer in a sentence; batches: whether all runs have the same batch size."""
     config = RunFolder(outcome.folder).config
     published = " (published: all 50,000)" if config.data == "cifar10" else ""
     quick = (
-        " This is the quick size: the published probe takes so few steps here that it may tell nothing; the nearest "
-        "neighbors tell more."
+        " This is the quick size: the published probe takes few steps here, and its accuracy may be that of chance; "
+        "the accuracy of the nearest neighbors says more."
         if (config.train or TRAIN) < TRAIN
         else ""
     )
-    alike = f", weight decay {config.weight_decay:g}, batches of {config.batch_size}" if batches else ""
+    common = f", weight decay {config.weight_decay:g}, batches of {config.batch_size}" if batches else ""
     return (
         f"{config.data}, {config.train:,} images{published} among {LEARNERS} learners, {config.model}; Adam, lr "
-        f"{config.lr}{alike}.{quick}"
+        f"{config.lr}{common}.{quick}"
     )
 
 
-def alpha_of(value: float) -> str:
-    """An alpha as a label."""
+def alpha_label(value: float) -> str:
+    """The label of an alpha."""
     return f"alpha {value:g}"

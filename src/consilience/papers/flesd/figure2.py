@@ -1,4 +1,4 @@
-"""FLESD's figure 2: what learners reach alone, with labels and without, the more unlike they are."""
+"""FLESD's figure 2: independent learners with and without labels, by heterogeneity (Shi et al. 2021)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from consilience.papers.cells import Cell, Outcome, Scale, Shown
-from consilience.papers.flesd.experiment import OBJECTIVE, SIZES, Size, alpha_of, circumstances
+from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
+from consilience.papers.flesd.experiment import OBJECTIVE, FlesdSize, alpha_label, describe_setup
+from consilience.papers.metrics_by_round import metric_lines
+from consilience.papers.sizes import Experiment
 from consilience.simulation.records.run_folder import PROVENANCE, RunFolder
 
 PUBLISHED_DROPS: Mapping[str, tuple[float, float]] = {
@@ -22,46 +24,57 @@ _MEASURED: Mapping[str, tuple[str, str]] = {
     "with labels, by a linear probe": ("supervised", "accuracy_linear"),
     "without labels, by a linear probe": ("simclr", "accuracy_linear"),
 }
-"""The same of ours: whose, and which metric."""
+"""Our measurements: the row of the cell, and the metric."""
 
 
-def cells(size: Size, scale: Scale) -> list[Cell]:
-    """Everybody alone at every alpha, taught by labels and by views."""
-    epochs, batch = size.supervised
-    taught = {"total_epochs": epochs, "batch_size": batch, "weight_decay": 0.0, "probe": "linear"}
+def _cells(size: FlesdSize, scale: Scale) -> list[Cell]:
+    """Independent learners at every alpha, trained with labels and with SimCLR."""
+    training = size.supervised
+    supervised = {
+        "total_epochs": training.epochs,
+        "batch_size": training.batch_size,
+        "weight_decay": 0.0,
+        "probe": "linear",
+    }
     found = []
     for alpha in size.alphas:
         labels = {"alpha": f"{alpha:g}"}
         own = size.settings(scale, alpha, 1, name="independent")
-        found.append(Cell(labels | {"row": "supervised"}, own | taught))
+        found.append(Cell(labels | {"row": "supervised"}, own | supervised))
         found.append(
             Cell(labels | {"row": "simclr"}, own | {"method": {"name": "independent", "objective": OBJECTIVE}})
         )
     return found
 
 
-def told(outcomes: Sequence[Outcome]) -> list[Shown]:
-    """The mean over learners by alpha and what is lost from the first to the last; and every learner."""
+def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
+    """The mean over learners by alpha and the change from the first to the last; and the accuracy of every learner."""
     rows = [row for outcome in outcomes for row in _learners(outcome)]
     epochs = {o.labels["row"]: RunFolder(o.folder).config for o in outcomes}
     trained = "; ".join(f"{row}: {c.epochs} epochs in batches of {c.batch_size}" for row, c in epochs.items())
     text = (
-        f"{circumstances(outcomes[0], batches=False)} {trained}. The mean over learners in %, on the test set. The "
-        f"probe is trained with all labels on features that stay as they are. Published: alpha 100 and 0.01 alone."
+        f"{describe_setup(outcomes[0], batches=False)} {trained}. The mean over learners in %, on the test set. The "
+        f"probe is trained with all labels on frozen features. Published: only alpha 100 and 0.01."
     )
     return [
-        Shown("Everybody alone, with labels and without", text, _means(rows), _drawn(rows), "alone"),
-        Shown("Every learner", "Accuracy in %, and how many images and classes it has.", _each(rows), name="learners"),
+        ResultSection(
+            "Independent learners, with and without labels", text, _means_table(rows), _figure(rows), "alone"
+        ),
+        ResultSection(
+            "Accuracy per learner",
+            "Accuracy in %, and the learner's images and classes.",
+            _learners_table(rows),
+            name="learners",
+        ),
     ]
 
 
 def _learners(outcome: Outcome) -> list[dict[str, Any]]:
-    """What each learner reached, of the first seed, with what it had."""
+    """The accuracy of each learner in the first seed, with its images and classes."""
     table = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))["class_counts"]
     seed, counts = next(iter(table.items()))
     last = RunFolder(outcome.folder).config.rounds
-    lines = [json.loads(text) for text in RunFolder(outcome.folder).lines()]
-    found = [line for line in lines if line["round"] == last and str(line["seed"]) == seed]
+    found = [line for line in metric_lines(outcome) if line["round"] == last and str(line["seed"]) == seed]
     return [
         {
             "alpha": outcome.labels["alpha"],
@@ -71,13 +84,13 @@ def _learners(outcome: Outcome) -> list[dict[str, Any]]:
             "samples": sum(counts[line["learner"]]),
             "classes": sum(count > 0 for count in counts[line["learner"]]),
         }
-        for method, (whose, metric) in _MEASURED.items()
+        for method, (row, metric) in _MEASURED.items()
         for line in found
-        if whose == outcome.labels["row"]
+        if row == outcome.labels["row"]
     ]
 
 
-def _means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _means_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     lines = []
     alphas = list(dict.fromkeys(row["alpha"] for row in rows))
     for method in dict.fromkeys(row["method"] for row in rows):
@@ -87,7 +100,7 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             if any((row["method"], row["alpha"]) == (method, alpha) for row in rows)
         }
         line: dict[str, Any] = {"training": method}
-        line |= {alpha_of(float(alpha)): f"{mean:.1f}" for alpha, mean in reached.items()}
+        line |= {alpha_label(float(alpha)): f"{mean:.1f}" for alpha, mean in reached.items()}
         if len(reached) > 1:
             first, *_, last = reached.values()
             line["change"] = f"{last - first:+.1f}"
@@ -96,11 +109,11 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return lines
 
 
-def _each(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _learners_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
         about = {
-            "data": alpha_of(float(row["alpha"])),
+            "data": alpha_label(float(row["alpha"])),
             "learner": row["learner"],
             "images": row["samples"],
             "classes": row["classes"],
@@ -110,17 +123,17 @@ def _each(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(lines.values())
 
 
-def _drawn(rows: Sequence[Mapping[str, Any]]) -> Callable[[], Any]:
-    drawn = [{**row, "panel": row["method"], "data": alpha_of(float(row["alpha"]))} for row in rows]
+def _figure(rows: Sequence[Mapping[str, Any]]) -> Callable[[], Any]:
+    drawn = [{**row, "panel": row["method"], "data": alpha_label(float(row["alpha"]))} for row in rows]
 
     def figure() -> Any:
-        from consilience.presentation.scatter_charts import members
+        from consilience.presentation.scatter_charts import learner_accuracies
 
-        return members(drawn, by="data")
+        return learner_accuracies(drawn, by="data")
 
     return figure
 
 
-ROBUSTNESS = SIZES.both(
-    "flesd-robustness", "FLESD's figure 2: learners alone, with labels and without, by alpha", cells, told
+FIGURE2 = Experiment(
+    "flesd-robustness", "FLESD's figure 2: independent learners, with and without labels, by alpha", _cells, _sections
 )

@@ -1,19 +1,19 @@
-"""The ablation (Figure 3 of the thesis): how much each weight of representation sharing gains over learning alone."""
+"""Figure 3 of the thesis: the gain over independent learning by the weights of both penalties (Berdoz 2022)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from consilience.papers.cells import Cell, Outcome, Reproduction, Scale, Shown
+from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
 from consilience.papers.thesis.published import TASKS
 
 WEIGHTS = (0, 0.1, 0.5, 1, 2, 4, 8, 10)
 _QUICK = {"rounds": 15, "test": 2000}
 
 
-def cells(scale: Scale) -> list[Cell]:
-    """All 64 settings as federations of one run; the short version has nine."""
+def _cells(scale: Scale) -> list[Cell]:
+    """All 64 settings as federations of one run; the quick version has nine."""
     weights = (0, 1, 10) if scale.quick else WEIGHTS
     variants = [{"method.kd": kd, "method.contrast": contrast} for kd in weights for contrast in weights]
     settings = {**TASKS["MNIST"], **scale.settings(1), "learners": 5, "method": {"name": "representation-sharing"}}
@@ -22,17 +22,17 @@ def cells(scale: Scale) -> list[Cell]:
     return [Cell({"what": "ablation"}, settings)]
 
 
-def told(outcomes: Sequence[Outcome]) -> list[Shown]:
-    """The gain over independent learning, which is both weights at 0."""
+def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
+    """The gain over independent learning, which has both weights at 0."""
     (outcome,) = outcomes
     each = outcome.summary["variants"]
-    alone = next(v for v in each if not any(v["set"].values()))["accuracy"]["mean"]
+    independent = next(v for v in each if not any(v["set"].values()))["accuracy"]["mean"]
     rows: list[dict[str, Any]] = [
         {
             "kd": v["set"]["method.kd"],
             "contrast": v["set"]["method.contrast"],
             "accuracy": round(v["accuracy"]["mean"], 2),
-            "gain": round(v["accuracy"]["mean"] - alone, 2),
+            "gain": round(v["accuracy"]["mean"] - independent, 2),
         }
         for v in each
     ]
@@ -45,12 +45,12 @@ def told(outcomes: Sequence[Outcome]) -> list[Shown]:
 
     text = (
         f"MNIST, LeNet5, five learners with 240 images each, {outcome.summary['rounds']} rounds. Independent learning, "
-        f"kd = 0 and contrast = 0, reaches {alone:.2f} %; the best is kd = {best['kd']:g}, contrast = "
+        f"kd = 0 and contrast = 0, reaches {independent:.2f} %; the best is kd = {best['kd']:g}, contrast = "
         f"{best['contrast']:g} with {best['accuracy']:.2f} %."
     )
-    return [Shown("Gain over independent learning, in points", text, rows, figure, "ablation")]
+    return [ResultSection("Gain over independent learning, in points", text, rows, figure, "ablation")]
 
 
-ABLATION = Reproduction(
-    "thesis-ablation", "Figure 3: the weights of both penalties, as gains over learning alone", cells, told
+FIGURE3 = Reproduction(
+    "thesis-ablation", "Figure 3: the weights of both penalties, as gains over independent learning", _cells, _sections
 )

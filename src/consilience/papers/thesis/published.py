@@ -1,4 +1,4 @@
-"""What was published, to stand beside what is measured."""
+"""The tasks and the published numbers of the thesis (Berdoz 2022)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TABLE1 = {
 
 
 def published(row: str, task: str, learners: int) -> float | None:
-    """The published figure, or None where there is none."""
+    """The published accuracy, or None."""
     found = TABLE1.get(row, {}).get(task)
     return None if found is None else found[LEARNERS.index(learners)]
 

@@ -1,11 +1,11 @@
-"""Table 1: what each way of working together reaches, for three tasks and 2, 5 and 10 learners (Berdoz 2022)."""
+"""Table 1 of the thesis: accuracy of each method on three tasks with 2, 5 and 10 learners (Berdoz 2022)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from consilience.papers.cells import Cell, Outcome, Reproduction, Scale, Shown
+from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
 from consilience.papers.thesis.published import LEARNERS, TASKS, best_published, published
 
 ROWS: dict[str, dict[str, Any]] = {
@@ -23,14 +23,14 @@ _SEEDS = {"MNIST": 5, "Fashion-MNIST": 5, "CIFAR-10": 2}
 _QUICK = {"rounds": 30, "test": 2000}
 
 
-def cells(scale: Scale) -> list[Cell]:
-    """Every row, task and number of learners; the short version: MNIST, two and five learners, thirty rounds."""
+def _cells(scale: Scale) -> list[Cell]:
+    """Every row, task and number of learners; the quick version: MNIST, two and five learners, thirty rounds."""
     found = []
     for task in ("MNIST",) if scale.quick else TASKS:
         for learners in LEARNERS[:2] if scale.quick else LEARNERS:
             for row, method in ROWS.items():
                 if row == "centralized" and learners != LEARNERS[0]:
-                    continue  # one learner holds all, however many there would be
+                    continue  # one learner holds all data, whatever the number of learners
                 settings = {**TASKS[task], **scale.settings(_SEEDS[task]), "learners": learners, "method": method}
                 settings |= _QUICK if scale.quick else {}
                 labels = {"task": task, "learners": learners, "row": row}
@@ -38,27 +38,29 @@ def cells(scale: Scale) -> list[Cell]:
     return found
 
 
-def told(outcomes: Sequence[Outcome]) -> list[Shown]:
-    """One table a task: published beside measured, and what it costs."""
+def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
+    """One table per task: published and measured accuracy, and bytes."""
     rounds = {o.labels["task"]: o.summary["rounds"] for o in outcomes}
     seeds = {o.labels["task"]: o.summary["seeds"] for o in outcomes}
     tables = [
-        Shown(
+        ResultSection(
             f"{task}, {TASKS[task]['model']}, {TASKS[task]['train']:,} samples, {rounds[task]} rounds",
-            f"{_over(seeds[task])} of the mean over learners, in %, on the test set after the last round; published: "
-            f"one seed, after {TASKS[task]['rounds']} rounds. Bytes are of a learner in a round.",
+            f"{_seeds_text(seeds[task])} of the mean over learners, in %, on the test set after the last round; "
+            f"published: one seed, after {TASKS[task]['rounds']} rounds. Bytes are per learner and round.",
             [_row(task, row, outcomes) for row in ROWS],
-            _drawn([o for o in outcomes if o.labels["task"] == task]),
+            _figure([o for o in outcomes if o.labels["task"] == task]),
             name=f"table-{task.lower()}",
         )
         for task in rounds
     ]
-    whole = [o for o in outcomes if o.summary["rounds"] == TASKS[o.labels["task"]]["rounds"]]
-    against = Shown("The default method beside the best that was published", table=_against(whole), name="against")
+    complete = [o for o in outcomes if o.summary["rounds"] == TASKS[o.labels["task"]]["rounds"]]
+    against = ResultSection(
+        "The default method and the best published result", table=_against_published(complete), name="against"
+    )
     return [*tables, against] if against.table else tables
 
 
-def _over(seeds: int) -> str:
+def _seeds_text(seeds: int) -> str:
     return f"Mean and standard deviation over {seeds} seeds" if seeds > 1 else "One seed"
 
 
@@ -66,16 +68,16 @@ def _row(task: str, row: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     line: dict[str, Any] = {"method": row}
     there = [n for n in LEARNERS if any((o.labels["task"], o.labels["learners"]) == (task, n) for o in outcomes)]
     for learners in there:
-        found = _of(outcomes, task, row, learners)
+        found = _outcome(outcomes, task, row, learners)
         known = published(row, task, learners)
         line[f"N={learners} published"] = known
-        line[f"N={learners}"] = in_words(found)
-    mine = _of(outcomes, task, row, there[-1])
-    return line | {"bytes up": mine and mine.summary["message_bytes"]["up"]}
+        line[f"N={learners}"] = format_accuracy(found)
+    largest = _outcome(outcomes, task, row, there[-1])
+    return line | {"upload, bytes": largest and largest.summary["message_bytes"]["up"]}
 
 
-def _drawn(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
-    """Every row's accuracy, measured and published, in a panel for each number of learners."""
+def _figure(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
+    """The measured and published accuracy of every row, one panel per number of learners."""
     rows = []
     for outcome in outcomes:
         row, task, learners = (outcome.labels[key] for key in ("row", "task", "learners"))
@@ -94,27 +96,27 @@ def _drawn(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
     return figure
 
 
-def _of(outcomes: Sequence[Outcome], task: str, row: str, learners: int) -> Outcome | None:
+def _outcome(outcomes: Sequence[Outcome], task: str, row: str, learners: int) -> Outcome | None:
     wanted = {"task": task, "row": row, "learners": LEARNERS[0] if row == "centralized" else learners}
     return next((o for o in outcomes if o.labels == wanted), None)
 
 
-def _against(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The blend's cells: is it above every published row but the centralized one, and at which share of the bytes."""
+def _against_published(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The default method against every published row but the centralized one, and its share of fedavg's bytes."""
     lines = []
     for task, learners in dict.fromkeys((o.labels["task"], o.labels["learners"]) for o in outcomes):
-        blend, common = (_of(outcomes, task, row, learners) for row in ("consilience", "fedavg"))
-        if blend is None or common is None:
+        default, fedavg = (_outcome(outcomes, task, row, learners) for row in ("consilience", "fedavg"))
+        if default is None or fedavg is None:
             continue
         best = best_published(task, learners)
-        above = blend.summary["accuracy"]["mean"] - best
-        share = common.summary["message_bytes"]["up"] / blend.summary["message_bytes"]["up"]
+        above = default.summary["accuracy"]["mean"] - best
+        share = fedavg.summary["message_bytes"]["up"] / default.summary["message_bytes"]["up"]
         lines.append(
             {
                 "task": task,
                 "N": learners,
                 "best published": best,
-                "consilience": in_words(blend),
+                "consilience": format_accuracy(default),
                 "above": round(above, 2),
                 "of fedavg's bytes": f"1/{share:.1f}",
             }
@@ -122,8 +124,8 @@ def _against(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     return lines
 
 
-def in_words(outcome: Outcome | None, key: str = "accuracy") -> str | None:
-    """An accuracy with its spread over seeds."""
+def format_accuracy(outcome: Outcome | None, key: str = "accuracy") -> str | None:
+    """A mean accuracy and its standard deviation over seeds."""
     if outcome is None or outcome.summary[key]["mean"] is None:
         return None
     reached = outcome.summary[key]
@@ -131,6 +133,6 @@ def in_words(outcome: Outcome | None, key: str = "accuracy") -> str | None:
     return f"{reached['mean']:.1f}{spread}"
 
 
-TABLE1_OF_THESIS = Reproduction(
-    "thesis-table1", "Table 1: methods, tasks and numbers of learners, published beside measured", cells, told
+TABLE1 = Reproduction(
+    "thesis-table1", "Table 1: methods, tasks and numbers of learners, published and measured", _cells, _sections
 )

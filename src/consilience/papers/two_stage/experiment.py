@@ -1,14 +1,14 @@
-"""How large the experiments of two-stage learning are, and what all of them have in common (Ma et al. 2020, section 4).
+"""The sizes of the experiments of two-stage learning, and the settings they share (Ma et al. 2020, section 4).
 
-Every number that may be changed is in the tables of this file. The paper names data, models and how many take part, and
-leaves the rest to McMahan et al. (2017), whose rates and batches these are where they say them.
+Every number that may be changed is in this file. The paper gives data, models and participation, and refers to McMahan
+et al. (2017) for the rest: learning rates and batch sizes are theirs where they state them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from consilience.papers.cells import Outcome, Scale
@@ -17,22 +17,41 @@ from consilience.presentation.tables import plural
 from consilience.simulation.records.run_folder import PROVENANCE, RunFolder
 
 SEEDS = 1
-"""Published are means of 50 runs; ask for more with --seeds."""
+"""The paper has means of 50 runs; --seeds runs more."""
 ATTACKED, ATTACK_EPOCHS = 10, 30
-"""Devices whose images an attacker rebuilds, at most, and how long it trains for each."""
+"""The number of devices that are attacked, at most, and the epochs of each decoder."""
 TWO_STAGE, ONE_BIT, FEDAVG, FEDPROX, INDEPENDENT = "two-stage", "two-stage-1bit", "fedavg", "fedprox", "independent"
 ROWS = (TWO_STAGE, ONE_BIT, FEDAVG, FEDPROX, INDEPENDENT)
-"""Two are not in the paper: two-stage whose devices' part is shared, too, at one bit a weight; and a control, devices
-that send nothing at all."""
+"""Two are not in the paper: two-stage that also uploads the devices' part, with one bit per weight; and a control with
+devices that upload nothing."""
 COMPARED = (ONE_BIT, FEDAVG, FEDPROX)
-"""Those with one model for all: what each took until it was as good as the others."""
+"""The rows with one common model, which are compared at the same accuracy."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """A data set, who has it, and how it is learned; a number that is not given is that of MNIST.
+class ModelSettings:
+    """An architecture and its learning rate."""
 
-    split: the model with a private part, trained by Adam; whole: that of methods that share all, trained by SGD.
+    name: str
+    lr: float
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """The settings of the method two-stage."""
+
+    alpha_1: float = 0.1
+    alpha_2: float = 1.0
+    lam: float = 1.0
+    delta: float = 1e-3
+
+
+@dataclass(frozen=True)
+class TwoStageTask:
+    """A data set, its split among learners, and their training; the defaults are those of MNIST.
+
+    split: the model with a private part, trained with Adam; whole: the model of methods that upload all weights, with
+    SGD.
     """
 
     data: str = "mnist"
@@ -45,20 +64,16 @@ class Task:
     eval_every: int = 20
     epochs: int = 1
     batch_size: int = 10
-    split: str = "device-cnn"
-    whole: str = "cnn"
-    adam: float = 1e-3
-    sgd: float = 0.05
-    alpha_1: float = 0.1
-    alpha_2: float = 1.0
-    lam: float = 1.0
-    delta: float = 1e-3
-    mu: float = 0.01  # of fedprox
+    split: ModelSettings = ModelSettings("device-cnn", 1e-3)
+    whole: ModelSettings = ModelSettings("cnn", 0.05)
+    penalties: Penalties = Penalties()
+    fedprox_mu: float = 0.01
     engine: str = "auto"
 
     def settings(self, scale: Scale, row: str, **method: Any) -> dict[str, Any]:
-        """A run of one of the rows; method: what is other than usual in the method's own settings."""
+        """The settings of a run of one row; method: changes to the settings of the method."""
         split, private = row not in (FEDAVG, FEDPROX), row in (TWO_STAGE, INDEPENDENT)
+        model = self.split if split else self.whole
         return {
             **scale.settings(SEEDS),
             "data": self.data,
@@ -67,59 +82,60 @@ class Task:
             "learners": self.learners,
             "partition": self.partition,
             "participation": self.participation,
-            "model": self.split if split else self.whole,
+            "model": model.name,
             "optimizer": "adam" if split else "sgd",
-            "lr": self.adam if split else self.sgd,
+            "lr": model.lr,
             "epochs": self.epochs,
             "batch_size": self.batch_size,
             "rounds": self.rounds,
             "eval_every": self.eval_every,
             "ensemble": "on" if private else "off",
             "engine": self.engine,
-            "method": {"name": TWO_STAGE if row == ONE_BIT else row, **self._own(row), **method},
+            "method": {"name": TWO_STAGE if row == ONE_BIT else row, **self._method_settings(row), **method},
         }
 
-    def _own(self, row: str) -> dict[str, Any]:
+    def _method_settings(self, row: str) -> dict[str, Any]:
         if row in (TWO_STAGE, ONE_BIT):
-            own = {"alpha_1": self.alpha_1, "alpha_2": self.alpha_2, "lam": self.lam, "delta": self.delta}
-            return own | {"device": "1bit" if row == ONE_BIT else "private"}
-        return {"mu": self.mu} if row == FEDPROX else {}
+            return asdict(self.penalties) | {"device": "1bit" if row == ONE_BIT else "private"}
+        return {"mu": self.fedprox_mu} if row == FEDPROX else {}
 
 
 @dataclass(frozen=True)
-class Joining:
-    """A device that is new to a federation: how many rounds the others had before, and how many samples it has."""
+class NewcomerSize:
+    """Figure 4: a device joins a federation after some rounds."""
 
-    task: Task
-    before: int
+    task: TwoStageTask
+    rounds_before: int
     samples: int = 1000
     shift: str = "rotate(90)"
 
 
 @dataclass(frozen=True)
-class Leaking:
-    """What a layer tells of the inputs: how much alpha_1 counts, from 0, which is a control.
+class LeakageSize:
+    """Figures 5 and 6: the leakage of a layer by alpha_1; alpha_1 = 0 is a control.
 
-    watched: the layer of a model that is not in two parts, its first convolution.
+    watched: the layer of a model without a private part, its first convolution.
     """
 
-    task: Task
+    task: TwoStageTask
     watched: str = "features.0"
     alphas: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 3.0, 10.0)
 
 
 @dataclass(frozen=True)
-class Size:
-    """How large the experiments are: the data sets of table 2 by name, the newcomer's, and that of leakage."""
+class TwoStageSize:
+    """The size of all experiments: the tasks of table 2 by name, and those of the figures."""
 
-    tasks: Mapping[str, Task]
-    joining: Joining
-    leaking: Leaking
+    tasks: Mapping[str, TwoStageTask]
+    newcomer: NewcomerSize
+    leakage: LeakageSize
 
 
-_MNIST = Task()
-_CIFAR10 = Task("cifar10", partition="iid", rounds=120, epochs=5, batch_size=50, whole="cnn5", sgd=0.1)
-_SHAKESPEARE = Task(
+_MNIST = TwoStageTask()
+_CIFAR10 = TwoStageTask(
+    "cifar10", partition="iid", rounds=120, epochs=5, batch_size=50, whole=ModelSettings("cnn5", 0.1)
+)
+_SHAKESPEARE = TwoStageTask(
     "shakespeare",
     learners=133,
     partition="owners",
@@ -127,27 +143,26 @@ _SHAKESPEARE = Task(
     rounds=400,
     eval_every=20,
     batch_size=50,
-    split="device-lstm",
-    whole="lstm",
-    sgd=0.8,
+    split=ModelSettings("device-lstm", 1e-3),
+    whole=ModelSettings("lstm", 0.8),
     engine="loop",
 )
-_NEW = replace(_CIFAR10, test=2000, rounds=250, eval_every=1)
-_LEAK = Task(
+_NEWCOMER = replace(_CIFAR10, test=2000, rounds=250, eval_every=1)
+_LEAKAGE = TwoStageTask(
     learners=20, train=12_000, participation=0.5, rounds=60, eval_every=5, test=2000, epochs=10, batch_size=100
 )
-"""Fewer devices than published: their models are kept, and a hundred of them with what Adam remembers are 2.3 GB.
+"""Fewer devices than published: checkpoints are kept, and those of a hundred devices with Adam's state take 2.3 GB.
 
-A distance correlation needs batches of many, and then as many steps as batches of ten would make: z goes on telling
-less of the inputs long after the accuracy has settled.
+A distance correlation needs large batches, and then as many steps as batches of ten would give: the correlation keeps
+falling long after the accuracy has settled.
 """
 
-PUBLISHED = Size(
+PUBLISHED = TwoStageSize(
     {"mnist": _MNIST, "cifar10": _CIFAR10, "shakespeare": _SHAKESPEARE},
-    Joining(_NEW, before=200),
-    Leaking(_LEAK),
+    NewcomerSize(_NEWCOMER, rounds_before=200),
+    LeakageSize(_LEAKAGE),
 )
-SHORT = Size(
+SHORT = TwoStageSize(
     {
         "mnist": replace(_MNIST, rounds=100, eval_every=5),
         "cifar10": replace(_CIFAR10, rounds=60, eval_every=5, test=5000),
@@ -155,12 +170,12 @@ SHORT = Size(
             _SHAKESPEARE, learners=20, participation=0.25, train=80_000, test=1000, rounds=40, eval_every=5
         ),
     },
-    Joining(replace(_NEW, test=1000, rounds=60, eval_every=4), before=40, samples=400),
-    Leaking(replace(_LEAK, learners=10, train=6000, rounds=30)),
+    NewcomerSize(replace(_NEWCOMER, test=1000, rounds=60, eval_every=4), rounds_before=40, samples=400),
+    LeakageSize(replace(_LEAKAGE, learners=10, train=6000, rounds=30)),
 )
-"""Fewer rounds and, of what is slow, fewer learners: minutes of one large GPU."""
+"""Fewer rounds and, for slow tasks, fewer learners: minutes on one large GPU."""
 _FEW: dict[str, Any] = {"learners": 6, "participation": 0.5, "train": 480, "test": 200, "batch_size": 10, "epochs": 1}
-QUICK = Size(
+QUICK = TwoStageSize(
     {
         "mnist": replace(_MNIST, **_FEW, rounds=4, eval_every=2),
         "cifar10": replace(_CIFAR10, **_FEW, rounds=4, eval_every=2),
@@ -168,28 +183,30 @@ QUICK = Size(
             _SHAKESPEARE, **_FEW | {"learners": 3, "participation": 1, "train": 133 * 60}, rounds=2, eval_every=1
         ),
     },
-    Joining(replace(_CIFAR10, **_FEW | {"train": 580}, rounds=5, eval_every=1), before=2, samples=100),
-    Leaking(replace(_LEAK, **_FEW | {"learners": 4, "train": 320}, rounds=3, eval_every=1), alphas=(0.0, 0.1, 0.9)),
+    NewcomerSize(replace(_CIFAR10, **_FEW | {"train": 580}, rounds=5, eval_every=1), rounds_before=2, samples=100),
+    LeakageSize(
+        replace(_LEAKAGE, **_FEW | {"learners": 4, "train": 320}, rounds=3, eval_every=1), alphas=(0.0, 0.1, 0.9)
+    ),
 )
-"""For two cores: everything has its place, and little is learned."""
+"""For two cores: every part of the experiments runs, and models learn little."""
 SIZES = Sizes(PUBLISHED, SHORT, QUICK)
-_SAID = {"alpha_1", "alpha_2", "lam", "delta", "mu"}
+_DESCRIBED = {"alpha_1", "alpha_2", "lam", "delta", "mu"}
 
 
-def circumstances(outcomes: Sequence[Outcome]) -> str:
-    """In a few sentences: what was trained by each row, on how much, and how."""
+def describe_setup(outcomes: Sequence[Outcome]) -> str:
+    """Data, split, training and models of each row, in a few sentences."""
     found: dict[str, dict[str, dict[str, dict[str, None]]]] = {}
     for outcome in outcomes:
         config = RunFolder(outcome.folder).config
-        taking = "all take" if config.participation == 1 else f"{config.participation:.3g} of them take"
+        taking_part = "all take" if config.participation == 1 else f"{config.participation:.3g} of them take"
         common = (
-            f"{config.data}: {_samples(outcome):,} training and {_tests(outcome):,} test samples, {config.learners} "
-            f"learners ({config.partition}), {taking} part in each of {config.rounds} rounds, "
+            f"{config.data}: {_training_samples(outcome):,} training and {_test_samples(outcome):,} test samples, "
+            f"{config.learners} learners ({config.partition}), {taking_part} part in each of {config.rounds} rounds, "
             f"{plural(config.epochs, 'epoch')} of batches of {config.batch_size}"
         )
-        own = f"{outcome.labels['row']}: {config.model} by {config.optimizer} at {config.lr}"
+        own = f"{outcome.labels['row']}: {config.model} with {config.optimizer}, lr {config.lr}"
         settings = found.setdefault(common, {}).setdefault(own, {})
-        for key in _SAID & config.method.settings.keys():
+        for key in _DESCRIBED & config.method.settings.keys():
             settings.setdefault(key, {})[f"{config.method.settings[key]:g}"] = None
     return " ".join(f"{common}. {'; '.join(map(_with_settings, own.items()))}." for common, own in found.items())
 
@@ -199,16 +216,16 @@ def _with_settings(own: tuple[str, Mapping[str, Mapping[str, None]]]) -> str:
     return ", ".join([row, *(f"{key} {' or '.join(settings[key])}" for key in sorted(settings))])
 
 
-def _samples(outcome: Outcome) -> int:
-    """Training samples that learners had, of the first seed."""
-    table = next(iter(_about(outcome)["class_counts"].values()))
+def _training_samples(outcome: Outcome) -> int:
+    """Training samples of all learners, in the first seed."""
+    table = next(iter(_provenance(outcome)["class_counts"].values()))
     return sum(sum(counts) for counts in table)
 
 
-def _tests(outcome: Outcome) -> int:
-    return int(_about(outcome)["data"]["test_samples"])
+def _test_samples(outcome: Outcome) -> int:
+    return int(_provenance(outcome)["data"]["test_samples"])
 
 
-def _about(outcome: Outcome) -> dict[str, Any]:
+def _provenance(outcome: Outcome) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))
     return found

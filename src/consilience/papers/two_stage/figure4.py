@@ -1,120 +1,123 @@
-"""Two-stage learning's figure 4: a device whose images are rotated joins a federation that has learned already."""
+"""Two-stage learning's figure 4: a device with rotated images joins a trained federation (Ma et al. 2020)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from consilience.papers.cells import Cell, Outcome, Scale, Shown
-from consilience.papers.two_stage.experiment import ROWS, SIZES, Size, circumstances
-from consilience.papers.two_stage.progress import course_of, some_of
+from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
+from consilience.papers.metrics_by_round import metric_lines, select_rounds
+from consilience.papers.sizes import Experiment
+from consilience.papers.two_stage.experiment import ROWS, TwoStageSize, describe_setup
+from consilience.papers.two_stage.progress import progress_of
 from consilience.presentation.tables import format_bytes
 from consilience.simulation.records.run_folder import RunFolder
 
 NEWCOMER = "newcomer"
-_TOLD = (1, 5, 10)  # rounds after which the table tells how good it is, or the next tested; and the last
+_TABLE_ROUNDS = (1, 5, 10)  # since it joined, or the next tested round; and the last
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """What a newcomer had learned after each round it was there, by its own tests, and what it heard in the first."""
+class NewcomerProgress:
+    """A newcomer's accuracy on its own distribution by round since it joined, and its first download in bytes."""
 
     joined: int
     accuracy: Mapping[int, float]
-    heard: float
+    first_download: float
 
 
-def cells(size: Size, scale: Scale) -> list[Cell]:
-    """Each method with one learner more, who joins late and then takes part in every round."""
-    joining = size.joining
-    task = replace(joining.task, learners=joining.task.learners + 1)
+def _cells(size: TwoStageSize, scale: Scale) -> list[Cell]:
+    """Each method with one more learner, which joins late and takes part in every round from then on."""
+    newcomer = size.newcomer
+    task = replace(newcomer.task, learners=newcomer.task.learners + 1)
     group = {
-        "learners": joining.task.learners,
-        "joins": joining.before + 1,
-        "shift": joining.shift,
-        "samples": joining.samples,
+        "learners": newcomer.task.learners,
+        "joins": newcomer.rounds_before + 1,
+        "shift": newcomer.shift,
+        "samples": newcomer.samples,
         "participation": 1.0,
     }
     return [Cell({"row": row}, task.settings(scale, row) | {"groups": {NEWCOMER: group}}) for row in ROWS]
 
 
-def told(outcomes: Sequence[Outcome]) -> list[Shown]:
-    """The newcomer's accuracy by round since it joined; and what became of the others."""
-    arrivals = {outcome.labels["row"]: arrival_of(outcome) for outcome in outcomes}
-    terms = RunFolder(outcomes[0].folder).config.groups[NEWCOMER]
+def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
+    """The newcomer's accuracy by round since it joined, and the accuracy of the other learners."""
+    newcomers = {outcome.labels["row"]: newcomer_progress(outcome) for outcome in outcomes}
+    group = RunFolder(outcomes[0].folder).config.groups[NEWCOMER]
     text = (
-        f"The newcomer's own accuracy in %, on test images rotated as its own are ({terms.shift}). It joins in round "
-        f"{terms.joins} with {terms.samples} samples and takes part in every round from then on. two-stage-1bit "
-        f"shares the devices' part, too; independent is a control: the newcomer learns alone. Joining: bytes it hears "
-        f"in its first round, which are the common values or all that was said, and that round's answer. Published as "
-        f"a figure without numbers: two-stage is above fedavg and fedprox.\n\n{circumstances(outcomes)} Of "
-        f"CIFAR-10 there are 20,000 images at most and not 50,000, and the tests are all learners' and not 100 each."
+        f"The newcomer's accuracy in % on test images rotated like its own ({group.shift}). It joins in round "
+        f"{group.joins} with {group.samples} samples and takes part in every round from then on. two-stage-1bit "
+        f"also uploads the devices' part; independent is a control: the newcomer trains alone. First download: bytes "
+        f"it downloads in its first round, the current common values and the answer of that round. Published as a "
+        f"figure without numbers: two-stage is above fedavg and fedprox.\n\n{describe_setup(outcomes)} CIFAR-10 has "
+        f"at most 20,000 images instead of 50,000, and all learners share one test set instead of 100 images each."
     )
     others = (
-        "Accuracy in % on images that are not rotated, before the newcomer came and at the end: that of all learners' "
-        "mean logits, or of the newest common model."
+        "Accuracy in % on images that are not rotated, before the newcomer joined and after the last round: of the "
+        "mean of all learners' logits, or of the newest common model."
     )
     return [
-        Shown("A newcomer with rotated images", text, _learned(arrivals), _climbing(arrivals), "newcomer"),
-        Shown("What became of the others", others, _suffered(outcomes, arrivals), name="others"),
+        ResultSection(
+            "A newcomer with rotated images", text, _newcomer_table(newcomers), _figure(newcomers), "newcomer"
+        ),
+        ResultSection("Accuracy of the other learners", others, _others_table(outcomes, newcomers), name="others"),
     ]
 
 
-def arrival_of(outcome: Outcome) -> Arrival:
-    """What a run's newcomer came to, the mean over seeds; round 1 is the first it was there."""
+def newcomer_progress(outcome: Outcome) -> NewcomerProgress:
+    """The progress of a run's newcomer, the mean over seeds; round 1 is the round in which it joins."""
     config = RunFolder(outcome.folder).config
     ((who, (_, group)),) = config.members().items()
     tested: dict[int, list[float]] = {}
-    heard = []
-    for text in RunFolder(outcome.folder).lines():
-        line = json.loads(text)
+    downloads = []
+    for line in metric_lines(outcome):
         if line["learner"] != who or line["round"] < group.joins:
             continue
         if line["round"] == group.joins:
-            heard.append(line["bytes"]["down"])
+            downloads.append(line["bytes"]["down"])
         if line["accuracy_local"] is not None:
             tested.setdefault(line["round"] - group.joins + 1, []).append(line["accuracy_local"])
-    return Arrival(group.joins, {r: fmean(found) for r, found in sorted(tested.items())}, fmean(heard))
+    accuracy = {r: fmean(found) for r, found in sorted(tested.items())}
+    return NewcomerProgress(group.joins, accuracy, fmean(downloads))
 
 
-def _learned(arrivals: Mapping[str, Arrival]) -> list[Row]:
+def _newcomer_table(newcomers: Mapping[str, NewcomerProgress]) -> list[Row]:
     lines = []
-    for row, arrival in arrivals.items():
-        reached = {f"round {r}": f"{arrival.accuracy[r]:.1f}" for r in some_of(arrival.accuracy, _TOLD)}
-        lines.append({"method": row, **reached, "joining": format_bytes(arrival.heard)})
+    for row, newcomer in newcomers.items():
+        reached = {f"round {r}": f"{newcomer.accuracy[r]:.1f}" for r in select_rounds(newcomer.accuracy, _TABLE_ROUNDS)}
+        lines.append({"method": row, **reached, "first download": format_bytes(newcomer.first_download)})
     return lines
 
 
-def _suffered(outcomes: Sequence[Outcome], arrivals: Mapping[str, Arrival]) -> list[Row]:
+def _others_table(outcomes: Sequence[Outcome], newcomers: Mapping[str, NewcomerProgress]) -> list[Row]:
     lines = []
     for outcome in outcomes:
-        course, arrival = course_of(outcome), arrivals[outcome.labels["row"]]
-        before, after = course.before(arrival.joined), course.final
+        progress, newcomer = progress_of(outcome), newcomers[outcome.labels["row"]]
+        before, after = progress.before(newcomer.joined), progress.final
         line: Row = {"method": outcome.labels["row"]}
-        line |= {"before": before and f"{before:.1f}", "at the end": after and f"{after:.1f}"}
+        line |= {"before": before and f"{before:.1f}", "after the last round": after and f"{after:.1f}"}
         lines.append(line | ({"change": f"{after - before:+.1f}"} if before is not None and after is not None else {}))
     return lines
 
 
-def _climbing(arrivals: Mapping[str, Arrival]) -> Callable[[], Any]:
+def _figure(newcomers: Mapping[str, NewcomerProgress]) -> Callable[[], Any]:
     rows = [
         {"method": row, "rounds since it joined": round_, "accuracy": accuracy}
-        for row, arrival in arrivals.items()
-        for round_, accuracy in arrival.accuracy.items()
+        for row, newcomer in newcomers.items()
+        for round_, accuracy in newcomer.accuracy.items()
     ]
 
     def figure() -> Any:
         from consilience.presentation.charts import curves
 
-        return curves(rows, title="accuracy on its own tests, %", x="rounds since it joined", names=ROWS)
+        return curves(rows, title="accuracy on own distribution, %", x="rounds since it joined", names=ROWS)
 
     return figure
 
 
-UNIVERSALITY = SIZES.both(
-    "two-stage-universality", "Two-stage learning's figure 4: a device with rotated images joins", cells, told
+FIGURE4 = Experiment(
+    "two-stage-universality", "Two-stage learning's figure 4: a device with rotated images joins", _cells, _sections
 )

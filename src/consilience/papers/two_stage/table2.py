@@ -1,13 +1,14 @@
-"""Two-stage learning's table 2: how good, in how many rounds, and for how much that travels."""
+"""Two-stage learning's table 2: accuracy, rounds and bytes (Ma et al. 2020)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from consilience.papers.cells import Cell, Outcome, Scale, Shown
-from consilience.papers.two_stage.experiment import COMPARED, FEDAVG, ROWS, SIZES, Size, circumstances
-from consilience.papers.two_stage.progress import Course, course_of, percent
+from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
+from consilience.papers.sizes import Experiment
+from consilience.papers.two_stage.experiment import COMPARED, FEDAVG, ROWS, TwoStageSize, describe_setup
+from consilience.papers.two_stage.progress import Progress, format_percent, progress_of
 from consilience.presentation.tables import format_bytes
 
 PUBLISHED_TABLE: Mapping[str, Mapping[str, tuple[float, int, float]]] = {
@@ -27,123 +28,127 @@ PUBLISHED_TABLE: Mapping[str, Mapping[str, tuple[float, int, float]]] = {
         "fedprox": (61.28, 962, 1.750e10),
     },
 }
-"""Table 2 of Ma et al. 2020: accuracy in percent, rounds, and values that traveled; means of 50 runs."""
+"""Table 2 of Ma et al. 2020: accuracy in percent, rounds, and transmitted values; means of 50 runs."""
 DIFFERENCES = (
-    "Not as published: there, runs end when they have converged, and here all of one data set have as many rounds. "
-    "Of CIFAR-10 there are 20,000 images at most and not 50,000, and they are not augmented. Of Shakespeare there are "
-    "133 roles at most and not 132. The paper gives neither learning rates nor alpha_1, alpha_2 and lambda; its "
-    "devices train by signs of gradients too, and here by Adam."
+    "Differences from the paper: its runs end when they have converged; here all runs of a data set have the same "
+    "number of rounds. CIFAR-10 has at most 20,000 images instead of 50,000, without augmentation. Shakespeare has at "
+    "most 133 roles instead of 132. The paper gives neither learning rates nor alpha_1, alpha_2 and lambda; its "
+    "devices train with signs of gradients too, here with Adam."
 )
-HEARD = (
-    "Who was away hears what it missed before it trains again; that counts here and not in the paper, and of weights "
-    "it is all of them once more."
+CATCH_UP = (
+    "A device that was absent downloads what it missed before it trains again: with weights, all of them. These bytes "
+    "are counted here, and not in the paper."
 )
-TRAVELED = (
-    f"Values are numbers that travel, of however many bits, as the paper counts them; bytes are whole messages as "
-    f"encoded. Both ways, everybody, in the whole run. {HEARD} The first common values come of the seed and are not "
-    f"sent; the last column has them sent to everybody once, in float32."
+TRANSMITTED = (
+    f"Values are transmitted numbers of any number of bits, as the paper counts them; bytes are whole messages as "
+    f"encoded. Upload and download of all devices in the whole run. {CATCH_UP} The initial weights come "
+    f"from the seed and are not sent; the last column adds them, sent to every device once in float32."
 )
 ACCURACY = (
-    "Accuracy in % on the test set. Of two-stage it is that of the mean of all devices' logits, as published; of "
-    "fedavg and fedprox that of the newest common model. Two rows are not in the paper. two-stage-1bit shares the "
-    "devices' part, too, at one bit a weight, and has the newest common model. independent is a control: the same "
-    "devices with the same model send nothing, and their logits are averaged all the same; how much better two-stage "
-    "is than that is what exchange adds."
+    "Accuracy in % on the test set: for two-stage, of the mean of all devices' logits, as published; for fedavg and "
+    "fedprox, of the newest common model. Two rows are not in the paper. two-stage-1bit also uploads the devices' "
+    "part, with one bit per weight, and is evaluated by its newest common model. independent is a control: the same "
+    "devices with the same model upload nothing, and their logits are averaged as well; the difference to two-stage "
+    "is the effect of the exchange."
 )
 READINGS = (
-    "Two more readings of the paper: own heads, the mean of the logits of all devices' own small heads; own classes, "
-    "each learner alone with the model it has, on test samples of the classes it has."
+    "Two more accuracies the paper may mean: own heads, of the mean of the logits of all devices' own small heads; own "
+    "classes, of each learner's own model on test samples of its own classes."
 )
 Row = dict[str, Any]
 
 
-def cells(size: Size, scale: Scale) -> list[Cell]:
+def _cells(size: TwoStageSize, scale: Scale) -> list[Cell]:
     """Every method on every data set."""
     return [
         Cell({"data": data, "row": row}, task.settings(scale, row)) for data, task in size.tasks.items() for row in ROWS
     ]
 
 
-def told(outcomes: Sequence[Outcome]) -> list[Shown]:
-    """What all came to, published beside measured; and what it took to be as good as the worst of the compared."""
-    courses = courses_of(outcomes)
-    text = f"{ACCURACY} {READINGS}\n\n{circumstances(outcomes)}\n\n{DIFFERENCES}"
+def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
+    """Published and measured results, and the rounds and bytes until all reach the level of the worst of them."""
+    progress = progress_by_data(outcomes)
+    text = f"{ACCURACY} {READINGS}\n\n{describe_setup(outcomes)}\n\n{DIFFERENCES}"
     level = (
-        "The level of a data set is the accuracy that the worst of two-stage-1bit, fedavg and fedprox ended with, so "
-        "that each of them has come there: the first round tested after which it had, and what had traveled until "
-        "then. Other rows that never came there have none."
+        "The level of a data set is the lowest final accuracy of two-stage-1bit, fedavg and fedprox, so that each of "
+        "them reaches it. Shown: the first tested round with this accuracy, and the values and bytes until then. Other "
+        "rows that never reach it have none."
     )
     return [
-        Shown("Table 2: accuracy and rounds", text, _ended(courses), name="table2"),
-        Shown("Table 2: what travels", TRAVELED, _traveled(courses), name="traveled"),
-        Shown("Until all are as good as the worst of them", level, _levelled(courses), name="level"),
+        ResultSection("Table 2: accuracy and rounds", text, _accuracy_table(progress), name="table2"),
+        ResultSection(
+            "Table 2: transmitted values and bytes", TRANSMITTED, _transmitted_table(progress), name="transmitted"
+        ),
+        ResultSection(
+            "Rounds and bytes until all reach the same accuracy", level, _level_table(progress), name="level"
+        ),
     ]
 
 
-def courses_of(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Course]]:
-    """The courses of runs by data set and row."""
-    found: dict[str, dict[str, Course]] = {}
+def progress_by_data(outcomes: Sequence[Outcome]) -> dict[str, dict[str, Progress]]:
+    """The progress of runs by data set and row."""
+    found: dict[str, dict[str, Progress]] = {}
     for outcome in outcomes:
-        found.setdefault(outcome.labels["data"], {})[outcome.labels["row"]] = course_of(outcome)
+        found.setdefault(outcome.labels["data"], {})[outcome.labels["row"]] = progress_of(outcome)
     return found
 
 
-def _ended(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
+def _accuracy_table(progress: Mapping[str, Mapping[str, Progress]]) -> list[Row]:
     lines = []
-    for data, row, course in _each(courses):
+    for data, row, run in _each(progress):
         published, rounds, _ = _published(data, row)
         lines.append(
             {
                 "data": data,
                 "method": row,
-                "accuracy": percent(course.final, course.spread),
+                "accuracy": format_percent(run.final, run.spread),
                 "published": published,
-                "own heads": percent(course.heads),
-                "own classes": percent(course.own),
-                "rounds": max(course.bytes),
+                "own heads": format_percent(run.heads),
+                "own classes": format_percent(run.own),
+                "rounds": max(run.bytes),
                 "rounds published": rounds,
             }
         )
     return lines
 
 
-def _traveled(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
+def _transmitted_table(progress: Mapping[str, Mapping[str, Progress]]) -> list[Row]:
     lines = []
-    for data, row, course in _each(courses):
+    for data, row, run in _each(progress):
         _, _, values = _published(data, row)
-        last, other = max(course.bytes), courses[data].get(FEDAVG)
+        last, other = max(run.bytes), progress[data].get(FEDAVG)
         lines.append(
             {
                 "data": data,
                 "method": row,
-                "values": powers(course.values[last]),
-                "published": values and powers(values),
-                "bytes": format_bytes(course.bytes[last]),
-                "of fedavg's bytes": _share(course.bytes[last], other, last),
-                "with first download": _share(course.bytes[last] + course.first, other, last, sent=True),
+                "values": format_power(run.values[last]),
+                "published": values and format_power(values),
+                "bytes": format_bytes(run.bytes[last]),
+                "of fedavg's bytes": _share(run.bytes[last], other, last),
+                "with initial weights": _share(run.bytes[last] + run.initial_bytes, other, last, initial=True),
             }
         )
     return lines
 
 
-def _each(courses: Mapping[str, Mapping[str, Course]]) -> list[tuple[str, str, Course]]:
-    return [(data, row, course) for data, rows in courses.items() for row, course in rows.items()]
+def _each(progress: Mapping[str, Mapping[str, Progress]]) -> list[tuple[str, str, Progress]]:
+    return [(data, row, run) for data, rows in progress.items() for row, run in rows.items()]
 
 
 def _published(data: str, row: str) -> tuple[float, int, float] | tuple[None, None, None]:
     return PUBLISHED_TABLE.get(data, {}).get(row, (None, None, None))
 
 
-def _levelled(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
+def _level_table(progress: Mapping[str, Mapping[str, Progress]]) -> list[Row]:
     lines = []
-    for data, rows in courses.items():
+    for data, rows in progress.items():
         ends = [end for row in COMPARED if row in rows and (end := rows[row].final) is not None]
         if not ends:
             continue
         level = min(ends)
-        for row, course in rows.items():
+        for row, run in rows.items():
             line: Row = {"data": data, "method": row, "level": f"{level:.2f}"}
-            if (first := course.reached(level)) is None:
+            if (first := run.reached(level)) is None:
                 lines.append(line | {"round": None})
                 continue
             other = rows.get(FEDAVG)
@@ -151,25 +156,25 @@ def _levelled(courses: Mapping[str, Mapping[str, Course]]) -> list[Row]:
                 line
                 | {
                     "round": first,
-                    "values": powers(course.values[first]),
-                    "bytes": format_bytes(course.bytes[first]),
-                    "of fedavg's bytes": _share(course.bytes[first], other, other.reached(level) if other else None),
+                    "values": format_power(run.values[first]),
+                    "bytes": format_bytes(run.bytes[first]),
+                    "of fedavg's bytes": _share(run.bytes[first], other, other.reached(level) if other else None),
                 }
             )
     return lines
 
 
-def _share(mine: float, other: Course | None, until: int | None, sent: bool = False) -> str | None:
-    """Bytes in percent of those that another had sent until a round; sent: its first common values as well."""
+def _share(mine: float, other: Progress | None, until: int | None, initial: bool = False) -> str | None:
+    """Bytes in percent of another run's bytes until a round; initial: with the initial weights of that run."""
     if other is None or until is None or not other.bytes.get(until):
         return None
-    return f"{100 * mine / (other.bytes[until] + (other.first if sent else 0.0)):.3g} %"
+    return f"{100 * mine / (other.bytes[until] + (other.initial_bytes if initial else 0.0)):.3g} %"
 
 
-def powers(count: float) -> str:
+def format_power(count: float) -> str:
     """A large number as the paper writes it: 4.526e9."""
     mantissa, _, exponent = f"{count:.3e}".partition("e")
     return "0" if not count else f"{mantissa}e{int(exponent)}"
 
 
-TABLE2 = SIZES.both("two-stage-table2", "Two-stage learning's table 2: accuracy, rounds and what travels", cells, told)
+TABLE2 = Experiment("two-stage-table2", "Two-stage learning's table 2: accuracy, rounds and bytes", _cells, _sections)

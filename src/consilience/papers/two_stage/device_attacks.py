@@ -1,4 +1,4 @@
-"""What an attacker rebuilds from the layer that a run watched: measured once, and kept in the run's folder."""
+"""Images that an attacker reconstructs from the watched layer: measured once, and saved in the run's folder."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from consilience.randomness import purpose_key, seed_of
 from consilience.simulation.records.export import SavedRun, read_kept
 from consilience.simulation.records.run_folder import RunFolder
 
-FILE = "rebuilt.npz"
+FILE = "reconstructed.npz"
 _BATCH = 32  # of the attacker's training
-_SHOWN = 2  # images of each device: as many as it has classes
+_SAVED = 2  # images of each device: as many as it has classes
 
 
 @dataclass(frozen=True, eq=False)
-class Rebuilt:
-    """Numbers of each device, (devices,), and some images it trained on with what was rebuilt of them.
+class DeviceAttacks:
+    """Numbers of each device, (devices,), and some of its training images with their reconstructions.
 
-    auxiliary: test samples that the attacker had. correlation, corrected: of test samples and the layer's output.
-    guess: of the attacker's mean image in the place of what it rebuilds. truth, images: (n, channels, height, width).
+    auxiliary: test samples of the attacker. correlation, corrected: of test samples and the layer's output.
+    baseline: the attacker's mean image instead of the reconstruction. truth, images: (n, channels, height, width).
     """
 
     devices: np.ndarray
@@ -44,76 +44,76 @@ class Rebuilt:
     correlation: np.ndarray
     corrected: np.ndarray
     ssim: np.ndarray
-    guess_ssim: np.ndarray
+    baseline_ssim: np.ndarray
     psnr: np.ndarray
-    guess_psnr: np.ndarray
+    baseline_psnr: np.ndarray
     truth: np.ndarray
     images: np.ndarray
 
     def over_devices(self, what: str) -> OfLearners:
-        """One of the numbers with its spread."""
+        """Mean and standard deviation of one of the numbers."""
         return OfLearners.of(getattr(self, what).tolist())
 
 
-def rebuilt_of(outcome: Outcome) -> Rebuilt:
-    """What is kept of a run, or measured now from its models."""
+def attacks_of(outcome: Outcome) -> DeviceAttacks:
+    """The attacks saved with a run, or new ones on its models."""
     folder = outcome.folder
     config, found = RunFolder(folder).config, _read(folder / FILE)
     if found is not None and found.epochs == ATTACK_EPOCHS and len(found.devices) == min(ATTACKED, config.learners):
         return found
     try:
-        found = measure(read_kept(folder), config.device)
+        found = attack_devices(read_kept(folder), config.device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
     content = io.BytesIO()
-    np.savez(content, **{each.name: getattr(found, each.name) for each in fields(Rebuilt)})
+    np.savez(content, **{each.name: getattr(found, each.name) for each in fields(DeviceAttacks)})
     with report_write_errors(folder / FILE):
         replace_file(folder / FILE, content.getvalue())
     return found
 
 
-def measure(kept: SavedRun, device: str, epochs: int = ATTACK_EPOCHS) -> Rebuilt:
+def attack_devices(run: SavedRun, device: str, epochs: int = ATTACK_EPOCHS) -> DeviceAttacks:
     """Attack the first devices of the first seed, each with a decoder of its own."""
-    who = chosen(kept, ATTACKED)
-    assert kept.config.watch is not None
-    each = [_attacked(kept, one, kept.config.watch, device, epochs) for one in who]
+    who = chosen(run, ATTACKED)
+    assert run.config.watch is not None
+    each = [_attack_device(run, one, run.config.watch, device, epochs) for one in who]
     numbers = {name: np.array([float(one[name]) for one in each]) for name in _NUMBERS}
     truth, images = (np.concatenate([one[name] for one in each]) for name in ("truth", "images"))
     auxiliary = np.array(max(int(one["auxiliary"]) for one in each))
-    return Rebuilt(np.array(who), auxiliary, np.array(epochs), **numbers, truth=truth, images=images)
+    return DeviceAttacks(np.array(who), auxiliary, np.array(epochs), **numbers, truth=truth, images=images)
 
 
-_NUMBERS = ("correlation", "corrected", "ssim", "guess_ssim", "psnr", "guess_psnr")
+_NUMBERS = ("correlation", "corrected", "ssim", "baseline_ssim", "psnr", "baseline_psnr")
 
 
-def _attacked(kept: SavedRun, who: int, layer: str, device: str, epochs: int) -> dict[str, np.ndarray]:
-    (module,) = modules_of(kept, who, [layer]).values()
-    seen = subject(kept, who, [module], None, device)
-    own, tests, seed = seen.own, seen.tests, seed_of("leakage decoder", kept.config.seed, who, purpose_key(module))
+def _attack_device(run: SavedRun, who: int, layer: str, device: str, epochs: int) -> dict[str, np.ndarray]:
+    (module,) = modules_of(run, who, [layer]).values()
+    seen = subject(run, who, [module], None, device)
+    own, tests, seed = seen.own, seen.tests, seed_of("leakage decoder", run.config.seed, who, purpose_key(module))
     assert own.images is not None and tests.images is not None
     known = tests.outputs[module][seen.auxiliary], tests.images[seen.auxiliary]
     decoder = train_decoder(*known, epochs=epochs, batch_size=_BATCH, seed=seed)
     victims = evenly(len(own), VICTIMS)
     found = rebuild(decoder, own.outputs[module][victims], own.images[victims])
-    some, columns = evenly(len(tests), MEASURED), columns_of(own.targets[victims], _SHOWN)
+    some, columns = evenly(len(tests), MEASURED), columns_of(own.targets[victims], _SAVED)
     inputs, outputs = tests.raw[some], tests.outputs[module][some]
     return {
         "auxiliary": np.array(len(seen.auxiliary)),
         "correlation": distance_correlation(inputs, outputs).numpy(force=True),
         "corrected": corrected_distance_correlation(inputs, outputs).numpy(force=True),
         "ssim": np.array(found.ssim),
-        "guess_ssim": np.array(found.baseline_ssim),
+        "baseline_ssim": np.array(found.baseline_ssim),
         "psnr": np.array(found.psnr),
-        "guess_psnr": np.array(found.baseline_psnr),
+        "baseline_psnr": np.array(found.baseline_psnr),
         "truth": own.images[victims[columns]].numpy(force=True),
         "images": found.images[columns].numpy(force=True),
     }
 
 
-def _read(file: Path) -> Rebuilt | None:
-    """What is kept, or nothing where there is none or it is damaged: it can be measured again."""
+def _read(file: Path) -> DeviceAttacks | None:
+    """The saved attacks, or None if there are none or the file is damaged: they can be measured again."""
     try:
-        with np.load(file, allow_pickle=False) as kept:
-            return Rebuilt(**{each.name: kept[each.name] for each in fields(Rebuilt)})
+        with np.load(file, allow_pickle=False) as saved:
+            return DeviceAttacks(**{each.name: saved[each.name] for each in fields(DeviceAttacks)})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
