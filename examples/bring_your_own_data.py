@@ -1,11 +1,11 @@
-"""Your own images, arrays or torch data sets: three ways in, one comparison.
+"""Use your own images, arrays or torch data sets.
 
-Draws circles, squares and triangles into a folder with a folder for each class, as yours may be; loads it, and compares
-learning alone with learning together. The same samples then come in as arrays and as a torch data set.
+Draws circles, squares and triangles into a folder with one subfolder per class, loads the folder, and compares
+independent with collaborative learning. Then loads the same samples from arrays and from a torch data set.
 
     python examples/bring_your_own_data.py
 
-With a folder of your own the command is `consilience compare --data FOLDER --methods independent,consilience`.
+For your own folder, run `consilience compare --data FOLDER --methods independent,consilience`.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ SHAPES = ("circle", "square", "triangle")
 SIDE = 16  # pixels
 
 
-def drawn(shape: str, generator: np.random.Generator) -> Image.Image:
-    """A shape somewhere in a gray picture, of some size, on some noise."""
-    ground = generator.integers(0, 90, (SIDE, SIDE), dtype=np.uint8)  # (height, width)
-    picture = Image.fromarray(ground)
+def draw_image(shape: str, generator: np.random.Generator) -> Image.Image:
+    """One gray image: the shape at a random position, with random size and brightness, on a noisy background."""
+    background = generator.integers(0, 90, (SIDE, SIDE), dtype=np.uint8)  # (height, width)
+    image = Image.fromarray(background)
     size = int(generator.integers(6, 11))
     left, top = (int(n) for n in generator.integers(0, SIDE - size, 2))
-    right, bottom, light = left + size, top + size, int(generator.integers(110, 200))
-    draw = ImageDraw.Draw(picture)
+    right, bottom, brightness = left + size, top + size, int(generator.integers(110, 200))
+    draw = ImageDraw.Draw(image)
     if shape == "circle":
-        draw.ellipse((left, top, right, bottom), fill=light)
+        draw.ellipse((left, top, right, bottom), fill=brightness)
     elif shape == "square":
-        draw.rectangle((left, top, right, bottom), fill=light)
+        draw.rectangle((left, top, right, bottom), fill=brightness)
     else:
-        draw.polygon([(left + size // 2, top), (left, bottom), (right, bottom)], fill=light)
-    return picture
+        draw.polygon([(left + size // 2, top), (left, bottom), (right, bottom)], fill=brightness)
+    return image
 
 
-def draw_folder(folder: Path, each: int) -> None:
-    """FOLDER/circle/000.png and so on: where an image lies says what it is."""
+def draw_folder(folder: Path, images_per_class: int) -> None:
+    """Write FOLDER/circle/000.png and so on; the subfolder is the class."""
     generator = np.random.default_rng(0)
     for shape in SHAPES:
         (folder / shape).mkdir(parents=True)
-        for number in range(each):
-            drawn(shape, generator).save(folder / shape / f"{number:03}.png")
+        for number in range(images_per_class):
+            draw_image(shape, generator).save(folder / shape / f"{number:03}.png")
 
 
 def main() -> None:
-    """From a folder to a comparison; then from arrays and from torch."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "shapes"
-        draw_folder(folder, each=100)
+    """Compare two methods on the folder; then load the same samples from arrays and from torch."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "shapes"
+        draw_folder(folder, images_per_class=100)
         data = load(str(folder), test_share=0.4)
-    print(f"{data.name}: {data.inputs.shape} to train on, {data.test_inputs.shape} for tests, {', '.join(data.labels)}")
+    print(f"{data.name}: {data.inputs.shape} for training, {data.test_inputs.shape} for tests, {', '.join(data.labels)}")
     for method in ("independent", "consilience"):
         result = simulate(
             data=data, method=method, model="lenet5", learners=3, epochs=4, rounds=20, eval_every=20, workers=0
@@ -65,15 +65,15 @@ def main() -> None:
 
     # Arrays: (n, height, width), (n, height, width, channels) or (n, channels, height, width); or tables (n, features).
     pixels = np.concatenate([data.inputs, data.test_inputs])[:, 0] * data.std + data.mean  # (n, height, width) in 0..1
-    answers = np.concatenate([data.targets, data.test_targets])  # (n,)
-    arrays = Dataset.from_arrays("arrays", pixels, answers, labels=SHAPES)
-    print(f"{arrays.name}: {arrays.inputs.shape}, mean {arrays.mean:.2f}, {len(arrays.test_targets)} kept for tests")
+    labels = np.concatenate([data.targets, data.test_targets])  # (n,)
+    arrays = Dataset.from_arrays("arrays", pixels, labels, labels=SHAPES)
+    print(f"{arrays.name}: {arrays.inputs.shape}, mean {arrays.mean:.2f}, {len(arrays.test_targets)} for tests")
 
-    # Whatever torch can number: anything with a length that gives (input, label) pairs.
-    pairs = TensorDataset(torch.from_numpy(pixels), torch.from_numpy(answers))
+    # Any torch data set with a length that returns (input, label) pairs.
+    pairs = TensorDataset(torch.from_numpy(pixels), torch.from_numpy(labels))
     from_torch = Dataset.from_torch(pairs, name="torch", labels=SHAPES)
-    agree = np.array_equal(from_torch.inputs, arrays.inputs)
-    print(f"{from_torch.name}: {from_torch.inputs.shape}, the same samples as from arrays: {agree}")
+    same = np.array_equal(from_torch.inputs, arrays.inputs)
+    print(f"{from_torch.name}: {from_torch.inputs.shape}, the same samples as from arrays: {same}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Somebody's own network becomes a learner's model: nothing in it is rewritten.
+"""Use an existing network as a learner's model without changing its code.
 
-`Net` is an ordinary convolutional network that ends in a log-softmax and knows nothing of this library. `split` cuts it
-at the linear layer that makes the logits: what that layer reads are the features learners may share, and the softmax
-after it is left out, for cross-entropy takes logits.
+`Net` is an ordinary convolutional network that ends in a log-softmax. `split` divides it before the linear layer that
+outputs the logits. The inputs of that layer are the features that learners share. The log-softmax is left out, because
+cross-entropy takes logits.
 
     python examples/bring_your_own_model.py
 
-The command does the same with `--model net.py:Net@fc`.
+On the command line, `--model net.py:Net@fc` does the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from consilience.models import split
 
 
 class Net(nn.Module):
-    """A network as it is found in the wild."""
+    """An ordinary network that knows nothing of this library."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,25 +37,25 @@ class Net(nn.Module):
         return F.log_softmax(self.fc(x), dim=1)  # (n, 10)
 
 
-def own_net() -> SplitModel:
-    """A new one each time it is called, for every learner needs weights of its own."""
+def build_model() -> SplitModel:
+    """Build a new model on every call, because every learner needs its own weights."""
     return split(Net(), at="fc")
 
 
 def main() -> None:
-    """Show where the network is cut, then train it alone and together."""
+    """Show where the network is split, then train it independently and with representation sharing."""
     net = Net()
     model = split(net, at="fc")
     images = torch.zeros(5, 1, 8, 8)
     same = torch.allclose(F.log_softmax(model(images), dim=1), net(images))
     print(f"features {tuple(model.features(images).shape)}, logits {tuple(model(images).shape)}")
-    print(f"parameters {sum(p.numel() for p in model.parameters()):,}, as in the network itself: {same}")
+    print(f"parameters {sum(p.numel() for p in model.parameters()):,}, same output as the network: {same}")
     for method in ("independent", "representation-sharing"):
         result = simulate(
-            method=method, model=own_net, learners=4, train=200, epochs=5, rounds=30, eval_every=30, workers=0
+            method=method, model=build_model, learners=4, train=200, epochs=5, rounds=30, eval_every=30, workers=0
         )
-        shared = result.message_bytes["up"]
-        print(f"{method:24} {result.accuracy.mean():5.1f} %   {shared:6,} bytes up a round")
+        upload = result.message_bytes["up"]
+        print(f"{method:24} {result.accuracy.mean():5.1f} %   {upload:6,} bytes uploaded per round")
 
 
 if __name__ == "__main__":

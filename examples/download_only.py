@@ -1,12 +1,12 @@
-"""Not everybody gives and takes alike: some only listen, some only give.
+"""Some learners only download, some only upload.
 
-Six learners share mean logits. Two newcomers listen and put nothing up; two archives give and take nothing, so they
-learn exactly as if alone; two do both. Bytes and accuracies of each group stand beside what the same learners reach by
-themselves, on the same data and first weights.
+Six learners share mean logits. Two newcomers download and upload nothing. Two archives upload and download nothing, so
+they train exactly as if they were independent. Two partners do both. The table compares each group with the same
+learners trained independently, on the same data and from the same initial weights.
 
     python examples/download_only.py
 
-In a settings file the same is `[groups.newcomers]` with `learners = "0-1"` and `uploads = false`.
+In a settings file this is `[groups.newcomers]` with `learners = "0-1"` and `uploads = false`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GROUPS: dict[str, dict[str, object]] = {
     "archives": {"learners": "2-3", "downloads": False},
     "partners": {"learners": "4-5"},
 }
-TERMS = {"newcomers": "only listen", "archives": "only give", "partners": "do both"}
+SETTINGS = {"newcomers": "only download", "archives": "only upload", "partners": "do both"}
 
 
 def run(method: str, groups: dict[str, dict[str, object]]) -> Result:
@@ -38,16 +38,16 @@ def run(method: str, groups: dict[str, dict[str, object]]) -> Result:
 
 
 def main() -> None:
-    """What each group reaches, and what a learner of it moves in the whole run."""
-    apart, together = run("independent", {}), run("federated-distillation", GROUPS)
-    up, down = (together.history.total(f"bytes.{way}").mean(0) for way in ("up", "down"))  # (learners,)
-    print("group       terms        independent %  together %  kB up  kB down")
+    """Print the accuracy of each group, and the bytes of one of its learners over the whole run."""
+    independent, together = run("independent", {}), run("federated-distillation", GROUPS)
+    up, down = (together.history.total(f"bytes.{way}").mean(0) for way in ("up", "down"))  # each (learners,)
+    print("group       settings       independent %  together %  kB up  kB down")
     for name in GROUPS:
-        who = together.config.groups[name].numbers(name, together.config.learners)
-        before, after = (result.accuracy[:, who].mean() for result in (apart, together))  # of (seeds, learners)
+        learners = together.config.groups[name].numbers(name, together.config.learners)
+        before, after = (result.accuracy[:, learners].mean() for result in (independent, together))  # (seeds, learners)
         print(
-            f"{name:11} {TERMS[name]:12} {before:13.1f} {after:11.1f}"
-            f" {up[who].mean() / 1e3:6.0f} {down[who].mean() / 1e3:8.0f}"
+            f"{name:11} {SETTINGS[name]:14} {before:13.1f} {after:11.1f}"
+            f" {up[learners].mean() / 1e3:6.0f} {down[learners].mean() / 1e3:8.0f}"
         )
 
 

@@ -53,7 +53,7 @@ def test_a_model_of_one_s_own_is_cut_before_its_classifier(tmp_path: Path) -> No
     shapes, parameters, apart, together = output("bring_your_own_model", tmp_path)
     assert shapes == "features (5, 48), logits (5, 10)"
     # 8 x 9 + 8, 16 x 72 + 16, 48 x 64 + 48 and 10 x 48 + 10.
-    assert parameters == "parameters 4,858, as in the network itself: True"
+    assert parameters == "parameters 4,858, same output as the network: True"
     assert apart.startswith("independent") and together.startswith("representation-sharing")
     # Two channels, each with 10 x 48 features of 4 bytes and 10 counts of 4 bytes, and what a message adds.
     assert numbers(apart)[1] == 0 and 2 * (10 * 48 * 4 + 10 * 4) < numbers(together)[1] < 4400
@@ -62,9 +62,9 @@ def test_a_model_of_one_s_own_is_cut_before_its_classifier(tmp_path: Path) -> No
 
 def test_images_drawn_into_a_folder_are_told_apart(tmp_path: Path) -> None:
     loaded, apart, together, arrays, torch_like = output("bring_your_own_data", tmp_path)
-    assert loaded == "shapes: (180, 1, 16, 16) to train on, (120, 1, 16, 16) for tests, circle, square, triangle"
+    assert loaded == "shapes: (180, 1, 16, 16) for training, (120, 1, 16, 16) for tests, circle, square, triangle"
     assert min(numbers(apart)[0], numbers(together)[0]) > 60  # chance is 33
-    assert arrays.startswith("arrays: (240, 1, 16, 16)") and arrays.endswith("60 kept for tests")
+    assert arrays.startswith("arrays: (240, 1, 16, 16)") and arrays.endswith("60 for tests")
     assert torch_like == "torch: (240, 1, 16, 16), the same samples as from arrays: True"
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == []  # nothing is left lying about
 
