@@ -56,7 +56,9 @@ def main() -> None:
         folder = Path(temporary) / "shapes"
         draw_folder(folder, images_per_class=100)
         data = load(str(folder), test_share=0.4)
-    print(f"{data.name}: {data.inputs.shape} for training, {data.test_inputs.shape} for tests, {', '.join(data.labels)}")
+    print(
+        f"{data.name}: {data.inputs.shape} for training, {data.test_inputs.shape} for tests, {', '.join(data.labels)}"
+    )
     for method in ("independent", "consilience"):
         result = simulate(
             data=data, method=method, model="lenet5", learners=3, epochs=4, rounds=20, eval_every=20, workers=0

@@ -1,9 +1,9 @@
-"""An exchange of one's own, in one file: learners agree on how alike classes look, and share nothing else.
+"""A new exchange in one file: learners share how similar their classes are, and nothing else.
 
-What leaves a learner is a table of classes x classes, the mean cosine between the features of two samples, by their
-classes: "a 3 is like an 8". No feature leaves, and the table is as large for any model, so learners need not even have
-features of one width. Training then pulls the cosine of every pair in a mini-batch toward what the federation has
-for their two classes. It is measured against representation sharing, good or bad.
+A learner uploads a (classes, classes) table: the mean cosine between the features of two samples, by their classes. No
+feature leaves the learner, and the table has the same size for every model, so learners may even have different feature
+widths. The penalty pulls the cosine of every pair of samples in a mini-batch toward the federation's mean for their two
+classes. The result is compared with representation sharing.
 
     python examples/new_exchange.py
 """
@@ -26,56 +26,56 @@ from consilience.wire import schema
 
 
 @dataclass(frozen=True)
-class Likeness(Exchange):
-    """Pull the cosines between samples toward those that everybody's samples of the two classes have."""
+class ClassSimilarity(Exchange):
+    """Pull the cosine of each pair of samples toward the mean cosine of their two classes over all learners."""
 
-    name: str = "likeness"
+    name: str = "class-similarity"
     weight: float = 1.0
 
     def describe_upload(self) -> str:
-        """In a few words: what leaves the learner."""
-        return "how alike two classes look, one number a pair"
+        """Say in a few words what leaves the learner."""
+        return "the mean cosine of each pair of classes"
 
     def channel(self, task: Task) -> schema.Mean:
-        """A mean over learners of (classes, classes), each entry over those who have both classes."""
+        """A mean over learners of (classes, classes); each entry is over the learners that have both classes."""
         shape = (task.classes, task.classes)
         return schema.Mean(self.name, {"cosine": schema.Tensor(shape, low=-1.001, high=1.001)}, rows=shape)
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
-        """The mean cosine over all pairs of samples is the product of the classes' mean directions."""
+        """The mean cosine over all pairs of samples is the dot product of the classes' mean directions."""
         direction = F.normalize(view.features, dim=1)  # (rows, width)
         means, count = class_means(direction, view.targets, view.task.classes, view.valid, least=2)  # (classes, width)
         present = (count > 0).to(means.dtype)  # (classes,)
         return Contribution({"cosine": means @ means.T}, present[:, None] * present)  # both (classes, classes)
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
-        """Mean squared distance of each pair's cosine from the federation's, over pairs somebody knows of."""
+        """Mean squared difference to the federation's cosines, over the pairs for which there is one."""
         direction = F.normalize(view.features, dim=1)  # (rows, width)
-        mine = direction @ direction.T  # (rows, rows)
-        pairs = view.targets[:, None], view.targets[None, :]
-        wanted = received.tensors["cosine"][pairs]  # (rows, rows)
-        # A sample is like itself whatever it is; and before the first answer nobody knows of anything.
-        known = (received.count[pairs] > 0).to(mine.dtype) * (1 - torch.eye(len(mine), device=mine.device))
-        return ((mine - wanted).square() * known).sum() / known.sum().clamp(min=1)
+        cosine = direction @ direction.T  # (rows, rows)
+        classes = view.targets[:, None], view.targets[None, :]
+        target = received.tensors["cosine"][classes]  # (rows, rows)
+        # The cosine of a sample with itself is always 1, and before the first download all counts are 0.
+        known = (received.count[classes] > 0).to(cosine.dtype) * (1 - torch.eye(len(cosine), device=cosine.device))
+        return ((cosine - target).square() * known).sum() / known.sum().clamp(min=1)
 
 
 def main() -> None:
-    """The new method beside learning alone and representation sharing; then among models of several widths."""
-    mine = Method("likeness", {"learner": Role(exchanges=(Likeness(weight=3.0),))})
-    print("method                  accuracy %   ± of seeds   bytes up a round")
-    for method in ("independent", "self-distillation", mine, "representation-sharing"):
-        result = simulate(method=method, learners=5, train=200, epochs=3, rounds=30, seeds=2, eval_every=30, workers=0)
-        found = result.summary()
-        reached = found["accuracy"]
-        print(
-            f"{found['method']:24} {reached['mean']:9.1f} {reached['std_seeds']:12.1f} {result.message_bytes['up']:18,}"
+    """Compare the new method with built-in ones; then run it with models of different feature widths."""
+    method = Method("class-similarity", {"learner": Role(exchanges=(ClassSimilarity(weight=3.0),))})
+    print("method                  accuracy %   ± over seeds   bytes uploaded per round")
+    for compared in ("independent", "self-distillation", method, "representation-sharing"):
+        result = simulate(
+            method=compared, learners=5, train=200, epochs=3, rounds=30, seeds=2, eval_every=30, workers=0
         )
+        summary = result.summary()
+        accuracy, upload = summary["accuracy"], result.message_bytes["up"]
+        print(f"{summary['method']:24} {accuracy['mean']:9.1f} {accuracy['std_seeds']:14.1f} {upload:26,}")
 
     widths = (16, 32, 64)
     models = [partial(build, "mlp", (1, 8, 8), 10, width) for width in widths]
-    result = simulate(method=mine, model=models, learners=3, train=120, epochs=3, rounds=30, eval_every=30, workers=0)
-    told = ", ".join(f"{a:.1f} % with {w}" for a, w in zip(result.accuracy[0], widths, strict=True))
-    print(f"features of three widths: {told}")
+    result = simulate(method=method, model=models, learners=3, train=120, epochs=3, rounds=30, eval_every=30, workers=0)
+    each = ", ".join(f"{a:.1f} % with {w}" for a, w in zip(result.accuracy[0], widths, strict=True))
+    print(f"different feature widths: {each}")
 
 
 if __name__ == "__main__":

@@ -84,11 +84,11 @@ def test_three_architectures_share_what_is_as_wide_in_all_of_them(tmp_path: Path
 def test_a_new_exchange_travels_small_and_between_widths(tmp_path: Path) -> None:
     _, *rows, widths = output("new_exchange", tmp_path)
     found = {row.split()[0]: numbers(row) for row in rows}
-    assert list(found) == ["independent", "self-distillation", "likeness", "representation-sharing"]
+    assert list(found) == ["independent", "self-distillation", "class-similarity", "representation-sharing"]
     assert [row[2] for row in found.values()][:2] == [0, 0]
     # 100 cosines and 100 counts of 4 bytes, and what a message adds.
-    assert 800 < found["likeness"][2] < 1000 < found["representation-sharing"][2]
-    assert found["likeness"][0] != found["independent"][0]
+    assert 800 < found["class-similarity"][2] < 1000 < found["representation-sharing"][2]
+    assert found["class-similarity"][0] != found["independent"][0]
     assert all(row[0] > 60 for row in found.values())
     assert re.findall(r"with (\d+)", widths) == ["16", "32", "64"]
 
@@ -105,9 +105,9 @@ def test_who_only_listens_sends_nothing_and_who_only_gives_learns_alone(tmp_path
 
 def test_two_hospitals_train_on_while_the_relay_is_down(tmp_path: Path) -> None:
     killed, *between, _, north, south = output("two_hospitals", tmp_path)
-    assert killed.endswith("the relay is killed, and nobody stops for it")
+    assert killed.endswith("the relay is killed; both hospitals keep training")
     assert between[0].endswith("the relay is started again")
-    back = {line.split(",")[0]: numbers(line)[-1] for line in between[1:] if "shares again" in line}
+    back = {line.split(",")[0]: numbers(line)[-1] for line in between[1:] if "uploads again" in line}
     assert sorted(back) == ["north", "south"]
     assert min(back.values()) >= 5  # rounds that each played without the relay
     gains = []
