@@ -89,7 +89,7 @@ def hospital(name: str, url: str, token: str, folder: Path, events: Queue[Any]) 
     alone = train(name)
     with join(url, token, folder=folder / name, timeout=0.5) as peer:
         together = train(name, peer, events)
-        events.put((name, None, (alone, together, peer.connection.client.sent / 1000)))
+        events.put((name, None, (alone, together, peer.bytes_sent / 1000)))
 
 
 def serve(store: Path, port: str, cleanup: contextlib.ExitStack) -> tuple[subprocess.Popen[str], str]:

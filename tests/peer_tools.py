@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +21,9 @@ from consilience.peer.create_charter import charter_of, write_charter
 from consilience.peer.peer import Peer, join
 from consilience.randomness import seed_of
 from consilience.relay import admin
-from consilience.wire.charter import Charter, Rules
+from consilience.wire.charter import Charter, Rules, message_of
+from consilience.wire.codec import Codec
+from consilience.wire.headers import Parts
 from tests.relay_tools import PATIENT
 
 SHAPE, CLASSES, WIDTH = (6,), 3, 4
@@ -97,6 +100,24 @@ def federation(
     finally:
         for peer in made.peers:
             peer.connection.client.close()
+
+
+def residuals_of(peer: Peer) -> dict[str, np.ndarray]:
+    """By channel and tensor."""
+    return flat(peer.connection.state.residuals)
+
+
+def flat(residuals: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {f"{name}.{k}": residual for name, several in residuals.items() for k, residual in several.items()}
+
+
+def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
+
+
+def decoded(peer: Peer, parts: Parts, body: bytes) -> dict[str, np.ndarray]:
+    """What the relay reads in an upload."""
+    return Codec(message_of(peer.connection.channels, "up", parts)).decode(body)
 
 
 def train(peer: Peer, model: SplitModel, loader: Batches, lr: float = 0.1) -> None:

@@ -67,7 +67,7 @@ def test_a_line_of_news_without_end_is_given_up() -> None:
     with impostor(head, b"x" * 2**16, times=2000) as (url, taken):
         client = RelayClient(url, TOKEN)
         with pytest.raises(RelayUnreachable, match="not as a relay does"):
-            client.wait(0, 5.0)
+            client.wait_for_change(0, 5.0)
         client.close()
     assert sum(taken) < 20 * 2**20
 

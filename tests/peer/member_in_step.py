@@ -11,7 +11,7 @@ import numpy as np
 from consilience.config.config import read_config
 from consilience.data import Dataset
 from consilience.methods import build_method
-from consilience.peer.peer import connect_to_relay
+from consilience.peer.connection import connect_to_relay
 from consilience.peer.trainer import Member
 
 

@@ -24,7 +24,19 @@ from consilience.peer.peer import Peer
 from consilience.randomness import uniform
 from consilience.wire.charter import Rules
 from consilience.wire.headers import Parts
-from tests.peer_tools import CLASSES, SHAPE, SHARING, batches, federation, net, seeded, train
+from tests.peer_tools import (
+    CLASSES,
+    SHAPE,
+    SHARING,
+    batches,
+    decoded,
+    federation,
+    net,
+    residuals_of,
+    same,
+    seeded,
+    train,
+)
 from tests.relay_tools import serving, wait_until
 
 AT_ONCE = Rules(least=1, deadline=0.2)
@@ -51,7 +63,7 @@ def received(peer: Peer) -> dict[str, Received]:
         name: Received(
             {k: torch.tensor(t) for k, t in held.tensors.items()}, torch.tensor(held.count, dtype=torch.float64), fresh
         )
-        for name, held in peer.connection.held.items()
+        for name, held in peer.connection.state.answers.items()
     }
 
 
@@ -63,18 +75,14 @@ def draws(peer: Peer, name: str, wanted: int, rows: int, round_: int, step: int)
 def overheard(peer: Peer) -> list[tuple[int, Parts, bytes]]:
     """All that is put from now on."""
     heard: list[tuple[int, Parts, bytes]] = []
-    put = peer.connection.client.put
+    put = peer.connection.client.upload
 
     def tell(round_: int, parts: Parts, body: bytes, seconds: float) -> Any:
         heard.append((round_, parts, body))
         return put(round_, parts, body, seconds)
 
-    peer.connection.client.put = tell  # type: ignore[method-assign]
+    peer.connection.client.upload = tell  # type: ignore[method-assign]
     return heard
-
-
-def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
 
 
 # --- three lines
@@ -126,14 +134,14 @@ def test_penalties_and_contributions_are_the_learner_s(tmp_path: Path, method: d
                 train(peer, model, loader)
             for peer, model, loader in zip(peers, models, loaders, strict=True):
                 learner, answers, heard = learner_of(peer, model), received(peer), overheard(peer)
-                for name, error in peer.connection.errors.items():
+                for name, error in residuals_of(peer).items():
                     learner.row[f"error.{name}"].copy_(torch.tensor(error))
                 wanted = {e.name: draws(peer, e.name, e.sample_draws, 24, round_, -1) for e in peer.exchanges}
                 inputs, targets = (torch.cat(parts) for parts in zip(*loader, strict=True))
                 put = learner.contribute(learner.represent(inputs, targets), torch.tensor(24.0), wanted, answers)
                 assert peer.share(model, loader)
                 ((number, parts, body),) = heard
-                sent = peer.connection._codec("up", parts).decode(body)
+                sent = decoded(peer, parts, body)
                 assert number == round_ and set(parts) == set(put)
                 for name, contribution in put.items():
                     for key, tensor in contribution.tensors.items():
@@ -202,7 +210,7 @@ def test_a_model_that_was_split_is_left_as_it_was_by_sharing(tmp_path: Path, nam
         peer.close()
         again = made.join(running.url, 0, split(Own()))
         shapes = [
-            {f"{n}.{k}": t.shape for n, a in p.connection.held.items() for k, t in a.tensors.items()}
+            {f"{n}.{k}": t.shape for n, a in p.connection.state.answers.items() for k, t in a.tensors.items()}
             for p in (peer, again)
         ]
         assert shapes[0] == shapes[1] and (name != "consilience" or shapes[1]["weights.features.model.scale"] == ())
@@ -223,7 +231,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "inputs alone": ([INPUTS], r"\(inputs, targets\)"),
     "whole inputs": ([((INPUTS * 10).long(), TARGETS)], "inputs of torch.int64"),
     "a class too many": ([(INPUTS, TARGETS + 1)], "from 0 to 2"),
-    "shares of classes": ([(INPUTS, torch.rand(24, 3))], "whole numbers from 0 to 2"),
+    "shares of classes": ([(INPUTS, torch.rand(24, 3))], "integers from 0 to 2"),
 }
 
 
@@ -240,9 +248,9 @@ def test_any_loader_and_any_precision_give_the_same_and_what_cannot_be_is_refuse
             loss = peer.penalty(features, exact.classifier(features), TARGETS, exact.classifier)
             loss.backward()  # type: ignore[no-untyped-call]
             assert loss.item() > 0 and all(p.grad is not None for p in exact.parameters())
-        first = peer.connection._codec("up", heard[0][1]).decode(heard[0][2])
+        first = decoded(peer, heard[0][1], heard[0][2])
         for _, parts, body in heard:
-            for key, tensor in peer.connection._codec("up", parts).decode(body).items():
+            for key, tensor in decoded(peer, parts, body).items():
                 np.testing.assert_allclose(tensor, first[key], rtol=0.05, atol=0.02 if body == heard[-1][2] else 1e-6)
         assert peer.round == len(heard) == len(LOADERS) + 2
         for loader, said in WRONG.values():
@@ -251,11 +259,11 @@ def test_any_loader_and_any_precision_give_the_same_and_what_cannot_be_is_refuse
         diverged = deepcopy(model)
         diverged.classifier.weight.data.fill_(0)
         next(diverged.features.parameters()).data.fill_(torch.nan)
-        with pytest.raises(TrainingError, match="'prototypes' would put up what is no number"):
+        with pytest.raises(TrainingError, match="exchange 'prototypes' is NaN or infinite"):
             peer.share(diverged, [(INPUTS, TARGETS)])
         wild = SplitModel(nn.Sequential(nn.Linear(6, 4)), nn.Linear(4, CLASSES))
         wild.features[0].weight.data.mul_(100)  # type: ignore[index]
-        with pytest.raises(ConfigurationError, match=r"cannot take what you share.*prototypes"):
+        with pytest.raises(ConfigurationError, match=r"cannot accept your upload.*prototypes"):
             peer.share(wild, [(INPUTS, TARGETS)])
         assert peer.round == len(heard) + 1 and not peer.waiting
         with torch.autocast("cpu", torch.bfloat16):
@@ -275,15 +283,15 @@ def test_common_weights_are_taken_at_the_start_and_downloaded_only_where_they_ar
     with federation(tmp_path, {"name": "fedavg"}) as made, serving(made.store) as running:
         models = [made.common(), seeded(net, 9)]
         peers = [made.join(running.url, i, model) for i, model in enumerate(models)]
-        assert peers[0].connection.client.received == 0 < peers[1].connection.client.received
-        held = [peer.connection.held["weights"].tensors for peer in peers]
+        assert peers[0].connection.client.bytes_received == 0 < peers[1].connection.client.bytes_received
+        held = [peer.connection.state.answers["weights"].tensors for peer in peers]
         start = {k: p.detach().numpy().copy() for k, p in made.common().named_parameters()}
         assert same(held[0], start) and same(held[1], start)
         for peer, model, loader in zip(peers, models, (batches(1), batches(2)), strict=True):
             assert all(torch.equal(p, torch.tensor(start[k])) for k, p in model.named_parameters())
             train(peer, model, loader)
             assert same(
-                peer.connection.held["weights"].tensors, start
+                peer.connection.state.answers["weights"].tensors, start
             )  # training changes the model, and not what is common
         changed = [{k: p.detach().numpy() - start[k] for k, p in m.named_parameters()} for m in models]
         assert all([peer.share(model, batches(3)) for peer, model in zip(peers, models, strict=True)])
@@ -295,7 +303,7 @@ def test_common_weights_are_taken_at_the_start_and_downloaded_only_where_they_ar
                 rtol=1e-5,
                 atol=1e-6,
             )
-        assert same(*(peer.connection.held["weights"].tensors for peer in peers))
+        assert same(*(peer.connection.state.answers["weights"].tensors for peer in peers))
 
 
 @pytest.mark.parametrize(("name", "one_by_one"), [("fedavg-1bit", True), ("fedavg", False)])
@@ -319,23 +327,26 @@ def test_who_missed_rounds_holds_the_same_to_the_bit_and_who_is_too_stale_keeps_
 
         rounds(4)
         assert (
-            away.refresh() and away.connection.held["weights"].version == here.connection.held["weights"].version == 4
+            away.refresh()
+            and away.connection.state.answers["weights"].version
+            == here.connection.state.answers["weights"].version
+            == 4
         )
         assert asked == ([1, 2, 3] if one_by_one else [])
-        assert same(away.connection.held["weights"].tensors, here.connection.held["weights"].tensors)
+        assert same(away.connection.state.answers["weights"].tensors, here.connection.state.answers["weights"].tensors)
         assert all(torch.equal(a, b) for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True))
         rounds(9)
         train(away, models[1], batches(2))
-        held = away.connection.held["weights"].tensors
+        held = away.connection.state.answers["weights"].tensors
         change = {f"weights.{k}": p.detach().numpy() - held[k] for k, p in models[1].named_parameters()}
-        before = dict(away.connection.errors)
-        assert away.share(models[1], batches(2)) and "weights" not in away.connection.waits
+        before = residuals_of(away)
+        assert away.share(models[1], batches(2)) and "weights" not in away.connection.state.awaiting
         if one_by_one:
-            assert not before and away.connection.errors.keys() == change.keys()
-            for key, error in away.connection.errors.items():
+            assert not before and residuals_of(away).keys() == change.keys()
+            for key, error in residuals_of(away).items():
                 np.testing.assert_allclose(error, change[key], rtol=1e-5, atol=1e-7)
         else:
-            assert not away.connection.errors
+            assert not residuals_of(away)
 
 
 def test_a_contribution_waits_for_the_close_and_every_second_round_is_every_second(tmp_path: Path) -> None:
@@ -347,9 +358,9 @@ def test_a_contribution_waits_for_the_close_and_every_second_round_is_every_seco
         for _ in range(4):
             assert peers[0].share(models[0], batches(1))
         assert [set(parts) - others for _, parts, _ in heard] == [set(), {"weights"}, set(), set()]
-        assert peers[0].connection.waits == {"weights": 0}
+        assert peers[0].connection.state.awaiting == {"weights": 0}
         assert [peers[1].share(models[1], batches(2)) for _ in range(2)] == [True, True]
-        wait_until(lambda: peers[0].refresh() and "weights" not in peers[0].connection.waits)
+        wait_until(lambda: peers[0].refresh() and "weights" not in peers[0].connection.state.awaiting)
         assert peers[0].share(models[0], batches(1)) and peers[0].share(models[0], batches(1))
         assert [set(parts) - others for _, parts, _ in heard[4:]] == [set(), {"weights"}]
         assert heard[-1][1]["weights"].version == 1

@@ -18,9 +18,23 @@ import trustme
 
 from consilience.errors import CheckpointError, RelayError, RelayUnreachable
 from consilience.models import SplitModel
-from consilience.peer.http import Backoff
+from consilience.peer.backoff import Backoff
 from consilience.peer.peer import Peer
-from tests.peer_tools import SHARING, Founded, Line, answered, batches, federation, line, net, seeded, train
+from tests.peer_tools import (
+    SHARING,
+    Founded,
+    Line,
+    answered,
+    batches,
+    federation,
+    flat,
+    line,
+    net,
+    residuals_of,
+    same,
+    seeded,
+    train,
+)
 from tests.relay_tools import serve, serving, wait_until
 
 MARGIN = 1.0  # seconds that a busy machine may take beside
@@ -66,12 +80,9 @@ def test_without_its_relay_training_goes_on_and_the_newest_goes_out_when_it_is_b
                 shared, took = timed(lambda: peer.share(model, batches(1)))
                 assert not shared and took < 0.6 + MARGIN
             assert penalty_of(peer, model) == before > 0
-            assert (
-                peer.waiting
-                and peer.connection.pending is not None
-                and peer.connection.pending.round == peer.round == 4
-            )
-            assert not peer.connection.pending.may_have_arrived  # it never left, so the next one takes its place
+            pending = peer.connection.state.pending
+            assert peer.waiting and pending is not None and pending.round == peer.round == 4
+            assert not pending.may_have_arrived  # it was never sent, so the next one takes its place
             peer.connection.backoff.failed(30)
             assert sum(timed(peer.refresh)[1] for _ in range(20)) < MARGIN
             shared, took = timed(lambda: peer.share(model, batches(1)))
@@ -115,16 +126,15 @@ def test_whatever_the_line_does_no_call_takes_longer_than_asked(lined: tuple[Fou
     way.now(mode, canned)
     shared, took = timed(lambda: peer.share(model, batches(1)))
     assert not shared and took < 0.4 + MARGIN
-    assert peer.connection.pending is not None and peer.connection.pending.may_have_arrived == may_have_arrived
+    state = peer.connection.state
+    assert state.pending is not None and state.pending.may_have_arrived == may_have_arrived
     assert 0 < peer.connection.backoff.left <= 600
     heard, took = timed(lambda: peer.refresh(wait=0.5))
     assert not heard and took < 0.5 + MARGIN
-    body = peer.connection.pending.body
+    body = state.pending.body
     train(peer, model, batches(1))
     peer.share(model, batches(1))
-    assert (
-        peer.connection.pending.body == body
-    ) == may_have_arrived  # what may have arrived is put again, and nothing else
+    assert (state.pending.body == body) == may_have_arrived  # then the same is sent again, and nothing else
     way.now("pass")
     peer.connection.backoff.until = 0.0
     wait_until(lambda: (peer.refresh(), not peer.waiting)[1])
@@ -168,7 +178,7 @@ def test_a_relay_is_left_alone_twice_as_long_each_time_but_not_for_ever() -> Non
             backoff.failed()
             mine.append(backoff.left)
         waits.append(mine)
-        backoff.worked()
+        backoff.succeeded()
         assert backoff.left == 0 == backoff.failures
     means, several = np.mean(waits, axis=0), np.array(waits)
     np.testing.assert_allclose(means, [1, 2, 4, 8, 8, 8], rtol=0.25)
@@ -190,21 +200,16 @@ def test_what_may_have_arrived_is_put_again_the_very_same_until_that_is_known(tm
         way.now("drop")
         assert not peer.share(model, batches(1))
         wait_until(lambda: made.round_of(0) == 1)  # it did arrive
-        waiting = peer.connection.pending
-        assert (
-            waiting is not None
-            and waiting.may_have_arrived
-            and not peer.connection.errors
-            and not peer.connection.waits
-        )
+        waiting = peer.connection.state.pending
+        state = peer.connection.state
+        assert waiting is not None and waiting.may_have_arrived and not state.residuals and not state.awaiting
         train(peer, model, batches(1))
-        assert not peer.share(model, batches(1)) and peer.connection.pending is waiting and peer.round == 2
+        assert not peer.share(model, batches(1)) and peer.connection.state.pending is waiting and peer.round == 2
         way.now("pass")
         peer.connection.backoff.until = 0.0
         peer.refresh()
-        assert not peer.waiting and peer.connection.round == 1 and made.round_of(0) == 1
-        assert peer.connection.errors.keys() == waiting.after.keys() and peer.connection.waits == {"weights": 0}
-        assert all(np.array_equal(e, waiting.after[k]) for k, e in peer.connection.errors.items())
+        assert not peer.waiting and peer.connection.state.round == 1 and made.round_of(0) == 1
+        assert same(residuals_of(peer), flat(waiting.residuals_if_accepted)) and state.awaiting == {"weights": 0}
         assert peer.share(model, batches(1)) and made.round_of(0) == 3 == peer.round
 
 
@@ -217,24 +222,21 @@ def test_a_restart_in_doubt_is_settled_by_the_relay_s_word(tmp_path: Path, back:
         way.now("drop")
         assert not peer.share(model, batches(1))
         wait_until(lambda: made.round_of(0) == 1)
-        waiting = peer.connection.pending
+        waiting = peer.connection.state.pending
         assert waiting is not None
         way.now("pass" if back else "silent")
         again = made.join(way.url, 0, made.common(), timeout=0.5)  # the other one was killed, and saved nothing more
         assert again.round == 1
         if back:
-            assert not again.waiting and again.connection.client.sent == 0
+            assert not again.waiting and again.connection.client.bytes_sent == 0
         else:
-            assert again.connection.unsettled and again.connection.pending is not None
-            assert again.connection.pending.body == waiting.body
+            assert again.connection.state.unconfirmed and again.connection.state.pending is not None
+            assert again.connection.state.pending.body == waiting.body
             way.now("pass")
             again.connection.backoff.until = 0.0
             again.refresh()
-        assert not again.waiting and again.connection.waits == {"weights": 0}
-        assert (
-            all(np.array_equal(e, waiting.after[k]) for k, e in again.connection.errors.items())
-            and again.connection.errors
-        )
+        assert not again.waiting and again.connection.state.awaiting == {"weights": 0}
+        assert residuals_of(again) and same(residuals_of(again), flat(waiting.residuals_if_accepted))
         assert again.share(model, batches(1)) and made.round_of(0) == 2 == again.round
 
 
@@ -242,18 +244,18 @@ def test_who_is_killed_while_sending_does_not_know_either(tmp_path: Path) -> Non
     with over_a_line(tmp_path) as (made, way):
         model = made.common()
         peer = made.join(way.url, 0, model, timeout=0.5)
-        put = peer.connection.client.put
+        put = peer.connection.client.upload
 
         def killed(*arguments: Any) -> None:
             put(*arguments)
             raise KeyboardInterrupt
 
-        peer.connection.client.put = killed  # type: ignore[method-assign, assignment]
+        peer.connection.client.upload = killed  # type: ignore[method-assign, assignment]
         with pytest.raises(KeyboardInterrupt):
             peer.share(model, batches(1))
         way.now("silent")
         again = made.join(way.url, 0, made.common(), timeout=0.3)
-        assert again.connection.unsettled and made.round_of(0) == 1
+        assert again.connection.state.unconfirmed and made.round_of(0) == 1
 
 
 # --- restarts
@@ -271,25 +273,25 @@ def test_a_restart_goes_on_with_all_of_it_with_and_without_the_relay(tmp_path: P
         assert peers[0].share(models[0], batches(1))
         way.now("silent")
         peers[0].share(models[0], batches(1))
-        first = peers[0].connection
+        first = peers[0].connection.state
         peers[0].close()
         offline = made.join(way.url, 0, seeded(net, 5), timeout=0.3)
         way.now("pass")
         online = made.join(way.url, 0, seeded(net, 6), timeout=1.0)
         for again in (offline, online):
-            now = again.connection
-            assert again.round == 3 == peers[0].round and (now.name, now.number) == ("m0", 0)
-            assert now.waits == first.waits == {"weights": 1} and now.held.keys() == first.held.keys()
-            for name, answer in now.held.items():
-                assert answer.version == first.held[name].version
-                assert answer.count.shape == first.held[name].count.shape
-                assert all(np.array_equal(t, first.held[name].tensors[k]) for k, t in answer.tensors.items())
-            assert all(np.array_equal(e, first.errors[k]) for k, e in now.errors.items()) and now.errors
+            now, me = again.connection.state, again.connection
+            assert again.round == 3 == peers[0].round and (me.name, me.number) == ("m0", 0)
+            assert now.awaiting == first.awaiting == {"weights": 1} and now.answers.keys() == first.answers.keys()
+            for name, answer in now.answers.items():
+                assert answer.version == first.answers[name].version
+                assert answer.count.shape == first.answers[name].count.shape
+                assert same(answer.tensors, first.answers[name].tensors)
+            assert now.residuals and same(flat(now.residuals), flat(first.residuals))
             assert now.pending is not None and first.pending is not None and now.pending.body == first.pending.body
-            model = again._need_model()
-            common = now.held["weights"].tensors
+            model = again._context.require_model()
+            common = now.answers["weights"].tensors
             assert all(torch.equal(p, torch.tensor(common[k])) for k, p in model.named_parameters())
-        assert penalty_of(offline, offline._need_model()) > 0
+        assert penalty_of(offline, offline._context.require_model()) > 0
 
 
 def test_a_folder_that_is_damaged_or_somebody_else_s_is_refused_by_name(tmp_path: Path) -> None:
@@ -298,8 +300,8 @@ def test_a_folder_that_is_damaged_or_somebody_else_s_is_refused_by_name(tmp_path
         assert peer.share(model, batches(1)) and peer.refresh()
         peer.close()
         folder = made.folder / "peer-0"
-        file = folder / "peer.safetensors"
-        with pytest.raises(CheckpointError, match=r"peer.safetensors is of another federation or member \(m0\)"):
+        file = folder / "peer" / "state.json"
+        with pytest.raises(CheckpointError, match=r"peer-0/peer is of another federation or member \(m0\)"):
             made.join(running.url, 1, folder=folder)
         with (
             federation(tmp_path / "two", {**SHARING, "kd": 3.0}) as other,
@@ -308,17 +310,19 @@ def test_a_folder_that_is_damaged_or_somebody_else_s_is_refused_by_name(tmp_path
         ):
             other.join(elsewhere.url, 0, folder=folder)
         good = file.read_bytes()
-        for damaged in (
-            b"",
-            good[:40],
-            good[:-1],
-            good[:-3] + b"\x07" + good[-2:],
-            good.replace(b'\\"m0\\"', b'\\"m1\\"'),
-        ):
+        for damaged in (b"", good[:40], good[:-2], good[:-3] + b"x\n", good.replace(b'"m0"', b'"m1"')):
             assert damaged != good
             file.write_bytes(damaged)
-            with pytest.raises(CheckpointError, match=r"peer.safetensors is damaged.*delete it"):
+            with pytest.raises(CheckpointError, match=r"peer-0/peer is damaged: state.json.*delete that folder"):
                 made.join(running.url, 0)
+        file.write_bytes(good)
+        for part in (file for file in folder.glob("peer/*") if file.name != "state.json"):
+            whole = part.read_bytes()
+            for broken in (b"", whole[:-1], whole[:-3] + b"\x07" + whole[-2:], None):
+                part.unlink() if broken is None else part.write_bytes(broken)
+                with pytest.raises(CheckpointError, match=rf"peer is damaged: .*{part.name}.*delete that folder"):
+                    made.join(running.url, 0)
+            part.write_bytes(whole)
         shutil.rmtree(folder)
         again = made.join(running.url, 0)
         assert again.round == 1 and again.introduce(model, batches(1))
@@ -329,14 +333,14 @@ def test_a_folder_that_is_damaged_or_somebody_else_s_is_refused_by_name(tmp_path
 
 
 def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
-    ca_file, other = trustme.CA(), trustme.CA()
-    ca_file.cert_pem.write_to_path(tmp_path / "authority.pem")
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "authority.pem")
     past = datetime.now(UTC) - timedelta(days=1)
     made_for = {
-        "": ca_file.issue_cert("127.0.0.1"),
+        "": authority.issue_cert("127.0.0.1"),
         "unable to get local issuer": other.issue_cert("127.0.0.1"),
-        "IP address mismatch": ca_file.issue_cert("relay.example"),
-        "expired": ca_file.issue_cert("127.0.0.1", not_before=past - timedelta(days=1), not_after=past),
+        "IP address mismatch": authority.issue_cert("relay.example"),
+        "expired": authority.issue_cert("127.0.0.1", not_before=past - timedelta(days=1), not_after=past),
     }
     trusted = str(tmp_path / "authority.pem")
     with federation(tmp_path, SHARING) as made:
@@ -354,7 +358,7 @@ def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
                     peer = made.join(running.url, 0, ca_file=trusted)
                     assert peer.share(seeded(net, 1), batches(1))
                     peer.close()
-                    with pytest.raises(RelayError, match="certificate is not to be trusted") as refused:
+                    with pytest.raises(RelayError, match="certificate is not trusted") as refused:
                         made.join(running.url, 1)
                 else:
                     with pytest.raises(RelayError, match=said) as refused:

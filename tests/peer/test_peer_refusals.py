@@ -30,7 +30,7 @@ def weighty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str
     [
         (None, r"shares weights: give your model"),
         (lambda: net(width=5), r"cannot share 'prototypes'.*\(3, 5\).*\(3, 4\)"),
-        (lambda: net(classes=4), "tells 4 classes apart, and federation 'small' has 3"),
+        (lambda: net(classes=4), "has 4 classes, and federation 'small' has 3"),
         (lambda: net(hidden=9), r"cannot share 'weights'.*features.0.weight"),
         (lambda: nn.Sequential(nn.Flatten()), "no split model"),
     ],

@@ -16,9 +16,8 @@ from consilience.config.config import Config, make_config
 from consilience.errors import CheckpointError
 from consilience.files import lock_file
 from consilience.methods import build_method
+from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.create_charter import charter_of, write_charter
-from consilience.peer.outbox import Outbox
-from consilience.peer.peer import connect_to_relay
 from consilience.peer.trainer import Member, Played
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import in_full, load_data, models_of, with_model
@@ -42,7 +41,6 @@ def join(
 ) -> None:
     """Train in a federation until the rounds are played or somebody stops it, and keep the model."""
     connection = connect_to_relay(url, token, folder, ca_file=ca_file)
-    assert connection.folder is not None
     try:
         with lock_file(
             connection.folder / _LOCK,
@@ -55,9 +53,8 @@ def join(
         raise SystemExit(130)
 
 
-def _train(connection: Outbox, config: Config, wait: float, as_json: bool) -> bool:
+def _train(connection: RelayConnection, config: Config, wait: float, as_json: bool) -> bool:
     """Play the rounds that are left; whether somebody stopped it."""
-    assert connection.folder is not None
     method = dict(connection.charter.method)
     given = config.model_dump(exclude_none=True, exclude={"method", "learners", "seed"})
     config = make_config({**given, "method": method, "learners": 1, "seed": connection.charter.seed})

@@ -41,7 +41,7 @@ _OF_DATA = {"data_dir", "train", "test", "test_share", "image_size", "image_mode
 _OF_DEALS = {"learners", "partition", "shift", "seed"}
 _OF_TRAINING = _OF_DATA | {"data", "model", "width", "rounds", "epochs", "batch_size", "optimizer", "optimizer_state"}
 _OF_TRAINING |= {"lr", "momentum", "weight_decay", "device", "precision"}
-_EXTRAS = {"learn": {"torch", "sklearn", "pooch", "PIL", "httpx"}, "relay": {"starlette", "uvicorn", "httptools"}}
+_EXTRAS = {"learn": {"torch", "sklearn", "pooch", "PIL", "httpcore"}, "relay": {"starlette", "uvicorn", "httptools"}}
 """What comes with an extra: a relay needs no torch, and a learner no server."""
 COMPARED = (
     "centralized, independent, self-distillation, federated-distillation, fedavg, representation-sharing, fedavg-1bit, "

@@ -1,108 +1,107 @@
-"""The line to a relay: requests that end in time, and failures told apart: out of reach, or refused."""
+"""A member's HTTP client for its relay: requests that end by their deadline, and two kinds of failures.
+
+`RelayUnreachable`: no answer now, and another attempt may succeed. `RelayError`: the relay refuses the request.
+"""
 
 from __future__ import annotations
 
-import ipaddress
 import json
-import random
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode
 
-import httpx
+import httpcore
 
-from consilience.errors import ConfigurationError, RelayError, RelayUnreachable
-from consilience.peer.deadline import Deadline
-from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Parts, format_parts, parse_parts
+from consilience.errors import RelayError, RelayUnreachable
+from consilience.peer.deadline import DeadlineBackend
+from consilience.peer.http_address import check_url, host_header, is_loopback, proxy_for, trusted_certificates
+from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Part, Parts, format_parts, parse_parts
 
-_CHUNK = 2**16
-_JSON = 2**20  # bytes, at most, of an answer in words
-_IDLE = 10.0  # seconds of silence after which a try is given up, and the next may do better
-_SILENCE = 40.0  # the same for news: a relay gives a sign of life four times a minute
-_LONGEST_WAIT = 60.0
-_LONGEST = 300  # characters of what a relay says
-_LONGEST_ASKED = 600.0  # whoever asks to be left alone for longer is asked again after so many seconds
-_AGAIN = (408, 425, 429, 500, 502, 503, 504, 507)
-"""What may be different next time."""
-_PERHAPS = (500, 502, 504)
-"""Of these, what somebody on the way may say when the relay has taken it."""
+_LONGEST_LINE = 2**16  # bytes of a server-sent event
+_LARGEST_JSON = 2**20  # bytes of an answer in JSON
+_STEP_TIMEOUT = 10.0  # seconds without progress after which an attempt is given up; the next one may do better
+_EVENTS_TIMEOUT = 40.0  # the same for events: a relay sends a sign of life four times a minute
+_KEEPALIVE = 5.0  # seconds that an idle connection stays open
+_LONGEST_MESSAGE = 300  # characters shown of what a relay says
+_RETRIED = (408, 425, 429, 500, 502, 503, 504, 507)
+"""Statuses after which another attempt may succeed."""
+_GATEWAY = (500, 502, 504)
+"""Of these, the ones a gateway may answer with although the relay has accepted the request."""
+_FAILURES = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError)
+_NEVER_SENT = (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout, httpcore.ProxyError)
 CERTIFICATE = "certificate"
-"""The code of a relay whose certificate is not to be trusted: until somebody does something, trying is in vain."""
+"""The error code where the relay's certificate is not trusted: another attempt fails too, until a person acts."""
 
 
 @dataclass(frozen=True)
-class News:
-    """Answers as they came: what the body holds, the body, and by what they are known."""
+class AnswersMessage:
+    """Answers of channels as the relay sent them: what the body contains, the body, and its ETag."""
 
-    parts: dict[str, Any]
+    parts: dict[str, Part]
     body: bytes
     etag: str
 
 
-class Backoff:
-    """How long to leave a relay alone that does not answer: twice as long each time, give or take half of it."""
+@dataclass(frozen=True)
+class _Response:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
-    def __init__(self, first: float = 0.5, longest: float = _LONGEST_WAIT) -> None:
-        self.first, self.longest = first, longest
-        self.failures, self.until = 0, 0.0
-        self._random = random.Random()  # of its own: the caller's numbers go on as if nobody had drawn
 
-    def failed(self, at_least: float = 0.0) -> None:
-        """It did not answer, or asked to be left alone for so long."""
-        wait = min(self.first * 2**self.failures, self.longest) * self._random.uniform(0.5, 1.5)
-        asked = min(at_least, _LONGEST_ASKED)
-        self.failures, self.until = min(self.failures + 1, 30), time.monotonic() + max(wait, asked)
-
-    def worked(self) -> None:
-        """It did."""
-        self.failures, self.until = 0, 0.0
-
-    @property
-    def left(self) -> float:
-        """Seconds until it is worth another try."""
-        return max(self.until - time.monotonic(), 0.0)
+class _TooLarge(Exception):
+    """More bytes than any answer of a relay has."""
 
 
 class RelayClient:
-    """One member's requests. Each takes the seconds it may last, and is over by then.
+    """One member's requests to its relay. Each is given the seconds it may take, and ends by then.
 
     ca_file: certificates to trust, as a PEM file, where no public authority has signed the relay's.
     """
 
     def __init__(self, url: str, token: str, ca_file: str | None = None) -> None:
-        self.url = _checked(url)
-        self.sent = self.received = 0
-        """Bytes of bodies, up and down."""
-        self.largest = _JSON
-        """The most bytes an answer may have; whoever knows the channels says how much that is."""
-        headers = {"Authorization": f"Bearer {token}", "User-Agent": "consilience", "Accept-Encoding": "identity"}
-        self._client = httpx.Client(
-            base_url=self.url, headers=headers, verify=_trusted(ca_file), trust_env=not _is_loopback(self.url)
+        self.url = check_url(url)
+        self.bytes_sent = self.bytes_received = 0
+        """Bytes of bodies, uploaded and downloaded."""
+        self.largest_answer = _LARGEST_JSON
+        """The most bytes that an answer may have; set where the channels are known."""
+        self._headers = {
+            "Host": host_header(self.url),
+            "Authorization": f"Bearer {token}",
+            "User-Agent": "consilience",
+            "Accept": "*/*",
+            "Accept-Encoding": "identity",
+        }
+        self._backend = DeadlineBackend()
+        self._pool = httpcore.ConnectionPool(
+            ssl_context=trusted_certificates(ca_file),
+            proxy=None if is_loopback(self.url) else proxy_for(self.url),
+            keepalive_expiry=_KEEPALIVE,
+            network_backend=self._backend,
         )
-        self._deadline = Deadline()
-        self._deadline.rule(self._client)
 
     def close(self) -> None:
-        """Hang up."""
-        self._client.close()
+        """Close all connections."""
+        self._pool.close()
 
-    # -- what a member asks ----------------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------------------------
 
     def federation(self, seconds: float) -> dict[str, Any]:
-        """The charter, who this member is, and how things stand."""
-        found = self._object(self._ask("GET", "/v1/federation", seconds)[1])
+        """The charter, this member's name, number and newest round, and the state of the channels."""
+        found = self._json_object(self._request("GET", "/v1/federation", seconds).body)
         if not (isinstance(found.get("charter"), str) and isinstance(found.get("member"), dict)):
-            raise self._strange()
+            raise self._not_a_relay()
         return found
 
-    def put(self, round_: int, parts: Parts, body: bytes, seconds: float) -> dict[str, Any]:
-        """Put up a body; the receipt says that it is on the relay's disk."""
+    def upload(self, round_: int, parts: Parts, body: bytes, seconds: float) -> dict[str, Any]:
+        """Upload a body; the receipt says that it is on the relay's disk."""
         headers = {UPLOAD_HEADER: format_parts(parts), "Content-Type": "application/octet-stream"}
-        receipt = self._object(self._ask("PUT", f"/v1/rounds/{round_}", seconds, headers, body)[1])
-        self.sent += len(body)
+        receipt = self._json_object(self._request("PUT", f"/v1/rounds/{round_}", seconds, headers, body).body)
+        self.bytes_sent += len(body)
         return receipt
 
     def answers(
@@ -113,197 +112,162 @@ class RelayClient:
         draw: Mapping[str, int],
         etag: str,
         seconds: float,
-        turn: int = 0,
-    ) -> News | None:
-        """Answers of some channels, or None where nothing has changed since those known as `etag`."""
-        query = [("round", str(round_)), ("turn", str(turn)), *(("channel", name) for name in channels)]
+    ) -> AnswersMessage | None:
+        """Answers of some channels; None where they are those of `etag`.
+
+        have: the version held of each moving mean. draw: how many entries of each pool.
+        """
+        query = [("round", str(round_)), *(("channel", name) for name in channels)]
         query += [("have", f"{name}:{version}") for name, version in have.items()]
         query += [("draw", f"{name}:{entries}") for name, entries in draw.items()]
         headers = {"If-None-Match": etag} if etag else {}
-        response, body = self._ask("GET", "/v1/answers", seconds, headers, query=query)
-        if response.status_code == 304:
+        response = self._request("GET", f"/v1/answers?{urlencode(query)}", seconds, headers)
+        if response.status == 304:
             return None
-        self.received += len(body)
-        said = response.headers.get(ANSWER_HEADER, "")
-        return News(parse_parts(said) if said else {}, body, response.headers.get("etag", ""))
+        self.bytes_received += len(response.body)
+        header = response.headers.get(ANSWER_HEADER.lower(), "")
+        return AnswersMessage(parse_parts(header) if header else {}, response.body, response.headers.get("etag", ""))
 
     def reply(self, channel: str, version: int, seconds: float) -> bytes:
-        """By how much a moving mean's common values moved once."""
-        _, body = self._ask("GET", f"/v1/channels/{channel}/replies/{version}", seconds)
-        self.received += len(body)
+        """By how much the common values of a moving mean moved to become this version."""
+        body = self._request("GET", f"/v1/channels/{channel}/replies/{version}", seconds).body
+        self.bytes_received += len(body)
         return body
 
-    def wait(self, revision: int, seconds: float) -> int:
-        """Wait until something is newer than `revision`, at most so long; the newest revision."""
-        began = time.monotonic()
-        self._deadline.end = end = began + seconds
-        timeouts = httpx.Timeout(min(seconds, _IDLE), read=min(seconds, _SILENCE))
+    def wait_for_change(self, revision: int, seconds: float) -> int:
+        """Wait until the relay has another revision than this one, or until the time is over; its newest revision."""
+        started = time.monotonic()
+        self._backend.end = end = started + seconds
         try:
-            with self._client.stream("GET", "/v1/events", timeout=timeouts) as response:
-                if response.status_code != 200:
-                    raise _refusal(response, b"".join(_until(response.iter_raw(), end, _JSON)))
-                for line in _lines(response.iter_raw()):
+            with self._stream("GET", "/v1/events", seconds, {}, None, _EVENTS_TIMEOUT) as response:
+                chunks = response.iter_stream()
+                if response.status != 200:
+                    raise self._refusal(_read_response(response, chunks, _LARGEST_JSON))
+                for line in _lines(chunks):
                     if line.startswith("data: "):
-                        newest = self._object(line[6:].encode()).get("revision")
-                        if isinstance(newest, int) and newest != revision:  # lower where the relay went back
+                        newest = self._json_object(line[6:].encode()).get("revision")
+                        if isinstance(newest, int) and newest != revision:  # lower where a backup was restored
                             return newest
-        except OverflowError:
-            raise self._strange() from None
-        except httpx.RequestError as error:
-            if not (isinstance(error, httpx.ReadTimeout) and time.monotonic() >= end):
+        except _TooLarge:
+            raise self._not_a_relay() from None
+        except _FAILURES as error:
+            if not (isinstance(error, httpcore.ReadTimeout) and time.monotonic() >= end):
                 raise self._unreachable(error) from error
         else:
-            if time.monotonic() - began < min(seconds, 1.0):
-                raise RelayUnreachable(f"{self.url} ended its news")
+            if time.monotonic() - started < min(seconds, 1.0):
+                raise RelayUnreachable(f"{self.url} ended its stream of events")
         return revision
 
-    # -- how ---------------------------------------------------------------------------------------------------------
+    # -- sending and reading -----------------------------------------------------------------------------------------
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
         seconds: float,
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
-        query: Sequence[tuple[str, str]] = (),
-    ) -> tuple[httpx.Response, bytes]:
-        self._deadline.end = end = time.monotonic() + seconds
-        given = dict(headers or {})
-        if body is not None:
-            given["Content-Length"] = str(len(body))
-        request = self._client.build_request(
-            method,
-            path,
-            headers=given,
-            params=list(query) or None,
-            content=None if body is None else _in_time(body, end),
-            timeout=httpx.Timeout(min(seconds, _IDLE)),
-        )
+    ) -> _Response:
+        self._backend.end = time.monotonic() + seconds
         try:
-            response = self._client.send(request, stream=True)
-            try:
-                found = b"".join(_until(response.iter_raw(), end, max(self.largest, _JSON)))
-            finally:
-                response.close()
-        except (httpx.RequestError, TimeoutError) as error:
+            with self._stream(method, path, seconds, headers or {}, body, _STEP_TIMEOUT) as answer:
+                most = max(self.largest_answer, _LARGEST_JSON)
+                response = _read_response(answer, answer.iter_stream(), most)
+        except _FAILURES as error:
             raise self._unreachable(error) from error
-        except OverflowError:
-            raise self._strange() from None
-        if response.status_code not in (200, 304):
-            raise _refusal(response, found)
-        return response, found
+        except _TooLarge:
+            raise self._not_a_relay() from None
+        if response.status not in (200, 304):
+            raise self._refusal(response)
+        return response
 
-    def _unreachable(self, error: Exception) -> RelayUnreachable:
-        refused = _certificate(error)
-        if refused is not None:
-            found = RelayUnreachable(
-                f"{self.url}: its certificate is not to be trusted ({refused}); where that is the relay, give the file "
-                f"of its authority (ca_file=, --ca-file), or ask whoever runs it"
-            )
-            found.code = CERTIFICATE
-            return found
-        said = str(error) or type(error).__name__
-        never_left = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError)
-        hint = "; is the relay served, and is that its address?" if isinstance(error, httpx.ConnectError) else ""
-        hint = "; does it speak http, and not https?" if "WRONG_VERSION_NUMBER" in said else hint
-        return RelayUnreachable(f"{self.url} cannot be reached: {said}{hint}", may_have_arrived=not never_left)
+    def _stream(
+        self,
+        method: str,
+        path: str,
+        seconds: float,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        read_timeout: float,
+    ) -> AbstractContextManager[httpcore.Response]:
+        step = min(seconds, _STEP_TIMEOUT)
+        timeout = {"connect": step, "write": step, "pool": step, "read": min(seconds, read_timeout)}
+        fields = [*self._headers.items(), *headers.items()]
+        return self._pool.stream(method, self.url + path, headers=fields, content=body, extensions={"timeout": timeout})
 
-    def _object(self, body: bytes) -> dict[str, Any]:
-        """The JSON object that a relay's answer is; whoever says something else is none, but stands in its way."""
+    def _json_object(self, body: bytes) -> dict[str, Any]:
+        """The JSON object that a relay answers with; anything else comes from another server in between."""
         try:
             found = json.loads(body)
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise self._strange()
+            raise self._not_a_relay()
         return found
 
-    def _strange(self) -> RelayUnreachable:
+    # -- failures ----------------------------------------------------------------------------------------------------
+
+    def _not_a_relay(self) -> RelayUnreachable:
         return RelayUnreachable(f"{self.url} answers, and not as a relay does", may_have_arrived=True)
 
+    def _unreachable(self, error: Exception) -> RelayUnreachable:
+        reason = _certificate_error(error)
+        if reason is not None:
+            found = RelayUnreachable(
+                f"{self.url}: its certificate is not trusted ({reason}); where that is the relay, name the file of its "
+                f"certificate authority (ca_file=, --ca-file), or ask the relay's operator"
+            )
+            found.code = CERTIFICATE
+            return found
+        text = str(error) or type(error).__name__
+        hint = "; is the relay running, and is that its address?" if isinstance(error, httpcore.ConnectError) else ""
+        hint = "; does it speak http, and not https?" if "WRONG_VERSION_NUMBER" in text else hint
+        sent = not isinstance(error, _NEVER_SENT)
+        return RelayUnreachable(f"{self.url} cannot be reached: {text}{hint}", may_have_arrived=sent)
 
-def _in_time(body: bytes, end: float) -> Iterator[bytes]:
-    for i in range(0, len(body), _CHUNK):
-        if time.monotonic() > end:
-            raise TimeoutError("the upload took too long")
-        yield body[i : i + _CHUNK]
+    def _refusal(self, response: _Response) -> RelayError:
+        """The error for a status that is no success: `RelayUnreachable` where another attempt may succeed."""
+        try:
+            content = json.loads(response.body)
+            code, message = str(content["code"]), str(content["message"])[:_LONGEST_MESSAGE]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            code, message = "", f"status {response.status}, and not as a relay does"
+        retried = response.status in _RETRIED
+        if code and not retried:
+            return RelayError(f"the relay refuses ({code}): {message}", code=code)
+        after = response.headers.get("retry-after", "")
+        return RelayUnreachable(
+            f"{self.url} answers: {message}",
+            retry_after=float(after) if after.isascii() and after.isdigit() else 0.0,
+            may_have_arrived=response.status in _GATEWAY or not retried,
+        )
 
 
-def _until(chunks: Iterator[bytes], end: float, most: int) -> Iterator[bytes]:
-    """What comes until then, and no more than may come."""
-    size = 0
+def _read_response(response: httpcore.Response, chunks: Iterator[bytes], most: int) -> _Response:
+    """The whole response, where its body has at most this many bytes."""
+    body = bytearray()
     for chunk in chunks:
-        size += len(chunk)
-        if size > most:
-            raise OverflowError
-        if time.monotonic() > end:
-            raise TimeoutError("the answer took too long")
-        yield chunk
+        body += chunk
+        if len(body) > most:
+            raise _TooLarge
+    headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in response.headers}
+    return _Response(response.status, headers, bytes(body))
 
 
 def _lines(chunks: Iterator[bytes]) -> Iterator[str]:
-    """Lines as they come, none of them without end."""
+    """Lines as they arrive, each of a bounded length."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > _CHUNK:
-            raise OverflowError
+        if len(rest) > _LONGEST_LINE:
+            raise _TooLarge
         yield from (line.decode(errors="replace") for line in lines)
 
 
-def _certificate(error: BaseException | None) -> str | None:
-    """What is wrong with a certificate, where that is behind an error."""
+def _certificate_error(error: BaseException | None) -> str | None:
+    """What is wrong with the certificate, where that is the cause of an error."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return str(error.verify_message)
         error = error.__cause__ or error.__context__
     return None
-
-
-def _refusal(response: httpx.Response, body: bytes) -> Exception:
-    """What a relay says no with; out of reach where another time it may say yes, or where it was not the relay."""
-    try:
-        said = json.loads(body)
-        code, message = str(said["code"]), str(said["message"])[:_LONGEST]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        code, message = "", f"status {response.status_code}, and not as a relay does"
-    if code and response.status_code not in _AGAIN:
-        return RelayError(f"the relay refuses ({code}): {message}", code=code)
-    after = response.headers.get("retry-after", "")
-    asked = float(after) if after.isascii() and after.isdigit() else 0.0
-    again, perhaps = response.status_code in _AGAIN, response.status_code in _PERHAPS
-    return RelayUnreachable(
-        f"{response.url.host} says: {message}", retry_after=asked, may_have_arrived=perhaps or not again
-    )
-
-
-def _checked(url: str) -> str:
-    try:
-        parts, _ = urlsplit(url), httpx.URL(url)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except (ValueError, httpx.InvalidURL):
-        known = False
-    if not known or parts.username or parts.query or parts.fragment:
-        raise ConfigurationError(f"{url!r} is no relay's address; it looks like https://relay.example:8443")
-    if parts.scheme == "http" and not _is_loopback(url):
-        raise ConfigurationError(
-            f"{url} is not encrypted, and your token would travel for all to read; use https, or a relay on this "
-            f"machine"
-        )
-    return url.rstrip("/")
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _trusted(ca_file: str | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"{ca_file}: no certificates can be read there: {error}") from error

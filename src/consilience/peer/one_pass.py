@@ -69,6 +69,6 @@ def _classes(targets: Tensor, classes: int) -> Tensor:
     if targets.ndim != 1 or targets.is_floating_point() or bool(((targets < 0) | (targets >= classes)).any()):
         raise ConfigurationError(
             f"the loader's targets are {targets.dtype} of the shape {tuple(targets.shape)}, from {targets.min()} to "
-            f"{targets.max()}; this federation takes whole numbers from 0 to {classes - 1}, one a sample"
+            f"{targets.max()}; this federation takes integers from 0 to {classes - 1}, one per sample"
         )
     return targets.long()

@@ -24,7 +24,8 @@ from consilience.evaluation import accuracy
 from consilience.files import replace_file, report_write_errors
 from consilience.learner.learner import Learner
 from consilience.method import Method
-from consilience.peer.outbox import ChannelUpload, Outbox
+from consilience.peer.connection import RelayConnection
+from consilience.peer.state import ChannelUpload
 from consilience.randomness import seed_of
 from consilience.simulation.engines.jobs import Evaluate, Probe, Receive, StoreAnswers, Work
 from consilience.simulation.engines.loop.engine import LoopEngine
@@ -60,7 +61,7 @@ class Member:
     """
 
     def __init__(
-        self, connection: Outbox, config: Config, method: Method, data: Dataset, model: Model, wait: float
+        self, connection: RelayConnection, config: Config, method: Method, data: Dataset, model: Model, wait: float
     ) -> None:
         self.connection, self.wait = connection, wait
         self.config = config.model_copy(update={"learners": 1, "seed": connection.charter.seed, "seeds": 1})
@@ -124,8 +125,8 @@ class Member:
 
     def _first(self, name: str, channel: schema.Channel, common: Mapping[str, Tensor]) -> Answer:
         """What is held before anything is heard: nothing with count 0, or the common values at the start."""
-        if name in self.connection.held:
-            return self.connection.held[name]
+        if name in self.connection.state.answers:
+            return self.connection.state.answers[name]
         if not common:
             return empty_answer(channel)
         values = {k: t.numpy(force=True).copy() for k, t in common.items()}
@@ -133,14 +134,14 @@ class Member:
             name in self.connection.channels
             and values_fingerprint(channel, values) != self.connection.charter.terms[name].start
         ):
-            found = self.connection.fetch([name], {}, self.connection.timeout)
+            found = self.connection.inbox.download([name], {}, self.connection.timeout)
             if name not in found:
                 raise ConfigurationError(
                     f"the common values of {name!r} cannot be made here, and the relay is out of reach"
                 )
             return found[name]
-        self.connection.held[name] = Answer(values, np.zeros(()), 0)
-        return self.connection.held[name]
+        self.connection.state.answers[name] = Answer(values, np.zeros(()), 0)
+        return self.connection.state.answers[name]
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
@@ -152,8 +153,8 @@ class Member:
         moving = [
             name for name in self.receiving if name in self.connection.channels and self.connection.channels[name].moves
         ]
-        self._take(self.connection.fetch(moving, {}, self.connection.timeout))
-        if self.connection.round < 0 and self.share(train=False):
+        self._take(self.connection.inbox.download(moving, {}, self.connection.timeout))
+        if self.connection.state.round < 0 and self.share(train=False):
             self.hear()
 
     def play(self) -> Played:
@@ -169,14 +170,16 @@ class Member:
         self.due = tuple(e.name for e in active if train or e.uploads_before_training)
         if not train and not self.due:
             return False
-        self._before = self.connection.client.sent, self.connection.client.received
-        putting = tuple(name for name in self.due if not self.connection.unsettled and self._may_put(name))
+        self._before = self.connection.client.bytes_sent, self.connection.client.bytes_received
+        putting = tuple(name for name in self.due if not self.connection.state.unconfirmed and self._may_put(name))
         self._restore_errors()
         self.losses, offers = self._work(self.round, putting, train)
         traveling = {name: offer for name, offer in offers.items() if name in self.connection.channels}
         self._own = {n: Answer(dict(o.tensors), o.weight) for n, o in offers.items() if n not in traveling}
-        self.put_as = max(self.round, self.connection.round + train)  # in a new folder, on from where the relay is
-        self.acknowledged = self.connection.queue(self.put_as, traveling) and self.connection.flush(
+        self.put_as = max(
+            self.round, self.connection.state.round + train
+        )  # in a new folder, on from where the relay is
+        self.acknowledged = self.connection.outbox.queue(self.put_as, traveling) and self.connection.outbox.flush(
             self.connection.timeout
         )
         return True
@@ -185,8 +188,8 @@ class Member:
         """Whether a channel would take something now: a change is measured from common values that are held."""
         if name not in self.connection.channels:
             return True
-        return name not in self.connection.waits and (
-            name in self.connection.held or not self.connection.channels[name].moves
+        return name not in self.connection.state.awaiting and (
+            name in self.connection.state.answers or not self.connection.channels[name].moves
         )
 
     def hear(self) -> Played:
@@ -196,7 +199,7 @@ class Member:
         found = self._own | (self._answers(names, self.put_as) if reached else {})
         self._take(found)
         client, (sent, received) = self.connection.client, self._before
-        up, down = client.sent - sent, client.received - received
+        up, down = client.bytes_sent - sent, client.bytes_received - received
         return Played(self.round, self.test(), self.losses, self.acknowledged, tuple(found), up, down)
 
     def _take(self, found: Mapping[str, Answer]) -> None:
@@ -217,7 +220,8 @@ class Member:
         row = self.engine.cohorts[0].row(0)
         for key, tensor in row.items():
             if key.startswith("error."):
-                kept = self.connection.errors.get(key.removeprefix("error."))
+                channel, _, name = key.removeprefix("error.").partition(".")
+                kept = self.connection.state.residuals.get(channel, {}).get(name)
                 tensor.zero_() if kept is None else tensor.copy_(torch.from_numpy(np.array(kept)))
 
     def _work(
@@ -240,7 +244,7 @@ class Member:
             offers[name] = ChannelUpload(
                 {k: t[0].numpy(force=True).copy() for k, t in tensors.items()},
                 weights[0].numpy(force=True).copy(),
-                self.connection.held[name].version if name in self.connection.held else 0,
+                self.connection.state.answers[name].version if name in self.connection.state.answers else 0,
                 after,
             )
         return losses, offers
@@ -248,11 +252,15 @@ class Member:
     def _answers(self, names: Sequence[str], round_: int) -> dict[str, Answer]:
         draws = {n: c.draw for n, c in self.learner.channels.items() if isinstance(c, schema.Pool) and n in names}
         end = time.monotonic() + self.wait
-        while self.connection.waits.keys() & set(names) and self.connection.may_come_back(end) and not self.stopped():
-            if self.connection.closed(names, end):
+        while (
+            self.connection.state.awaiting.keys() & set(names)
+            and self.connection.backoff.allows(end)
+            and not self.stopped()
+        ):
+            if self.connection.inbox.aggregated(names, end, self.connection.timeout):
                 break
-            self.connection.wait(min(end - time.monotonic(), 5.0))
-        return self.connection.fetch(names, draws, self.connection.timeout, round_)
+            self.connection.inbox.wait(min(end - time.monotonic(), 5.0))
+        return self.connection.inbox.download(names, draws, self.connection.timeout, round_)
 
     def _hold(self, name: str, answer: Answer) -> None:
         """Hold an answer from now on, in the place of the last."""
@@ -284,8 +292,10 @@ class Member:
         arrays, numbers = kept
         self.engine.load({k: torch.from_numpy(v.copy()) for k, v in arrays.items()})
         self.round = int(numbers["round"])
-        if self.connection.round > self.round:  # stopped between hearing and keeping: what was heard counts
-            self._take({name: answer for name, answer in self.connection.held.items() if name in self.receiving})
+        if self.connection.state.round > self.round:  # stopped between hearing and keeping: what was heard counts
+            self._take(
+                {name: answer for name, answer in self.connection.state.answers.items() if name in self.receiving}
+            )
         return True
 
     def save_model(self, file: Path) -> None:
@@ -298,5 +308,4 @@ class Member:
     def close(self) -> None:
         """Hang up."""
         self.engine.__exit__(None, None, None)
-        self.connection.save()
-        self.connection.client.close()
+        self.connection.close()

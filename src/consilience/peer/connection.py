@@ -1,0 +1,128 @@
+"""A member's connection to its relay: who it is there, what it has received, and what it has to upload."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from consilience.errors import CheckpointError, ConfigurationError, RelayError, RelayUnreachable
+from consilience.peer.backoff import Backoff
+from consilience.peer.http import CERTIFICATE, RelayClient
+from consilience.peer.inbox import Inbox
+from consilience.peer.outbox import Outbox
+from consilience.peer.state import PeerState
+from consilience.peer.state_folder import Identity, StateFolder
+from consilience.wire import schema, tokens
+from consilience.wire.charter import Charter, read_charter
+from consilience.wire.headers import format_parts, upload_sha256
+
+log = logging.getLogger("consilience.peer")
+
+
+def connect_to_relay(
+    url: str, token: str, folder: Path | str | None = None, timeout: float = 5.0, ca_file: str | None = None
+) -> RelayConnection:
+    """Connect the member that the token is for, and resume from the state in its folder.
+
+    folder: by default one under `peers/`. timeout: the most seconds that the first request may take.
+    """
+    known = tokens.FORM.fullmatch(token.strip())
+    if known is None:
+        raise ConfigurationError("that is no token; it begins with cs1_ and comes from `consilience relay invite`")
+    client = RelayClient(url, known[0], ca_file)
+    default = f"{urlsplit(url).hostname}-{urlsplit(url).port or 443}-{int(known[1], 16)}"
+    try:
+        return RelayConnection(client, Path("peers") / default if folder is None else Path(folder), timeout)
+    except BaseException:
+        client.close()
+        raise
+
+
+class RelayConnection:
+    """One member's connection to its relay. Without the relay it opens with the state of its folder.
+
+    timeout: the most seconds that a call may take where it is not asked to wait.
+    """
+
+    def __init__(self, client: RelayClient, folder: Path | None, timeout: float) -> None:
+        self.client, self.timeout = client, timeout
+        self.backoff = Backoff()
+        self._store = StateFolder(folder)
+        saved = self._store.load()
+        self.state = saved[1] if saved else PeerState()
+        self._identity = self._open(saved[0] if saved else None)
+        self.channels: dict[str, schema.Channel] = self.charter.channels
+        self.inbox = Inbox(client, self.backoff, self.channels, self.state, self.save)
+        self.outbox = Outbox(client, self.backoff, self.charter, self.state, self.save)
+        client.largest_answer = self.inbox.largest_answer()
+
+    @property
+    def charter(self) -> Charter:
+        """What the federation has agreed on."""
+        return self._identity.charter
+
+    @property
+    def number(self) -> int:
+        """The member's number in its federation."""
+        return self._identity.number
+
+    @property
+    def name(self) -> str:
+        """The member's name in its federation."""
+        return self._identity.name
+
+    @property
+    def folder(self) -> Path:
+        """Where the state is saved."""
+        assert self._store.folder is not None
+        return self._store.folder
+
+    def save(self) -> None:
+        """Write what has changed to the folder."""
+        self._store.save(self._identity, self.state)
+
+    def close(self) -> None:
+        """Save the state and close the connection; a pending upload stays in the folder for the next time."""
+        self.save()
+        self.client.close()
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    def _open(self, saved: Identity | None) -> Identity:
+        """Ask the relay who this member is; out of reach, the saved identity serves."""
+        try:
+            status = self.client.federation(self.timeout)
+        except RelayUnreachable as error:
+            if saved is None:
+                raise RelayError(str(error), code=error.code) if error.code == CERTIFICATE else error from error
+            log.warning("%s; continuing with the saved state", error)
+            self.backoff.failed(error.retry_after)
+            return saved
+        member, charter = status["member"], read_charter(status["charter"], "the relay's charter")
+        if saved is not None and (saved.charter != charter or saved.number != member["number"]):
+            raise CheckpointError(
+                f"{self._store.path} is of another federation or member ({saved.name}); choose another folder"
+            )
+        self._settle_pending(status, charter)
+        if member["round"] < self.state.round:
+            self.state.awaiting.clear()  # the relay was restored from a backup, and may not have these uploads
+        self.state.forget_aggregated(status)
+        self.state.round = max(self.state.round, member["round"])
+        return Identity(saved.charter if saved else charter, member["number"], member["name"])
+
+    def _settle_pending(self, status: Mapping[str, Any], charter: Charter) -> None:
+        """Find out from the relay's status whether a pending upload arrived before the restart."""
+        pending, member = self.state.pending, status["member"]
+        if pending is None:
+            return
+        if member["sha256"] == upload_sha256(format_parts(pending.parts), pending.body):
+            limits = {name: getattr(charter.channels[name], "max_staleness", 0) for name in pending.versions}
+            if all(status["versions"][n] - v <= limits[n] for n, v in pending.versions.items()):
+                self.state.accept_pending()  # versions only increase, so no channel can have refused it as too stale
+            else:
+                pending.may_have_arrived = True  # it has, and is sent again for the receipt, which says who refused it
+        elif member["round"] >= pending.round:
+            self.state.pending = None  # the relay has a newer round, of a state that was lost here

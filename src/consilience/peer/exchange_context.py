@@ -1,0 +1,170 @@
+"""A caller's model as exchanges see it: views, draws, their modules, states and answers, on the model's device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from consilience.channels import empty_answer
+from consilience.errors import ConfigurationError
+from consilience.exchanges.base import Exchange, Received, View
+from consilience.models import SplitModel, to_split_model
+from consilience.peer.connection import RelayConnection
+from consilience.randomness import seed_of, uniform
+from consilience.task import Task
+from consilience.wire import schema
+from consilience.wire.agreement import describe_difference, without_local_choices
+
+
+class ExchangeContext:
+    """Gives the hooks of exchanges what they need in a training loop that is not the library's.
+
+    device: where the model was seen last; answers, states and modules move there with it.
+    """
+
+    def __init__(self, connection: RelayConnection, exchanges: Sequence[Exchange]) -> None:
+        self._connection, self._exchanges = connection, exchanges
+        self.charter, self.channels = connection.charter, connection.channels
+        self.model: SplitModel | None = None
+        self._given: nn.Module | None = None
+        self.task = Task(self.charter.classes, _shared_width(self.channels))
+        self.device = torch.device("cpu")
+        self._received: dict[str, Received] = {}
+        self._states: dict[str, dict[str, Tensor]] = {}
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+            torch.manual_seed(seed_of("modules", self.charter.seed, connection.number))
+            self.modules = {e.name: nn.ModuleDict(e.modules(self.task)) for e in exchanges}
+
+    # -- the model ---------------------------------------------------------------------------------------------------
+
+    def use_model(self, model: nn.Module) -> None:
+        """Use this model from now on; refused where its channels are not the federation's."""
+        if self.model is None or (model is not self.model and model is not self._given):
+            split = to_split_model(model)
+            task = _task_of(split)
+            self._refuse_other_channels(task)
+            self._given, self.model, self.task = model, split, task
+        self.follow_model()
+
+    def require_model(self) -> SplitModel:
+        """The model; refused where none was given yet."""
+        if self.model is None:
+            raise ConfigurationError("the model is not known yet: give it, consilience.join(url, token, model)")
+        return self.model
+
+    def _refuse_other_channels(self, task: Task) -> None:
+        name = self.charter.name
+        if task.classes != self.charter.classes:
+            raise ConfigurationError(
+                f"your model has {task.classes} classes, and federation {name!r} has {self.charter.classes}"
+            )
+        for e in self._exchanges:
+            own, agreed = e.channel(task), self.channels[e.name]
+            if without_local_choices(own) != without_local_choices(agreed):
+                raise ConfigurationError(
+                    f"your model cannot share {e.name!r} in federation {name!r}: {describe_difference(own, agreed)}; "
+                    f"use the model the federation was created with, or one with the same feature width"
+                )
+
+    def follow_model(self) -> None:
+        """Move to the model's device, where there is a model: it may have been moved."""
+        if self.model is not None:
+            self.move_to(next(self.model.parameters()).device)
+
+    def move_to(self, device: torch.device) -> None:
+        """Move answers, states and modules to a device."""
+        if device == self.device:
+            return
+        self.device = device
+        self._received.clear()
+        self._states = {name: {k: t.to(device) for k, t in state.items()} for name, state in self._states.items()}
+        for module in self.modules.values():
+            module.to(device)
+
+    # -- what hooks are given ----------------------------------------------------------------------------------------
+
+    def state(self, e: Exchange) -> dict[str, Tensor]:
+        """The exchange's own state at this member."""
+        if e.name not in self._states:
+            self._states[e.name] = e.init_state(self.view(e))
+        return self._states[e.name]
+
+    def set_state(self, e: Exchange, state: Mapping[str, Tensor]) -> None:
+        """Replace the exchange's own state."""
+        self._states[e.name] = dict(state)
+
+    def received(self, e: Exchange) -> Received:
+        """The newest answer of an exchange; before the first one, zeros with count 0."""
+        if e.name not in self._received:
+            answers = self._connection.state.answers
+            answer = answers[e.name] if e.name in answers else empty_answer(self.channels[e.name])
+            tensors = {k: torch.from_numpy(np.array(t)).to(self.device) for k, t in answer.tensors.items()}
+            count = torch.from_numpy(np.array(answer.count, dtype=np.float64)).to(self.device)
+            self._received[e.name] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=self.device))
+        return self._received[e.name]
+
+    def forget_received(self, e: Exchange) -> None:
+        """Read the newest answer of an exchange again: there is a newer one."""
+        self._received.pop(e.name, None)
+
+    def draws(self, e: Exchange, count: int, rows: int, round_: int, step: int) -> dict[str, Tensor]:
+        """`count` uniform numbers for each row, (count, rows), as the view takes them; nothing where it needs none."""
+        if not count:
+            return {}
+        where = self.charter.seed, round_, self._connection.number, step
+        drawn = uniform(f"draws {e.name}", *where, np.arange(count)[:, None], np.arange(rows)[None, :])
+        return {"draws": torch.from_numpy(drawn).to(self.device)}
+
+    def view(self, e: Exchange, **seen: Any) -> View:
+        """What an exchange may see; what is not given is empty."""
+        empty, model = torch.empty(0, device=self.device), self.model
+        given = {"inputs": empty, "features": empty, "logits": empty, "targets": empty.long(), **seen}
+        given.setdefault("samples", torch.zeros((), device=self.device))
+        given.setdefault("classify", model.classifier if model is not None else _no_classifier)
+        return View(
+            task=self.task,
+            parameters=dict(model.named_parameters()) if model is not None else {},
+            buffers={k: b for k, b in model.named_buffers() if b.is_floating_point()} if model is not None else {},
+            valid=torch.ones(len(given["targets"]), device=self.device),
+            modules=self.modules[e.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
+            **given,
+        )
+
+    def check_batch(self, features: Tensor, logits: Tensor, targets: Tensor) -> None:
+        """Refuse a mini-batch whose shapes are not those that the federation's exchanges take."""
+        classes, rows = self.charter.classes, len(features)
+        shaped = features.ndim == 2 and logits.shape == (rows, classes) and targets.shape == (rows,)
+        if not shaped or targets.is_floating_point():
+            raise ConfigurationError(
+                f"penalty was given features {tuple(features.shape)}, logits {tuple(logits.shape)} and targets "
+                f"{tuple(targets.shape)} of {targets.dtype}; it takes (rows, width), (rows, {classes}) and (rows,) of "
+                f"integers"
+            )
+        for e in self._exchanges:
+            mean = self.channels[e.name].tensors.get("mean")
+            width = features.shape[1] if e.name != "logits" else classes
+            if mean is not None and mean.shape[-1] != width:
+                raise ConfigurationError(
+                    f"your features have width {features.shape[1]}, and federation {self.charter.name!r} shares "
+                    f"features of width {mean.shape[-1]}; give yours the same width, such as with one more linear layer"
+                )
+
+
+def _shared_width(channels: Mapping[str, schema.Channel]) -> int:
+    """The width of the features that the federation shares; 0 where it shares none."""
+    means = [channel.tensors["mean"].shape[-1] for channel in channels.values() if "mean" in channel.tensors]
+    return max(means, default=0)
+
+
+def _task_of(model: SplitModel) -> Task:
+    parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
+    buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
+    return Task(model.classes, model.width, (), model.bound, parameters, buffers, type(model).__name__)
+
+
+def _no_classifier(features: Tensor) -> Tensor:
+    raise ConfigurationError("the penalty needs your classifier: peer.penalty(features, logits, targets, classifier)")
