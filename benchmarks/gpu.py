@@ -35,7 +35,7 @@ from torch import Tensor
 from consilience.config.config import make_config
 from consilience.data import Dataset
 from consilience.methods import build_method
-from consilience.models import SplitModel, build
+from consilience.models import SplitModel, build_model
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.engines.stack.memory_budget import tidy_up
 from consilience.simulation.records.round_record import PHASES
@@ -67,7 +67,7 @@ class PlainLoop:
         data = images(learners * SAMPLES)
         self.inputs = torch.from_numpy(data.inputs).view(learners, SAMPLES, *SHAPE).cuda()
         self.targets = torch.from_numpy(data.targets).view(learners, SAMPLES).cuda()
-        self.models = [build("lenet5", SHAPE, CLASSES).cuda() for _ in range(learners)]
+        self.models = [build_model("lenet5", SHAPE, CLASSES).cuda() for _ in range(learners)]
         self.optimizers = [torch.optim.Adam(m.parameters(), lr=1e-3) for m in self.models]
         self.prototypes = torch.zeros(CLASSES, self.models[0].width).cuda()
         self.observations = [self.prototypes for _ in self.models]

@@ -21,7 +21,7 @@ from torch import nn
 from consilience.config.config import make_config
 from consilience.data import Dataset
 from consilience.methods import build_method
-from consilience.models import build
+from consilience.models import build_model
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.records.memory import held_mb
 from consilience.simulation.round.round import Rounds
@@ -45,7 +45,7 @@ class PlainLoop:
         data = images(learners * samples)
         self.inputs = torch.from_numpy(data.inputs).view(learners, samples, *SHAPE)
         self.targets = torch.from_numpy(data.targets).view(learners, samples)
-        self.models = [build("lenet5", SHAPE, CLASSES) for _ in range(learners)]
+        self.models = [build_model("lenet5", SHAPE, CLASSES) for _ in range(learners)]
         self.optimizers = [torch.optim.Adam(m.parameters(), lr=1e-3) for m in self.models]
         self.common = {k: v.clone() for k, v in self.models[0].state_dict().items()}
 
@@ -111,7 +111,7 @@ def speed(learners: int, samples: int, rounds: int) -> None:
 
 def memory(samples: int = 12) -> None:
     """How memory grows with learners, beside the parameters, optimizer state and data a learner has."""
-    parameters = sum(p.numel() for p in build("lenet5", SHAPE, CLASSES).parameters())
+    parameters = sum(p.numel() for p in build_model("lenet5", SHAPE, CLASSES).parameters())
     own = (3 * parameters + samples * int(np.prod(SHAPE))) * 4 + samples * 8
     held = {}
     for learners in (200, 1000):

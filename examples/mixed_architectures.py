@@ -14,7 +14,7 @@ from collections.abc import Callable
 from torch import nn
 
 from consilience import Result, SplitModel, simulate
-from consilience.models import build
+from consilience.models import build_model
 
 WIDTH = 32  # d', the same for all learners
 SHAPE = (1, 8, 8)  # of an input
@@ -23,12 +23,12 @@ CLASSES = 10
 
 def lenet5() -> SplitModel:
     """The built-in LeNet5 with 32 features instead of 84."""
-    return build("lenet5", SHAPE, CLASSES, width=WIDTH)
+    return build_model("lenet5", SHAPE, CLASSES, width=WIDTH)
 
 
 def mlp() -> SplitModel:
     """The built-in perceptron."""
-    return build("mlp", SHAPE, CLASSES, width=WIDTH)
+    return build_model("mlp", SHAPE, CLASSES, width=WIDTH)
 
 
 def patches() -> SplitModel:

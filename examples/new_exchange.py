@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from consilience import Exchange, Method, Role, simulate
 from consilience.exchanges import Contribution, Received, State, View
 from consilience.functional.class_means import class_means
-from consilience.models import build
+from consilience.models import build_model
 from consilience.task import Task
 from consilience.wire import schema
 
@@ -72,7 +72,7 @@ def main() -> None:
         print(f"{summary['method']:24} {accuracy['mean']:9.1f} {accuracy['std_seeds']:14.1f} {upload:26,}")
 
     widths = (16, 32, 64)
-    models = [partial(build, "mlp", (1, 8, 8), 10, width) for width in widths]
+    models = [partial(build_model, "mlp", (1, 8, 8), 10, width) for width in widths]
     result = simulate(method=method, model=models, learners=3, train=120, epochs=3, rounds=30, eval_every=30, workers=0)
     each = ", ".join(f"{a:.1f} % with {w}" for a, w in zip(result.accuracy[0], widths, strict=True))
     print(f"different feature widths: {each}")

@@ -27,7 +27,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from consilience import Peer, SplitModel, join, load
-from consilience.models import build
+from consilience.models import build_model
 from consilience.peer.create_charter import charter_of, write_charter
 from consilience.relay import admin
 
@@ -39,7 +39,7 @@ METHOD = {"name": "representation-sharing", "kd": 10.0, "contrast": 10.0}
 
 def north() -> SplitModel:
     """The built-in perceptron."""
-    return build("mlp", (1, 8, 8), CLASSES, width=WIDTH)
+    return build_model("mlp", (1, 8, 8), CLASSES, width=WIDTH)
 
 
 def south() -> SplitModel:

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from consilience import load
-from consilience.models import build
+from consilience.models import build_model
 from consilience.wire.charter import read_charter
 from tests.conftest import Command
 from tests.relay_tools import SOURCE, Running, serve, serving
@@ -207,7 +207,7 @@ def test_two_members_train_together_and_one_goes_on(command: Command, tmp_path: 
                 assert all(set(line["heard"]) == {"prototypes", "observations", "weights"} for line in kept)
         states = [load_file(tmp_path / name / "model.safetensors") for name in "ab"]
         for state in states:
-            build("mlp", (1, 8, 8), 10).load_state_dict(state)
+            build_model("mlp", (1, 8, 8), 10).load_state_dict(state)
         assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])  # the common weights, to the bit
         (told,) = json.loads(command("relay", "status", "--json")[1])
         assert told["versions"] == {"weights": 4} and [m["round"] for m in told["members"]] == [4, 4]
@@ -245,7 +245,7 @@ def test_a_relay_that_goes_is_done_without_and_who_is_stopped_can_go_on(
         assert code == 130 and "the same command goes on" in text and "Traceback" not in text
     last = rest[-1]["round"] if rest else alone["round"]
     assert [line["round"] for line in member.kept()] == list(range(1, last + 1))
-    build("mlp", (1, 8, 8), 10).load_state_dict(load_file(tmp_path / "a" / "model.safetensors"))
+    build_model("mlp", (1, 8, 8), 10).load_state_dict(load_file(tmp_path / "a" / "model.safetensors"))
     join = ["join", running.url, "--token", token, "--data", str(digits[0]), "--model", "mlp"]
     code, out, _ = command(*join, "--out", "a", "--rounds", str(last + 1), "--json")  # and without the relay still
     assert code == 0 and json.loads(out)["round"] == last + 1

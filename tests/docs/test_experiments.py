@@ -12,7 +12,7 @@ from consilience.config.config import Config, read_config
 from consilience.config.schedules import Schedule, scheduled
 from consilience.data.heterogeneity import CASES
 from consilience.data.local_datasets import make_local_datasets
-from consilience.models import describe
+from consilience.models import model_size
 from consilience.simulation.setup.inputs import load_data
 from consilience.simulation.simulate import rehearse
 
@@ -101,7 +101,7 @@ def test_mixed_architectures_have_one_width() -> None:
     assert [found[1].model for found in models if found] == ["lenet5"] * 2 + ["mlp"] * 2 + ["resnet9"] * 2
     text = (EXPERIMENTS / "mixed-architectures.toml").read_text(encoding="utf-8")
     for model in ("lenet5", "mlp", "resnet9"):
-        assert f"{describe(model, (1, 28, 28), 10, config.width)['parameters']:,} parameters" in text
+        assert f"{model_size(model, (1, 28, 28), 10, config.width)['parameters']:,} parameters" in text
 
 
 def test_own_terms_show_every_kind_of_term() -> None:

@@ -26,7 +26,7 @@ from consilience.exchanges.gradients import VOTE
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Method, Role
 from consilience.methods import build_method
-from consilience.models import SplitModel, build, cut
+from consilience.models import SplitModel, build_model, cut
 from consilience.objectives import TwoStage
 from consilience.optimizers import SGD
 from consilience.randomness import coin_flips
@@ -405,8 +405,8 @@ def test_server_parts_are_the_same_bits_for_all_who_have_caught_up(
 
 def test_one_bit_a_weight_travels_each_way(data: Dataset) -> None:
     result = simulate(settings(rounds=1), data=data)
-    names = build("mlp", data.shape, data.classes).parts["server"]
-    own = {n: p for n, p in build("mlp", data.shape, data.classes).named_parameters() if n in names}
+    names = build_model("mlp", data.shape, data.classes).parts["server"]
+    own = {n: p for n, p in build_model("mlp", data.shape, data.classes).named_parameters() if n in names}
     count = sum(p.numel() for p in own.values())
     assert count == 64 * 32 + 32 + 32 * 10 + 10
     task_ = Task(10, 32, parameters={n: tuple(p.shape) for n, p in own.items()})

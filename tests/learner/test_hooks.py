@@ -32,7 +32,7 @@ from consilience.exchanges import (
     Weights,
 )
 from consilience.method import Method, Role
-from consilience.models import SplitModel, build
+from consilience.models import SplitModel, build_model
 from consilience.objectives import Objective
 from consilience.randomness import uniform
 from consilience.simulation.engines.loop.engine import LoopEngine
@@ -104,7 +104,7 @@ def model_of(seed: int, data: Dataset) -> SplitModel:
     """The model anybody makes from a seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return build("mlp", data.shape, data.classes).double()
+        return build_model("mlp", data.shape, data.classes).double()
 
 
 # --- modules, and named outputs
@@ -142,7 +142,7 @@ def test_modules_are_trained_by_the_local_optimizer_on_named_outputs(digits: Dat
         for learner in range(2):
             with torch.random.fork_rng():
                 torch.manual_seed(rounds.setup.federations.learner_seed(0, learner))
-                model, guess = build("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
+                model, guess = build_model("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
             optimizer = torch.optim.SGD([*model.parameters(), *guess.parameters()], lr=0.1)
             hidden = model.get_submodule("features.hidden")
             for round_ in (1, 2):
@@ -555,7 +555,7 @@ def test_an_objective_has_modules_draws_views_and_named_outputs(digits: Dataset)
         for learner in range(2):
             with torch.random.fork_rng():
                 torch.manual_seed(rounds.setup.federations.learner_seed(0, learner))
-                model, head = build("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
+                model, head = build_model("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
             optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
             losses = []
             for step, (inputs, targets) in enumerate(local_batches(rounds, digits, learner, 1)):

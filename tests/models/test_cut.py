@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
-from consilience.models import SplitModel, build, cut, model_factory
+from consilience.models import SplitModel, build_model, cut, model_factory
 from consilience.models.cut import cut_shape
 from consilience.optimizers import SGD
 
@@ -167,10 +167,10 @@ def test_without_being_told_that_order_is_refused_with_what_to_say() -> None:
     model = cut(Backwards(), at="early")
     assert_apart(model)
     with pytest.raises(
-        ConfigurationError, match=r"'features.model.late.weight' is of the part 'device'.*server=\["
+        ConfigurationError, match=r"'features.model.late.weight' belongs to part 'device'.*server=\["
     ) as said:
         shape_of_z(model)
-    assert "reaches the logits past the cut 'features.model.early'" in str(said.value)
+    assert "reaches the logits around the cut 'features.model.early'" in str(said.value)
 
 
 # What cannot be
@@ -191,14 +191,14 @@ def test_a_layer_that_is_not_there_is_told_with_the_nearest(at: str, nearest: st
         (chain, "5"),
         (chain, "classifier"),
         (Nested, "head"),
-        (lambda: Holding("low"), "rest"),  # the layer that makes the logits is in it
+        (lambda: Holding("low"), "rest"),  # the layer that computes the logits is in it
         (lambda: Holding("low"), "rest.2"),
         (lambda: SplitModel(nn.Linear(6, 5), nn.Linear(5, 3)), "classifier"),
-        (lambda: build("mlp", (6,), 3), "classifier"),
+        (lambda: build_model("mlp", (6,), 3), "classifier"),
     ],
 )
 def test_after_the_classifier_there_is_nothing_to_cut(model: Callable[[], nn.Module], at: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"a cut after '{at}', the layer that makes the logits"):
+    with pytest.raises(ConfigurationError, match=f"a cut after '{at}', the layer that computes the logits"):
         cut(model(), at=at)
 
 
@@ -207,8 +207,8 @@ def test_after_the_classifier_there_is_nothing_to_cut(model: Callable[[], nn.Mod
     [
         ({"device": "early"}, r"device is 'early'; give a list of names, \['early'\]"),
         ({"server": "late"}, r"server is 'late'; give a list of names, \['late'\]"),
-        ({"device": ["erly"]}, r"device: 'erly' covers nothing of the model; it has .*features.model.early.weight"),
-        ({"device": ["early"], "server": ["late", "classifer"]}, "server: 'classifer' covers nothing"),
+        ({"device": ["erly"]}, r"device: 'erly' matches nothing in the model; it has .*features.model.early.weight"),
+        ({"device": ["early"], "server": ["late", "classifer"]}, "server: 'classifer' matches nothing"),
         ({"device": ["early", "late"], "server": ["late", "head"]}, r"'features.model.late.bias' is in both parts"),
         ({"device": ["early"], "server": ["late"]}, r"'classifier.bias' is in neither part"),
     ],
@@ -258,7 +258,7 @@ class Twice(nn.Module):
 
 
 class Reading(nn.Module):
-    """An LSTM, which gives a tuple, and layers that give something else than a value for each sample."""
+    """An LSTM, which returns a tuple, and layers that give something else than a value for each sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -284,13 +284,18 @@ class Mean(nn.Module):
 @pytest.mark.parametrize(
     ("model", "at", "shape", "said"),
     [
-        (Skipping, "second", (6,), r"'features.model.first.weight' is of the part 'device' and reaches the logits"),
-        (Late, "first", (6,), r"'features.model.scale.weight' is of the part 'server' and works before.*device=\["),
+        (Skipping, "second", (6,), r"'features.model.first.weight' belongs to part 'device' and reaches the logits"),
+        (Late, "first", (6,), r"'features.model.scale.weight' belongs to part 'server' and is used before.*device=\["),
         (Twice, "again", (6,), "the cut layer 'features.model.again' was called 2 times"),
         (Twice, "never", (6,), "the cut layer 'features.model.never' was called 0 times"),
-        (Reading, "lstm", (4, 6), "gives a tuple for 2 samples.*such as one that takes the output of an LSTM apart"),
-        (Reading, "turn", (4, 6), r"gives the shape \(4, 2, 5\) for 2 samples; it must give a tensor whose first axis"),
-        (Reading, "mean", (4, 6), r"gives the shape \(5,\) for 2 samples"),
+        (Reading, "lstm", (4, 6), "returns a tuple for 2 samples.*such as one that selects an LSTM's output"),
+        (
+            Reading,
+            "turn",
+            (4, 6),
+            r"returns the shape \(4, 2, 5\) for 2 samples; it must return a tensor whose first axis",
+        ),
+        (Reading, "mean", (4, 6), r"returns the shape \(5,\) for 2 samples"),
         (chain, "2", (7,), r"model 'net' cannot take inputs of the shape \(7,\): mat1 and mat2 shapes"),
     ],
 )
@@ -350,7 +355,7 @@ def test_statistics_gradients_mode_and_random_numbers_stay_as_they_were(training
 def test_a_trial_may_be_made_where_nothing_is_to_be_learned() -> None:
     with torch.no_grad():
         assert shape_of_z(cut(chain(), at="2")) == (5,)
-    with torch.no_grad(), pytest.raises(ConfigurationError, match="reaches the logits past the cut"):
+    with torch.no_grad(), pytest.raises(ConfigurationError, match="reaches the logits around the cut"):
         shape_of_z(cut(Skipping(), at="second"))
 
 
@@ -371,7 +376,7 @@ Z = {
 
 @pytest.mark.parametrize(("name", "shape"), list((IMAGES | COLORS).items()))
 def test_models_by_name_have_a_cut(name: str, shape: tuple[int, ...]) -> None:
-    model = build(name, shape, 10)
+    model = build_model(name, shape, 10)
     assert_apart(model)
     assert cut_shape(model, shape, name) == Z[name]
     assert {"classifier.weight", "classifier.bias"} <= model.parts["server"]
@@ -396,13 +401,17 @@ def sizes(model: SplitModel) -> dict[str, int]:
     ],
 )
 def test_a_cut_adds_no_parameters_to_the_published_numbers(name: str, shape: tuple[int, ...], parameters: int) -> None:
-    found = sizes(build(name, shape, 10))
+    found = sizes(build_model(name, shape, 10))
     assert found["all"] == parameters == found["device"] + found["server"]
 
 
 def test_a_small_server_under_the_large_network_of_a_device() -> None:
-    assert sizes(build("device-cnn", (1, 28, 28), 10)) == {"all": 1_880_818, "device": 1_859_336, "server": 21_482}
-    color = build("device-cnn", (3, 32, 32), 10, width=48)
+    assert sizes(build_model("device-cnn", (1, 28, 28), 10)) == {
+        "all": 1_880_818,
+        "device": 1_859_336,
+        "server": 21_482,
+    }
+    color = build_model("device-cnn", (3, 32, 32), 10, width=48)
     assert color.width == 48 and cut_shape(color, (3, 32, 32), "device-cnn") == (8, 8, 8)
 
 
@@ -422,12 +431,12 @@ def test_copies_keep_cut_and_parts(copied: Callable[[SplitModel], SplitModel]) -
 
 def test_a_builder_that_went_to_another_process_makes_cut_models() -> None:
     made = pickle.loads(pickle.dumps(model_factory("device-cnn", (1, 28, 28), 10)))()
-    model = build("device-cnn", (1, 28, 28), 10)
+    model = build_model("device-cnn", (1, 28, 28), 10)
     assert (made.cut, made.parts) == (model.cut, model.parts) == ("features.device", made.parts)
 
 
 def test_a_cut_may_be_moved() -> None:
-    again = cut(build("lenet5", (1, 28, 28), 10), at="conv1")
+    again = cut(build_model("lenet5", (1, 28, 28), 10), at="conv1")
     assert again.cut == "features.conv1" and cut_shape(again, (1, 28, 28), "lenet5") == (6, 28, 28)
     assert again.parts["device"] == {"features.conv1.weight", "features.conv1.bias"}
 
@@ -457,17 +466,17 @@ class Peeping(nn.Module):
 
 @pytest.mark.parametrize("how", list(PEEPS))
 def test_inputs_may_not_go_past_the_cut(how: str) -> None:
-    with pytest.raises(ConfigurationError, match="inputs reach the logits past the cut layer"):
+    with pytest.raises(ConfigurationError, match="inputs reach the logits around the cut layer"):
         cut_shape(cut(Peeping(PEEPS[how]), at="device"), (6,), "peeping")
 
 
 def test_a_model_of_codes_is_tried_with_codes() -> None:
-    with pytest.raises(ConfigurationError, match="inputs reach the logits past the cut layer"):
+    with pytest.raises(ConfigurationError, match="inputs reach the logits around the cut layer"):
         cut_shape(cut(Peeping(PEEPS["less their mean"], codes=True), at="device"), (6,), "peeping")
     assert cut_shape(cut(Peeping(torch.zeros_like, codes=True), at="device"), (6,), "blind") == (4,)
 
 
 def test_a_cut_before_anything_that_is_learned_is_refused() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
-    with pytest.raises(ConfigurationError, match="nothing that is learned lies before a cut after '0'"):
+    with pytest.raises(ConfigurationError, match="a cut after '0' has no trainable parameters"):
         cut(net, at="0")

@@ -15,8 +15,8 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from consilience import simulate
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError
-from consilience.models import SplitModel, build, describe
-from consilience.models.nets.encoders import Basic, Bottleneck
+from consilience.models import SplitModel, build_model, model_size
+from consilience.models.nets.encoders import BasicBlock, Bottleneck
 from consilience.simulation.engines.stack.batched_layers import Layers
 
 CIFAR = (3, 32, 32)
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def made(name: str, shape: tuple[int, ...], seed: int = 0) -> SplitModel:
     torch.manual_seed(seed)
-    return build(name, shape, 10)
+    return build_model(name, shape, 10)
 
 
 # --- sizes
@@ -37,10 +37,10 @@ def made(name: str, shape: tuple[int, ...], seed: int = 0) -> SplitModel:
 
 @pytest.mark.parametrize(("name", "count", "width"), SIZES)
 def test_sizes_are_the_published_ones(name: str, count: int, width: int) -> None:
-    assert describe(name, CIFAR, 10) == {"parameters": count, "width": width}
+    assert model_size(name, CIFAR, 10) == {"parameters": count, "width": width}
     # Large images: 64 kernels of 7x7 instead of 3x3 for each of three channels; 1,000 classes are ImageNet's.
     published = {"encoder18": 11_689_512, "encoder50": 25_557_032}[name]
-    assert describe(name, (3, 224, 224), 1000) == {"parameters": published, "width": width}
+    assert model_size(name, (3, 224, 224), 1000) == {"parameters": published, "width": width}
 
 
 @both_encoders
@@ -85,22 +85,22 @@ def test_convolutions_have_no_bias_and_begin_as_he_has_it(name: str) -> None:
 @both_encoders
 def test_the_width_is_what_it_is(name: str) -> None:
     width = made(name, CIFAR).width
-    assert build(name, CIFAR, 10, width).width == width
-    with pytest.raises(ConfigurationError, match=f"'{name}' has features of width {width}, and 64 was asked for"):
-        build(name, CIFAR, 10, 64)
+    assert build_model(name, CIFAR, 10, width).width == width
+    with pytest.raises(ConfigurationError, match=f"'{name}' has features of width {width}, and width is 64"):
+        build_model(name, CIFAR, 10, 64)
 
 
 @both_encoders
 def test_what_is_no_image_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"'{name}' takes images.*model 'mlp'"):
-        build(name, (13,), 10)
+        build_model(name, (13,), 10)
 
 
 # --- what they compute
 
 
 def test_a_basic_block_has_its_last_relu_after_the_sum() -> None:
-    block = Basic(1, 1, stride=1).eval()
+    block = BasicBlock(1, 1, stride=1).eval()
     with torch.no_grad():
         for conv in (block.first.conv, block.second.conv):
             conv.weight.zero_()

@@ -19,7 +19,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from consilience import Dataset, load, simulate
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.models import SplitModel, absolute, build, digest, is_path, load_builder, split, to_split_model
+from consilience.models import SplitModel, absolute, build_model, digest, is_path, load_builder, split, to_split_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -30,7 +30,7 @@ def data() -> Dataset:
 
 
 class Net(nn.Module):
-    """A stranger's network: the layer that makes the logits is neither last in line nor called classifier."""
+    """A stranger's network: the layer that computes the logits is neither last in line nor called classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,8 +169,8 @@ def test_a_network_is_split_where_it_was_not_said(data: Dataset) -> None:
         (Net(), "fcc", r"unknown linear layer 'fcc' of Net. Did you mean 'fc'\? Known: fc, hidden"),
         (Net(), "", "unknown linear layer '' of Net"),
         (Net(), "norm", r"layer 'norm' of Net is a BatchNorm1d.*torch.nn.Linear: hidden, fc"),
-        (nn.Sequential(nn.Flatten()), None, "Sequential has no torch.nn.Linear inside it"),
-        (nn.Linear(3, 2), None, "Linear has no torch.nn.Linear inside it"),
+        (nn.Sequential(nn.Flatten()), None, "Sequential has no torch.nn.Linear to compute"),
+        (nn.Linear(3, 2), None, "Linear has no torch.nn.Linear to compute"),
         (nn.ModuleList([nn.Linear(3, 2)]), None, "ModuleList has no forward"),
         (Net, None, "takes a torch.nn.Module, got type"),
     ],
@@ -208,12 +208,12 @@ def test_tied_weights_are_refused(net: nn.Module, at: str) -> None:
 @pytest.mark.parametrize(
     ("read", "says"),
     [
-        (lambda net, x: net.body(x), "layer 'fc' of Reading was never reached"),
-        (lambda net, x: F.linear(net.body(x), net.fc.classes * torch.ones(2, 3)), "was never reached"),
+        (lambda net, x: net.body(x), "layer 'fc' of Reading was never called"),
+        (lambda net, x: F.linear(net.body(x), net.fc.classes * torch.ones(2, 3)), "was never called"),
         (lambda net, x: net.fc(net.body(x)) + net.fc(net.body(x)), "was called 2 times in one forward pass"),
         (lambda net, x: net.fc(net.body(x)[:, None]), r"shape \(4, 1, 3\) for 4 samples.*\(4, 3\); flatten"),
         (lambda net, x: net.fc(net.body(x)[:2]), r"shape \(2, 3\) for 4 samples"),
-        (lambda net, x: net.fc(x), r"shape \(4, 6\) for 4 samples, and must be given \(4, 3\)"),
+        (lambda net, x: net.fc(x), r"shape \(4, 6\) for 4 samples, and must read \(4, 3\)"),
     ],
 )
 def test_a_layer_that_is_not_used_as_a_classifier_is_refused(read: Callable[[Any, Tensor], object], says: str) -> None:
@@ -283,31 +283,31 @@ def net(tmp_path: Path) -> Path:
 
 
 def test_a_model_comes_from_a_file_and_is_given_what_it_asks_for(net: Path) -> None:
-    model = build(f"{net}:Net@fc", (1, 8, 8), 9)
+    model = build_model(f"{net}:Net@fc", (1, 8, 8), 9)
     assert (model.width, model.classes) == (3, 9) and model(torch.zeros(2, 1, 8, 8)).shape == (2, 9)
-    assert build(f"{net}:Net", (1, 8, 8), 9).width == 9  # the last linear layer, where none is named
-    assert build(f"{net}:sized", (2, 3, 4), 5).features(torch.zeros(1, 2, 3, 4)).shape == (1, 4)
-    assert build(f"{net}:sized", (2, 3, 4), 5, width=6).width == 6
-    assert build(f"{net}:anything", (1, 8, 8), 9).classes == 10
+    assert build_model(f"{net}:Net", (1, 8, 8), 9).width == 9  # the last linear layer, where none is named
+    assert build_model(f"{net}:sized", (2, 3, 4), 5).features(torch.zeros(1, 2, 3, 4)).shape == (1, 4)
+    assert build_model(f"{net}:sized", (2, 3, 4), 5, width=6).width == 6
+    assert build_model(f"{net}:anything", (1, 8, 8), 9).classes == 10
     made = load_builder(f"{net}:sized")((2, 3, 4), 5)
     assert type(made) is nn.Sequential
 
 
 def test_a_width_of_its_own_must_be_the_one_asked_for(net: Path) -> None:
-    assert build(f"{net}:Net@fc", (1, 8, 8), 9, width=3).width == 3
-    with pytest.raises(ConfigurationError, match=r"net.py:Net@fc' has features of width 3, and 8 was asked for"):
-        build(f"{net}:Net@fc", (1, 8, 8), 9, width=8)
+    assert build_model(f"{net}:Net@fc", (1, 8, 8), 9, width=3).width == 3
+    with pytest.raises(ConfigurationError, match=r"net.py:Net@fc' has features of width 3, and width is 8"):
+        build_model(f"{net}:Net@fc", (1, 8, 8), 9, width=8)
 
 
 def test_a_file_is_run_once_until_it_changes(net: Path) -> None:
     path = list(sys.path)
     for _ in range(3):
-        build(f"{net}:Net@fc", (1, 8, 8), 9)
-    assert build(f"{net}:count", (1,), 1).classes == 3  # one list, however often the file was named
+        build_model(f"{net}:Net@fc", (1, 8, 8), 9)
+    assert build_model(f"{net}:count", (1,), 1).classes == 3  # one list, however often the file was named
     before = digest(f"{net}:Net")
     net.write_text(NET.replace("inner: int = 3", "inner: int = 6"))  # of the same size, in the same second
-    assert build(f"{net}:Net@fc", (1, 8, 8), 9).width == 6
-    assert build(f"{net}:count", (1,), 1).classes == 1
+    assert build_model(f"{net}:Net@fc", (1, 8, 8), 9).width == 6
+    assert build_model(f"{net}:count", (1,), 1).classes == 1
     assert before != digest(f"{net}:count@x") == sha256(net.read_bytes()).hexdigest()
     assert sys.path == path and not (net.parent / "__pycache__").exists() and "net" not in sys.modules
 
@@ -316,7 +316,7 @@ def test_reading_a_file_leaves_the_random_numbers_alone(net: Path) -> None:
     weights = []
     for _ in range(2):  # the file, which seeds torch, is read the first time only
         torch.manual_seed(1)
-        weights.append(build(f"{net}:Net@fc", (1, 8, 8), 9).classifier.weight)
+        weights.append(build_model(f"{net}:Net@fc", (1, 8, 8), 9).classifier.weight)
     assert torch.equal(*weights)
 
 
@@ -338,7 +338,7 @@ def test_files_import_what_lies_beside_them_and_every_folder_its_own(
             "    return nn.Sequential(nn.Flatten(), nn.Linear(width + more, classes))\n"
         )
     names = [f"{tmp_path}/{folder}/net.py:build" for folder in "abab"]
-    assert [build(name, (1,), 2).width for name in names] == [6, 10, 6, 10]
+    assert [build_model(name, (1,), 2).width for name in names] == [6, 10, 6, 10]
     assert sys.path == path
     for name in ("sizes_of_it", "parts_of_it", "parts_of_it.late"):
         sys.modules.pop(name, None)
@@ -360,12 +360,12 @@ def test_files_import_what_lies_beside_them_and_every_folder_its_own(
         ),
         ("Net = 3\n", "Net", "Net is int; name a function or class"),
         ("from torch import nn\nNet = nn.Linear(2, 2)\n", "Net", r"Net is Linear\(2, 2\); name a function or class"),
-        ("def Net(depth): pass\n", "Net", "net.py:Net' asks for 'depth', which nobody can give it"),
-        ("def Net(width): pass\n", "Net", "net.py:Net' asks for 'width', and no width was chosen"),
+        ("def Net(depth): pass\n", "Net", "net.py:Net' has the parameter 'depth', which is unknown"),
+        ("def Net(width): pass\n", "Net", "net.py:Net' has the parameter 'width', and no width is set"),
         ("def Net():\n    raise KeyError('ah')\n", "Net", r"net.py: Net failed \(line 2\): KeyError: 'ah'"),
         ("import sys\ndef Net():\n    sys.exit()\n", "Net", r"Net failed \(line 3\): SystemExit"),
         ("def Net(): return 3\n", "Net", "net.py: Net gave int, and must give a torch.nn.Module"),
-        ("from torch import nn\ndef Net(): return nn.Flatten()\n", "Net", "Flatten is no split model"),
+        ("from torch import nn\ndef Net(): return nn.Flatten()\n", "Net", "Flatten is not a split model"),
         (
             "from torch import nn\ndef Net(): return nn.Sequential(nn.Linear(1, 2))\n",
             "Net@1",
@@ -377,7 +377,7 @@ def test_a_file_that_cannot_be_used_is_refused(code: str, thing: str, says: str,
     (tmp_path / "net.py").write_text(code)
     known = set(sys.modules)
     with pytest.raises(ConfigurationError, match=says):
-        build(f"{tmp_path}/net.py:{thing}", (1, 8, 8), 10)
+        build_model(f"{tmp_path}/net.py:{thing}", (1, 8, 8), 10)
     left = {name for name in set(sys.modules) - known if "consilience_own" in name}
     assert len(left) == (0 if "cannot be imported" in says or "Error: No" in says or "SystemExit;" in says else 1)
 
@@ -401,7 +401,7 @@ def test_a_file_that_is_none_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.txt").write_text(NET)
     (tmp_path / "folder.py").mkdir()
-    for ask in (digest, lambda name: build(name, (1, 8, 8), 10)):
+    for ask in (digest, lambda name: build_model(name, (1, 8, 8), 10)):
         with pytest.raises(ConfigurationError, match=says):
             ask(name)
 

@@ -13,7 +13,7 @@ from consilience.config.config import make_config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError
 from consilience.methods import build_method
-from consilience.models import SplitModel, build, describe
+from consilience.models import SplitModel, build_model, model_size
 from consilience.models.cut import cut_shape
 from consilience.simulation.engines.choose import choose_engine
 from consilience.simulation.setup.setup import build_setup
@@ -25,7 +25,7 @@ NAMES = ["lstm", "device-lstm"]
 
 def made(name: str, length: int = 12, classes: int = 9, **settings: Any) -> SplitModel:
     torch.manual_seed(0)
-    return build(name, (length,), classes, **settings)
+    return build_model(name, (length,), classes, **settings)
 
 
 def codes(samples: int = 4, length: int = 12, classes: int = 9) -> Tensor:
@@ -58,7 +58,7 @@ def within(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def test_sizes_for_the_plays(name: str, parameters: int) -> None:
     # lstm: 72 x 8; 4 x 256 x (8 + 256 + 2); 4 x 256 x (256 + 256 + 2); 72 x 257. device-lstm: 64 wide between, and
     # 64 x 257 for the linear layer.
-    assert describe(name, (80,), 72) == {"parameters": parameters, "width": 256}
+    assert model_size(name, (80,), 72) == {"parameters": parameters, "width": 256}
     assert made(name).bound == 1.0
 
 
@@ -117,7 +117,7 @@ def test_codes_may_be_floats_or_whole_and_order_matters(name: str) -> None:
 @pytest.mark.parametrize("shape", [(1, 28, 28), (4, 9)])
 def test_what_is_no_text_is_refused(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigurationError, match=f"model '{name}' takes text.*{shape[-1]}"):
-        build(name, shape, 10)
+        build_model(name, shape, 10)
 
 
 # --- at work

@@ -14,7 +14,16 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 import consilience.models
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.models import MODELS, SplitModel, build, describe, model_factory, model_names, register, to_split_model
+from consilience.models import (
+    MODELS,
+    SplitModel,
+    build_model,
+    model_factory,
+    model_names,
+    model_size,
+    register_model,
+    to_split_model,
+)
 from consilience.models.nets.blocks import Residual, Shortcut
 
 MNIST = (1, 28, 28)
@@ -34,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def made(name: str, shape: tuple[int, ...], seed: int = 0, classes: int = 10) -> SplitModel:
     torch.manual_seed(seed)
-    return build(name, shape, classes)
+    return build_model(name, shape, classes)
 
 
 def parameters(model: nn.Module) -> int:
@@ -256,7 +265,7 @@ def test_a_split_model_is_taken_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("own", "says"),
     [
-        (nn.Linear(3, 2), "Linear is no split model.*features = nothing and classifier = nothing"),
+        (nn.Linear(3, 2), "Linear is not a split model.*features = nothing and classifier = nothing"),
         (Own(classifier=nn.Linear(3, 2)), r"features = nothing and classifier = Linear\(3, 2\)"),
         (Own(features=nn.Flatten()), "features = Flatten and classifier = nothing"),
         (Own(features=nn.Flatten(), classifier=nn.Sequential(nn.Linear(3, 2))), "classifier = Sequential"),
@@ -290,7 +299,7 @@ def test_a_bound_that_bounds_nothing_is_refused(bound: float) -> None:
 )
 def test_inputs_that_pools_would_swallow_are_refused(name: str, shape: tuple[int, int, int], smallest: int) -> None:
     with pytest.raises(ConfigurationError, match=f"at least {smallest}x{smallest} .*got {shape[1]}x{shape[2]}"):
-        build(name, shape, 10)
+        build_model(name, shape, 10)
 
 
 @pytest.mark.parametrize(
@@ -303,14 +312,14 @@ def test_the_smallest_inputs_work(name: str, side: int) -> None:
 @pytest.mark.parametrize("shape", [(), (0,), (1, 8, 0), (0, 8, 8), (-1, 8, 8)])
 def test_a_shape_that_is_none_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigurationError, match=r"\(channels, height, width\) or \(features,\).*got \("):
-        build("mlp", shape, 10)
+        build_model("mlp", shape, 10)
 
 
 @pytest.mark.parametrize("shape", [(13,), (8, 8), (1, 1, 8, 8)])
 @pytest.mark.parametrize("name", ["lenet5", "resnet9", "resnet18"])
 def test_what_is_no_image_is_refused_by_convolutions(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigurationError, match=rf"'{name}' takes images.*\(channels, height, width\).*model 'mlp'"):
-        build(name, shape, 10)
+        build_model(name, shape, 10)
 
 
 @pytest.mark.parametrize("shape", [(13,), (8, 8), (1, 1, 8, 8)])
@@ -320,9 +329,9 @@ def test_a_perceptron_takes_any_shape(shape: tuple[int, ...]) -> None:
 
 def test_no_classes_and_no_such_model_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least 1 class, got 0"):
-        build("mlp", MNIST, 0)
+        build_model("mlp", MNIST, 0)
     with pytest.raises(UnknownName, match=r"unknown model 'lenet'. Did you mean 'lenet5'\?") as caught:
-        build("lenet", MNIST, 10)
+        build_model("lenet", MNIST, 10)
     assert caught.value.kind == "model"
 
 
@@ -334,13 +343,13 @@ def test_the_names_are_exact() -> None:
             "SplitModel",
             "absolute",
             "to_split_model",
-            "build",
-            "describe",
+            "build_model",
+            "model_size",
             "digest",
             "is_path",
             "load_builder",
         ),
-        *("cut", "model_factory", "model_names", "register", "split"),
+        *("cut", "model_factory", "model_names", "register_model", "split"),
     }
     assert all(hasattr(consilience.models, name) for name in consilience.models.__all__)
     assert (
@@ -359,23 +368,23 @@ def test_the_names_are_exact() -> None:
 @pytest.mark.parametrize("name", [name for name, *_ in SIZES])
 def test_features_can_have_any_width(name: str) -> None:
     shape = (1, 16, 16)
-    model = build(name, shape, 10, width=7).eval()
+    model = build_model(name, shape, 10, width=7).eval()
     assert (model.width, model.bound) == (7, 1.0) and model.features(torch.zeros(2, *shape)).shape == (2, 7)
-    assert build(name, shape, 10, None).width == next(width for known, _, _, width in SIZES if known == name)
+    assert build_model(name, shape, 10, None).width == next(width for known, _, _, width in SIZES if known == name)
 
 
 @pytest.mark.parametrize("width", [0, -3])
 def test_a_width_below_one_is_refused(width: int) -> None:
     with pytest.raises(ConfigurationError, match=f"'mlp' needs features of a width of at least 1, got {width}"):
-        build("mlp", MNIST, 10, width)
+        build_model("mlp", MNIST, 10, width)
 
 
 def test_a_model_in_numbers() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    assert describe("mlp", (1, 8, 8), 10) == {"parameters": 6_570, "width": 32}
+    assert model_size("mlp", (1, 8, 8), 10) == {"parameters": 6_570, "width": 32}
     # 64 * 64 + 64 in the hidden layer, 64 * 5 + 5 to the features, 5 * 3 + 3 in the classifier.
-    assert describe("mlp", (64,), 3, width=5) == {"parameters": 4_160 + 325 + 18, "width": 5}
+    assert model_size("mlp", (64,), 3, width=5) == {"parameters": 4_160 + 325 + 18, "width": 5}
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -395,16 +404,16 @@ def models() -> Iterator[dict[str, Callable[..., nn.Module]]]:
 
 
 def test_a_registered_model_is_given_what_it_asks_for(models: dict[str, Callable[..., nn.Module]]) -> None:
-    assert register("small")(small) is small and models["small"] is small
-    model = build("small", (6,), 3)
+    assert register_model("small")(small) is small and models["small"] is small
+    model = build_model("small", (6,), 3)
     assert (model.width, model.classes, parameters(model)) == (6, 3, 6 * 6 + 6 + 6 * 3 + 3)
-    assert build("small", (6,), 3, width=6).width == 6
-    with pytest.raises(ConfigurationError, match="'small' has features of width 6, and 5 was asked for"):
-        build("small", (6,), 3, width=5)
+    assert build_model("small", (6,), 3, width=6).width == 6
+    with pytest.raises(ConfigurationError, match="'small' has features of width 6, and width is 5"):
+        build_model("small", (6,), 3, width=5)
 
 
 def test_a_recipe_carries_what_was_registered(models: dict[str, Callable[..., nn.Module]]) -> None:
-    register("small")(small)
+    register_model("small")(small)
     made = model_factory("small", (6,), 3)
     del models["small"]  # as in another process
     assert made().width == 6
@@ -417,21 +426,21 @@ def test_a_recipe_carries_what_was_registered(models: dict[str, Callable[..., nn
 @pytest.mark.parametrize("name", ["mlp", "", "net.py", "a:b", "a,b"])
 def test_a_name_that_is_taken_or_none_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"a model '{name}' already|'{name}' cannot be the name"):
-        register(name)
+        register_model(name)
 
 
 @pytest.mark.parametrize(
     ("builder", "says"),
     [
-        (lambda depth, classes: nn.Identity(), r"'small' asks for 'depth', which nobody can give it.*shape, channels"),
-        (lambda width: nn.Identity(), "'small' asks for 'width', and no width was chosen"),
-        (lambda shape: 3, "its builder gave int; it must give a torch.nn.Module"),
-        (type, "cannot tell what type asks for"),
+        (lambda depth, classes: nn.Identity(), r"'small' has the parameter 'depth', which is unknown.*shape, channels"),
+        (lambda width: nn.Identity(), "'small' has the parameter 'width', and no width is set"),
+        (lambda shape: 3, "its builder returned int; it must return a torch.nn.Module"),
+        (type, "the parameters of type are not known"),
     ],
 )
 def test_a_builder_that_cannot_be_used_is_refused(
     builder: Callable[..., nn.Module], says: str, models: dict[str, Callable[..., nn.Module]]
 ) -> None:
-    register("small")(builder)
+    register_model("small")(builder)
     with pytest.raises(ConfigurationError, match=says):
-        build("small", (6,), 3)
+        build_model("small", (6,), 3)

@@ -24,7 +24,7 @@ from consilience.functional.distance_correlation import log_distance_correlation
 from consilience.learner.learner import Batch, Learner, LearnerSpec
 from consilience.method import Method, Role
 from consilience.methods import build_method
-from consilience.models import SplitModel, build, cut
+from consilience.models import SplitModel, build_model, cut
 from consilience.objectives import TwoStage
 from consilience.objectives.two_stage import measured
 from consilience.optimizers import SGD
@@ -60,7 +60,7 @@ def settings(**others: Any) -> Config:
 
 def worn(objective: TwoStage, model: Callable[[], nn.Module] | None = None, symbols: int = 0) -> Learner:
     """A learner on digits, in double precision."""
-    made = model or (lambda: build("mlp", (1, 8, 8), 10))
+    made = model or (lambda: build_model("mlp", (1, 8, 8), 10))
     shape = (1, 8, 8) if not symbols else (5,)
     role, dtype = Role(objective), torch.float64
     learner = Learner(LearnerSpec(made, role, SGD(0.1), shape, "net", dtype, symbols=symbols))

@@ -14,7 +14,7 @@ import torch
 from consilience.data import load
 from consilience.errors import ConsilienceError
 from consilience.learner.layout import Layout
-from consilience.models import build
+from consilience.models import build_model
 from consilience.report.feature_map import feature_map
 from consilience.report.feature_sections import MAPS
 from consilience.simulation.records.run_folder import RunFolder
@@ -61,7 +61,7 @@ def by_hand(run: Path, learner: int) -> np.ndarray:
     config, kept = RunFolder(run).config, RunFolder(run).load()
     assert kept is not None
     data = load(config.data)
-    model = build(config.models[learner], data.shape, data.classes, 16)
+    model = build_model(config.models[learner], data.shape, data.classes, 16)
     layout = Layout({name: tuple(value.shape) for name, value in model.named_parameters()}, channels_last=True)
     flat = torch.from_numpy(kept[0][f"learners.{learner}.parameters"][0])
     for name, value in model.named_parameters():
@@ -87,7 +87,7 @@ def test_kernels_that_a_gpu_laid_out_are_read_as_such(run: Path) -> None:
     before, folder = feature_map(run).features, RunFolder(run)
     config, kept = folder.config, folder.load()
     assert kept is not None
-    shapes = {name: tuple(p.shape) for name, p in build(config.models[1], (1, 8, 8), 10).named_parameters()}
+    shapes = {name: tuple(p.shape) for name, p in build_model(config.models[1], (1, 8, 8), 10).named_parameters()}
     arrays, key = dict(kept[0]), "learners.1.parameters"
     views = Layout(shapes, channels_last=True).views(torch.from_numpy(arrays[key]))
     arrays[key] = Layout(shapes).flat(views).numpy()

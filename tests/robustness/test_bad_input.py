@@ -240,7 +240,7 @@ class Crooked(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("build", "words"), [(Plain, "Plain is no split model: it needs modules"), (Crooked, "classifier = Sequential")]
+    ("build", "words"), [(Plain, "Plain is not a split model: it needs modules"), (Crooked, "classifier = Sequential")]
 )
 @pytest.mark.parametrize("method", ["independent", "representation-sharing"])
 def test_a_model_without_a_linear_classifier(build: type[nn.Module], words: str, method: str, data: Dataset) -> None:

@@ -18,7 +18,7 @@ from consilience.exchanges import Observations, Prototypes, Weights
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
-from consilience.models import SplitModel, build
+from consilience.models import SplitModel, build_model
 from consilience.optimizers import SGD
 from consilience.simulation.round import round as rounds_module
 from consilience.simulation.round.plan import Presence
@@ -45,7 +45,7 @@ def traffic_of(make: Callable[[], nn.Module], role: Role, shape: tuple[int, ...]
 def full_message(method: str, model: str) -> tuple[int, int]:
     """Bytes up and down of everything a method trades in a round, for a model on 28x28 images."""
     role = build_method(method).roles["learner"]
-    traffic = traffic_of(partial(build, model, MNIST, 10), role, MNIST)
+    traffic = traffic_of(partial(build_model, model, MNIST, 10), role, MNIST)
     return traffic.up(traffic.channels), traffic.down(traffic.channels)
 
 

@@ -1,11 +1,12 @@
-"""Models in two halves: features that can be shared, and a linear classifier on top of them.
+"""Models split into features, which exchanges can share, and a linear classifier that reads them.
 
-By name, `build("lenet5", (1, 28, 28), 10)`; from a file, `build("net.py:Net@fc", ...)`; or any network, `split(net)`.
+By name, `build_model("lenet5", (1, 28, 28), 10)`; from a file, `build_model("net.py:Net@fc", ...)`; or any network,
+`split(net)`.
 """
 
 from consilience.models.cut import cut
 from consilience.models.from_file import absolute, digest, is_path, load_builder
-from consilience.models.registry import MODELS, build, describe, model_factory, model_names, register
+from consilience.models.registry import MODELS, build_model, model_factory, model_names, model_size, register_model
 from consilience.models.split import split, to_split_model
 from consilience.models.split_model import SplitModel
 
@@ -13,15 +14,15 @@ __all__ = [
     "MODELS",
     "SplitModel",
     "absolute",
-    "build",
+    "build_model",
     "cut",
-    "describe",
     "digest",
     "is_path",
     "load_builder",
     "model_factory",
     "model_names",
-    "register",
+    "model_size",
+    "register_model",
     "split",
     "to_split_model",
 ]

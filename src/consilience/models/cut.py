@@ -1,11 +1,11 @@
-"""A model in two parts: `device`, which ends in a cut layer, and `server`, which reads what that layer gives.
+"""A model in two parts: `device`, which ends in the cut layer, and `server`, which reads that layer's output.
 
     >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 10))
     >>> model = cut(net, at="2")
     >>> sorted(model.parts["server"])
     ['classifier.bias', 'classifier.weight', 'features.model.3.bias', 'features.model.3.weight']
 
-What the cut layer gives, z, is the only way from the one part to the other; that is tried before anything is trained.
+The output of the cut layer, z, is the only connection between the parts; this is checked before training.
 """
 
 from __future__ import annotations
@@ -19,64 +19,66 @@ from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError, ConsilienceError, UnknownName
 from consilience.models.from_file import failure
-from consilience.models.split import Tap, TappedFeatures, to_split_model
+from consilience.models.split import FeaturesBeforeLayer, LayerInputRecorder, to_split_model
 from consilience.models.split_model import SplitModel
 from consilience.randomness import uniform
 from consilience.task import DEVICE, SERVER, names_in_part
 
-_TRIED = 2  # samples
+_TEST_SAMPLES = 2
 
 
 def cut(model: nn.Module, at: str, *, device: Sequence[str] = (), server: Sequence[str] = ()) -> SplitModel:
-    """The model with a cut after the layer `at`: what is computed up to there is `device`, the rest is `server`.
+    """The model with a cut after the layer `at`: everything up to there is `device`, the rest is `server`.
 
-    model: as you have it; it is not changed, and its parameters are shared. Where it has no `features` and linear
-    `classifier` of its own it is split at its last linear layer, as `split` does.
+    model: it is not changed, and the result shares its parameters. Without `features` and a linear `classifier` it is
+    split at its last linear layer, as `split` does.
     at: the layer's name as in `model.named_modules()`.
-    device, server: names or globs of what belongs to each part, where modules are not registered in the order they are
-    used. What one of them leaves open is the other's, and both together must be the whole model.
+    device, server: names or globs of the weights of each part, where modules are not registered in the order they are
+    used. If only one is given, the rest belongs to the other; together they must cover the whole model.
 
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10))
         >>> cut(net, at="1").cut
         'features.model.1'
     """
     whole = to_split_model(model)
-    halved = SplitModel(whole.features, whole.classifier, whole.bound)
-    halved.cut = _layer(halved, at)
-    halved.parts = _parts(halved, device, server)
-    if not any(name in halved.parts[DEVICE] for name, _ in halved.named_parameters()):
+    divided = SplitModel(whole.features, whole.classifier, whole.bound)
+    divided.cut = _layer(divided, at)
+    divided.parts = _parts(divided, device, server)
+    if not any(name in divided.parts[DEVICE] for name, _ in divided.named_parameters()):
         raise ConfigurationError(
-            f"nothing that is learned lies before a cut after {at!r}, so z would be the inputs themselves; cut later"
+            f"a cut after {at!r} has no trainable parameters before it, so z would be the inputs themselves; cut later"
         )
-    return halved
+    return divided
 
 
 def _layer(model: SplitModel, at: str) -> str:
-    """The name a layer has in the split model."""
+    """The name of a layer in the split model."""
     layers = [name for name, _ in model.named_modules() if name]
-    tapped = isinstance(model.features, TappedFeatures)  # then the names are those of the model inside it
-    inside = "features.model." if tapped else "features."
-    for name in (f"{inside}{at}", at) if tapped else (at, f"{inside}{at}"):
-        if name not in layers or (tapped and name in ("features", "features.model")):
+    wrapped = isinstance(model.features, FeaturesBeforeLayer)  # then names are those of the model inside it
+    inside = "features.model." if wrapped else "features."
+    for name in (f"{inside}{at}", at) if wrapped else (at, f"{inside}{at}"):
+        if name not in layers or (wrapped and name in ("features", "features.model")):
             continue
-        if _makes_logits(model, name):
+        if _computes_logits(model, name):
             raise ConfigurationError(
-                f"a cut after {at!r}, the layer that makes the logits, leaves nothing for the server; name a layer "
-                f"before it"
+                f"a cut after {at!r}, the layer that computes the logits, leaves nothing for the server; name an "
+                f"earlier layer"
             )
         return name
-    known = [name.removeprefix(inside) for name in layers if name.startswith(inside) and not _makes_logits(model, name)]
+    known = [
+        name.removeprefix(inside) for name in layers if name.startswith(inside) and not _computes_logits(model, name)
+    ]
     raise UnknownName("layer to cut after", at, known)
 
 
-def _makes_logits(model: SplitModel, name: str) -> bool:
-    """Whether a layer is the one that makes the logits, or has it inside."""
+def _computes_logits(model: SplitModel, name: str) -> bool:
+    """Whether a layer is, or contains, the one that computes the logits."""
     module = model.get_submodule(name)
-    return module is model.classifier or any(isinstance(inner, Tap) for inner in module.modules())
+    return module is model.classifier or any(isinstance(inner, LayerInputRecorder) for inner in module.modules())
 
 
 def _parts(model: SplitModel, device: Sequence[str], server: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Names of parameters and buffers by part; refuses what is in both or in neither."""
+    """Names of parameters and buffers by part; a name in both or in neither is refused."""
     names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     if not device and not server:
         mine = set(_registered_before(model, names))
@@ -100,23 +102,23 @@ def _named(model: SplitModel, names: Sequence[str], part: str, globs: Sequence[s
     found, own = set[str](), _own_names(model, names)
     for glob in globs:
         theirs, ours = [own[name] for name in names_in_part(glob, own)], names_in_part(glob, names)
-        covered = theirs or ours if isinstance(model.features, TappedFeatures) else ours or theirs
+        covered = theirs or ours if isinstance(model.features, FeaturesBeforeLayer) else ours or theirs
         if not covered:
-            raise ConfigurationError(f"{part}: {glob!r} covers nothing of the model; it has {', '.join(names)}")
+            raise ConfigurationError(f"{part}: {glob!r} matches nothing in the model; it has {', '.join(names)}")
         found |= set(covered)
     return frozenset(found)
 
 
 def _own_names(model: SplitModel, names: Sequence[str]) -> dict[str, str]:
-    """Names by what the model that was given calls them; of one with `features` of its own, by their names there."""
+    """Names in the split model by those in the model that was given, or in its `features` where it has them."""
     inside, logits = "features.", "classifier."
-    if isinstance(model.features, TappedFeatures):
+    if isinstance(model.features, FeaturesBeforeLayer):
         inside, logits = "features.model.", f"{model.features.at}."
     return {n.removeprefix(inside) if n.startswith(inside) else n.replace("classifier.", logits, 1): n for n in names}
 
 
 def _registered_before(model: SplitModel, names: Sequence[str]) -> list[str]:
-    """Names of what belongs to modules that were registered before the cut layer ended."""
+    """Names in modules registered up to the cut layer."""
     order = [name for name, _ in model.named_modules()]
     last = max(i for i, name in enumerate(order) if name == model.cut or name.startswith(f"{model.cut}."))
     before = set(order[: last + 1])
@@ -124,20 +126,20 @@ def _registered_before(model: SplitModel, names: Sequence[str]) -> list[str]:
 
 
 def cut_shape(model: SplitModel, shape: tuple[int, ...], called: str) -> tuple[int, ...]:
-    """The shape of z for a sample, found by running zeros through the model; refuses parts that are not apart.
+    """The shape of z for one sample, found by running zeros through the model; refuses parts that are not separate.
 
-    called: what messages call the model.
+    called: the model's name in error messages.
     """
     some = next(model.parameters())
-    inputs = torch.zeros((_TRIED, *shape), device=some.device, dtype=some.dtype)
+    inputs = torch.zeros((_TEST_SAMPLES, *shape), device=some.device, dtype=some.dtype)
     was = model.training
-    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _in_words(called, shape):
+    with torch.random.fork_rng(devices=[]), torch.enable_grad(), _name_model_in_errors(called, shape):
         model.eval()
         try:
-            z = _only(_run(model, inputs)[1], called, model.cut or "")
-            _refuse_reach(model, z, SERVER, called, "works before the cut")
+            z = _single(_run(model, inputs)[1], called, model.cut or "")
+            _refuse_reach(model, z, SERVER, called, "is used before the cut")
             through, _ = _run(model, inputs, instead=lambda z: z.detach())
-            _refuse_reach(model, through, DEVICE, called, "reaches the logits past the cut")
+            _refuse_reach(model, through, DEVICE, called, "reaches the logits around the cut")
             _refuse_bypass(model, inputs, z.detach(), called)
         finally:
             model.train(was)
@@ -145,8 +147,8 @@ def cut_shape(model: SplitModel, shape: tuple[int, ...], called: str) -> tuple[i
 
 
 @contextmanager
-def _in_words(called: str, shape: tuple[int, ...]) -> Iterator[None]:
-    """Say of whatever somebody's own code raises which model cannot take which inputs."""
+def _name_model_in_errors(called: str, shape: tuple[int, ...]) -> Iterator[None]:
+    """Turn any exception of the model's code into an error that names the model and the inputs' shape."""
     try:
         yield
     except ConsilienceError:
@@ -157,78 +159,79 @@ def _in_words(called: str, shape: tuple[int, ...]) -> Iterator[None]:
 
 
 def _refuse_bypass(model: SplitModel, inputs: Tensor, z: Tensor, called: str) -> None:
-    """Refuse a server that looks at inputs past the cut: with one z, other inputs must give the same logits."""
-    first = _given(model, inputs, z)
-    for other in _others(inputs):
+    """Refuse a server that reads the inputs around the cut: with the same z, other inputs must give the same logits."""
+    first = _logits_with_z(model, inputs, z)
+    for other in _test_inputs(inputs):
         try:
-            told = _given(model, other, z)
+            logits = _logits_with_z(model, other, z)
         except Exception:
             if torch.equal(other, other.round().clamp(0, 1)):
                 raise
-            continue  # a model of codes takes no fractions
-        if not torch.equal(first, told):
+            continue  # a model of character codes takes no fractions
+        if not torch.equal(first, logits):
             raise ConfigurationError(
-                f"{called}: inputs reach the logits past the cut layer {model.cut!r}, which must be the only way from "
-                f"the device to the server; cut elsewhere, or let the server read z alone"
+                f"{called}: inputs reach the logits around the cut layer {model.cut!r}, which must be the only "
+                f"connection from device to server; cut elsewhere, or let the server read z alone"
             )
 
 
 @torch.no_grad()
-def _given(model: SplitModel, inputs: Tensor, z: Tensor) -> Tensor:
-    """Logits of inputs, with this z in the place of theirs."""
+def _logits_with_z(model: SplitModel, inputs: Tensor, z: Tensor) -> Tensor:
+    """Logits of inputs, with this z in place of their own."""
     return _run(model, inputs, instead=lambda _: z.clone())[0]
 
 
-def _others(zeros: Tensor) -> Iterator[Tensor]:
-    """Inputs to try: ones, zeros and ones in turn and at random, which codes of characters may be; and fractions.
+def _test_inputs(zeros: Tensor) -> Iterator[Tensor]:
+    """Inputs to try: ones, alternating and random zeros and ones, which are valid character codes; and fractions.
 
-    What is alike for two of them, as an image less its mean is for two that are of one color, is not for another.
+    A model that ignores the difference between two of them, such as an image's mean, sees another difference.
     """
-    places = torch.arange(zeros.numel(), device=zeros.device)
-    chance = uniform("cut", places).to(zeros)
+    positions = torch.arange(zeros.numel(), device=zeros.device)
+    random = uniform("cut", positions).to(zeros)
     yield torch.ones_like(zeros)
-    yield (places % 2).to(zeros).reshape(zeros.shape)
-    yield chance.round().reshape(zeros.shape)
-    yield (4 * chance - 2).reshape(zeros.shape)
+    yield (positions % 2).to(zeros).reshape(zeros.shape)
+    yield random.round().reshape(zeros.shape)
+    yield (4 * random - 2).reshape(zeros.shape)
 
 
 def _run(
     model: SplitModel, inputs: Tensor, instead: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Tensor, list[Tensor]]:
-    """Logits, and what the cut layer gave each time it was called; instead: what is handed on in its place."""
-    seen: list[Tensor] = []
+    """Logits, and the outputs of the cut layer; instead: a function that replaces its output."""
+    outputs: list[Tensor] = []
 
-    def keep(module: nn.Module, given: object, output: Tensor) -> Tensor | None:
-        seen.append(output)
+    def record(module: nn.Module, given: object, output: Tensor) -> Tensor | None:
+        outputs.append(output)
         return instead(output) if instead is not None and isinstance(output, Tensor) else None
 
-    hook = model.get_submodule(model.cut or "").register_forward_hook(keep)
+    hook = model.get_submodule(model.cut or "").register_forward_hook(record)
     try:
-        return model(inputs), seen
+        return model(inputs), outputs
     finally:
         hook.remove()
 
 
-def _only(seen: Sequence[Tensor], called: str, layer: str) -> Tensor:
-    """What a cut layer gave, called once for a batch."""
-    if len(seen) != 1:
+def _single(outputs: Sequence[Tensor], called: str, layer: str) -> Tensor:
+    """The single output of the cut layer."""
+    if len(outputs) != 1:
         raise ConfigurationError(
-            f"{called}: the cut layer {layer!r} was called {len(seen)} times in one forward pass, and z is what it "
-            f"gives once; cut after another layer"
+            f"{called}: the cut layer {layer!r} was called {len(outputs)} times in one forward pass, and z must be "
+            f"its only output; cut after another layer"
         )
-    if not isinstance(seen[0], Tensor) or seen[0].ndim < 2 or len(seen[0]) != _TRIED:
-        what = f"the shape {tuple(seen[0].shape)}" if isinstance(seen[0], Tensor) else f"a {type(seen[0]).__name__}"
+    z = outputs[0]
+    if not isinstance(z, Tensor) or z.ndim < 2 or len(z) != _TEST_SAMPLES:
+        what = f"the shape {tuple(z.shape)}" if isinstance(z, Tensor) else f"a {type(z).__name__}"
         raise ConfigurationError(
-            f"{called}: the cut layer {layer!r} gives {what} for {_TRIED} samples; it must give a tensor whose first "
-            f"axis is the samples: cut after a layer that does, such as one that takes the output of an LSTM apart"
+            f"{called}: the cut layer {layer!r} returns {what} for {_TEST_SAMPLES} samples; it must return a tensor "
+            f"whose first axis is the samples: cut after a layer that does, such as one that selects an LSTM's output"
         )
-    if not math.prod(seen[0].shape[1:]):
-        raise ConfigurationError(f"{called}: the cut layer {layer!r} gives nothing for a sample; cut after another")
-    return seen[0]
+    if not math.prod(z.shape[1:]):
+        raise ConfigurationError(f"{called}: the cut layer {layer!r} returns an empty tensor; cut after another")
+    return z
 
 
 def _refuse_reach(model: SplitModel, output: Tensor, part: str, called: str, how: str) -> None:
-    """Refuse weights of a part that an output hangs on."""
+    """Refuse weights of a part that an output depends on."""
     weights = {n: p for n, p in model.named_parameters() if n in model.parts[part] and p.requires_grad}
     if not weights or not output.requires_grad:
         return
@@ -237,6 +240,6 @@ def _refuse_reach(model: SplitModel, output: Tensor, part: str, called: str, how
     if wrong:
         other = DEVICE if part == SERVER else SERVER
         raise ConfigurationError(
-            f"{called}: {wrong[0]!r} is of the part {part!r} and {how} {model.cut!r}; cut elsewhere, or say which "
-            f"weights are {other}'s, cut(model, at=..., {other}=[...])"
+            f"{called}: {wrong[0]!r} belongs to part {part!r} and {how} {model.cut!r}; cut elsewhere, or name the "
+            f"weights of {other}, cut(model, at=..., {other}=[...])"
         )

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.models.builder import Builder, arguments
+from consilience.models.builder import ModelBuilder, builder_arguments
 from consilience.models.file_imports import beside
 from consilience.models.split import split
 from consilience.models.split_model import describe_value
@@ -71,7 +71,7 @@ def load_builder(name: str) -> Callable[..., nn.Module]:
     thing = _thing(place)
 
     def build(shape: tuple[int, ...], classes: int, width: int | None = None) -> nn.Module:
-        given = arguments(thing, name, shape, classes, width)
+        given = builder_arguments(thing, name, shape, classes, width)
         with _in_words(place.file, f"{place.thing} failed"), beside(place.file):
             module = thing(**given)
         if not isinstance(module, nn.Module):
@@ -109,7 +109,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _thing(place: Place) -> Builder:
+def _thing(place: Place) -> ModelBuilder:
     """What a file calls by that name, if it is something that builds models."""
     module = _module(place.file)
     if place.thing not in vars(module):
@@ -122,7 +122,7 @@ def _thing(place: Place) -> Builder:
             f"{place.file}: {place.thing} is {describe_value(thing)}; name a function or class that makes a new "
             f"torch.nn.Module each time it is called, for every learner needs weights of its own"
         )
-    builder: Builder = thing
+    builder: ModelBuilder = thing
     return builder
 
 

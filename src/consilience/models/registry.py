@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.models.builder import Builder, arguments
+from consilience.models.builder import ModelBuilder, builder_arguments
 from consilience.models.from_file import is_path, load_builder
 from consilience.models.nets.cnn import cnn, cnn5, device_cnn
 from consilience.models.nets.encoders import encoder18, encoder50
@@ -22,9 +22,9 @@ from consilience.models.nets.resnet18 import resnet18
 from consilience.models.split import to_split_model
 from consilience.models.split_model import SplitModel, describe_value
 
-Registered = TypeVar("Registered", bound=Builder)
+Registered = TypeVar("Registered", bound=ModelBuilder)
 
-MODELS: dict[str, Builder] = {
+MODELS: dict[str, ModelBuilder] = {
     "lenet5": lenet5,
     "mlp": mlp,
     "resnet9": resnet9,
@@ -37,71 +37,71 @@ MODELS: dict[str, Builder] = {
     "lstm": lstm,
     "device-lstm": device_lstm,
 }
-"""Every model that `build` knows by a plain name."""
+"""Every model that `build_model` knows by a plain name."""
 
 
-def register(name: str) -> Callable[[Registered], Registered]:
-    """Let a builder of one's own, a function or a module class, be known by a name.
+def register_model(name: str) -> Callable[[Registered], Registered]:
+    """Register a model builder, a function or a module class, under a name.
 
-    It is called with what it asks for by name, any of shape, channels, classes or num_classes, and width.
+    It is called with those of shape, channels, classes, num_classes and width that are among its parameters.
 
         >>> @register("linear")
         ... def linear(channels, num_classes):
         ...     return nn.Sequential(nn.Flatten(), nn.Linear(channels, num_classes))
-        >>> build("linear", (64,), 10).width
+        >>> build_model("linear", (64,), 10).width
         64
         >>> del MODELS["linear"]
     """
     if not name or is_path(name) or "," in name:
-        raise ConfigurationError(f"{name!r} cannot be the name of a model; take a word without ':', ',' or '.py'")
+        raise ConfigurationError(f"{name!r} cannot be the name of a model; use a word without ':', ',' or '.py'")
     if name in MODELS:
-        raise ConfigurationError(f"there is a model {name!r} already; take another name than {', '.join(MODELS)}")
+        raise ConfigurationError(f"there is a model {name!r} already; use a name other than {', '.join(MODELS)}")
 
-    def keep(builder: Registered) -> Registered:
+    def add(builder: Registered) -> Registered:
         MODELS[name] = builder
         return builder
 
-    return keep
+    return add
 
 
 def model_names() -> list[str]:
-    """The plain names `build` knows, in order."""
+    """The plain names `build_model` knows, in order."""
     return sorted(MODELS)
 
 
-def build(name: str, shape: tuple[int, ...], classes: int, width: int | None = None) -> SplitModel:
+def build_model(name: str, shape: tuple[int, ...], classes: int, width: int | None = None) -> SplitModel:
     """The model `name` for inputs of a shape, its weights drawn from torch's global generator.
 
-    name: a plain name, or a file's: "net.py:Net", "net.py:Net@fc". width: of the features, where not the model's own.
-    Seed that generator first: the same seed gives the same weights.
+    name: a plain name, or one in a file: "net.py:Net", "net.py:Net@fc". width: of the features; None: the model's
+    default. Seed that generator first: the same seed gives the same weights.
 
-        >>> build("mlp", (13,), classes=3, width=8).width
+        >>> build_model("mlp", (13,), classes=3, width=8).width
         8
     """
-    return _made(_builder(name), name, shape, classes, width)
+    return _build(_builder(name), name, shape, classes, width)
 
 
 def model_factory(
     name: str, shape: tuple[int, ...], classes: int, width: int | None = None
 ) -> Callable[[], SplitModel]:
-    """What `build` does, for later: in another process too, which has not heard of what was registered in this one."""
+    """A function that builds the model later, in another process too, where this one's models are not registered."""
     if is_path(name):  # each process reads the file itself
-        return partial(build, name, shape, classes, width)
-    return partial(_made, _builder(name), name, shape, classes, width)
+        return partial(build_model, name, shape, classes, width)
+    return partial(_build, _builder(name), name, shape, classes, width)
 
 
-def describe(name: str, shape: tuple[int, ...], classes: int, width: int | None = None) -> dict[str, int]:
-    """How large a model is: its parameters, and the width of its features.
+def model_size(name: str, shape: tuple[int, ...], classes: int, width: int | None = None) -> dict[str, int]:
+    """The number of a model's parameters, and the width of its features.
 
     >>> describe("lenet5", (1, 28, 28), 10)
     {'parameters': 30986, 'width': 84}
     """
-    with torch.random.fork_rng(devices=[]):  # its weights are of no interest: leave the caller's generator alone
-        model = build(name, shape, classes, width)
+    with torch.random.fork_rng(devices=[]):  # the caller's generator stays as it is
+        model = build_model(name, shape, classes, width)
     return {"parameters": sum(p.numel() for p in model.parameters()), "width": model.width}
 
 
-def _builder(name: str) -> Builder:
+def _builder(name: str) -> ModelBuilder:
     if is_path(name):
         return load_builder(name)
     if name not in MODELS:
@@ -109,18 +109,18 @@ def _builder(name: str) -> Builder:
     return MODELS[name]
 
 
-def _made(builder: Builder, name: str, shape: tuple[int, ...], classes: int, width: int | None) -> SplitModel:
+def _build(builder: ModelBuilder, name: str, shape: tuple[int, ...], classes: int, width: int | None) -> SplitModel:
     _check_task(name, shape, classes, width)
-    module = builder(**arguments(builder, name, shape, classes, width))
+    module = builder(**builder_arguments(builder, name, shape, classes, width))
     if not isinstance(module, nn.Module):
         raise ConfigurationError(
-            f"model {name!r}: its builder gave {describe_value(module)}; it must give a torch.nn.Module"
+            f"model {name!r}: its builder returned {describe_value(module)}; it must return a torch.nn.Module"
         )
     model = to_split_model(module)
     if width is not None and model.width != width:
         raise ConfigurationError(
-            f"model {name!r} has features of width {model.width}, and {width} was asked for; let its builder take a "
-            f"parameter named width and keep to it, or ask for {model.width}"
+            f"model {name!r} has features of width {model.width}, and width is {width}; let its builder use a "
+            f"parameter named width, or set width to {model.width}"
         )
     return model
 

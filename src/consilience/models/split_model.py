@@ -1,6 +1,6 @@
-"""A model cut in two: features, and the linear classifier that reads them.
+"""A model in two parts: features, and the linear classifier that reads them.
 
-Exchanges share what the features look like and ask the classifier about somebody else's, so they need both halves.
+Exchanges share statistics of features and apply the classifier to those of other learners, so they need both.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class SplitModel(nn.Module):
     features: nn.Module
     classifier: nn.Linear
     cut: str | None
-    """Of a model in two parts, the layer where the first one ends; see `cut`."""
+    """Of a model with a cut, the layer it is after; see `cut`."""
     parts: dict[str, frozenset[str]]
-    """Of a model in two parts, the names of the parameters and buffers of each."""
+    """Of a model with a cut, the names of the parameters and buffers of each part."""
 
     def __init__(self, features: nn.Module, classifier: nn.Linear, bound: float = math.inf) -> None:
         super().__init__()
@@ -50,13 +50,13 @@ class SplitModel(nn.Module):
         return logits
 
 
-def head(features: nn.Module, width: int, classes: int) -> SplitModel:
-    """The features, which must end in a tanh, under a new linear classifier."""
+def tanh_split_model(features: nn.Module, width: int, classes: int) -> SplitModel:
+    """Features that end in a tanh, so that their bound is 1, with a new linear classifier."""
     return SplitModel(features, nn.Linear(width, classes), bound=1.0)
 
 
 def describe_value(thing: object) -> str:
-    """A name for what was received, short enough for an error message."""
+    """A short description of a value, for an error message."""
     if isinstance(thing, nn.Linear):
         return f"{type(thing).__name__}({thing.in_features}, {thing.out_features})"
     if isinstance(thing, torch.Tensor):

@@ -11,7 +11,7 @@ from consilience.config.config import MODEL_OF
 from consilience.errors import UnknownName
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.methods import METHODS, build_method, settings_of
-from consilience.models import build
+from consilience.models import build_model
 from consilience.optimizers import Adam
 from consilience.presentation.tables import format_bytes, new_table
 from consilience.task import Public
@@ -34,7 +34,7 @@ def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], clas
     for part in built.roles_of(1):  # 0 may be somebody special
         role = built.roles[part]
         public = Public(_PUBLIC) if role.data == "public" else None
-        spec = LearnerSpec(partial(build, model, shape, classes), role, Adam(), shape, model, public=public)
+        spec = LearnerSpec(partial(build_model, model, shape, classes), role, Adam(), shape, model, public=public)
         learner = Learner(spec)
         traffic = ByteCount(learner.channels)
         cost["up"] += traffic.up(learner.uploading)

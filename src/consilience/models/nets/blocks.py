@@ -1,4 +1,4 @@
-"""What the convolutional models share: the shape of an image, and blocks of convolutions."""
+"""Shared by the convolutional models: the check of an image's shape, and convolution blocks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from consilience.errors import ConfigurationError
 
 
 def image_shape(model: str, shape: tuple[int, ...], smallest: int = 1) -> tuple[int, int, int]:
-    """Channels, height and width; refuses what is no image, or one that a model's pools would bring to nothing."""
+    """Channels, height and width; refuses inputs that are no images, or too small for the model's pooling."""
     if len(shape) != 3:
         raise ConfigurationError(
             f"model {model!r} takes images, inputs of the shape (channels, height, width), got {tuple(shape)}; "
-            f"take model 'mlp' for inputs of any other shape"
+            f"use model 'mlp' for inputs of any other shape"
         )
     channels, height, width = shape
     if min(height, width) < smallest:
         raise ConfigurationError(
             f"model {model!r} needs inputs of at least {smallest}x{smallest} pixels, "
-            f"got {height}x{width}; take a larger data set or a smaller model"
+            f"got {height}x{width}; use larger images or another model"
         )
     return channels, height, width
 
@@ -38,7 +38,7 @@ class ConvBlock(nn.Module):
 
 
 class Shortcut(nn.Module):
-    """The way past a block that changes the shape: a 1x1 convolution with the block's stride, and BatchNorm."""
+    """The shortcut of a block that changes the shape: a 1x1 convolution with the block's stride, and BatchNorm."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Shortcut(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolution blocks, the second with its ReLU as well, and only then the shortcut, as published."""
+    """Two convolution blocks, both with ReLU, and then the shortcut is added, as published."""
 
     def __init__(self, channels: int, out: int | None = None, stride: int = 1) -> None:
         super().__init__()
@@ -70,6 +70,6 @@ class Residual(nn.Module):
 
 
 def global_average_pool(x: Tensor) -> Tensor:
-    """The average over all places of an image, (n, channels, height, width) -> (n, channels)."""
-    # A sum and not a mean: the gradient of a mean is laid out anew, at a tenth of a step's time.
+    """The average over all positions of an image, (n, channels, height, width) -> (n, channels)."""
+    # A sum, not a mean: the gradient of a mean is copied to another memory layout, a tenth of a step's time.
     return x.sum(dim=(-2, -1)) / (x.shape[-2] * x.shape[-1])

@@ -1,4 +1,4 @@
-"""Convolutional networks of the federated averaging experiments (McMahan et al. 2017), whole and in two parts."""
+"""Convolutional networks of the federated averaging experiments (McMahan et al. 2017), and one with a cut."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from consilience.models.nets.blocks import image_shape
 from consilience.models.split_model import SplitModel
 
 WIDTH = 512
-SERVED = 64
+SERVER_WIDTH = 64
 SMALLEST = 4  # two pools halve the image twice
-_PLANES = 8  # of what the cut layer gives
+_PLANES = 8  # of the cut layer's output
 
 
 def cnn(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """Two 5x5 convolutions with 32 and 64 planes, pools, and a layer of 512; 1,663,370 parameters for MNIST."""
     channels, height, wide = image_shape("cnn", shape, SMALLEST)
-    features = nn.Sequential(*_seen(channels), nn.Linear(64 * (height // 4) * (wide // 4), width), nn.ReLU())
+    features = nn.Sequential(*_convolutions(channels), nn.Linear(64 * (height // 4) * (wide // 4), width), nn.ReLU())
     return cut(SplitModel(features, nn.Linear(width, classes)), at="5")
 
 
@@ -27,7 +27,7 @@ def cnn5(shape: tuple[int, ...], classes: int, width: int = 192) -> SplitModel:
     """Two 5x5 convolutions with 64 planes, pools, and layers of 384 and 192; 1,756,426 parameters for CIFAR-10."""
     channels, height, wide = image_shape("cnn5", shape, SMALLEST)
     features = nn.Sequential(
-        *_seen(channels, 64),
+        *_convolutions(channels, 64),
         nn.Linear(64 * (height // 4) * (wide // 4), 384),
         nn.ReLU(),
         nn.Linear(384, width),
@@ -36,16 +36,16 @@ def cnn5(shape: tuple[int, ...], classes: int, width: int = 192) -> SplitModel:
     return cut(SplitModel(features, nn.Linear(width, classes)), at="5")
 
 
-def device_cnn(shape: tuple[int, ...], classes: int, width: int = SERVED) -> SplitModel:
-    """The network of 512 at the device, with a layer that hands 8 small planes to a server of two convolutions.
+def device_cnn(shape: tuple[int, ...], classes: int, width: int = SERVER_WIDTH) -> SplitModel:
+    """The network `cnn` on the device, with a layer that sends 8 small planes to a server of two convolutions.
 
-    For MNIST 1,859,336 parameters of the device and 21,482 of the server, which works on 392 numbers in the place of
-    784 pixels.
+    For MNIST 1,859,336 parameters of the device and 21,482 of the server, which reads 392 numbers instead of 784
+    pixels.
     """
     channels, height, wide = image_shape("device-cnn", shape, 4 * SMALLEST)
     places = height // 4, wide // 4
     device = nn.Sequential(
-        *_seen(channels),
+        *_convolutions(channels),
         nn.Linear(64 * places[0] * places[1], 512),
         nn.ReLU(),
         nn.Linear(512, _PLANES * places[0] * places[1]),
@@ -67,8 +67,8 @@ def device_cnn(shape: tuple[int, ...], classes: int, width: int = SERVED) -> Spl
     return cut(SplitModel(features, nn.Linear(width, classes)), at="device")
 
 
-def _seen(channels: int, planes: int = 32) -> list[nn.Module]:
-    """What both networks make of an image first: (n, 64 * height / 4 * width / 4)."""
+def _convolutions(channels: int, planes: int = 32) -> list[nn.Module]:
+    """The convolutions of both networks: images -> (n, 64 * height / 4 * width / 4)."""
     return [
         nn.Conv2d(channels, planes, kernel_size=5, padding=2),
         nn.ReLU(),

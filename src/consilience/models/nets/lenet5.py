@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from consilience.models.cut import cut
 from consilience.models.nets.blocks import global_average_pool, image_shape
-from consilience.models.split_model import SplitModel, head
+from consilience.models.split_model import SplitModel, tanh_split_model
 
 WIDTH = 84
 SMALLEST = 4  # two pools halve the image twice
@@ -25,7 +25,7 @@ class LeNet5Features(nn.Module):
         self.linear = nn.Linear(120, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Three convolutions, averaged over all places, then linear and tanh."""
+        """Three convolutions, averaged over all positions, then linear and tanh."""
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)  # (n, 6, height / 2, width / 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)  # (n, 16, height / 4, width / 4)
         x = F.relu(self.conv3(x))  # (n, 120, height / 4, width / 4)
@@ -35,4 +35,4 @@ class LeNet5Features(nn.Module):
 def lenet5(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """LeNet5 for images of this shape; 30,986 parameters for MNIST."""
     channels, _, _ = image_shape("lenet5", shape, SMALLEST)
-    return cut(head(LeNet5Features(channels, width), width, classes), at="conv2")
+    return cut(tanh_split_model(LeNet5Features(channels, width), width, classes), at="conv2")

@@ -1,7 +1,7 @@
-"""Recurrent networks that read text, character by character, and tell which one comes next.
+"""Recurrent networks that read text character by character and predict the next one.
 
 The LSTM of the FedAvg paper (McMahan et al., 2017): characters embedded in 8 numbers, two layers of 256. `device-lstm`
-is the same in two parts: one layer on the device, brought to 64 numbers a place, and one layer on the server.
+is the same with a cut: one layer on the device, reduced to 64 numbers per character, and one layer on the server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError
 from consilience.models.cut import cut
-from consilience.models.split_model import SplitModel, head
+from consilience.models.split_model import SplitModel, tanh_split_model
 
 EMBEDDED, HIDDEN, NARROW = 8, 256, 64
 
@@ -26,23 +26,23 @@ class Characters(nn.Embedding):
 
 
 class Recurrent(nn.Module):
-    """An LSTM that gives its output at every place: (n, length, inputs) -> (n, length, width) in (-1, 1)."""
+    """An LSTM's output at every position: (n, length, inputs) -> (n, length, width) in (-1, 1)."""
 
     def __init__(self, inputs: int, width: int, layers: int = 1) -> None:
         super().__init__()
         self.lstm = nn.LSTM(inputs, width, num_layers=layers, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last layer's outputs; its state is of no interest."""
+        """The last layer's outputs, without its state."""
         outputs: Tensor = self.lstm(x)[0]
         return outputs
 
 
 class Last(nn.Module):
-    """The last place of a sequence: (n, length, width) -> (n, width)."""
+    """The last position of a sequence: (n, length, width) -> (n, width)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """What has been read at the end."""
+        """Select the last position."""
         return x[:, -1]
 
 
@@ -54,11 +54,11 @@ def lstm(shape: tuple[int, ...], classes: int, width: int = HIDDEN) -> SplitMode
         "sequence": Recurrent(EMBEDDED, width, layers=2),
         "last": Last(),
     }
-    return head(nn.Sequential(OrderedDict(parts)), width, classes)
+    return tanh_split_model(nn.Sequential(OrderedDict(parts)), width, classes)
 
 
 def device_lstm(shape: tuple[int, ...], classes: int, width: int = HIDDEN) -> SplitModel:
-    """An LSTM layer on the device and one on the server, 64 numbers a place between them; 637,640 parameters for 72."""
+    """LSTM layers on device and server, 64 numbers per character between them; 637,640 parameters for 72."""
     _refuse_other("device-lstm", shape)
     device = {
         "characters": Characters(classes, EMBEDDED),
@@ -67,13 +67,13 @@ def device_lstm(shape: tuple[int, ...], classes: int, width: int = HIDDEN) -> Sp
     }
     server = {"sequence": Recurrent(NARROW, width), "last": Last()}
     parts = {"device": nn.Sequential(OrderedDict(device)), "server": nn.Sequential(OrderedDict(server))}
-    return cut(head(nn.Sequential(OrderedDict(parts)), width, classes), at="device")
+    return cut(tanh_split_model(nn.Sequential(OrderedDict(parts)), width, classes), at="device")
 
 
 def _refuse_other(model: str, shape: tuple[int, ...]) -> None:
-    """Refuse what cannot be text."""
+    """Refuse inputs that are not text."""
     if len(shape) != 1:
         raise ConfigurationError(
             f"model {model!r} takes text, codes of characters of the shape (length,), got {tuple(shape)}; "
-            f"take model 'lenet5' for images, or 'mlp' for inputs of any other shape"
+            f"use model 'lenet5' for images, or 'mlp' for inputs of any other shape"
         )

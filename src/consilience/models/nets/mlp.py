@@ -1,4 +1,4 @@
-"""A small multilayer perceptron: for the embedded digits, for tables, and for tests that must be quick."""
+"""A small multilayer perceptron, for the digits, for tables, and for quick tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from consilience.models.cut import cut
-from consilience.models.split_model import SplitModel, head
+from consilience.models.split_model import SplitModel, tanh_split_model
 
 HIDDEN = 64
 WIDTH = 32
@@ -31,4 +31,4 @@ class MLPFeatures(nn.Module):
 
 def mlp(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """The perceptron for inputs of any shape; 6,570 parameters for the digits."""
-    return cut(head(MLPFeatures(math.prod(shape), width), width, classes), at="hidden")
+    return cut(tanh_split_model(MLPFeatures(math.prod(shape), width), width, classes), at="hidden")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from consilience.models.cut import cut
 from consilience.models.nets.blocks import ConvBlock, Residual, global_average_pool, image_shape
-from consilience.models.split_model import SplitModel, head
+from consilience.models.split_model import SplitModel, tanh_split_model
 
 WIDTH = 256
 
@@ -25,7 +25,7 @@ class ResNet18Features(nn.Module):
         self.linear = nn.Linear(512, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """A convolution and eight residual blocks, averaged over all places, then linear and tanh."""
+        """A convolution and eight residual blocks, averaged over all positions, then linear and tanh."""
         x = self.pair1(self.block(x))  # (n, 64, height, width)
         x = self.pair4(self.pair3(self.pair2(x)))  # (n, 512, height / 8, width / 8), rounded up
         return torch.tanh(self.linear(global_average_pool(x)))  # (n, 512) -> (n, width)
@@ -39,4 +39,4 @@ def _pair(channels: int, out: int, stride: int) -> nn.Sequential:
 def resnet18(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """ResNet18 for images of this shape, however small; 11,302,730 parameters for CIFAR-10."""
     channels, _, _ = image_shape("resnet18", shape)
-    return cut(head(ResNet18Features(channels, width), width, classes), at="pair3")
+    return cut(tanh_split_model(ResNet18Features(channels, width), width, classes), at="pair3")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from consilience.models.cut import cut
 from consilience.models.nets.blocks import ConvBlock, Residual, image_shape
-from consilience.models.split_model import SplitModel, head
+from consilience.models.split_model import SplitModel, tanh_split_model
 
 WIDTH = 128
 SMALLEST = 16  # four pools halve the image four times
@@ -26,7 +26,7 @@ class ResNet9Features(nn.Module):
         self.block3 = ConvBlock(128, 256)
         self.block4 = ConvBlock(256, 256)
         self.residual2 = Residual(256)
-        # Images below 32x32 end as a single place; of larger ones every place that is left is read.
+        # Images below 32x32 end as a single position; of larger ones every remaining position is read.
         self.linear = nn.Linear(256 * (height // 16) * (width // 16), features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,4 +40,6 @@ class ResNet9Features(nn.Module):
 
 def resnet9(shape: tuple[int, ...], classes: int, width: int = WIDTH) -> SplitModel:
     """ResNet9 for images of this shape; 2,470,730 parameters for Fashion-MNIST."""
-    return cut(head(ResNet9Features(image_shape("resnet9", shape, SMALLEST), width), width, classes), at="block4")
+    return cut(
+        tanh_split_model(ResNet9Features(image_shape("resnet9", shape, SMALLEST), width), width, classes), at="block4"
+    )

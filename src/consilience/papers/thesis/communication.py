@@ -8,7 +8,7 @@ from typing import Any
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
-from consilience.models import describe, model_factory
+from consilience.models import model_factory, model_size
 from consilience.optimizers import Adam
 from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
 from consilience.wire.byte_count import ByteCount
@@ -41,7 +41,7 @@ def message_bytes(
 def _by_model() -> list[dict[str, Any]]:
     lines = []
     for task, (model, shape, samples) in _TASKS.items():
-        width = describe(model, shape, _CLASSES)["width"]
+        width = model_size(model, shape, _CLASSES)["width"]
         volumes = {method: message_bytes(method, model, shape) for method in _METHODS}
         shared = volumes["representation-sharing"]["up"]
         lines.append(
@@ -74,7 +74,7 @@ def _ways(changed: str, ways: dict[str, int]) -> dict[str, Any]:
 def _by_learners() -> list[dict[str, Any]]:
     """The upload of all learners in a round; split learning uploads the output of the cut layer for every sample."""
     model, shape, samples = _TASKS["ResNet9, Fashion-MNIST"]
-    width = describe(model, shape, _CLASSES)["width"]
+    width = model_size(model, shape, _CLASSES)["width"]
     volumes = {method: message_bytes(method, model, shape)["up"] for method in _METHODS}
     return [
         {

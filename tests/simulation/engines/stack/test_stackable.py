@@ -18,7 +18,7 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges import Prototypes, Received, State, View
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.method import Method, Role
-from consilience.models import MODELS, SplitModel, build
+from consilience.models import MODELS, SplitModel, build_model
 from consilience.optimizers import SGD
 from consilience.simulation.engines.stack.stackable import in_words, refuse_unstackable
 
@@ -72,7 +72,7 @@ def refusal(made: Callable[[], nn.Module]) -> str:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "lstm" not in name])
 def test_built_in_models_can_be_stacked(name: str) -> None:
-    refuse_unstackable(learner(lambda: build(name, (1, 16, 16), 10), (1, 16, 16)))
+    refuse_unstackable(learner(lambda: build_model(name, (1, 16, 16), 10), (1, 16, 16)))
 
 
 STACKABLE = {
