@@ -1,8 +1,12 @@
-# make run    the main job on the embedded data, from nothing
-# make test   the tests, from nothing
-# make check  lint, format, types, tests
-# make robustness  the tests of what goes wrong, in full: many peers, many kills, full disks
-# make docs   the documentation as pages under site/
+# Every target first creates .venv and installs what it needs.
+#
+# make run         compare the methods on the digits, with two seeds
+# make test        run the tests
+# make check       lint, check format and types, run the tests: what CI runs
+# make robustness  run the slow tests of failures: many peers, many kills, full disks
+# make format      fix lint and format where ruff can
+# make docs        build the documentation under site/
+# make clean       delete .venv and everything that was built
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -35,7 +39,8 @@ format: .venv/dev
 docs: .venv/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-# The stamps say what is installed: neither command installs twice, and the tools bring all that a run needs.
+# The files .venv/run and .venv/dev record what is installed, so that nothing is installed twice.
+# The development tools include everything that a run needs.
 define install
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --constraint constraints.txt torch==2.13.0
