@@ -101,9 +101,9 @@ def test_the_same_is_1_and_noise_makes_it_less() -> None:
 
 def test_wrong_images_are_refused() -> None:
     a = torch.zeros(2, 1, 8, 8)
-    with pytest.raises(ConfigurationError, match=r"the shapes \(2, 1, 8, 8\) and \(1, 1, 8, 8\) are not pairs"):
+    with pytest.raises(ConfigurationError, match=r"the shapes \(2, 1, 8, 8\) and \(1, 1, 8, 8\) do not match"):
         psnr(a, a[:1])
-    with pytest.raises(ConfigurationError, match=r"of the shape \(2, 64\); structural similarity is of images"):
+    with pytest.raises(ConfigurationError, match=r"of the shape \(2, 64\); structural similarity needs images"):
         ssim(a.flatten(1), a.flatten(1))
     with pytest.raises(ConfigurationError, match=r"of the shape \(2,\); give \(n, \.\.\.\)"):
         psnr(torch.zeros(2), torch.zeros(2))

@@ -7,24 +7,24 @@ import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from consilience.errors import ConfigurationError, TrainingError
-from consilience.evaluation.membership import Membership, membership
+from consilience.evaluation.membership import Membership, infer_membership
 
 
 def test_by_hand() -> None:
     # Of six pairs 1-2, 1-5, 1-6, 3-5, 3-6 have the member nearer, 3-2 has not. Within 1: half the members and nobody
     # else; within 3: all members, and one of three others.
-    assert membership(np.array([3.0, 1.0]), np.array([5.0, 2.0, 6.0])) == Membership(5 / 6, 2 / 3, 3.0)
+    assert infer_membership(np.array([3.0, 1.0]), np.array([5.0, 2.0, 6.0])) == Membership(5 / 6, 2 / 3, 3.0)
 
 
 def test_told_every_time_and_never() -> None:
     near, far = np.array([0.0, 0.5, 1.0]), np.array([2.0, 3.0])
-    assert membership(near, far) == Membership(1.0, 1.0, 1.0)
-    turned = membership(far, near)
+    assert infer_membership(near, far) == Membership(1.0, 1.0, 1.0)
+    turned = infer_membership(far, near)
     assert (turned.auc, turned.advantage, turned.threshold) == (0.0, 0.0, 3.0)
 
 
 def test_all_the_same_is_chance() -> None:
-    assert membership(np.ones(4), np.ones(7)) == Membership(0.5, 0.0, 1.0)
+    assert infer_membership(np.ones(4), np.ones(7)) == Membership(0.5, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -34,7 +34,7 @@ def test_as_scikit_learn_has_it(seed: int, ties: bool) -> None:
     inside, outside = generator.normal(1.0, 0.5, 30 + seed), generator.normal(1.3, 0.5, 50)
     if ties:
         inside, outside = inside.round(1), outside.round(1)
-    found = membership(inside, outside)
+    found = infer_membership(inside, outside)
     truth, score = np.r_[np.ones(len(inside)), np.zeros(len(outside))], -np.r_[inside, outside]
     assert found.auc == pytest.approx(roc_auc_score(truth, score), abs=1e-12)
     false, true, _ = roc_curve(truth, score, drop_intermediate=False)
@@ -49,13 +49,14 @@ def test_a_mean_of_few_gives_its_members_away_and_one_of_many_does_not() -> None
     def advantage(n: int) -> float:
         samples, others = generator.normal(size=(n, 20)), generator.normal(size=(200, 20))
         center = samples.mean(0)
-        return membership(np.linalg.norm(samples - center, axis=1), np.linalg.norm(others - center, axis=1)).advantage
+        distances = (np.linalg.norm(some - center, axis=1) for some in (samples, others))
+        return infer_membership(*distances).advantage
 
     assert advantage(2) > 0.95 > 0.3 > advantage(500)
 
 
 def test_what_cannot_be_told_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="no distances of others"):
-        membership(np.ones(2), np.ones(0))
-    with pytest.raises(TrainingError, match="1 of 2 distances of members are no numbers"):
-        membership(np.array([1.0, np.nan]), np.ones(3))
+        infer_membership(np.ones(2), np.ones(0))
+    with pytest.raises(TrainingError, match="1 of 2 distances of members are NaN"):
+        infer_membership(np.array([1.0, np.nan]), np.ones(3))

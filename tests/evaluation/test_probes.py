@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from consilience.data import load
 from consilience.errors import ConfigurationError, TrainingError
-from consilience.evaluation import knn_probe, linear_probe, probes
+from consilience.evaluation import LinearProbeSettings, knn_probe, linear_probe, probes
 from consilience.randomness import uniform
 
 Split = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -73,7 +73,11 @@ def test_one_step_by_hand() -> None:
     features, targets = torch.tensor([[4.0], [2.0]]), torch.tensor([0, 1])
     # Weights (4 * 1/2 - 2 * 1/2) / 2 = 1/2 for class 0 and -1/2 for class 1; both biases stay 0.
     tests = torch.tensor([[1.0], [-1.0], [0.0]])
-    assert linear_probe(features, targets, tests, 2, seed=0, epochs=1).tolist() == [0, 1, 0]
+    assert linear_probe(features, targets, tests, 2, seed=0, settings=LinearProbeSettings(epochs=1)).tolist() == [
+        0,
+        1,
+        0,
+    ]
 
 
 def test_features_of_nothing_are_told_by_the_bias() -> None:
@@ -88,7 +92,9 @@ def test_it_is_the_classifier_that_autograd_trains(batch: int, weight_decay: flo
     tests, truth = blobs(500, spread=1.0)
     how: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "weight_decay": weight_decay, "drops": (3, 5)}
     logits = by_autograd(features, targets, tests, 4, seed=3, epochs=6, batch=batch, **how)
-    predicted = linear_probe(features, targets, tests, 4, seed=3, epochs=6, batch_size=batch, **how)
+    predicted = linear_probe(
+        features, targets, tests, 4, seed=3, settings=LinearProbeSettings(epochs=6, batch_size=batch, **how)
+    )
     top = logits.topk(2).values
     clear = top[:, 0] - top[:, 1] > 1e-3
     assert clear.sum() > 490 and torch.equal(predicted[clear], logits.argmax(1)[clear])
@@ -102,9 +108,18 @@ def test_the_rate_falls_where_it_should() -> None:
     how: dict[str, Any] = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0}
     for drops in ((), (1,), (1, 2)):
         logits = by_autograd(features, targets, tests, 4, seed=0, epochs=3, batch=8, drops=drops, **how)
-        predicted = linear_probe(features, targets, tests, 4, seed=0, epochs=3, batch_size=8, drops=drops, **how)
+        predicted = linear_probe(
+            features,
+            targets,
+            tests,
+            4,
+            seed=0,
+            settings=LinearProbeSettings(epochs=3, batch_size=8, drops=drops, **how),
+        )
         assert (predicted != logits.argmax(1)).sum() <= 2
-        other = linear_probe(features, targets, tests, 4, seed=0, epochs=3, batch_size=8, drops=(2,), **how)
+        other = linear_probe(
+            features, targets, tests, 4, seed=0, settings=LinearProbeSettings(epochs=3, batch_size=8, drops=(2,), **how)
+        )
         assert (other != logits.argmax(1)).sum() > 20
 
 
@@ -120,10 +135,14 @@ def test_the_seed_decides() -> None:
     features, targets = blobs(100, spread=3.0)
     tests, _ = blobs(1000, spread=3.0)
     torch.manual_seed(1)
-    one = linear_probe(features, targets, tests, 4, seed=1, batch_size=8)
+    one = linear_probe(features, targets, tests, 4, seed=1, settings=LinearProbeSettings(batch_size=8))
     torch.manual_seed(2)
-    assert torch.equal(one, linear_probe(features, targets, tests, 4, seed=1, batch_size=8))
-    assert not torch.equal(one, linear_probe(features, targets, tests, 4, seed=2, batch_size=8))
+    assert torch.equal(
+        one, linear_probe(features, targets, tests, 4, seed=1, settings=LinearProbeSettings(batch_size=8))
+    )
+    assert not torch.equal(
+        one, linear_probe(features, targets, tests, 4, seed=2, settings=LinearProbeSettings(batch_size=8))
+    )
 
 
 # --- neighbors
@@ -170,7 +189,7 @@ def test_blocks_give_what_one_block_gives(digits: Split, monkeypatch: pytest.Mon
     features, targets, tests, _ = digits
     whole = knn_probe(features, targets, tests, 10)
     for at_once in (1, 7 * len(features) + 3):  # one test sample at once, and seven
-        monkeypatch.setattr(probes, "_AT_ONCE", at_once)
+        monkeypatch.setattr(probes, "_MAX_SIMILARITIES", at_once)
         assert torch.equal(knn_probe(features, targets, tests, 10), whole)
 
 
@@ -218,9 +237,9 @@ def test_features_that_are_no_numbers_are_refused(probe: str, value: float) -> N
     good, bad = torch.ones(4, 3), torch.ones(4, 3)
     bad[1, 0] = bad[1, 2] = bad[3, 1] = value
     targets = torch.tensor([0, 1, 0, 1])
-    with pytest.raises(TrainingError, match=r"2 of 4 features are no finite numbers.*learning rate"):
+    with pytest.raises(TrainingError, match=r"2 of 4 features are NaN or infinite.*learning rate"):
         PROBES[probe](bad, targets, good, 2)
-    with pytest.raises(TrainingError, match="2 of 4 test features are no finite numbers"):
+    with pytest.raises(TrainingError, match="2 of 4 test features are NaN or infinite"):
         PROBES[probe](good, targets, bad, 2)
 
 
@@ -252,7 +271,9 @@ def test_targets_beyond_the_classes_are_refused(probe: str) -> None:
 )
 def test_settings_of_the_linear_probe_are_checked(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(setting))} is "):
-        linear_probe(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(1, 3), 2, seed=0, **setting)
+        linear_probe(
+            torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(1, 3), 2, seed=0, settings=LinearProbeSettings(**setting)
+        )
 
 
 @pytest.mark.parametrize("setting", [{"neighbors": 0}, {"temperature": 0.0}, {"temperature": -1.0}])
@@ -263,5 +284,8 @@ def test_settings_of_the_vote_are_checked(setting: dict[str, Any]) -> None:
 
 def test_a_classifier_that_runs_away_is_refused() -> None:
     features, targets = 1e30 * torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
-    with pytest.raises(TrainingError, match=r"weights are no numbers after 60 epochs; take a lower lr than 1e\+10"):
-        linear_probe(features, targets, features, 2, seed=0, lr=1e10)
+    with pytest.raises(
+        TrainingError,
+        match=r"weights of the linear probe are NaN or infinite after 60 epochs; use a lower lr than 1e\+10",
+    ):
+        linear_probe(features, targets, features, 2, seed=0, settings=LinearProbeSettings(lr=1e10))

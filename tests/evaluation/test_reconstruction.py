@@ -1,4 +1,4 @@
-"""Inversion: what can be rebuilt and what cannot, from codes and from means of them, of all shapes."""
+"""Reconstruction attacks: what can be reconstructed from codes and from their means, for all shapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from torch import Tensor
 from consilience.data import load
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.evaluation.image_similarity import psnr, ssim
-from consilience.evaluation.reconstruction import Decoder, invert, invert_means, rebuild, train_decoder
+from consilience.evaluation.reconstruction import (
+    Decoder,
+    DecoderSettings,
+    attack,
+    reconstruct,
+    reconstruct_means,
+    train_decoder,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,7 +67,7 @@ def decoder(one_thread: None) -> Decoder:
 
 def test_pixels_are_rebuilt(digits: Digits, decoder: Decoder) -> None:
     _, _, truth = digits
-    found = rebuild(decoder, truth, truth)
+    found = reconstruct(decoder, truth, truth)
     assert found.images.shape == truth.shape
     assert found.ssim > 0.8 > 0.45 > found.baseline_ssim
     assert found.psnr > 17 > 13 > found.baseline_psnr
@@ -70,7 +77,7 @@ def test_pixels_are_rebuilt(digits: Digits, decoder: Decoder) -> None:
 
 def test_chance_tells_nothing(digits: Digits) -> None:
     mine, _, truth = digits
-    found = invert(noise(len(mine), 64), mine, noise(TESTS, 64, seed=1), truth)
+    found = attack(noise(len(mine), 64), mine, noise(TESTS, 64, seed=1), truth)
     assert found.psnr <= found.baseline_psnr and found.ssim <= found.baseline_ssim
     guess = mine.mean(0).expand_as(truth)
     assert found.baseline_psnr == pytest.approx(psnr(guess, truth).mean().item())
@@ -79,7 +86,7 @@ def test_chance_tells_nothing(digits: Digits) -> None:
 
 def test_codes_that_are_all_the_same_give_the_mean_image(digits: Digits) -> None:
     mine, _, truth = digits
-    found = invert(torch.full((len(mine), 3), 0.1), mine, torch.full((TESTS, 3), 5.0), truth)
+    found = attack(torch.full((len(mine), 3), 0.1), mine, torch.full((TESTS, 3), 5.0), truth)
     assert bool((found.images == found.images[0]).all())
     assert found.psnr == pytest.approx(found.baseline_psnr, abs=0.3)
 
@@ -87,8 +94,8 @@ def test_codes_that_are_all_the_same_give_the_mean_image(digits: Digits) -> None
 def test_fewer_values_give_less_away(digits: Digits, decoder: Decoder) -> None:
     mine, _, truth = digits
     turn = noise(64, 4)
-    few = invert(mine.flatten(1) @ turn, mine, truth.flatten(1) @ turn, truth)
-    assert few.baseline_ssim < few.ssim < rebuild(decoder, truth, truth).ssim - 0.1
+    few = attack(mine.flatten(1) @ turn, mine, truth.flatten(1) @ turn, truth)
+    assert few.baseline_ssim < few.ssim < reconstruct(decoder, truth, truth).ssim - 0.1
 
 
 # --- codes and images of all shapes
@@ -97,7 +104,9 @@ def test_fewer_values_give_less_away(digits: Digits, decoder: Decoder) -> None:
 @pytest.mark.parametrize("shape", ((1, 28, 28), (3, 32, 32), (1, 8, 8), (2, 9, 13), (1, 11, 10), (1, 1, 1)))
 def test_images_of_any_size(shape: tuple[int, ...]) -> None:
     images = picture(12, *shape)
-    found = invert(noise(12, 4, 3, 3), images, noise(5, 4, 3, 3, seed=1), picture(5, *shape, seed=1), epochs=1)
+    found = attack(
+        noise(12, 4, 3, 3), images, noise(5, 4, 3, 3, seed=1), picture(5, *shape, seed=1), DecoderSettings(epochs=1)
+    )
     assert found.images.shape == (5, *shape) and found.images.dtype == torch.float32
     assert found.images.min() >= 0 and found.images.max() <= 1
     assert all(math.isfinite(getattr(found, name)) for name in ("psnr", "ssim", "baseline_psnr", "baseline_ssim"))
@@ -105,13 +114,13 @@ def test_images_of_any_size(shape: tuple[int, ...]) -> None:
 
 def test_an_image_is_learned_by_heart_at_every_pixel() -> None:
     images = picture(2, 1, 9, 13).round() * 0.8 + 0.1
-    found = invert(torch.eye(2), images, torch.eye(2), images, epochs=400, lr=1e-2)
+    found = attack(torch.eye(2), images, torch.eye(2), images, DecoderSettings(epochs=400, lr=1e-2))
     assert found.ssim > 0.95  # also at the edges that are cropped
 
 
 def test_values_that_are_no_images(digits: Digits) -> None:
     mine, truth = digits[0].flatten(1) * 40 - 10, digits[2].flatten(1) * 40 - 10  # in [-10, 30]
-    found = invert(mine, mine, truth, truth, epochs=10)
+    found = attack(mine, mine, truth, truth, DecoderSettings(epochs=10))
     assert found.images.shape == truth.shape
     assert math.isnan(found.ssim) and math.isnan(found.baseline_ssim)
     assert found.psnr > found.baseline_psnr + 5
@@ -121,7 +130,13 @@ def test_values_that_are_no_images(digits: Digits) -> None:
 def test_the_scale_of_codes_does_not_matter(digits: Digits) -> None:
     mine, _, truth = digits
     one, other = (
-        invert(scale * mine[:200].double() + shift, mine[:200], scale * truth.double() + shift, truth, epochs=2)
+        attack(
+            scale * mine[:200].double() + shift,
+            mine[:200],
+            scale * truth.double() + shift,
+            truth,
+            DecoderSettings(epochs=2),
+        )
         for scale, shift in ((1.0, 0.0), (1e-6, 1e3))
     )
     assert torch.allclose(one.images, other.images, atol=1e-3)
@@ -133,7 +148,7 @@ def test_a_code_far_from_all_others_is_cut_off(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float64, torch.int64))
 def test_codes_of_any_kind_of_number(dtype: torch.dtype) -> None:
-    found = invert(
+    found = attack(
         (9 * picture(10, 5)).to(dtype), picture(10, 1, 8, 8), torch.ones(2, 5, dtype=dtype), picture(2, 1, 8, 8)
     )
     assert found.images.dtype == torch.float32
@@ -144,7 +159,7 @@ def test_codes_of_any_kind_of_number(dtype: torch.dtype) -> None:
 
 def test_a_mean_of_one_is_that_one(digits: Digits, decoder: Decoder) -> None:
     truth = digits[2]
-    one, found = rebuild(decoder, truth, truth), invert_means(decoder, truth.flatten(1), truth[:, None])
+    one, found = reconstruct(decoder, truth, truth), reconstruct_means(decoder, truth.flatten(1), truth[:, None])
     assert torch.equal(found.images, one.images)
     assert found.ssim_nearest == found.ssim_mean == pytest.approx(one.ssim)
     assert found.psnr_nearest == found.psnr_mean == pytest.approx(one.psnr)
@@ -153,7 +168,7 @@ def test_a_mean_of_one_is_that_one(digits: Digits, decoder: Decoder) -> None:
 def test_a_mean_of_many_is_like_their_mean_and_like_nobody(digits: Digits, decoder: Decoder) -> None:
     mine, targets, _ = digits
     members = torch.stack([mine[targets == label][:20] for label in range(10)])  # (groups, n, 1, 8, 8)
-    found = invert_means(decoder, members.flatten(2).mean(1), members)
+    found = reconstruct_means(decoder, members.flatten(2).mean(1), members)
     assert found.images.shape == (10, 1, 8, 8)
     assert found.ssim_mean > found.ssim_nearest + 0.05 and found.psnr_mean > found.psnr_nearest + 3
     by_hand = [max(ssim(image.expand_as(m), m).tolist()) for image, m in zip(found.images, members, strict=True)]
@@ -170,20 +185,20 @@ def test_the_same_seed_gives_the_same_and_leaves_chance_alone() -> None:
     given = noise(50, 6), picture(50, 1, 8, 8), noise(4, 6, seed=1), picture(4, 1, 8, 8, seed=1)
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
-    one = invert(*given, epochs=3, batch_size=16)
+    one = attack(*given, DecoderSettings(epochs=3, batch_size=16))
     assert torch.equal(torch.random.get_rng_state(), before)
     torch.manual_seed(4)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        again = invert(*given, epochs=3, batch_size=16)
+        again = attack(*given, DecoderSettings(epochs=3, batch_size=16))
     assert torch.equal(one.images, again.images)
     assert dataclasses.astuple(one)[1:] == dataclasses.astuple(again)[1:]
-    assert not torch.equal(one.images, invert(*given, epochs=3, batch_size=16, seed=1).images)
+    assert not torch.equal(one.images, attack(*given, DecoderSettings(epochs=3, batch_size=16, seed=1)).images)
 
 
 def test_nothing_given_is_changed() -> None:
     codes, images = noise(10, 6).requires_grad_(), picture(10, 1, 8, 8)
     kept = codes.detach().clone(), images.clone()
-    decoder = train_decoder(codes, images, epochs=1)
+    decoder = train_decoder(codes, images, DecoderSettings(epochs=1))
     assert torch.equal(codes, kept[0]) and torch.equal(images, kept[1]) and codes.grad is None
     assert not decoder(codes).requires_grad
 
@@ -202,12 +217,12 @@ def test_what_cannot_be_an_attack_is_refused(decoder: Decoder) -> None:
     with pytest.raises(ConfigurationError, match=r"codes have the shape \(0, 64\)"):
         train_decoder(codes[:0], images[:0])
     with pytest.raises(ConfigurationError, match="codes have 63 values each, and the decoder was trained on 64"):
-        rebuild(decoder, codes[:, 1:], images)
+        reconstruct(decoder, codes[:, 1:], images)
     with pytest.raises(ConfigurationError, match=r"members of groups have the shape \(4, 64\)"):
-        invert_means(decoder, codes, codes)
+        reconstruct_means(decoder, codes, codes)
     with pytest.raises(ConfigurationError, match="epochs is 0"):
-        train_decoder(codes, images, epochs=0)
-    with pytest.raises(TrainingError, match="1 of 4 codes are no finite numbers"):
+        train_decoder(codes, images, DecoderSettings(epochs=0))
+    with pytest.raises(TrainingError, match="1 of 4 codes are NaN or infinite"):
         train_decoder(torch.cat((codes[:3], codes[3:] * math.inf)), images)
-    with pytest.raises(TrainingError, match="the decoder's weights are no numbers after 3 epochs"):
-        train_decoder(codes, images.flatten(1), epochs=3, lr=1e30)
+    with pytest.raises(TrainingError, match="weights of the decoder are NaN or infinite after 3 epochs"):
+        train_decoder(codes, images.flatten(1), DecoderSettings(epochs=3, lr=1e30))

@@ -16,19 +16,24 @@ from PIL import Image
 from consilience.cli import leakage as command_module
 from consilience.errors import CheckpointError, ConfigurationError, DataError, TrainingError, UnknownName
 from consilience.functional.distance_correlation import distance_correlation
-from consilience.leakage import measure as examining
-from consilience.leakage.class_means import Group, groups_of, told_apart
-from consilience.leakage.findings import FILE, Leakage, OfLearners, keep, read
-from consilience.leakage.image_grids import columns_of
-from consilience.leakage.measure import examine
-from consilience.leakage.settings import Settings
-from consilience.leakage.subject import Side, evenly, modules_of, subject, usual_layers
+from consilience.leakage.class_means import SampleGroup, group_samples, membership_leakage
+from consilience.leakage.examined_learner import (
+    ExaminedSamples,
+    default_layers,
+    evenly_spaced,
+    examine_learner,
+    resolve_layers,
+)
+from consilience.leakage.image_grids import select_columns
+from consilience.leakage.measure import OnProgress, measure_leakage
+from consilience.leakage.results import FILE, LeakageResult, LearnerStatistics, read_leakage, write_leakage
+from consilience.leakage.settings import LeakageSettings
 from consilience.simulation.records.export import SavedRun, read_kept
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.simulate import simulate
 
 Command = Callable[..., tuple[int, str, str]]
-QUICK = Settings(learners=2, epochs=3)
+QUICK = LeakageSettings(learners=2, epochs=3)
 SMALL: dict[str, Any] = {"learners": 3, "rounds": 2, "train": 240, "test": 200, "workers": 0}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -47,15 +52,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(run: Path) -> tuple[Leakage, dict[str, bytes]]:
+def found(run: Path) -> tuple[LeakageResult, dict[str, bytes]]:
     """What there is to find at two layers of it."""
-    settings = Settings(layers=("features.hidden", "features"), learners=2, epochs=30)
-    return examine(read_kept(run), settings, quietly)
+    settings = LeakageSettings(layers=("features.hidden", "features"), learners=2, epochs=30)
+    return measure_leakage(read_kept(run), settings, quietly)
 
 
-def side(features: Any, targets: Any) -> Side:
+def side(features: Any, targets: Any) -> ExaminedSamples:
     values = torch.tensor(features, dtype=torch.float32)
-    return Side(values, None, np.array(targets), {"features": values})
+    return ExaminedSamples(values, None, np.array(targets), {"features": values})
 
 
 # --- what layers give
@@ -103,8 +108,8 @@ def test_a_layer_that_nobody_has_is_refused_with_the_nearest(run: Path) -> None:
     with pytest.raises(UnknownName, match=r"Did you mean 'features.hidden'\?"):
         kept.outputs(0, kept.samples(0)[0], ["features.hiden"])
     with pytest.raises(UnknownName, match=r"unknown layer 'feature' of mlp. Did you mean 'features'\?"):
-        modules_of(kept, 0, ["feature"])
-    assert modules_of(kept, 0, ["cut", "features"]) == {"cut": "features.hidden", "features": "features"}
+        resolve_layers(kept, 0, ["feature"])
+    assert resolve_layers(kept, 0, ["cut", "features"]) == {"cut": "features.hidden", "features": "features"}
 
 
 ODD = """
@@ -131,9 +136,9 @@ def test_layers_that_give_several_things_nothing_or_no_value_a_sample(tmp_path: 
     small = SMALL | {"rounds": 1, "learners": 2}
     simulate(method="independent", model=f"{tmp_path / 'net.py'}:Net", out=tmp_path / "odd", **small)
     kept = read_kept(tmp_path / "odd")
-    assert usual_layers(kept, [0, 1]) == ("features",)
-    with pytest.raises(ConfigurationError, match=r"Net, the model of learner 0, is not cut; name a layer of it"):
-        modules_of(kept, 0, ["cut"])
+    assert default_layers(kept, [0, 1]) == ("features",)
+    with pytest.raises(ConfigurationError, match=r"Net, the model of learner 0, has no cut; choose one of its layers"):
+        resolve_layers(kept, 0, ["cut"])
     inputs, _ = kept.samples(0)
     assert kept.outputs(0, inputs, ["features.model.rows"])["features.model.rows"].shape == (120, 8, 12)
     with pytest.raises(ConfigurationError, match=r"'features.model.spare' .* is not reached"):
@@ -147,21 +152,23 @@ def test_layers_that_give_several_things_nothing_or_no_value_a_sample(tmp_path: 
 
 def test_groups_are_apart_and_small_ones_lie_in_the_first_of_the_larger() -> None:
     targets = np.array([0] * 7 + [1] * 3 + [2])
-    pairs = groups_of(targets, 2, seed=5, who=0)
+    pairs = group_samples(targets, 2, seed=5, who=0)
     assert [group.label for group in pairs] == [0, 0, 0, 1]
-    places = np.concatenate([group.places for group in pairs])
-    assert len(np.unique(places)) == 8 and all((targets[group.places] == group.label).all() for group in pairs)
-    (five,) = groups_of(targets, 5, seed=5, who=0)
-    assert set(pairs[0].places) < set(five.places)
-    assert [len(group.places) for group in groups_of(targets, None, seed=5, who=0)] == [7, 3], "one sample is no mean"
-    assert len(groups_of(np.zeros(50, dtype=int), 1, seed=5, who=0)) == 10
-    assert not np.array_equal(groups_of(targets, 5, 6, 0)[0].places, five.places)
+    places = np.concatenate([group.indices for group in pairs])
+    assert len(np.unique(places)) == 8 and all((targets[group.indices] == group.label).all() for group in pairs)
+    (five,) = group_samples(targets, 5, seed=5, who=0)
+    assert set(pairs[0].indices) < set(five.indices)
+    assert [len(group.indices) for group in group_samples(targets, None, seed=5, who=0)] == [7, 3], (
+        "one sample is no mean"
+    )
+    assert len(group_samples(np.zeros(50, dtype=int), 1, seed=5, who=0)) == 10
+    assert not np.array_equal(group_samples(targets, 5, 6, 0)[0].indices, five.indices)
 
 
 def test_who_is_in_a_mean_of_one_is_always_told() -> None:
     own = side([[0.0, 1.0], [2.0, 0.0]], [0, 1])
     tests = side([[0.0, 2.0], [3.0, 0.0]], [0, 1])
-    told = told_apart(own, tests, groups_of(own.targets, 1, 0, 0), seed=0, who=0)
+    told = membership_leakage(own, tests, group_samples(own.targets, 1, 0, 0), seed=0, who=0)
     assert told is not None and (told[0].auc, told[0].advantage) == (1.0, 1.0)
 
 
@@ -172,7 +179,7 @@ def test_distances_of_a_mean_by_hand() -> None:
     inside and half outside.
     """
     own, tests = side([[0.0], [4.0]], [0, 0]), side([[1.0], [5.0]], [0, 0])
-    told = told_apart(own, tests, [Group(0, np.array([0, 1]))], seed=0, who=0)
+    told = membership_leakage(own, tests, [SampleGroup(0, np.array([0, 1]))], seed=0, who=0)
     assert told is not None and told[0].auc == 0.5 and told[0].advantage == 0.5
 
 
@@ -184,7 +191,7 @@ def test_that_classes_differ_tells_nobody() -> None:
         side(generator.normal(size=(len(t), 4)) * np.where(t == 0, 0.1, 10.0)[:, None], t)
         for t in (own_targets, test_targets)
     )
-    told = told_apart(own, tests, groups_of(own_targets, None, 0, 0), seed=0, who=0)
+    told = membership_leakage(own, tests, group_samples(own_targets, None, 0, 0), seed=0, who=0)
     assert told is not None and abs(told[0].auc - 0.5) < 0.1
     assert 0 < told[1] < 0.2, "chance alone seems to give something"
 
@@ -195,8 +202,10 @@ def test_a_rare_class_is_not_left_out() -> None:
     own, tests = (
         side(generator.normal(size=(sum(sizes), 32)), np.repeat([0, 1], sizes)) for sizes in ((1000, 4), (5, 200))
     )
-    groups = groups_of(own.targets, None, 0, 0)
-    both, often, rare = (told_apart(own, tests, some, seed=0, who=0) for some in (groups, groups[:1], groups[1:]))
+    groups = group_samples(own.targets, None, 0, 0)
+    both, often, rare = (
+        membership_leakage(own, tests, some, seed=0, who=0) for some in (groups, groups[:1], groups[1:])
+    )
     assert both is not None and often is not None and rare is not None
     assert rare[0].auc > 0.8 > often[0].auc
     for one, of_often, of_rare in (
@@ -211,14 +220,14 @@ def test_means_of_one_class_are_told_together() -> None:
     """Two means of class 0 as above, AUC 1/2; of class 1 the test sample is the mean itself: AUC 0."""
     own = side([[0.0], [4.0], [0.0], [4.0], [0.0], [2.0]], [0, 0, 0, 0, 1, 1])
     tests = side([[1.0], [5.0], [1.0]], [0, 0, 1])
-    groups = [Group(0, np.array([0, 1])), Group(0, np.array([2, 3])), Group(1, np.array([4, 5]))]
-    told = told_apart(own, tests, groups, seed=0, who=0)
+    groups = [SampleGroup(0, np.array([0, 1])), SampleGroup(0, np.array([2, 3])), SampleGroup(1, np.array([4, 5]))]
+    told = membership_leakage(own, tests, groups, seed=0, who=0)
     assert told is not None and told[0].auc == pytest.approx((4 * 0.5 + 2 * 0) / 6)
 
 
 def test_nobody_is_told_where_no_test_sample_is_of_the_class() -> None:
     own, tests = side([[0.0], [4.0]], [0, 0]), side([[1.0]], [1])
-    assert told_apart(own, tests, groups_of(own.targets, None, 0, 0), seed=0, who=0) is None
+    assert membership_leakage(own, tests, group_samples(own.targets, None, 0, 0), seed=0, who=0) is None
 
 
 def test_means_of_a_class_without_test_samples_do_not_count(tmp_path: Path) -> None:
@@ -230,8 +239,10 @@ def test_means_of_a_class_without_test_samples_do_not_count(tmp_path: Path) -> N
     simulate(method="independent", data=data, learners=2, rounds=1, workers=0, out=tmp_path / "run")
     kept = read_kept(tmp_path / "run")
     assert all(set(kept.samples(who)[1].tolist()) == {0, 1, 2} for who in (0, 1))
-    whole = examine(kept, QUICK, quietly)[0].shared[-1]
-    assert whole.n_avg is None and whole.members is not None and whole.means == 4, "two classes of two learners"
+    whole = measure_leakage(kept, QUICK, quietly)[0].class_means[-1]
+    assert whole.samples_per_mean is None and whole.membership is not None and whole.means == 4, (
+        "two classes of two learners"
+    )
 
 
 def test_what_is_never_shared_is_in_no_mean(tmp_path: Path) -> None:
@@ -251,53 +262,53 @@ def test_what_is_never_shared_is_in_no_mean(tmp_path: Path) -> None:
     )
     kept = read_kept(tmp_path / "run")
     for who in (0, 1):
-        seen, marks = subject(kept, who, [], None, "cpu"), kept.may_share(who)
+        seen, marks = examine_learner(kept, who, [], None, "cpu"), kept.may_share(who)
         part = np.sort(kept.local_datasets.parts[who])
         assert np.array_equal(marks, share[part] & ((targets[part] != 2) | (who == 1))) and not marks.all()
         for n_avg in (1, 5, None):
-            groups = groups_of(seen.own.targets, n_avg, 0, who, seen.shared)
+            groups = group_samples(seen.own.targets, n_avg, 0, who, seen.shared)
             assert {group.label for group in groups} == ({0, 1} if who == 0 else {0, 1, 2})
-            assert all(marks[group.places].all() for group in groups)
-    whole = examine(kept, QUICK, quietly)[0].shared[-1]
-    assert whole.n_avg is None and whole.means == 5, "two classes of one learner and three of the other"
+            assert all(marks[group.indices].all() for group in groups)
+    whole = measure_leakage(kept, QUICK, quietly)[0].class_means[-1]
+    assert whole.samples_per_mean is None and whole.means == 5, "two classes of one learner and three of the other"
 
 
 # --- a run, examined
 
 
-def test_what_is_told_is_what_the_functions_give(run: Path, found: tuple[Leakage, dict[str, bytes]]) -> None:
+def test_what_is_told_is_what_the_functions_give(run: Path, found: tuple[LeakageResult, dict[str, bytes]]) -> None:
     kept, (leakage, _) = read_kept(run), found
     tests, _ = kept.tests(0)
     wanted = distance_correlation(torch.from_numpy(tests), torch.from_numpy(kept.features(0, tests)))
     hidden, features = leakage.layers
-    assert (hidden.name, features.name, features.values, features.tests.samples) == (
+    assert (hidden.name, features.name, features.output_size, features.test_samples.samples) == (
         "features.hidden",
         "features",
         32,
         200,
     )
-    assert features.tests.plain.each[0] == pytest.approx(float(wanted), abs=1e-5)
-    assert leakage.learners == (0, 1) and leakage.round == 2 and leakage.auxiliary == 100
-    assert len(features.own.plain.each) == 2 and features.own.samples == 80
+    assert features.test_samples.correlation.by_learner[0] == pytest.approx(float(wanted), abs=1e-5)
+    assert leakage.learners == (0, 1) and leakage.round == 2 and leakage.auxiliary_samples == 100
+    assert len(features.own_samples.correlation.by_learner) == 2 and features.own_samples.samples == 80
 
 
-def test_a_layer_near_the_input_tells_more(found: tuple[Leakage, dict[str, bytes]]) -> None:
+def test_a_layer_near_the_input_tells_more(found: tuple[LeakageResult, dict[str, bytes]]) -> None:
     hidden, features = found[0].layers
-    assert hidden.rebuilt is not None and features.rebuilt is not None
-    assert mean(hidden.tests.corrected) > mean(features.tests.corrected) > 0
-    assert mean(hidden.rebuilt.ssim) > mean(hidden.rebuilt.guess_ssim) + 0.05
-    assert hidden.rebuilt.samples == 80
+    assert hidden.reconstruction is not None and features.reconstruction is not None
+    assert mean(hidden.test_samples.corrected) > mean(features.test_samples.corrected) > 0
+    assert mean(hidden.reconstruction.ssim) > mean(hidden.reconstruction.baseline_ssim) + 0.05
+    assert hidden.reconstruction.samples == 80
 
 
-def mean(value: OfLearners) -> float:
+def mean(value: LearnerStatistics) -> float:
     assert value.mean is not None
     return value.mean
 
 
-def test_more_samples_in_a_mean_tell_less_of_each(found: tuple[Leakage, dict[str, bytes]]) -> None:
-    shared = {each.n_avg: each for each in found[0].shared}
+def test_more_samples_in_a_mean_tell_less_of_each(found: tuple[LeakageResult, dict[str, bytes]]) -> None:
+    shared = {each.samples_per_mean: each for each in found[0].class_means}
     assert list(shared) == [1, 2, 5, None], "no class has 10 samples of 80"
-    members = {n_avg: each.members for n_avg, each in shared.items()}
+    members = {n_avg: each.membership for n_avg, each in shared.items()}
     assert all(each is not None for each in members.values())
     aucs = [mean(each.auc) for each in members.values() if each is not None]
     assert aucs[0] == 1.0 and aucs == sorted(aucs, reverse=True) and aucs[-1] >= 0.5
@@ -305,12 +316,12 @@ def test_more_samples_in_a_mean_tell_less_of_each(found: tuple[Leakage, dict[str
 
 def test_twice_the_same_and_nobody_s_generator_is_touched(run: Path) -> None:
     before = torch.random.get_rng_state()
-    one, other = (examine(read_kept(run), QUICK, quietly) for _ in range(2))
+    one, other = (measure_leakage(read_kept(run), QUICK, quietly) for _ in range(2))
     assert one == other
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_pictures_have_a_column_for_each_class(found: tuple[Leakage, dict[str, bytes]], tmp_path: Path) -> None:
+def test_pictures_have_a_column_for_each_class(found: tuple[LeakageResult, dict[str, bytes]], tmp_path: Path) -> None:
     leakage, pictures = found
     assert set(pictures) == set(leakage.pictures.values()) == {"layers.png", "means.png"}
     for name, content in pictures.items():
@@ -320,13 +331,13 @@ def test_pictures_have_a_column_for_each_class(found: tuple[Leakage, dict[str, b
 
 
 def test_columns_show_each_class_first() -> None:
-    assert columns_of(np.array([1, 1, 0, 1, 2]), most=4).tolist() == [2, 0, 1, 4]
-    assert columns_of(np.array([3, 3, 3]), most=10).tolist() == [0, 1, 2]
+    assert select_columns(np.array([1, 1, 0, 1, 2]), most=4).tolist() == [2, 0, 1, 4]
+    assert select_columns(np.array([3, 3, 3]), most=10).tolist() == [0, 1, 2]
 
 
 def test_evenly_takes_the_first_and_the_last() -> None:
-    assert evenly(3, 5).tolist() == [0, 1, 2]
-    assert evenly(9, 3).tolist() == [0, 4, 8]
+    assert evenly_spaced(3, 5).tolist() == [0, 1, 2]
+    assert evenly_spaced(9, 3).tolist() == [0, 4, 8]
 
 
 # --- data of other kinds
@@ -340,11 +351,11 @@ def test_tables_have_no_pictures_and_all_else(tmp_path: Path) -> None:
     simulate(
         method="independent", data=str(tmp_path / "table.npz"), learners=2, rounds=2, workers=0, out=tmp_path / "run"
     )
-    leakage, pictures = examine(read_kept(tmp_path / "run"), QUICK, quietly)
+    leakage, pictures = measure_leakage(read_kept(tmp_path / "run"), QUICK, quietly)
     (layer,) = leakage.layers
-    assert layer.rebuilt is None and pictures == {} and leakage.pictures == {}
-    assert 0 < mean(layer.tests.plain) <= 1
-    assert all(each.rebuilt is None and each.members is not None for each in leakage.shared)
+    assert layer.reconstruction is None and pictures == {} and leakage.pictures == {}
+    assert 0 < mean(layer.test_samples.correlation) <= 1
+    assert all(each.reconstruction is None and each.membership is not None for each in leakage.class_means)
 
 
 def test_images_beyond_0_to_1_are_brought_there(tmp_path: Path) -> None:
@@ -353,7 +364,7 @@ def test_images_beyond_0_to_1_are_brought_there(tmp_path: Path) -> None:
     np.savez(tmp_path / "images.npz", x=images, y=targets)
     small: dict[str, Any] = {"learners": 2, "rounds": 1, "workers": 0}
     simulate(method="independent", data=str(tmp_path / "images.npz"), out=tmp_path / "run", **small)
-    seen = subject(read_kept(tmp_path / "run"), 0, [], None, "cpu")
+    seen = examine_learner(read_kept(tmp_path / "run"), 0, [], None, "cpu")
     assert seen.own.images is not None and seen.tests.images is not None
     both = torch.cat([seen.own.images, seen.tests.images])
     assert float(both.min()) == 0.0 and float(both.max()) == 1.0
@@ -363,35 +374,41 @@ def test_a_pooled_learner_has_everybody_s_samples(tmp_path: Path) -> None:
     simulate(method="centralized", out=tmp_path / "run", **SMALL)
     kept = read_kept(tmp_path / "run")
     assert len(kept.samples(0)[1]) == 240
-    leakage, _ = examine(kept, QUICK, quietly)
-    assert leakage.learners == (0,) and leakage.layers[0].own.samples == 240
-    assert leakage.layers[0].own.plain.std_learners is None, "one learner has no spread"
+    leakage, _ = measure_leakage(kept, QUICK, quietly)
+    assert leakage.learners == (0,) and leakage.layers[0].own_samples.samples == 240
+    assert leakage.layers[0].own_samples.correlation.std_learners is None, "one learner has no spread"
 
 
 # --- what is kept
 
 
-def test_what_is_kept_is_read_again(found: tuple[Leakage, dict[str, bytes]], tmp_path: Path) -> None:
+def test_what_is_kept_is_read_again(found: tuple[LeakageResult, dict[str, bytes]], tmp_path: Path) -> None:
     leakage, pictures = found
-    keep(tmp_path, leakage, pictures)
-    assert read(tmp_path) == leakage
+    write_leakage(tmp_path, leakage, pictures)
+    assert read_leakage(tmp_path) == leakage
     assert sorted(path.name for path in (tmp_path / "leakage").iterdir()) == sorted(pictures)
-    assert read(tmp_path / "leakage") is None
+    assert read_leakage(tmp_path / "leakage") is None
 
 
-def test_a_damaged_file_is_refused_by_name(found: tuple[Leakage, dict[str, bytes]], tmp_path: Path) -> None:
-    keep(tmp_path, *found)
+def test_a_damaged_file_is_refused_by_name(found: tuple[LeakageResult, dict[str, bytes]], tmp_path: Path) -> None:
+    write_leakage(tmp_path, *found)
     whole = json.loads((tmp_path / FILE).read_text())
     for damaged in ("{", "[]", json.dumps(whole | {"round": "two"}), json.dumps({"round": 2})):
         (tmp_path / FILE).write_text(damaged)
         with pytest.raises(CheckpointError, match=r"leakage.json is damaged: .*consilience leakage"):
-            read(tmp_path)
+            read_leakage(tmp_path)
+
+
+def test_a_file_of_the_old_layout_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(json.dumps({"round": 2, "auxiliary": 100, "shared": [], "layers": []}))
+    with pytest.raises(CheckpointError, match=r"the layout of an earlier version; measure again with: consilience"):
+        read_leakage(tmp_path)
 
 
 def test_learners_without_a_number_are_left_out_of_the_mean() -> None:
-    assert OfLearners.of([1.0, 3.0]) == OfLearners(2.0, 1.0, (1.0, 3.0))
-    assert OfLearners.of([1.0, None, float("nan")]) == OfLearners(1.0, None, (1.0, None, None))
-    assert OfLearners.of([]) == OfLearners(None, None, ())
+    assert LearnerStatistics.of([1.0, 3.0]) == LearnerStatistics(2.0, 1.0, (1.0, 3.0))
+    assert LearnerStatistics.of([1.0, None, float("nan")]) == LearnerStatistics(1.0, None, (1.0, None, None))
+    assert LearnerStatistics.of([]) == LearnerStatistics(None, None, ())
 
 
 # --- what is refused
@@ -422,7 +439,7 @@ def test_features_that_are_no_numbers_are_refused(run: Path) -> None:
     arrays = {k: v * np.nan if "parameters" in k else v for k, v in kept.arrays.items()}
     broken = SavedRun(kept.config, arrays, kept.numbers)
     with pytest.raises(TrainingError, match=r"outputs of layer 'features.hidden' of learner 0 are no numbers"):
-        examine(broken, QUICK, quietly)
+        measure_leakage(broken, QUICK, quietly)
 
 
 def test_learners_with_too_few_samples_are_passed_over(tmp_path: Path) -> None:
@@ -431,11 +448,11 @@ def test_learners_with_too_few_samples_are_passed_over(tmp_path: Path) -> None:
     kept = read_kept(tmp_path / "run")
     sizes = [len(kept.samples(who)[1]) for who in range(3)]
     assert min(sizes) < 4 <= max(sizes), "as the test needs it"
-    leakage, _ = examine(kept, QUICK, quietly)
+    leakage, _ = measure_leakage(kept, QUICK, quietly)
     assert [sizes[who] >= 4 for who in leakage.learners] == [True] * sum(size >= 4 for size in sizes)
     simulate(method="independent", out=tmp_path / "tiny", **small | {"train": 6, "partition": "iid"})
     with pytest.raises(DataError, match="no learner of the run has 4 training samples"):
-        examine(read_kept(tmp_path / "tiny"), QUICK, quietly)
+        measure_leakage(read_kept(tmp_path / "tiny"), QUICK, quietly)
 
 
 # --- the command, and the page
@@ -463,7 +480,7 @@ def test_the_command_prints_keeps_and_draws(run: Path, tmp_path: Path, command: 
     options = ("--epochs", "2", "--learners", "1", "--layer", "features", "--layer", "features.hidden")
     code, out, err = command("leakage", "mine", *options, "--out", "page.html")
     assert code == 0, err
-    for word in ("What outputs of layers tell", "What means of classes tell", "Who was in a mean", "features.hidden"):
+    for word in ("Leakage of layer outputs", "Leakage of class means", "Membership inference", "features.hidden"):
         assert word in out
     assert words_of_the_page() <= set(out.split()), "the page shows what is printed"
     assert err.splitlines() == [
@@ -471,7 +488,12 @@ def test_the_command_prints_keeps_and_draws(run: Path, tmp_path: Path, command: 
         "the page is page.html",
     ]
     page = (tmp_path / "page.html").read_text()
-    for heading in ("What leaks", "Rebuilt from outputs", "Rebuilt from means", "Who was in a mean"):
+    for heading in (
+        "Leakage",
+        "Images reconstructed from layer outputs",
+        "Images reconstructed from class means",
+        "Membership inference",
+    ):
         assert f"<h3>{heading}</h3>" in page
     assert len(re.findall(r'<img src="data:image/png;base64,[A-Za-z0-9+/=]+" alt="fedproto, learner 0">', page)) == 2
     (mine / "leakage" / "means.png").unlink()
@@ -496,14 +518,14 @@ def test_ctrl_c_keeps_what_was_done_before(
     copied(run, tmp_path / "a"), copied(run, tmp_path / "b")
     done: list[SavedRun] = []
 
-    def interrupted(kept: SavedRun, settings: Settings, step: examining.Step) -> Any:
+    def interrupted(kept: SavedRun, settings: LeakageSettings, step: OnProgress) -> Any:
         if done:
             raise KeyboardInterrupt
         done.append(kept)
-        return examine(kept, settings, step)
+        return measure_leakage(kept, settings, step)
 
-    monkeypatch.setattr(command_module, "examine", interrupted)
+    monkeypatch.setattr(command_module, "measure_leakage", interrupted)
     code, _, err = command("leakage", "a", "b", "--epochs", "1", "--learners", "1")
     assert code == 130 and "stopped" in err
-    assert read(tmp_path / "a") is not None
+    assert read_leakage(tmp_path / "a") is not None
     assert not list((tmp_path / "b").glob("leakage*"))

@@ -13,17 +13,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from consilience.cli.terminal import Screen
 from consilience.errors import CheckpointError, DataError, TrainingError
 from consilience.leakage import tables
-from consilience.leakage.findings import FILE, PICTURES, as_json, keep
-from consilience.leakage.measure import Step, examine
-from consilience.leakage.settings import Settings
-from consilience.leakage.subject import chosen, modules_of
+from consilience.leakage.examined_learner import resolve_layers, select_learners
+from consilience.leakage.measure import OnProgress, measure_leakage
+from consilience.leakage.results import FILE, PICTURES, leakage_as_json, write_leakage
+from consilience.leakage.settings import LeakageSettings
 from consilience.report.page import ready, run_report
 from consilience.report.runs import read_runs
 from consilience.simulation.engines.choose import check_device
 from consilience.simulation.records.export import SavedRun, read_kept
 
 
-def look(screen: Screen, folders: Sequence[Path], settings: Settings, page: Path | None = None) -> None:
+def look(screen: Screen, folders: Sequence[Path], settings: LeakageSettings, page: Path | None = None) -> None:
     """Examine the runs in folders of runs, comparisons and sweeps, show what is found, and write the page."""
     check_device(settings.device)
     if page is not None:
@@ -37,11 +37,11 @@ def look(screen: Screen, folders: Sequence[Path], settings: Settings, page: Path
     found = {}
     for folder, label in runs.items():
         with _named(folder), _watched(screen, label) as step:
-            seen, pictures = examine(read_kept(folder), settings, step)
-        keep(folder, seen, pictures)
-        found[label] = seen
+            leakage, pictures = measure_leakage(read_kept(folder), settings, step)
+        write_leakage(folder, leakage, pictures)
+        found[label] = leakage
         if screen.json:
-            print(json.dumps({"run": str(folder), **as_json(seen)}), flush=True)
+            print(json.dumps({"run": str(folder), **leakage_as_json(leakage)}), flush=True)
         screen.say(f"kept in {folder / FILE}" + f", with pictures in {folder / PICTURES}" * bool(pictures))
     if not screen.json:
         _show(screen, found)
@@ -49,23 +49,23 @@ def look(screen: Screen, folders: Sequence[Path], settings: Settings, page: Path
         screen.say(f"the page is {run_report(folders, page)}")
 
 
-def _refuse_unusable(kept: SavedRun, settings: Settings) -> None:
+def _refuse_unusable(kept: SavedRun, settings: LeakageSettings) -> None:
     """Refuse a run that keeps no models, or models that have no such layer, before others are worked on."""
-    for who in chosen(kept, settings.learners):
-        modules_of(kept, who, settings.layers)
+    for who in select_learners(kept, settings.learners):
+        resolve_layers(kept, who, settings.layers)
 
 
-def _show(screen: Screen, found: tables.Found) -> None:
+def _show(screen: Screen, found: tables.LeakageByRun) -> None:
     """Print what was found as tables."""
-    screen.section("What outputs of layers tell", tables.layers_text(found), tables.layers_rows(found))
+    screen.section("Leakage of layer outputs", tables.layers_text(found), tables.layers_rows(found))
     if rows := tables.means_rows(found):
-        screen.section("What means of classes tell", tables.MEANS, rows)
-    if rows := tables.members_rows(found):
-        screen.section("Who was in a mean", tables.MEMBERS, rows)
+        screen.section("Leakage of class means", tables.MEANS, rows)
+    if rows := tables.membership_rows(found):
+        screen.section("Membership inference", tables.MEMBERSHIP, rows)
 
 
 @contextmanager
-def _watched(screen: Screen, label: str) -> Iterator[Step]:
+def _watched(screen: Screen, label: str) -> Iterator[OnProgress]:
     """Shows how far a run has come, where somebody watches."""
     if not screen.err.is_terminal:
         yield lambda what, done, all_: None

@@ -447,9 +447,9 @@ def leakage(
     """Measure what a run's models tell of the data they were trained on; kept in the run's folder, for `report`."""
     from consilience.cli.leakage import look
     from consilience.cli.terminal import Screen
-    from consilience.leakage.settings import Settings
+    from consilience.leakage.settings import LeakageSettings
 
-    screen, settings = Screen(json_), Settings(tuple(layer or ()), learners, epochs, auxiliary, device)
+    screen, settings = Screen(json_), LeakageSettings(tuple(layer or ()), learners, epochs, auxiliary, device)
     try:
         look(screen, folders, settings, out)
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
-"""Evaluation: how good a model is, and how good its features are by themselves."""
+"""Evaluation: accuracy of models, probes of features, and attacks that reconstruct images or infer membership."""
 
 from consilience.evaluation.accuracy import accuracy
-from consilience.evaluation.probes import knn_probe, linear_probe
+from consilience.evaluation.probes import LinearProbeSettings, knn_probe, linear_probe
 
-__all__ = ["accuracy", "knn_probe", "linear_probe"]
+__all__ = ["LinearProbeSettings", "accuracy", "knn_probe", "linear_probe"]

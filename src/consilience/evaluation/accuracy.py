@@ -1,18 +1,19 @@
-"""Accuracy, on the test set as it is or as a learner's own data would weigh it."""
+"""Accuracy on the test set, or with its classes weighted as in a learner's own data."""
 
 from __future__ import annotations
 
 import numpy as np
 
 
-def accuracy(right: np.ndarray, total: np.ndarray, shares: np.ndarray | None = None) -> np.ndarray:
-    """In percent, from how many test samples of each class were told right, (..., classes), of how many there are.
+def accuracy(correct: np.ndarray, total: np.ndarray, class_shares: np.ndarray | None = None) -> np.ndarray:
+    """Accuracy in percent from the correct predictions per class, (..., classes), and the test samples, (classes,).
 
-    shares: learners' own class shares; each class then counts by its share instead of by its test samples.
+    class_shares: the shares of the classes in learners' own data, (..., classes); each class then counts by its share
+    instead of by its test samples.
     """
-    if shares is None:
-        every: np.ndarray = 100 * right.sum(-1) / total.sum()
-        return every
-    known = np.where(total > 0, shares, 0.0)
-    own: np.ndarray = 100 * (known * right / np.maximum(total, 1)).sum(-1) / np.maximum(known.sum(-1), 1e-12)
+    if class_shares is None:
+        common: np.ndarray = 100 * correct.sum(-1) / total.sum()
+        return common
+    shares = np.where(total > 0, class_shares, 0.0)
+    own: np.ndarray = 100 * (shares * correct / np.maximum(total, 1)).sum(-1) / np.maximum(shares.sum(-1), 1e-12)
     return own

@@ -1,7 +1,7 @@
-"""Inversion: how well an attacker with samples of its own rebuilds others' images from codes of them.
+"""Reconstruction attacks: how well an attacker with samples of its own reconstructs others' images from their codes.
 
-Codes are what a model makes of images and somebody gets to see: the output of a layer, features, mean features. The
-attacker runs the model on its own images, trains a decoder from codes back to images, and decodes what it saw.
+Codes are what the attacker observes of images: the output of a layer, features, or mean features. The attacker runs the
+model on its own images, trains a decoder from codes to images, and decodes the observed codes.
 """
 
 from __future__ import annotations
@@ -12,19 +12,31 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from consilience.errors import ConfigurationError
-from consilience.evaluation.decoder import Decoder, as_images, same_samples, train_decoder
+from consilience.evaluation.decoder import Decoder, DecoderSettings, as_images, same_samples, train_decoder
 from consilience.evaluation.image_similarity import psnr, ssim
 
-__all__ = ["Decoder", "Inversion", "MeanInversion", "invert", "invert_means", "rebuild", "train_decoder"]
+__all__ = [
+    "Decoder",
+    "DecoderSettings",
+    "MeanReconstruction",
+    "Reconstruction",
+    "attack",
+    "reconstruct",
+    "reconstruct_means",
+    "train_decoder",
+]
+
+
+_DEFAULTS = DecoderSettings()
 
 
 @dataclass(frozen=True, eq=False)
-class Inversion:
-    """Images rebuilt from codes, and how like the true ones they are, as means over the images.
+class Reconstruction:
+    """Images reconstructed from codes, and their mean similarity to the true images.
 
-    images (n, channels, height, width) in [0, 1], or values (n, k). psnr is in decibels, of values by the range that
-    the attacker's have; ssim of values is NaN. The baseline answers with the mean of the attacker's images, whatever
-    the code: what is no better gives nothing away.
+    images (n, channels, height, width) in [0, 1], or values (n, k). psnr is in decibels, for values relative to the
+    range of the attacker's values; ssim of values is NaN. The baseline is the mean of the attacker's images for every
+    code: a reconstruction that is no better leaks nothing.
     """
 
     images: Tensor
@@ -35,10 +47,10 @@ class Inversion:
 
 
 @dataclass(frozen=True, eq=False)
-class MeanInversion:
-    """Images rebuilt from means of codes, (groups, channels, height, width), and how like they are, over the groups.
+class MeanReconstruction:
+    """Images reconstructed from means of codes, (groups, channels, height, width), and their mean similarity.
 
-    nearest: to the sample in the mean that is most like it, the worst that happens to anybody.
+    nearest: to the most similar sample in the mean, which is the worst case of a sample.
     mean: to the mean image of the samples.
     """
 
@@ -49,38 +61,33 @@ class MeanInversion:
     psnr_mean: float
 
 
-def invert(
-    codes: Tensor,
-    images: Tensor,
-    seen: Tensor,
-    truth: Tensor,
-    *,
-    epochs: int = 30,
-    batch_size: int = 128,
-    lr: float = 1e-3,
-    seed: int = 0,
-) -> Inversion:
-    """A whole attack: a decoder of the attacker's own codes and images rebuilds the truth from what is seen of it."""
-    return rebuild(train_decoder(codes, images, epochs=epochs, batch_size=batch_size, lr=lr, seed=seed), seen, truth)
+def attack(
+    codes: Tensor, images: Tensor, observed: Tensor, truth: Tensor, settings: DecoderSettings = _DEFAULTS
+) -> Reconstruction:
+    """Train a decoder on the attacker's own codes and images, and reconstruct the true images from observed codes."""
+    return reconstruct(train_decoder(codes, images, settings), observed, truth)
 
 
-def rebuild(decoder: Decoder, seen: Tensor, truth: Tensor) -> Inversion:
-    """The images (n, ...) that a decoder makes of the codes seen (n, ...), and how like the truth they are."""
-    same_samples(seen, truth)
-    images = decoder(seen)
+def reconstruct(decoder: Decoder, observed: Tensor, truth: Tensor) -> Reconstruction:
+    """The images (n, ...) that a decoder reconstructs from observed codes (n, ...), compared with the true images."""
+    same_samples(observed, truth)
+    images = decoder(observed)
     truth = as_images(truth).to(images)
-    guess = decoder.guess.expand(len(truth), *decoder.guess.shape)
-    return Inversion(
+    baseline = decoder.mean_image.expand(len(truth), *decoder.mean_image.shape)
+    return Reconstruction(
         images,
         _psnr(images, truth, decoder).mean().item(),
         _ssim(images, truth).mean().item(),
-        _psnr(guess, truth, decoder).mean().item(),
-        _ssim(guess, truth).mean().item(),
+        _psnr(baseline, truth, decoder).mean().item(),
+        _ssim(baseline, truth).mean().item(),
     )
 
 
-def invert_means(decoder: Decoder, means: Tensor, members: Tensor) -> MeanInversion:
-    """What a decoder makes of means (groups, width) of codes, each of the members (groups, n, ...) of its group."""
+def reconstruct_means(decoder: Decoder, means: Tensor, members: Tensor) -> MeanReconstruction:
+    """The images that a decoder reconstructs from means of codes (groups, width), compared with the means' members.
+
+    members: the images of each group, (groups, n, ...).
+    """
     if members.ndim < 3 or not members.numel():
         raise ConfigurationError(
             f"members of groups have the shape {tuple(members.shape)}; "
@@ -89,14 +96,14 @@ def invert_means(decoder: Decoder, means: Tensor, members: Tensor) -> MeanInvers
     same_samples(means, members)
     images = decoder(means)
     each = as_images(members.flatten(0, 1)).to(images)  # (groups * n, ...)
-    middle = each.view(members.shape).mean(1)  # (groups, ...)
+    mean_images = each.view(members.shape).mean(1)  # (groups, ...)
     repeated = images.repeat_interleave(members.shape[1], 0)  # (groups * n, ...)
-    return MeanInversion(
+    return MeanReconstruction(
         images,
         _ssim(repeated, each).view(members.shape[:2]).amax(1).mean().item(),
-        _ssim(images, middle).mean().item(),
+        _ssim(images, mean_images).mean().item(),
         _psnr(repeated, each, decoder).view(members.shape[:2]).amax(1).mean().item(),
-        _psnr(images, middle, decoder).mean().item(),
+        _psnr(images, mean_images, decoder).mean().item(),
     )
 
 
@@ -105,5 +112,5 @@ def _psnr(images: Tensor, truth: Tensor, decoder: Decoder) -> Tensor:
 
 
 def _ssim(images: Tensor, truth: Tensor) -> Tensor:
-    """Of images; values have no structure to see."""
+    """SSIM of images; NaN for values."""
     return ssim(images, truth) if images.ndim == 4 else images.new_full((len(images),), math.nan)

@@ -1,1 +1,1 @@
-"""What can be learned of raw data from what a run's models make of it."""
+"""Leakage: what the models and messages of a run reveal about the training data."""

@@ -1,189 +1,214 @@
-"""Examining a run: what layers' outputs and means of classes tell of the samples of its first learners."""
+"""Measure the leakage of a run: of layer outputs and of class means, at its first learners."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
 from consilience.evaluation.membership import Membership
-from consilience.evaluation.reconstruction import Inversion
+from consilience.evaluation.reconstruction import Reconstruction
 from consilience.functional.distance_correlation import corrected_distance_correlation, distance_correlation
-from consilience.leakage.class_means import N_AVG, Group, groups_of, measured, told_apart
-from consilience.leakage.findings import Dependence, FromMeans, Layer, Leakage, Members, OfLearners, Rebuilt, Shared
-from consilience.leakage.reconstruction import Attack, Likeness, attack, threads_for
-from consilience.leakage.settings import Settings
-from consilience.leakage.subject import Side, Subject, chosen, evenly, modules_of, subject, usual_layers
+from consilience.leakage.attacker import Attacker, MeansSimilarity, limit_threads, train_attacker
+from consilience.leakage.class_means import (
+    SAMPLES_PER_MEAN,
+    SampleGroup,
+    group_samples,
+    groups_with_tests,
+    membership_leakage,
+)
+from consilience.leakage.examined_learner import (
+    ExaminedLearner,
+    ExaminedSamples,
+    default_layers,
+    evenly_spaced,
+    examine_learner,
+    resolve_layers,
+    select_learners,
+)
+from consilience.leakage.results import (
+    DistanceCorrelation,
+    LayerLeakage,
+    LayerReconstruction,
+    LeakageResult,
+    LearnerStatistics,
+    MeansLeakage,
+    MeansReconstruction,
+    MembershipLeakage,
+)
+from consilience.leakage.settings import LeakageSettings
 from consilience.simulation.records.export import SavedRun
 
-MEASURED = 1000
-"""Samples that a distance correlation is measured on, at most."""
-Step = Callable[[str, int, int], None]
-"""Is told what is done next, how many learners are done, and how many there are."""
+MAX_CORRELATED = 1000
+"""Samples of a distance correlation, at most."""
+OnProgress = Callable[[str, int, int], None]
+"""Called with the next step, the number of learners that are done, and the number of learners."""
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """What was found at one learner."""
+class LearnerMeasurement:
+    """The leakage at one learner."""
 
-    auxiliary: int
-    layers: Mapping[str, OfLayer]
-    shared: Mapping[int | None, OfMeans]
+    auxiliary_samples: int
+    layers: Mapping[str, LayerMeasurement]
+    class_means: Mapping[int | None, MeansMeasurement]
     pictures: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, eq=False)
-class OfLayer:
-    """Distance correlations are (samples, plain, corrected)."""
+class LayerMeasurement:
+    """The leakage of a layer at one learner. Distance correlations are (samples, correlation, corrected)."""
 
     module: str
-    values: int
-    tests: tuple[int, float, float]
-    own: tuple[int, float, float]
-    rebuilt: Inversion | None
+    output_size: int
+    test_samples: tuple[int, float, float]
+    own_samples: tuple[int, float, float]
+    reconstruction: Reconstruction | None
 
 
 @dataclass(frozen=True, eq=False)
-class OfMeans:
-    """Of means over some number of samples. members: how they are told, and the advantage by chance.
+class MeansMeasurement:
+    """The leakage of means over a number of samples at one learner.
 
-    count: means whose members can be told from test samples of the class.
+    count: the means of classes that have test samples. membership: the inference, and the advantage of chance.
     """
 
     count: int
-    rebuilt: Likeness | None
-    members: tuple[Membership, float] | None
+    reconstruction: MeansSimilarity | None
+    membership: tuple[Membership, float] | None
 
 
-def examine(kept: SavedRun, settings: Settings, step: Step) -> tuple[Leakage, dict[str, bytes]]:
-    """What is found of a run, and pictures of its first learner by the names of their files."""
-    who = chosen(kept, settings.learners)
-    layers = settings.layers or usual_layers(kept, who)
+def measure_leakage(
+    run: SavedRun, settings: LeakageSettings, on_progress: OnProgress
+) -> tuple[LeakageResult, dict[str, bytes]]:
+    """The leakage of a run, and pictures of its first learner by file name."""
+    who = select_learners(run, settings.learners)
+    layers = settings.layers or default_layers(run, who)
     found = []
     for done, each in enumerate(who):
-        step(f"learner {each}", done, len(who))
-        found.append(_measured(kept, each, layers, settings, drawn=done == 0))
+        on_progress(f"learner {each}", done, len(who))
+        found.append(_measure_learner(run, each, layers, settings, with_pictures=done == 0))
     pictures = {f"{what}.png": content for what, content in found[0].pictures.items()}
-    leakage = Leakage(
-        round=kept.round,
-        seed=kept.config.seed,
+    leakage = LeakageResult(
+        round=run.round,
+        seed=run.config.seed,
         learners=tuple(who),
-        auxiliary=max(each.auxiliary for each in found),
-        epochs=settings.epochs,
-        layers=tuple(_layer(layer, [each.layers[layer] for each in found]) for layer in found[0].layers),
-        shared=tuple(
-            _shared(n_avg, there)
-            for n_avg in N_AVG
-            if (there := [each.shared[n_avg] for each in found if n_avg in each.shared])
+        auxiliary_samples=max(each.auxiliary_samples for each in found),
+        attack_epochs=settings.epochs,
+        layers=tuple(_combine_layer(layer, [each.layers[layer] for each in found]) for layer in found[0].layers),
+        class_means=tuple(
+            _combine_means(size, there)
+            for size in SAMPLES_PER_MEAN
+            if (there := [each.class_means[size] for each in found if size in each.class_means])
         ),
         pictures={what: f"{what}.png" for what in found[0].pictures},
     )
     return leakage, pictures
 
 
-def _measured(kept: SavedRun, who: int, layers: Sequence[str], settings: Settings, drawn: bool) -> Measured:
-    """All that is found at a learner; drawn: with pictures."""
-    seed, modules = kept.config.seed, modules_of(kept, who, layers)
-    seen = subject(kept, who, list(modules.values()), settings.auxiliary, settings.device)
-    with threads_for(seen.own.images):
-        return _of_subject(seen, modules, settings, seed, drawn)
+def _measure_learner(
+    run: SavedRun, who: int, layers: Sequence[str], settings: LeakageSettings, with_pictures: bool
+) -> LearnerMeasurement:
+    modules = resolve_layers(run, who, layers)
+    learner = examine_learner(run, who, list(modules.values()), settings.auxiliary, settings.device)
+    seed = run.config.seed
+    with limit_threads(learner.own.images):
+        has_images = learner.own.images is not None
+        attacker = train_attacker(learner, list(modules.values()), settings.epochs, seed) if has_images else None
+        groups = {
+            size: group_samples(learner.own.targets, size, seed, who, learner.shared) for size in SAMPLES_PER_MEAN
+        }
+        return LearnerMeasurement(
+            len(learner.auxiliary),
+            {layer: _measure_layer(learner, module, attacker) for layer, module in modules.items()},
+            {size: _measure_means(learner, some, attacker, seed) for size, some in groups.items() if some},
+            _pictures(attacker, modules, groups) if attacker is not None and with_pictures else {},
+        )
 
 
-def _of_subject(seen: Subject, modules: Mapping[str, str], settings: Settings, seed: int, drawn: bool) -> Measured:
-    who = seen.who
-    attacker = attack(seen, list(modules.values()), settings.epochs, seed) if seen.own.images is not None else None
-    groups = {n_avg: groups_of(seen.own.targets, n_avg, seed, who, seen.shared) for n_avg in N_AVG}
-    return Measured(
-        len(seen.auxiliary),
-        {layer: _of_layer(seen, module, attacker) for layer, module in modules.items()},
-        {
-            n_avg: OfMeans(
-                len(measured(some, seen.tests)),
-                attacker.means(some) if attacker is not None else None,
-                told_apart(seen.own, seen.tests, some, seed, who),
-            )
-            for n_avg, some in groups.items()
-            if some
-        },
-        _pictures(attacker, modules, groups) if attacker is not None and drawn else {},
+def _measure_means(
+    learner: ExaminedLearner, groups: Sequence[SampleGroup], attacker: Attacker | None, seed: int
+) -> MeansMeasurement:
+    return MeansMeasurement(
+        len(groups_with_tests(groups, learner.tests)),
+        attacker.reconstruct_means(groups) if attacker is not None else None,
+        membership_leakage(learner.own, learner.tests, groups, seed, learner.who),
     )
 
 
 def _pictures(
-    attacker: Attack, modules: Mapping[str, str], groups: Mapping[int | None, Sequence[Group]]
+    attacker: Attacker, modules: Mapping[str, str], groups: Mapping[int | None, Sequence[SampleGroup]]
 ) -> dict[str, bytes]:
     means = attacker.means_grid(groups)
     return {"layers": attacker.layers_grid(modules)} | ({} if means is None else {"means": means})
 
 
-def _of_layer(seen: Subject, module: str, attacker: Attack | None) -> OfLayer:
-    return OfLayer(
+def _measure_layer(learner: ExaminedLearner, module: str, attacker: Attacker | None) -> LayerMeasurement:
+    return LayerMeasurement(
         module,
-        seen.own.outputs[module][0].numel(),
-        _dependence(seen.tests, module),
-        _dependence(seen.own, module),
-        None if attacker is None else attacker.layer(module),
+        learner.own.outputs[module][0].numel(),
+        _correlation(learner.tests, module),
+        _correlation(learner.own, module),
+        None if attacker is None else attacker.reconstruct_layer(module),
     )
 
 
-def _dependence(side: Side, module: str) -> tuple[int, float, float]:
-    """Distance correlations of inputs and a layer's outputs: how many samples, plain, corrected."""
-    some = torch.from_numpy(evenly(len(side), MEASURED)).to(side.raw.device)
-    inputs, outputs = side.raw[some], side.outputs[module][some]
+def _correlation(samples: ExaminedSamples, module: str) -> tuple[int, float, float]:
+    """Distance correlation of inputs and a layer's outputs: the number of samples, plain, corrected."""
+    some = torch.from_numpy(evenly_spaced(len(samples), MAX_CORRELATED)).to(samples.raw.device)
+    inputs, outputs = samples.raw[some], samples.outputs[module][some]
     plain, corrected = distance_correlation(inputs, outputs), corrected_distance_correlation(inputs, outputs)
     return len(some), float(plain), float(corrected)
 
 
-# -- learners together -------------------------------------------------------------------------------------------------
+# -- statistics over learners ------------------------------------------------------------------------------------------
 
 
-def _layer(name: str, each: Sequence[OfLayer]) -> Layer:
-    rebuilt = [one.rebuilt for one in each if one.rebuilt is not None]
-    return Layer(
+def _combine_layer(name: str, each: Sequence[LayerMeasurement]) -> LayerLeakage:
+    found = [one.reconstruction for one in each if one.reconstruction is not None]
+    return LayerLeakage(
         name,
         each[0].module,
-        each[0].values,
-        _correlations([one.tests for one in each]),
-        _correlations([one.own for one in each]),
-        Rebuilt(
-            max(len(one.images) for one in rebuilt),
-            ssim=OfLearners.of([one.ssim for one in rebuilt]),
-            psnr=OfLearners.of([one.psnr for one in rebuilt]),
-            guess_ssim=OfLearners.of([one.baseline_ssim for one in rebuilt]),
-            guess_psnr=OfLearners.of([one.baseline_psnr for one in rebuilt]),
+        each[0].output_size,
+        _combine_correlations([one.test_samples for one in each]),
+        _combine_correlations([one.own_samples for one in each]),
+        LayerReconstruction(
+            max(len(one.images) for one in found),
+            ssim=LearnerStatistics.of([one.ssim for one in found]),
+            psnr=LearnerStatistics.of([one.psnr for one in found]),
+            baseline_ssim=LearnerStatistics.of([one.baseline_ssim for one in found]),
+            baseline_psnr=LearnerStatistics.of([one.baseline_psnr for one in found]),
         )
-        if rebuilt
+        if found
         else None,
     )
 
 
-def _correlations(each: Sequence[tuple[int, float, float]]) -> Dependence:
+def _combine_correlations(each: Sequence[tuple[int, float, float]]) -> DistanceCorrelation:
     samples, plain, corrected = zip(*each, strict=True)
-    return Dependence(max(samples), OfLearners.of(plain), OfLearners.of(corrected))
+    return DistanceCorrelation(max(samples), LearnerStatistics.of(plain), LearnerStatistics.of(corrected))
 
 
-def _shared(n_avg: int | None, each: Sequence[OfMeans]) -> Shared:
-    rebuilt = [one.rebuilt for one in each if one.rebuilt is not None]
-    members = [one.members for one in each if one.members is not None]
-    return Shared(
-        n_avg,
+def _combine_means(samples_per_mean: int | None, each: Sequence[MeansMeasurement]) -> MeansLeakage:
+    reconstructions = [one.reconstruction for one in each if one.reconstruction is not None]
+    memberships = [one.membership for one in each if one.membership is not None]
+    return MeansLeakage(
+        samples_per_mean,
         sum(one.count for one in each),
-        FromMeans(
-            ssim_nearest=OfLearners.of([one.ssim_nearest for one in rebuilt]),
-            ssim_mean=OfLearners.of([one.ssim_mean for one in rebuilt]),
-            guess_ssim=OfLearners.of([one.guess_ssim for one in rebuilt]),
-            psnr_nearest=OfLearners.of([one.psnr_nearest for one in rebuilt]),
-            psnr_mean=OfLearners.of([one.psnr_mean for one in rebuilt]),
-            guess_psnr=OfLearners.of([one.guess_psnr for one in rebuilt]),
+        MeansReconstruction(
+            **{
+                metric.name: LearnerStatistics.of([getattr(one, metric.name) for one in reconstructions])
+                for metric in fields(MeansSimilarity)
+            }
         )
-        if rebuilt
+        if reconstructions
         else None,
-        Members(
-            auc=OfLearners.of([told.auc for told, _ in members]),
-            advantage=OfLearners.of([told.advantage for told, _ in members]),
-            by_chance=OfLearners.of([chance for _, chance in members]),
+        MembershipLeakage(
+            auc=LearnerStatistics.of([inferred.auc for inferred, _ in memberships]),
+            advantage=LearnerStatistics.of([inferred.advantage for inferred, _ in memberships]),
+            chance_advantage=LearnerStatistics.of([chance for _, chance in memberships]),
         )
-        if members
+        if memberships
         else None,
     )

@@ -1,4 +1,4 @@
-"""How a run's leakage is looked for."""
+"""Settings of a measurement of leakage."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from consilience.validation import check_integer
 
 
 @dataclass(frozen=True)
-class Settings:
-    """layers: modules by name, or where the model is cut, else its features. learners: the first so many are examined.
+class LeakageSettings:
+    """layers: names of modules, "features" or "cut"; by default the cut, or the features of models without one.
 
-    epochs: of an attacker's training. auxiliary: test samples it has, by default half of them, 2,000 at most.
+    learners: only the first N are examined. epochs: of an attacker's training. auxiliary: test samples of the attacker,
+    by default half of them, at most 2,000.
     """
 
     layers: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
-"""Charts of what leaks: of layers by run, and of means by how many samples are in them.
+"""Charts of leakage: of layers by run, and of class means by the number of samples in a mean.
 
-Color is never alone: a kind of mark has a shape too, and a line dashes.
+Color is never the only distinction: marks also differ in shape, and lines in dashes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ _DASHES = ([1, 0], [6, 3], [2, 2])
 _SHAPES = ("circle", "diamond", "square")
 
 
-def by_run(rows: Sequence[Row]) -> Chart:
-    """What each run's layers tell, a panel for each measure: marks with their spread over learners, run by run.
+def layers_by_run(rows: Sequence[Row]) -> Chart:
+    """The leakage of each run's layers, one panel per measure: marks with the standard deviation over learners.
 
     Rows: `{run, measure, kind, value, spread}`; spread may be None.
     """
     alt = altair()
     runs, kinds, measures = (names_of(rows, column) for column in ("run", "kind", "measure"))
     spreads = [row["spread"] or 0.0 for row in rows]
-    told = [{**row, "low": row["value"] - s, "high": row["value"] + s} for row, s in zip(rows, spreads, strict=True)]
+    points = [{**row, "low": row["value"] - s, "high": row["value"] + s} for row, s in zip(rows, spreads, strict=True)]
     axis = alt.Axis(labelAngle=-25, labelLimit=160)
-    base = alt.Chart(data(told)).encode(x=alt.X("run:N", title=None, sort=runs, axis=axis))
+    base = alt.Chart(data(points)).encode(x=alt.X("run:N", title=None, sort=runs, axis=axis))
     look = {"title": None, "legend": alt.Legend(symbolSize=90, symbolOpacity=1)}
     color = alt.Color("kind:N", scale=alt.Scale(domain=kinds), **look)
     up = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True))
@@ -42,10 +42,10 @@ def by_run(rows: Sequence[Row]) -> Chart:
     )
 
 
-def by_number(rows: Sequence[Row], title: str, level: float | None = None) -> Chart:
-    """What means tell by how many samples are in each: a color for each run, dashes for what it is compared with.
+def by_group_size(rows: Sequence[Row], title: str, level: float | None = None) -> Chart:
+    """The leakage of means by the number of samples in each: colors for runs, dashes for kinds.
 
-    Rows: `{run, kind, samples, value}`, samples in words. level: where nothing is told.
+    Rows: `{run, kind, samples, value}`, samples as text. level: the value of chance.
     """
     alt = altair()
     runs, kinds, numbers = (names_of(rows, column) for column in ("run", "kind", "samples"))
@@ -54,7 +54,7 @@ def by_number(rows: Sequence[Row], title: str, level: float | None = None) -> Ch
     dashed = alt.StrokeDash("kind:N", title=None, scale=dashes, legend=several)
     about = {"title": None, "legend": alt.Legend(symbolSize=70, symbolOpacity=1)}
     seen: dict[str, Any] = {
-        "x": alt.X("samples:O", title="samples in a mean", sort=numbers, axis=alt.Axis(labelAngle=0)),
+        "x": alt.X("samples:O", title="samples per mean", sort=numbers, axis=alt.Axis(labelAngle=0)),
         "y": alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
         "color": alt.Color("run:N", scale=alt.Scale(domain=runs), **about),
         "tooltip": [tip("run"), tip("kind"), tip("samples"), tip("value", number=True)],

@@ -13,7 +13,7 @@ import numpy as np
 from consilience.presentation import charts
 from consilience.presentation.tables import CAPTION, OPTIONAL_METRICS, format_bytes, format_optional, optional_metrics
 from consilience.report.feature_sections import maps, with_models
-from consilience.report.leakage_section import leaks
+from consilience.report.leakage_section import leakage_sections
 from consilience.report.metrics import Rows
 from consilience.report.runs import Found, Run
 from consilience.report.section import Section
@@ -55,7 +55,7 @@ def _chapter(task: str, given: Sequence[Run], prefix: str, mapped: Sequence[Path
     yield from _dependence(best, said, prefix)
     yield from _dealt(runs, prefix)
     yield from _inner(best, said, prefix)
-    yield from leaks(runs, prefix)
+    yield from leakage_sections(runs, prefix)
     yield from maps(runs, prefix, mapped)
     yield from _time(runs, prefix)
     yield _again(runs, prefix)

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from consilience.errors import CheckpointError
-from consilience.evaluation.decoder import train_decoder
-from consilience.evaluation.reconstruction import rebuild
+from consilience.evaluation.decoder import DecoderSettings, train_decoder
+from consilience.evaluation.reconstruction import reconstruct
 from consilience.files import replace_file, report_write_errors
 from consilience.functional.distance_correlation import corrected_distance_correlation, distance_correlation
-from consilience.leakage.findings import OfLearners
-from consilience.leakage.image_grids import columns_of
-from consilience.leakage.measure import MEASURED
-from consilience.leakage.reconstruction import VICTIMS
-from consilience.leakage.subject import chosen, evenly, modules_of, subject
+from consilience.leakage.attacker import MAX_RECONSTRUCTED
+from consilience.leakage.examined_learner import evenly_spaced, examine_learner, resolve_layers, select_learners
+from consilience.leakage.image_grids import select_columns
+from consilience.leakage.measure import MAX_CORRELATED
+from consilience.leakage.results import LearnerStatistics
 from consilience.papers.cells import Outcome
 from consilience.papers.two_stage.experiment import ATTACK_EPOCHS, ATTACKED
 from consilience.randomness import purpose_key, seed_of
@@ -50,9 +50,9 @@ class DeviceAttacks:
     truth: np.ndarray
     images: np.ndarray
 
-    def over_devices(self, what: str) -> OfLearners:
+    def over_devices(self, what: str) -> LearnerStatistics:
         """Mean and standard deviation of one of the numbers."""
-        return OfLearners.of(getattr(self, what).tolist())
+        return LearnerStatistics.of(getattr(self, what).tolist())
 
 
 def attacks_of(outcome: Outcome) -> DeviceAttacks:
@@ -74,7 +74,7 @@ def attacks_of(outcome: Outcome) -> DeviceAttacks:
 
 def attack_devices(run: SavedRun, device: str, epochs: int = ATTACK_EPOCHS) -> DeviceAttacks:
     """Attack the first devices of the first seed, each with a decoder of its own."""
-    who = chosen(run, ATTACKED)
+    who = select_learners(run, ATTACKED)
     assert run.config.watch is not None
     each = [_attack_device(run, one, run.config.watch, device, epochs) for one in who]
     numbers = {name: np.array([float(one[name]) for one in each]) for name in _NUMBERS}
@@ -87,25 +87,25 @@ _NUMBERS = ("correlation", "corrected", "ssim", "baseline_ssim", "psnr", "baseli
 
 
 def _attack_device(run: SavedRun, who: int, layer: str, device: str, epochs: int) -> dict[str, np.ndarray]:
-    (module,) = modules_of(run, who, [layer]).values()
-    seen = subject(run, who, [module], None, device)
-    own, tests, seed = seen.own, seen.tests, seed_of("leakage decoder", run.config.seed, who, purpose_key(module))
+    (module,) = resolve_layers(run, who, [layer]).values()
+    learner = examine_learner(run, who, [module], None, device)
+    own, tests, seed = learner.own, learner.tests, seed_of("leakage decoder", run.config.seed, who, purpose_key(module))
     assert own.images is not None and tests.images is not None
-    known = tests.outputs[module][seen.auxiliary], tests.images[seen.auxiliary]
-    decoder = train_decoder(*known, epochs=epochs, batch_size=_BATCH, seed=seed)
-    victims = evenly(len(own), VICTIMS)
-    found = rebuild(decoder, own.outputs[module][victims], own.images[victims])
-    some, columns = evenly(len(tests), MEASURED), columns_of(own.targets[victims], _SAVED)
+    known = tests.outputs[module][learner.auxiliary], tests.images[learner.auxiliary]
+    decoder = train_decoder(*known, DecoderSettings(epochs, _BATCH, seed=seed))
+    indices = evenly_spaced(len(own), MAX_RECONSTRUCTED)
+    found = reconstruct(decoder, own.outputs[module][indices], own.images[indices])
+    some, columns = evenly_spaced(len(tests), MAX_CORRELATED), select_columns(own.targets[indices], _SAVED)
     inputs, outputs = tests.raw[some], tests.outputs[module][some]
     return {
-        "auxiliary": np.array(len(seen.auxiliary)),
+        "auxiliary": np.array(len(learner.auxiliary)),
         "correlation": distance_correlation(inputs, outputs).numpy(force=True),
         "corrected": corrected_distance_correlation(inputs, outputs).numpy(force=True),
         "ssim": np.array(found.ssim),
         "baseline_ssim": np.array(found.baseline_ssim),
         "psnr": np.array(found.psnr),
         "baseline_psnr": np.array(found.baseline_psnr),
-        "truth": own.images[victims[columns]].numpy(force=True),
+        "truth": own.images[indices[columns]].numpy(force=True),
         "images": found.images[columns].numpy(force=True),
     }
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from consilience.leakage.image_grids import grid
-from consilience.leakage.reconstruction import VICTIMS
-from consilience.leakage.tables import said
+from consilience.leakage.attacker import MAX_RECONSTRUCTED
+from consilience.leakage.image_grids import image_grid
+from consilience.leakage.tables import format_statistics
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
 from consilience.papers.metrics_by_round import select_rounds, values_by_round
 from consilience.papers.sizes import Experiment
@@ -114,8 +114,8 @@ def _describe_attack(attacks: Mapping[str, DeviceAttacks]) -> str:
     some = next(iter(attacks.values()))
     return (
         f"The attacker has a device's model and {int(some.auxiliary):,} test images, and trains a decoder of its own "
-        f"for {int(some.epochs)} epochs; {len(some.devices)} devices, of each up to {VICTIMS} of the images it "
-        f"trained on."
+        f"for {int(some.epochs)} epochs; {len(some.devices)} devices, of each up to {MAX_RECONSTRUCTED} of its "
+        f"training images."
     )
 
 
@@ -130,7 +130,9 @@ def _table(outcomes: Sequence[Outcome], attacks: Mapping[str, DeviceAttacks]) ->
 
 
 def _numbers(found: DeviceAttacks, columns: Mapping[str, str]) -> Row:
-    return {name: said(found.over_devices(what), 1 if "psnr" in what else 3) for name, what in columns.items()}
+    return {
+        name: format_statistics(found.over_devices(what), 1 if "psnr" in what else 3) for name, what in columns.items()
+    }
 
 
 def _ssim_lost(control: DeviceAttacks | None, other: DeviceAttacks) -> str | None:
@@ -149,7 +151,7 @@ def _pictures(attacks: Mapping[str, DeviceAttacks]) -> list[Picture]:
     caption = (
         f"Training images of devices, and below them the images that a decoder reconstructed: {', '.join(comparable)}"
     )
-    return [Picture(grid({"original": torch.from_numpy(truth), **lines}), caption)]
+    return [Picture(image_grid({"original": torch.from_numpy(truth), **lines}), caption)]
 
 
 def _row_name(outcome: Outcome) -> str:
