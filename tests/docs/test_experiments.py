@@ -65,9 +65,9 @@ def test_a_case_is_the_one_it_claims_to_be(figure: str) -> None:
 
 
 @pytest.mark.parametrize("figure", FIGURES)
-def test_a_case_says_in_words_what_differs(figure: str) -> None:
+def test_a_case_says_what_differs(figure: str) -> None:
     text = (EXPERIMENTS / "heterogeneity" / f"{figure}.toml").read_text(encoding="utf-8")
-    said = " ".join(text.split("# In life:")[0].replace("#", " ").split())
+    said = " ".join(text.split("# Example:")[0].replace("#", " ").split())
     assert f"Case {figure} of the nine" in said
     differ, _, same = said.split(":")[-1].partition("differ")
     config = experiment(f"heterogeneity/{figure}")
@@ -104,7 +104,7 @@ def test_mixed_architectures_have_one_width() -> None:
         assert f"{model_size(model, (1, 28, 28), 10, config.width)['parameters']:,} parameters" in text
 
 
-def test_own_terms_show_every_kind_of_term() -> None:
+def test_learner_settings_show_every_kind_of_setting() -> None:
     config = experiment("learner-settings")
     groups = config.groups.values()
     assert isinstance(scheduled(config.lr), Schedule)
