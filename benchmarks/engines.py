@@ -1,9 +1,9 @@
-"""Loop against stack on a CPU, as ratios of one run: what `--engine auto` goes by there.
+"""The loop engine against the stack engine on a CPU. `--engine auto` is based on these ratios.
 
     python benchmarks/engines.py [--rounds 5]
 
-The work: representation sharing, batch 32, Adam, one local epoch, no evaluation. The loop uses as many processes as
-there are cores, the stack as many threads. Rounds of both alternate, and the ratio is that of their medians.
+Workload: representation sharing, batch 32, Adam, one local epoch, no evaluation. The loop uses one process per core,
+the stack one thread per core. Rounds of both alternate, and the ratio is that of their medians.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CASES = (
 
 
 def images(count: int, shape: tuple[int, int, int]) -> Dataset:
-    """Noise with labels in turn."""
+    """Random images with labels 0 to 9 in turn."""
     inputs = np.random.default_rng(0).standard_normal((count, *shape), dtype=np.float32)
     targets = np.arange(count) % 10
     return Dataset("noise", inputs, targets, inputs[:10], targets[:10], 10)
@@ -50,7 +50,7 @@ def federation(engine: str, model: str, shape: tuple[int, int, int], learners: i
     plans, cores = list(setup.cohorts.plans), default_workers()
     threads = torch.get_num_threads()
     rounds = Rounds(setup, LoopEngine(plans, data, cores) if engine == "loop" else StackEngine(plans, data))
-    torch.set_num_threads(threads)  # the loop has taken this process down to one
+    torch.set_num_threads(threads)  # the loop engine has set it to one
     rounds.begin()
     return rounds
 
@@ -67,10 +67,9 @@ def compare(model: str, shape: tuple[int, int, int], learners: int, samples: int
         (seconds(lambda: loop.play(evaluate=False)), seconds(lambda: stack.play(evaluate=False)))
         for _ in range(rounds + 1)
     ][1:]
-    one, other = (statistics.median(column) for column in zip(*pairs, strict=True))
-    print(
-        f"{model:>8} {learners:>9} x {samples:<4} {one * 1e3:>9.1f} {other * 1e3:>9.1f} {other / one:>8.2f}", flush=True
-    )
+    loop_time, stack_time = (statistics.median(column) for column in zip(*pairs, strict=True))
+    case, ratio = f"{model:>8} {learners:>9} x {samples:<7}", stack_time / loop_time
+    print(f"{case} {loop_time * 1e3:>9.1f} {stack_time * 1e3:>9.1f} {ratio:>10.2f}", flush=True)
     for engine in (loop.engine, stack.engine):
         engine.__exit__(None, None, None)  # type: ignore[attr-defined]
 
@@ -80,7 +79,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds to time in each case")
     arguments = parser.parse_args()
     torch.set_num_threads(default_workers())
-    print(f"{'model':>8} {'learners':>9} x {'each':<4} {'loop ms':>9} {'stack ms':>9} {'stack/loop':>10}")
+    print(f"{'model':>8} {'learners':>9} x {'samples':<7} {'loop ms':>9} {'stack ms':>9} {'stack/loop':>10}")
     for case in CASES:
         compare(*case, arguments.rounds)
 

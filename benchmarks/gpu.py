@@ -1,16 +1,16 @@
-"""The stack engine on a GPU: that it is right there, and how fast, as ratios to a plain loop of the same run.
+"""The stack engine on a GPU: its correctness, and its speed compared with a plain loop.
 
     python benchmarks/gpu.py [--data-dir FOLDER_WITH_MNIST] [--skip-tests] [--out results.json]
 
-The work is LeNet5 on 28 x 28 images, batch 32, Adam with state kept, 120 samples a learner (as published for ten
-learners). The plain loop is what one would write by hand: a module and a torch.optim.Adam for each learner on the same
-GPU, one after the other. What the tables mean:
+Workload: LeNet5 on 28 x 28 images, batch 32, Adam with state kept, 120 samples per learner (as published for ten
+learners). The plain loop has a module and a torch.optim.Adam for each learner on the same GPU, and trains one learner
+after the other. The tables:
 
-- steps: time of a learner's training step, and how many times faster the stack makes it; the stack's time has the
-  planning of the round and the copying in and out in it.
-- rounds: whole rounds of representation sharing, exchange included.
+- steps: time of a learner's training step, and the speedup of the stack; the stack's time includes planning the round
+  and copying states in and out.
+- rounds: whole rounds of representation sharing, including the exchange.
 - sweep: the ablation of the thesis, 64 settings x 5 learners x 100 rounds of MNIST, tested after the last round.
-- many: 10,000 learners of 12 samples each.
+- many: 10,000 learners with 12 samples each.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def images(count: int) -> Dataset:
-    """Noise with labels in turn: the cost of a step does not depend on what is in the pictures."""
+    """Random images with labels in turn; the cost of a step does not depend on the content of images."""
     inputs = np.random.default_rng(0).standard_normal((count, *SHAPE), dtype=np.float32)
     targets = np.arange(count) % CLASSES
     return Dataset("noise", inputs, targets, inputs[:1000], targets[:1000], CLASSES)
 
 
-# What one would write by hand
+# The plain PyTorch loop
 
 
 class PlainLoop:
@@ -73,7 +73,7 @@ class PlainLoop:
         self.observations = [self.prototypes for _ in self.models]
 
     def train(self, sharing: bool = False) -> None:
-        """A local epoch of everybody."""
+        """One local epoch of every learner."""
         for i, (model, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True)):
             model.train()
             for chosen in torch.split(torch.randperm(SAMPLES, device="cuda"), BATCH):
@@ -94,15 +94,15 @@ class PlainLoop:
 
     @torch.no_grad()
     def share(self) -> None:
-        """Class means of everybody, and a random member's observation for each."""
+        """Class means over all learners, and a random member's observation for each learner."""
         means, observations = torch.zeros_like(self.prototypes), []
         for i, model in enumerate(self.models):
             model.eval()
             features, member = model.features(self.inputs[i]), F.one_hot(self.targets[i], CLASSES).float()
             means += member.T @ features
             rank = (member * torch.rand(SAMPLES, 1, device="cuda")).argsort(0, descending=True).argsort(0)
-            taken = member * (rank < 10)
-            observations.append((taken.T @ features) / taken.sum(0).clamp(min=1)[:, None])
+            chosen = member * (rank < 10)
+            observations.append((chosen.T @ features) / chosen.sum(0).clamp(min=1)[:, None])
         self.prototypes = means / (len(self.models) * SAMPLES / CLASSES)
         self.observations = [observations[k] for k in np.random.randint(0, len(self.models), len(self.models))]
 
@@ -112,7 +112,7 @@ class PlainLoop:
         self.share()
 
 
-# The same on the stack engine
+# The same workload on the stack engine
 
 
 class Stack:
@@ -125,11 +125,11 @@ class Stack:
         self.engine = StackEngine(list(setup.cohorts.plans), data)
         self.rounds = Rounds(setup, self.engine)
         self.rounds.begin()
-        for _ in range(3):  # kernels are chosen, graphs recorded
+        for _ in range(3):  # warm up: select kernels, record graphs
             self.rounds.play(evaluate=False)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self.engine.__exit__(None, None, None)
         del self.engine, self.rounds
         torch.cuda.empty_cache()
@@ -147,7 +147,7 @@ def median(work: Callable[[], float], times: int) -> float:
     return statistics.median(work() for _ in range(times))
 
 
-def by_hand(learners: int, times: int) -> tuple[float, float]:
+def time_plain_loop(learners: int, times: int) -> tuple[float, float]:
     """Seconds of a learner's step, and of a whole round, in the plain loop."""
     plain = PlainLoop(learners)
     plain.train()
@@ -157,11 +157,11 @@ def by_hand(learners: int, times: int) -> tuple[float, float]:
     return step, median(lambda: seconds(plain.round), repeat)
 
 
-def stacked(learners: int, precision: str, times: int) -> tuple[float, float, dict[str, float]]:
-    """The same on the stack, and where the time of a round goes when it is tested too."""
-    alone = Stack(learners, "independent", precision)
-    step = median(lambda: float(alone.rounds.play(evaluate=False)["wall.train"]), times) / learners / STEPS
-    alone.close()
+def time_stack(learners: int, precision: str, times: int) -> tuple[float, float, dict[str, float]]:
+    """The same on the stack, and the time of each phase of a round with evaluation."""
+    independent = Stack(learners, "independent", precision)
+    step = median(lambda: float(independent.rounds.play(evaluate=False)["wall.train"]), times) / learners / STEPS
+    independent.close()
     sharing = Stack(learners, "representation-sharing", precision)
     whole = median(lambda: seconds(lambda: sharing.rounds.play(evaluate=False)), times)
     tested = [sharing.rounds.play(evaluate=True) for _ in range(3)][-1]
@@ -170,24 +170,24 @@ def stacked(learners: int, precision: str, times: int) -> tuple[float, float, di
 
 
 def compare(learners: int, times: int) -> dict[str, Any]:
-    """Steps and whole rounds, by hand and stacked."""
-    plain_step, plain_round = by_hand(learners, times)
-    found: dict[str, Any] = {"learners": learners, "plain_step_us": plain_step * 1e6}
-    found["plain_round_ms"] = plain_round * 1e3
+    """Time steps and whole rounds, in the plain loop and on the stack."""
+    plain_step, plain_round = time_plain_loop(learners, times)
+    times_found: dict[str, Any] = {"learners": learners, "plain_step_us": plain_step * 1e6}
+    times_found["plain_round_ms"] = plain_round * 1e3
     for precision in ("float32", "bf16"):
-        step, whole, phases = stacked(learners, precision, times)
-        found[precision] = {
+        step, whole, phases = time_stack(learners, precision, times)
+        times_found[precision] = {
             "step_us": step * 1e6,
             "step_ratio": plain_step / step,
             "round_ms": whole * 1e3,
             "round_ratio": plain_round / whole,
             "phases_ms": phases,
         }
-    return found
+    return times_found
 
 
 def sweep(data_dir: str | None) -> dict[str, Any]:
-    """The ablation of the thesis in one run, kept in a folder as the command does."""
+    """The ablation of the thesis in one run, saved in a folder as the command does."""
     variants = tuple({"method.kd": kd, "method.contrast": c} for kd in WEIGHTS for c in WEIGHTS)
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
@@ -217,7 +217,7 @@ def sweep(data_dir: str | None) -> dict[str, Any]:
 
 
 def many(learners: int = 10_000, samples: int = 12) -> dict[str, Any]:
-    """Very many learners with very little each."""
+    """Many learners with few samples each."""
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     stack = Stack(learners, "representation-sharing", samples=samples)
@@ -225,17 +225,17 @@ def many(learners: int = 10_000, samples: int = 12) -> dict[str, Any]:
     spent = median(lambda: seconds(lambda: stack.rounds.play(evaluate=False)), 3)
     tested = seconds(lambda: stack.rounds.play(evaluate=True))
     peak = torch.cuda.max_memory_allocated() / 2**30
-    told = stack.engine.room.in_words()
+    plan = stack.engine.room.in_words()
     stack.close()
     times = {"begin_s": began, "round_s": spent, "tested_round_s": tested}
-    return {"learners": learners, **times, "peak_gib": peak, "room": told}
+    return {"learners": learners, **times, "peak_gib": peak, "memory_plan": plan}
 
 
-def squeezed(learners: int = 1000, share: float = 0.04) -> dict[str, Any]:
-    """Less memory than was reckoned with: the group shrinks, and the losses are those of a run with room enough."""
+def with_little_memory(learners: int = 1000, share: float = 0.04) -> dict[str, Any]:
+    """Too little memory for the planned group: the group shrinks, and the losses do not change."""
     losses = []
     for fraction in (1.0, share):
-        tidy_up(torch.device("cuda"))  # what earlier stacks left reserved counts against the fraction
+        tidy_up(torch.device("cuda"))  # memory reserved by earlier stacks counts toward the fraction
         torch.cuda.set_per_process_memory_fraction(fraction)
         stack = Stack(learners, "representation-sharing")
         losses.append(stack.rounds.play(evaluate=True)["loss.cross_entropy"])
@@ -243,11 +243,12 @@ def squeezed(learners: int = 1000, share: float = 0.04) -> dict[str, Any]:
         stack.close()
         del stack
     torch.cuda.set_per_process_memory_fraction(1.0)
-    return {"learners": learners, "at_a_time": rows, "losses_differ_by": float(np.abs(losses[0] - losses[1]).max())}
+    difference = float(np.abs(losses[0] - losses[1]).max())
+    return {"learners": learners, "learners_at_once": rows, "largest_loss_difference": difference}
 
 
-def twice() -> bool:
-    """Whether the same seed gives the same bits twice, where that is asked for."""
+def repeats_bits() -> bool:
+    """Whether two deterministic runs with the same seed give the same bits."""
     runs = [
         simulate(method="consilience", model="lenet5", learners=8, rounds=5, device="cuda", deterministic=True)
         for _ in range(2)
@@ -257,7 +258,7 @@ def twice() -> bool:
 
 
 def contract() -> str:
-    """The suite that every engine passes, on this GPU; its last line."""
+    """Run the engines' contract suite on this GPU; return its last line."""
     options = ["-q", "-o", "addopts=", "-p", "no:cacheprovider"]
     suite = [sys.executable, "-m", "pytest", *options, "tests/contract/test_engines_contract.py"]
     done = subprocess.run(suite, cwd=REPOSITORY, capture_output=True, text=True, check=False)
@@ -268,12 +269,12 @@ def contract() -> str:
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> None:
-    print(f"\n{'learners':>8} {'plain':>9} {'stack':>9} {'':>7} {'bf16':>9} {'':>7}   a learner's step, microseconds")
+    print(f"\n{'learners':>8} {'plain':>9} {'stack':>9} {'':>7} {'bf16':>9} {'':>7}   one learner's step, microseconds")
     for r in rows:
         a, b = r["float32"], r["bf16"]
         print(f"{r['learners']:>8} {r['plain_step_us']:>9.1f} {a['step_us']:>9.1f} {a['step_ratio']:>6.1f}x", end=" ")
         print(f"{b['step_us']:>9.1f} {b['step_ratio']:>6.1f}x")
-    print(f"\n{'learners':>8} {'plain':>9} {'stack':>9} {'':>7} {'of step':>8} {'bf16':>9} {'':>7}   a whole round, ms")
+    print(f"\n{'learners':>8} {'plain':>9} {'stack':>9} {'':>7} {'of step':>8} {'bf16':>9} {'':>7}   one round, ms")
     for r in rows:
         a, b = r["float32"], r["bf16"]
         share = a["round_ratio"] / a["step_ratio"]
@@ -281,7 +282,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> None:
             f"{r['learners']:>8} {r['plain_round_ms']:>9.1f} {a['round_ms']:>9.1f} {a['round_ratio']:>6.1f}x", end=" "
         )
         print(f"{share:>8.2f} {b['round_ms']:>9.1f} {b['round_ratio']:>6.1f}x")
-    print(f"\n{'learners':>8} " + " ".join(f"{p:>10}" for p in PHASES) + "   where a round's ms go (1,000 test images)")
+    print(f"\n{'learners':>8} " + " ".join(f"{p:>10}" for p in PHASES) + "   ms per phase (1,000 test images)")
     for r in rows:
         print(f"{r['learners']:>8} " + " ".join(f"{r['float32']['phases_ms'][p]:>10.2f}" for p in PHASES))
 
@@ -290,20 +291,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", help="folder with the files of MNIST")
     parser.add_argument("--times", type=int, default=10, help="rounds to time in each case")
-    parser.add_argument("--skip-tests", action="store_true", help="leave the contract suite out")
-    parser.add_argument("--out", type=Path, help="file for all numbers as JSON")
+    parser.add_argument("--skip-tests", action="store_true", help="skip the contract suite")
+    parser.add_argument("--out", type=Path, help="write all numbers to this file as JSON")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
-        sys.exit("no GPU that torch can use")
+        sys.exit("torch finds no GPU")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     print(f"{found['device']}, torch {found['torch']}")
     if not arguments.skip_tests:
         print("contract:", found.setdefault("contract", contract()), flush=True)
-    print("twice the same seed, the same bits:", found.setdefault("twice", twice()), flush=True)
+    print("two runs with the same seed give the same bits:", found.setdefault("same_bits", repeats_bits()), flush=True)
     found["ratios"] = [compare(n, arguments.times) for n in LEARNERS]
     tables(found["ratios"])
-    print("\nsqueezed:", json.dumps(found.setdefault("squeezed", squeezed())), flush=True)
+    print("\nlittle memory:", json.dumps(found.setdefault("little_memory", with_little_memory())), flush=True)
     found["many"] = many()
     print("\nmany:", json.dumps(found["many"]), flush=True)
     found["sweep"] = sweep(arguments.data_dir)

@@ -1,12 +1,12 @@
-"""How much a relay takes and answers on this machine, and whether more members make it slower.
+"""Uploads and answers per second of a relay on this machine, for several numbers of members.
 
     python benchmarks/relay.py [--quick] [--members 10 1000 100000] [--seconds 10]
 
-The federation: a standing mean and a pool of float32 (10, 250) with class counts, bodies of 20 KiB. All members have
-put once, which is written straight into the store. Each relay runs as a user starts it; members chosen at random put
-and ask over 10 connections kept open, from a process of their own. Each upload is new, on disk before it is
-acknowledged, and replaces the member's last; each question draws anew. The sizes take turns, five times, and rates are
-medians of the turns, so that their ratio means something on a machine that others use too.
+The federation has a standing mean and a pool of float32 (10, 250) with class counts; bodies are 20 KiB. All members
+have uploaded once, which is written directly into the store. Each relay is started with the command; another process
+sends uploads and requests of random members over 10 open connections. Each upload is new, is on disk before it is
+acknowledged, and replaces the member's last; each request for answers has a new random draw. The sizes are measured in
+turn, five times, and rates are medians over the turns, so that other load on the machine affects all sizes equally.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from consilience.wire.charter import Rules, build_charter
 from consilience.wire.codec import Codec
 from consilience.wire.headers import UPLOAD_HEADER, upload_sha256
 
-SAID = "prototypes, observations;entries=1"
-BODIES = 64  # different ones, which members share: their sums are then quickly known
+PARTS = "prototypes, observations;entries=1"
+BODIES = 64  # different bodies, each used by many members, so that their sums are computed quickly
 CONNECTIONS = 10
 TURNS = 5
 
 
 @dataclass(frozen=True)
 class Prefilled:
-    """A store whose members have all put once, and their tokens."""
+    """A store whose members have all uploaded once, and their tokens."""
 
     store: Path
     tokens: list[str]
@@ -62,7 +62,7 @@ def channels() -> dict[str, schema.Channel]:
 
 
 def bodies(count: int, seed: int = 0) -> list[tuple[bytes, np.ndarray, np.ndarray]]:
-    """Bodies to be put; and of the mean the values, (classes, width), and counts, (classes,)."""
+    """Bodies to upload, each with the values, (classes, width), and counts, (classes,), of its mean."""
     rng = np.random.default_rng(seed)
     codec = Codec({k: f for channel in channels().values() for k, f in channel.message("up").items()})
     made = []
@@ -82,13 +82,13 @@ def bodies(count: int, seed: int = 0) -> list[tuple[bytes, np.ndarray, np.ndarra
 
 
 def prefill(folder: Path, members: int) -> Prefilled:
-    """A federation of so many members, each with an upload in round 0, written in one go."""
+    """Create a federation with this many members, each with an upload in round 0, in one transaction."""
     charter = build_charter("many", {"name": "consilience"}, 10, channels(), {}, rules=Rules())
     file, path = folder / "many.toml", folder / "relay.db"
     file.write_text(charter.to_toml())
     admin.create(path, file)
     made = bodies(BODIES)
-    hashes = [upload_sha256(SAID, body) for body, *_ in made]
+    hashes = [upload_sha256(PARTS, body) for body, *_ in made]
     keys = [secrets.token_urlsafe(32) for _ in range(members)]
     with closing(Store(path)) as store:
         store.sql.execute("PRAGMA synchronous = OFF")
@@ -100,7 +100,7 @@ def prefill(folder: Path, members: int) -> Prefilled:
             )
             many(
                 "INSERT INTO uploads(id, member, put, body) VALUES (?, ?, ?, ?)",
-                ((i + 1, i + 1, SAID, made[i % BODIES][0]) for i in numbers),
+                ((i + 1, i + 1, PARTS, made[i % BODIES][0]) for i in numbers),
             )
             many(
                 "INSERT INTO receipts VALUES (?, 0, ?, ?, '{}')",
@@ -135,7 +135,7 @@ def _sums(made: list[tuple[bytes, np.ndarray, np.ndarray]], members: int) -> dic
 
 @contextmanager
 def relay(store: Path) -> Iterator[tuple[int, int]]:
-    """Served as a user does: its process and its port."""
+    """Serve with the command; yield its process id and its port."""
     command = [
         sys.executable,
         "-m",
@@ -162,15 +162,15 @@ def relay(store: Path) -> Iterator[tuple[int, int]]:
 
 
 def memory(process: int) -> tuple[float, float]:
-    """MB that it has now, and had at most."""
+    """The resident memory of a process, now and at its peak, in MB."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     said = dict(line.split(":", 1) for line in lines)
     now, most = (int(said[key].split()[0]) / 1000 for key in ("VmRSS", "VmHWM"))
     return now, most
 
 
-def until_idle(process: int) -> float:
-    """Seconds until it has nothing to do: after a start, the recount of all sums."""
+def wait_until_idle(process: int) -> float:
+    """Wait until a process is idle, and return the seconds; after a start, the relay recomputes all sums."""
     began = time.monotonic()
     ticks = [-1, _ticks(process)]
     while ticks[-1] - ticks[-2] > 5:
@@ -187,8 +187,8 @@ def _ticks(process: int) -> int:
 # The members
 
 
-def putting(prefilled: Prefilled, mine: range, first: int) -> Iterator[bytes]:
-    """Uploads of these members, one after the other in any order, each a round further."""
+def uploads(prefilled: Prefilled, mine: range, first: int) -> Iterator[bytes]:
+    """Upload requests of these members in random order; a member's round increases with each upload."""
     rng, made = random.Random(mine.start), [body for body, *_ in bodies(BODIES, seed=1)]
     rounds = dict[int, int]()
     while True:
@@ -197,12 +197,13 @@ def putting(prefilled: Prefilled, mine: range, first: int) -> Iterator[bytes]:
         body = made[rng.randrange(BODIES)]
         head = f"PUT /v1/rounds/{rounds[member]} HTTP/1.1\r\nHost: relay\r\nContent-Length: {len(body)}\r\n"
         yield (
-            f"{head}{UPLOAD_HEADER}: {SAID}\r\nAuthorization: Bearer {prefilled.tokens[member]}\r\n\r\n".encode() + body
+            f"{head}{UPLOAD_HEADER}: {PARTS}\r\nAuthorization: Bearer {prefilled.tokens[member]}\r\n\r\n".encode()
+            + body
         )
 
 
-def asking(prefilled: Prefilled, mine: range, first: int) -> Iterator[bytes]:
-    """Questions of these members, each in another round."""
+def answers(prefilled: Prefilled, mine: range, first: int) -> Iterator[bytes]:
+    """Requests for answers of these members, each in another round."""
     rng, round_ = random.Random(mine.start), first
     while True:
         token = prefilled.tokens[mine[rng.randrange(len(mine))]]
@@ -215,7 +216,7 @@ Requests = Callable[[Prefilled, range, int], Iterator[bytes]]
 
 
 def drive(prefilled: Prefilled, requests: Requests, port: int, seconds: float, first: int) -> list[float]:
-    """How long each request took, for so many seconds, over some connections that never wait for each other."""
+    """Send requests for some seconds over parallel connections, and return the latency of each."""
     members = len(prefilled.tokens)
     took = list[float]()
     began = dict[socket.socket, float]()
@@ -244,13 +245,13 @@ def drive(prefilled: Prefilled, requests: Requests, port: int, seconds: float, f
 
 
 def _answer(connection: socket.socket) -> None:
-    """Read one whole answer."""
+    """Read one complete response."""
     came = connection.recv(2**17)
     while (end := came.find(b"\r\n\r\n")) < 0:
         came += connection.recv(2**17)
     head = came[:end].lower()
     if not head.startswith(b"http/1.1 200"):
-        raise RuntimeError(f"the relay said {came[:500]!r}")
+        raise RuntimeError(f"the relay answered {came[:500]!r}")
     at = head.index(b"content-length:") + 15
     missing = end + 4 + int(head[at:].split(b"\r\n", 1)[0]) - len(came)
     while missing > 0:
@@ -259,26 +260,26 @@ def _answer(connection: socket.socket) -> None:
 
 @dataclass
 class Case:
-    """One size of federation, its relay, and how long requests took: turn by turn, uploads and answers."""
+    """One size of federation, its relay, and the latencies of uploads and answers, by turn."""
 
     prefilled: Prefilled
     process: int
     port: int
     recounted: float = 0.0
-    took: dict[Requests, list[list[float]]] = field(default_factory=lambda: {putting: [], asking: []})
+    took: dict[Requests, list[list[float]]] = field(default_factory=lambda: {uploads: [], answers: []})
 
     def turn(self, pool: Pool, seconds: float, number: int) -> None:
-        """Uploads for so long, then answers."""
+        """Measure uploads for some seconds, then answers."""
         for requests, took in self.took.items():
-            first = 1 + number * 10**6  # rounds only go on
+            first = 1 + number * 10**6  # rounds must increase
             took.append(pool.apply(drive, (self.prefilled, requests, self.port, seconds, first)))
 
     def rate(self, requests: Requests) -> float:
-        """Requests a second, of the median turn; a turn is as long as its connections were busy."""
+        """Requests per second of the median turn, counting only the time in which connections were busy."""
         return float(np.median([len(took) / (sum(took) / CONNECTIONS) for took in self.took[requests]]))
 
     def cells(self) -> list[float]:
-        """What the table says of it."""
+        """The cells of its row in the table."""
         cells = list[float]()
         for requests, took in self.took.items():
             middle, late = np.quantile(np.concatenate(took), [0.5, 0.99]) * 1000
@@ -287,25 +288,25 @@ class Case:
 
 
 def size(store: Path) -> float:
-    """MB of the store and its log."""
+    """Size of the store and its log, in MB."""
     return sum(path.stat().st_size for path in store.parent.glob(store.name + "*")) / 1e6
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer members, 2 seconds each")
+    parser.add_argument("--quick", action="store_true", help="fewer members, 2 seconds per size")
     parser.add_argument("--members", type=int, nargs="+", default=None)
     parser.add_argument("--seconds", type=float, default=None)
-    given = parser.parse_args()
-    sizes = given.members or ([10, 1000, 10_000] if given.quick else [10, 1000, 100_000])
-    seconds = given.seconds or (2.0 if given.quick else 10.0)
+    arguments = parser.parse_args()
+    sizes = arguments.members or ([10, 1000, 10_000] if arguments.quick else [10, 1000, 100_000])
+    seconds = arguments.seconds or (2.0 if arguments.quick else 10.0)
     with ExitStack() as stack:
         cases = list[Case]()
         for members in sizes:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             prefilled = prefill(Path(folder), members)
             case = Case(prefilled, *stack.enter_context(relay(prefilled.store)))
-            case.recounted = until_idle(case.process)
+            case.recounted = wait_until_idle(case.process)
             cases.append(case)
         pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(1))
         for number in range(TURNS + 1):
@@ -313,14 +314,14 @@ def main() -> None:
                 case.turn(pool, seconds / TURNS, number)
         for case in cases:
             for took in case.took.values():
-                del took[0]  # to warm up
-        columns = ["members", *["{}/s", "p50 ms", "p99 ms"] * 2, "MB now", "MB at most", "store MB", "recount s"]
+                del took[0]  # the warm-up turn
+        columns = ["members", *["{}/s", "p50 ms", "p99 ms"] * 2, "memory MB", "peak MB", "store MB", "recount s"]
         print("| " + " | ".join(columns).format("uploads", "answers") + " |")
         print("|---" * len(columns) + "|")
         for members, case in zip(sizes, cases, strict=True):
             print(f"| {members:,} | " + " | ".join(f"{cell:,.1f}" for cell in case.cells()) + " |")
-        up, down = (cases[-1].rate(requests) / cases[0].rate(requests) for requests in (putting, asking))
-    print(f"\n{sizes[-1]:,} members against {sizes[0]:,}: uploads {up:.2f}, answers {down:.2f} of the rate")
+        up, down = (cases[-1].rate(requests) / cases[0].rate(requests) for requests in (uploads, answers))
+    print(f"\n{sizes[-1]:,} members against {sizes[0]:,}: rate of uploads {up:.2f}, of answers {down:.2f}")
 
 
 if __name__ == "__main__":

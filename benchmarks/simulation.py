@@ -1,10 +1,10 @@
-"""The loop engine against a plain PyTorch loop doing the same work, as ratios of one run.
+"""The loop engine against a plain PyTorch loop with the same workload.
 
     python benchmarks/simulation.py [--rounds 5]
 
-The work: FedAvg, LeNet5, batch 32, Adam with state kept, one local epoch, no evaluation. The plain loop keeps a module
-and a torch.optim.Adam for each learner and uses two threads; the engine uses two processes of one thread. Rounds of
-both alternate, and the ratio is that of their medians, so that a busy machine disturbs both alike.
+Workload: FedAvg, LeNet5, batch 32, Adam with state kept, one local epoch, no evaluation. The plain loop has a module
+and a torch.optim.Adam for each learner and uses two threads; the engine uses two processes with one thread each. Rounds
+of both alternate, and the ratio is that of their medians, so that other load on the machine affects both equally.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ CASES = ((10, 120), (100, 120), (1000, 12))
 
 
 def images(count: int) -> Dataset:
-    """Noise with labels in turn: the cost of a step does not depend on what is in the pictures."""
+    """Random images with labels in turn; the cost of a step does not depend on the content of images."""
     inputs = np.random.default_rng(0).standard_normal((count, *SHAPE), dtype=np.float32)
     targets = np.arange(count) % CLASSES
     return Dataset("noise", inputs, targets, inputs[:CLASSES], targets[:CLASSES], CLASSES)
 
 
 class PlainLoop:
-    """What one would write by hand: a model and an optimizer for each learner, one after the other."""
+    """The plain PyTorch loop: a model and an optimizer for each learner, one learner after the other."""
 
     def __init__(self, learners: int, samples: int) -> None:
         data = images(learners * samples)
@@ -72,7 +72,7 @@ class PlainLoop:
 
 
 class Engine:
-    """The same work on the loop engine."""
+    """The same workload on the loop engine."""
 
     def __init__(self, learners: int, samples: int) -> None:
         data = images(learners * samples)
@@ -102,15 +102,16 @@ def seconds(work: PlainLoop | Engine) -> float:
 def speed(learners: int, samples: int, rounds: int) -> None:
     plain, engine = PlainLoop(learners, samples), Engine(learners, samples)
     seconds(plain), seconds(engine)  # warm up
-    short = max(1, 50 // learners)  # short rounds are noisier, and cheap to repeat
+    short = max(1, 50 // learners)  # repeat short rounds more often, because they are noisier
     pairs = [(seconds(plain), seconds(engine)) for _ in range(rounds * short)]
-    by_hand, ours = (statistics.median(column) for column in zip(*pairs, strict=True))
+    plain_time, engine_time = (statistics.median(column) for column in zip(*pairs, strict=True))
     engine.close()
-    print(f"{learners:>9} x {samples:<4} {by_hand:>11.3f} {ours:>11.3f} {ours / by_hand:>8.2f}", flush=True)
+    ratio = engine_time / plain_time
+    print(f"{learners:>9} x {samples:<7} {plain_time:>11.3f} {engine_time:>11.3f} {ratio:>8.2f}", flush=True)
 
 
 def memory(samples: int = 12) -> None:
-    """How memory grows with learners, beside the parameters, optimizer state and data a learner has."""
+    """Print the memory per learner, compared with the size of its parameters, optimizer state and data."""
     parameters = sum(p.numel() for p in build_model("lenet5", SHAPE, CLASSES).parameters())
     own = (3 * parameters + samples * int(np.prod(SHAPE))) * 4 + samples * 8
     held = {}
@@ -123,15 +124,15 @@ def memory(samples: int = 12) -> None:
         del engine
     growth = (held[1000] - held[200]) * 2**20 / 800
     print(f"\nmemory: {held[200]:.0f} MiB with 200 learners, {held[1000]:.0f} MiB with 1000,", end=" ")
-    print(f"{growth / 1024:.0f} KiB a learner;")
-    print(f"its parameters, optimizer state and data are {own / 1024:.0f} KiB: {growth / own:.2f} of that")
+    print(f"{growth / 1024:.0f} KiB per learner;")
+    print(f"its parameters, optimizer state and data are {own / 1024:.0f} KiB; ratio {growth / own:.2f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="rounds to time in each case")
     arguments = parser.parse_args()
-    print(f"{'learners':>9} x {'each':<4} {'plain s':>11} {'engine s':>11} {'ratio':>8}")
+    print(f"{'learners':>9} x {'samples':<7} {'plain s':>11} {'engine s':>11} {'ratio':>8}")
     for learners, samples in CASES:
         speed(learners, samples, arguments.rounds)
     memory()

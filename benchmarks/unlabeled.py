@@ -1,9 +1,9 @@
-"""An epoch of six ResNet18 that learn by contrast: the loop, a stack of all, and a stack of one after the other.
+"""Contrastive learning with six ResNet18: the loop engine, a stack of all six, and a stack of one learner at a time.
 
     python benchmarks/unlabeled.py --device cuda --data-dir DATA
 
-Seconds a round of one epoch (two views of each of the samples), and of an epoch of distillation by one learner; the
-first rounds, in which the stack records its steps, are left out.
+Prints the seconds of a round of one epoch (two views of each sample), and of an epoch of distillation by one learner.
+The first rounds, in which the stack records its steps, are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS = 4
 
 
 def seconds(engine: str, together: int | None, method: str, term: str, **settings: Any) -> float:
-    """Of training in a round, the fastest of the last two, for all learners that have the loss term."""
+    """Training time of a round, summed over the learners that have the loss term: the faster of the last two rounds."""
     fit = memory_budget.Needs.fit
 
     def few(needs: memory_budget.Needs, budget: float, rows: int) -> int:
@@ -40,25 +40,25 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=20_000)
     parser.add_argument("--model", default="encoder18")
     parser.add_argument("--batch-size", type=int, default=1024)
-    given = parser.parse_args()
-    usual: dict[str, Any] = {
+    arguments = parser.parse_args()
+    settings: dict[str, Any] = {
         "data": "cifar10",
-        "data_dir": given.data_dir,
-        "train": given.train,
+        "data_dir": arguments.data_dir,
+        "train": arguments.train,
         "test": 500,
         "learners": 6,
     }
-    usual |= {"model": given.model, "device": given.device, "batch_size": given.batch_size}
-    ways = {"loop": ("loop", None), "stack, all at once": ("stack", None), "stack, one at a time": ("stack", 1)}
-    works = {
+    settings |= {"model": arguments.model, "device": arguments.device, "batch_size": arguments.batch_size}
+    engines = {"loop": ("loop", None), "stack, all at once": ("stack", None), "stack, one at a time": ("stack", 1)}
+    workloads = {
         "an epoch of six learners": ("independent:objective=simclr", "simclr"),
         "an epoch of distillation": ("flesd:distill_epochs=1", "similarity"),
     }
     for precision in ("bf16", "float32"):
-        for work, (method, term) in works.items():
-            for way, (engine, together) in ways.items():
-                took = seconds(engine, together, method, term, precision=precision, **usual)
-                print(f"{precision:8} {work:26} {way:22} {took:8.3f} s", flush=True)
+        for work, (method, term) in workloads.items():
+            for way, (engine, together) in engines.items():
+                spent = seconds(engine, together, method, term, precision=precision, **settings)
+                print(f"{precision:8} {work:26} {way:22} {spent:8.3f} s", flush=True)
 
 
 if __name__ == "__main__":
