@@ -20,7 +20,7 @@ import pytest
 import consilience.data
 from consilience.data import DATASETS, Dataset, is_dataset_path, load
 from consilience.data.description import describe_dataset
-from consilience.data.download import CHECKSUMS, MIRRORS, Progress
+from consilience.data.download import CHECKSUMS, MIRRORS, ProgressLine
 from consilience.data.readers import cifar10
 from consilience.data.readers.digits import balanced_order
 from consilience.errors import ConfigurationError, DataError, UnknownName
@@ -277,7 +277,7 @@ def test_progress_is_shown_only_when_asked(
 
 
 def test_a_bar_without_a_known_total_does_not_fail(capsys: pytest.CaptureFixture[str]) -> None:
-    bar = Progress("file")
+    bar = ProgressLine("file")
     bar.update(0)
     bar.close()
     assert "file: 0 %" in capsys.readouterr().err

@@ -82,7 +82,7 @@ def download(name: str, file: str, progress: bool) -> Path:
     cache = cache_folder() / name
     failures = []
     for mirror in MIRRORS[name]:
-        bar = Progress(file) if progress else False
+        bar = ProgressLine(file) if progress else False
         try:
             known = CHECKSUMS[name][file]
             return Path(pooch.retrieve(mirror + file, known, fname=file, path=cache, progressbar=bar))
@@ -94,7 +94,7 @@ def download(name: str, file: str, progress: bool) -> Path:
     )
 
 
-class Progress:
+class ProgressLine:
     """A line on stderr that counts to 100 %, with the interface pooch expects of a progress bar."""
 
     def __init__(self, file: str, total: int = 0) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from consilience.data.arrays import held_out_samples
 from consilience.data.cache import cache_key, load_cached, save_cached
-from consilience.data.download import Progress
+from consilience.data.download import ProgressLine
 from consilience.data.readers.digits import SEED, balanced_order
 from consilience.data.readers.images import MODES, decode_all
 from consilience.data.scaling import RawDataset
@@ -153,7 +153,7 @@ def _pixels(
     cached = load_cached(key)
     if cached is not None and cached.dtype == np.uint8 and cached.ndim == 4 and len(cached) == len(paths):
         return cached
-    bar = Progress(folder.name, len(paths)) if progress else None
+    bar = ProgressLine(folder.name, len(paths)) if progress else None
     pixels = decode_all(paths, size, mode, done=lambda: None if bar is None else bar.update(1))
     if bar is not None:
         bar.close()
