@@ -43,7 +43,7 @@ def main() -> None:
     up, down = (together.history.total(f"bytes.{way}").mean(0) for way in ("up", "down"))  # each (learners,)
     print("group       settings       independent %  together %  kB up  kB down")
     for name in GROUPS:
-        learners = together.config.groups[name].numbers(name, together.config.learners)
+        learners = together.config.groups[name].numbers(name, together.config.federation.learners)
         before, after = (result.accuracy[:, learners].mean() for result in (independent, together))  # (seeds, learners)
         print(
             f"{name:11} {SETTINGS[name]:14} {before:13.1f} {after:11.1f}"

@@ -46,10 +46,12 @@ def run_folder(path: Path, lines: Sequence[dict[str, Any]] | None = None, **chan
     config = settings(**changes)
     path.mkdir(parents=True)
     (path / "config.toml").write_text(config.to_toml())
-    where = product(range(config.rounds + 1), range(config.seeds), range(config.learners))
+    where = product(
+        range(config.training.rounds + 1), range(config.federation.seeds), range(config.federation.learners)
+    )
     found = [line(r, s, w, 10.0 * r + 2 * s + w if r else None) for r, s, w in where] if lines is None else lines
     (path / "metrics.jsonl").write_text("".join(f"{json.dumps(each)}\n" for each in found))
-    about = {"data": {"name": "digits", "labels": []}, "partition": config.partition, "shift": "none"}
+    about = {"data": {"name": "digits", "labels": []}, "partition": config.federation.partition, "shift": "none"}
     case = {"figure": "7c", "description": "learners differ in p(y)"}
     data = about | {"case": case, "class_counts": {"10": [[4] * 10] * 2, "9": [[7] * 10] * 2}}
     (path / "data.json").write_text(json.dumps(data))
@@ -57,7 +59,13 @@ def run_folder(path: Path, lines: Sequence[dict[str, Any]] | None = None, **chan
     kind: dict[str, Any] = {"model": "mlp", "accuracy": accuracy, "accuracy_local": accuracy}
     kind["bytes"] = {"up": 100.0, "down": 50.0}
     method = {"method": config.method.name, "settings": config.method.settings}
-    extent = {"rounds": config.rounds, "seeds": config.seeds, "bytes_total": 640.0, "diverged": [], "finished": True}
+    extent = {
+        "rounds": config.training.rounds,
+        "seeds": config.federation.seeds,
+        "bytes_total": 640.0,
+        "diverged": [],
+        "finished": True,
+    }
     result: dict[str, Any] = {**method, **extent, **kind}
     result["seconds"] = {"total": 3.0, "train": 1.5, "represent": 0.5, "exchange": 0.5, "evaluate": 0.5}
     result["kinds"] = {"skeptics": kind}

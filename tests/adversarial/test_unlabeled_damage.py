@@ -129,7 +129,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no batch to distill": ({"method": "flesd:distill_batch=0"}, "distill_batch is 0"),
     "no epoch to distill": ({"method": "flesd:distill_epochs=0"}, "distill_epochs is 0"),
-    "epochs that rounds cannot share": ({"total_epochs": 7}, "total_epochs is 7, which 2 rounds cannot share"),
+    "epochs that rounds cannot share": ({"total_epochs": 7}, "total_epochs is 7, which is not a multiple of 2 rounds"),
     "epochs that contradict": (
         {"total_epochs": 8, "epochs": 3},
         "total_epochs is 8 in 2 rounds, and epochs is 3; give one of the two",

@@ -22,7 +22,7 @@ import typer
 import consilience
 from consilience.cli.main import COMPARED, app
 from consilience.cli.terminal import Screen
-from consilience.config.config import Config
+from consilience.config.config import KEYS as SETTINGS
 from consilience.methods import METHODS
 from consilience.simulation.records.run_folder import RunFolder
 
@@ -179,9 +179,7 @@ def test_every_setting_has_an_option_and_every_option_a_word_of_help() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name in ("run", "compare", "sweep"):
         options = {o: p for p in commands[name].params for o in p.opts if o.startswith("--")}
-        wanted = {
-            f"--{field.replace('_', '-')}" for field in set(Config.model_fields) - {"method", "groups", "variants"}
-        }
+        wanted = {f"--{key.replace('_', '-')}" for key in set(SETTINGS) - {"method", "groups", "variants"}}
         assert wanted < set(options)
         assert {"--out", "--resume", "--json", "--set"} < set(options)
         assert ("--methods" if name == "compare" else "--method") in options
@@ -201,7 +199,7 @@ def test_set_reaches_every_setting_and_the_methods_own(command: Command) -> None
     (summary,) = objects(out)
     assert summary["method"] == "fedproto" and summary["settings"] == {"kd": 3}
     assert summary["learners"] == 3, "the last word counts"
-    assert RunFolder.open(Path("mine")).config.lr == 0.01
+    assert RunFolder.open(Path("mine")).config.training.lr == 0.01
 
 
 def test_options_override_a_file_and_set_overrides_options(command: Command) -> None:

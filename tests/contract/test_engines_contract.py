@@ -256,7 +256,7 @@ TERMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("terms", list(TERMS))
 def test_loop_equals_stack_on_everybody_s_own_terms(terms: str, device: str, data: Dataset) -> None:
     method, own, others = TERMS[terms]
-    config = settings(method, device, **others).model_dump(exclude_none=True) | {"method": {"name": method, **own}}
+    config = settings(method, device, **others).settings() | {"method": {"name": method, **own}}
     assert_engines_agree(make_config(config), data)
 
 
@@ -428,7 +428,7 @@ def test_twice_the_same_seed_gives_the_same_bits(case: str, device: str, data: D
     config = settings(case, device, precision="float32", deterministic=device == "cuda", **COME_AND_GO)
     once = bits(config, data)
     assert_same_bits(once, bits(config, data))
-    other = bits(config.model_copy(update={"seed": 7}), data)["learners.0.parameters"]
+    other = bits(config.replace(seed=7), data)["learners.0.parameters"]
     assert not (other == once["learners.0.parameters"]).all(axis=1).any()
 
 
@@ -647,7 +647,7 @@ def test_learners_with_settings_of_their_own(device: str, data: Dataset) -> None
     alone = own(Prototypes(weight=1.0, scope="oneself"))
     state, _ = assert_engines_agree(config, data, method=alone, varied=varied)
     for row, (rate, weight) in enumerate(zip(rates.tolist(), weights.tolist(), strict=True)):
-        same = config.model_copy(update={"lr": rate})
+        same = config.replace(lr=rate)
         with stage("stack", same, data, own(Prototypes(weight=weight, scope="oneself"))) as rounds:
             expected = played(rounds)[0]["learners.0.parameters"][row]
         np.testing.assert_allclose(state["learners.0.parameters"][row], expected, rtol=0, atol=1e-12)

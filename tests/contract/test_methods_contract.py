@@ -82,7 +82,7 @@ def played(config: Config, data: Dataset) -> Arrays:
     """Everything the next round would depend on, after all rounds."""
     with stage(config, data) as rounds:
         rounds.begin()
-        for _ in range(config.rounds):
+        for _ in range(config.training.rounds):
             rounds.play(evaluate=False)
         return {k: v.copy() for k, v in rounds.state()[0].items()}
 

@@ -82,7 +82,7 @@ def assert_engines_agree(config: Config, data: Dataset, folder: Path, **more: An
     """In float64 over the run: every array of the state, every metric of every round."""
     results = []
     for engine in ("loop", "stack"):
-        exactly = config.model_copy(update={"engine": engine, "precision": "float64"})
+        exactly = config.replace(engine=engine, precision="float64")
         results.append(simulate(exactly, data=data, out=folder / engine, **more))
     assert [r.engine for r in results] == ["loop", "stack"]
     loop, stack = kept(folder / "loop"), kept(folder / "stack")

@@ -13,7 +13,7 @@ import pooch
 import pytest
 
 from consilience.cli.main import main
-from consilience.config.config import MODEL_OF
+from consilience.config.parts import DEFAULT_MODELS
 from consilience.data import Dataset, load
 from consilience.data.readers import shakespeare
 from consilience.data.readers.shakespeare import FILE, LEAST
@@ -90,7 +90,7 @@ def test_the_command_runs_roles(plays: Dataset, tmp_path: Path, capsys: pytest.C
         main([*words.split(), *f"--rounds 2 --method fedavg --out {tmp_path / 'run'} --json".split()])
     assert ended.value.code in (0, None)
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert summary["model"] == "lstm" == MODEL_OF["shakespeare"] and summary["learners"] == 3
+    assert summary["model"] == "lstm" == DEFAULT_MODELS["shakespeare"] and summary["learners"] == 3
     assert len(json.loads((tmp_path / "run" / "data.json").read_text())["owners"]["0"]) == 3
 
 

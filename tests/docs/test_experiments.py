@@ -31,10 +31,10 @@ def experiment(name: str) -> Config:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_it_can_be_run(path: Path) -> None:
     config = read_config(path)
-    if config.data != "digits":
-        if not (REAL / config.data / "train-images-idx3-ubyte.gz").is_file():
-            pytest.skip(f"{config.data} is not in {REAL}; set CONSILIENCE_DATA to the folder that has it")
-        config = config.model_copy(update={"data_dir": str(REAL)})
+    if config.data.source != "digits":
+        if not (REAL / config.data.source / "train-images-idx3-ubyte.gz").is_file():
+            pytest.skip(f"{config.data.source} is not in {REAL}; set CONSILIENCE_DATA to the folder that has it")
+        config = config.replace(data_dir=str(REAL))
     rehearse(config)
 
 
@@ -57,9 +57,13 @@ def test_there_is_a_file_for_each_of_the_nine_cases() -> None:
 @pytest.mark.parametrize("figure", FIGURES)
 def test_a_case_is_the_one_it_claims_to_be(figure: str) -> None:
     config = experiment(f"heterogeneity/{figure}")
-    assert (config.partition, config.shift) == CASES[figure]
+    assert (config.federation.partition, config.federation.shift) == CASES[figure]
     local = make_local_datasets(
-        load_data(config), config.learners, partition=config.partition, shift=config.shift, seed=config.seed
+        load_data(config),
+        config.federation.learners,
+        partition=config.federation.partition,
+        shift=config.federation.shift,
+        seed=config.federation.seed,
     )
     assert local.case.figure == figure
 
@@ -71,7 +75,9 @@ def test_a_case_says_what_differs(figure: str) -> None:
     assert f"Case {figure} of the nine" in said
     differ, _, same = said.split(":")[-1].partition("differ")
     config = experiment(f"heterogeneity/{figure}")
-    case = make_local_datasets(load_data(config), 4, partition=config.partition, shift=config.shift, seed=0).case
+    case = make_local_datasets(
+        load_data(config), 4, partition=config.federation.partition, shift=config.federation.shift, seed=0
+    ).case
     flags = {
         "p(x)": case.inputs,
         "p(y|x)": case.labels_given_inputs,
@@ -80,7 +86,7 @@ def test_a_case_says_what_differs(figure: str) -> None:
     }
     assert {symbol: symbol in differ for symbol in flags} == flags
     assert {symbol: symbol not in same for symbol in flags} == flags
-    assert f"--partition '{config.partition}' --shift '{config.shift}'" in text
+    assert f"--partition '{config.federation.partition}' --shift '{config.federation.shift}'" in text
 
 
 # --- what the others promise
@@ -88,26 +94,37 @@ def test_a_case_says_what_differs(figure: str) -> None:
 
 def test_the_published_setting_is_the_published_one() -> None:
     config = experiment("mnist")
-    assert (config.data, config.train, config.test, config.learners, config.rounds) == ("mnist", 1200, None, 10, 100)
-    assert (config.model, config.batch_size, config.epochs, config.lr) == ("lenet5", 32, 1, 1e-3)
+    assert (
+        config.data.source,
+        config.data.train,
+        config.data.test,
+        config.federation.learners,
+        config.training.rounds,
+    ) == ("mnist", 1200, None, 10, 100)
+    assert (config.model.name, config.training.batch_size, config.training.epochs, config.training.lr) == (
+        "lenet5",
+        32,
+        1,
+        1e-3,
+    )
     assert config.method.settings == {"kd": 10, "contrast": 1, "n_avg": 10}
 
 
 def test_mixed_architectures_have_one_width() -> None:
     config = experiment("mixed-architectures")
-    assert config.width == 64
-    members = config.members()
-    models = [members.get(who) for who in range(config.learners)]
+    assert config.model.width == 64
+    members = config.groups_by_learner()
+    models = [members.get(who) for who in range(config.federation.learners)]
     assert [found[1].model for found in models if found] == ["lenet5"] * 2 + ["mlp"] * 2 + ["resnet9"] * 2
     text = (EXPERIMENTS / "mixed-architectures.toml").read_text(encoding="utf-8")
     for model in ("lenet5", "mlp", "resnet9"):
-        assert f"{model_size(model, (1, 28, 28), 10, config.width)['parameters']:,} parameters" in text
+        assert f"{model_size(model, (1, 28, 28), 10, config.model.width)['parameters']:,} parameters" in text
 
 
 def test_learner_settings_show_every_kind_of_setting() -> None:
     config = experiment("learner-settings")
     groups = config.groups.values()
-    assert isinstance(scheduled(config.lr), Schedule)
+    assert isinstance(scheduled(config.training.lr), Schedule)
     assert isinstance(scheduled(config.method.settings["kd"]), Schedule)
     assert any(group.method for group in groups) and any(group.epochs for group in groups)
     assert [group.uploads for group in groups].count(False) == [group.downloads for group in groups].count(False) == 1

@@ -147,7 +147,7 @@ def test_on_a_gpu_they_are_left_to_the_loop_with_a_word_about_it(name: str, capl
     config = make_config({"learners": 2, "partition": "owners", "model": name, "width": 4})
     setup = build_setup(config, build_method("independent"), rhymes(), [name])
     # What is chosen hangs on the device asked for, and not on one that is there.
-    assert choose_engine(config.model_copy(update={"device": "cuda"}), setup) == (name == "mlp")
+    assert choose_engine(config.replace(device="cuda"), setup) == (name == "mlp")
     assert ("the loop is used on cuda" in caplog.text and "LSTM in" in caplog.text) == (name != "mlp")
 
 

@@ -59,10 +59,20 @@ def test_the_published_settings(name: str) -> None:
     """Section 5 of the paper: six learners, ResNet18, Adam at 1e-3, temperature 0.4, batches of 1024."""
     for cell in REPRODUCTIONS[name].cells(Scale(device="cuda")):
         config = cell.config
-        assert (config.data, config.train, config.test, config.learners) == ("cifar10", 20_000, None, 6)
-        assert (config.model, config.optimizer, config.lr, config.seeds) == ("encoder18", "adam", 1e-3, 1)
+        assert (config.data.source, config.data.train, config.data.test, config.federation.learners) == (
+            "cifar10",
+            20_000,
+            None,
+            6,
+        )
+        assert (config.model.name, config.training.optimizer, config.training.lr, config.federation.seeds) == (
+            "encoder18",
+            "adam",
+            1e-3,
+            1,
+        )
         if cell.labels["row"] != "supervised":
-            assert (config.batch_size, config.weight_decay) == (1024, 1e-6)
+            assert (config.training.batch_size, config.training.weight_decay) == (1024, 1e-6)
             assert config.method.settings["objective"] == "simclr(0.4)"
         if config.method.name.startswith("flesd"):
             assert (config.method.settings["distill_epochs"], config.method.settings["queue"]) == (200, 2048)
@@ -71,7 +81,7 @@ def test_the_published_settings(name: str) -> None:
 def test_the_rows_of_the_table() -> None:
     cells = REPRODUCTIONS["flesd-table1"].cells(Scale())
     own = {c.labels["row"]: c.config for c in cells if c.labels["alpha"] in ("1", "any")}
-    assert {row: (c.rounds, c.rounds * c.epochs) for row, c in own.items()} == {
+    assert {row: (c.training.rounds, c.training.rounds * c.training.epochs) for row, c in own.items()} == {
         "centralized": (1, 200),
         "independent": (1, 200),
         "fedavg": (10, 200),
@@ -81,29 +91,32 @@ def test_the_rows_of_the_table() -> None:
         "flesd, every learner distills": (2, 200),
     }
     assert len(cells) == 3 * 9 + 1, "centralized once"
-    assert {c.config.partition for c in cells} == {"dirichlet(100)", "dirichlet(1)", "dirichlet(0.01)"}
+    assert {c.config.federation.partition for c in cells} == {"dirichlet(100)", "dirichlet(1)", "dirichlet(0.01)"}
 
 
 def test_alone_with_labels_and_without() -> None:
     cells = REPRODUCTIONS["flesd-robustness"].cells(Scale())
-    taught = {(c.labels["row"], c.config.epochs, c.config.batch_size, c.config.probe) for c in cells}
+    taught = {
+        (c.labels["row"], c.config.training.epochs, c.config.training.batch_size, c.config.evaluation.probe)
+        for c in cells
+    }
     assert taught == {("supervised", 100, 128, "linear"), ("simclr", 200, 1024, "both")} and len(cells) == 6
 
 
 def test_schemes_of_communication() -> None:
     cells = REPRODUCTIONS["flesd-communication"].cells(Scale())
     shared = [c.config for c in cells if c.labels["scheme"] == "total epochs fixed"]
-    assert sorted({c.rounds for c in shared}) == [1, 2, 4, 10, 20, 40]
-    assert {c.rounds * c.epochs for c in shared} == {200} and len(shared) == 12
+    assert sorted({c.training.rounds for c in shared}) == [1, 2, 4, 10, 20, 40]
+    assert {c.training.rounds * c.training.epochs for c in shared} == {200} and len(shared) == 12
     lasting = [c.config for c in cells if c.labels["scheme"] == "local epochs fixed"]
-    assert [(c.method.name, c.rounds, c.epochs, c.eval_every) for c in lasting] == [
+    assert [(c.method.name, c.training.rounds, c.training.epochs, c.evaluation.every) for c in lasting] == [
         ("flesd", 20, 100, 1),
         ("fedavg", 20, 100, 1),
     ]
     local = [c.config for c in cells if c.labels["scheme"] == "two rounds"]
-    assert {c.rounds for c in local} == {2} and {c.epochs for c in local} == {10, 25, 50, 100}
+    assert {c.training.rounds for c in local} == {2} and {c.training.epochs for c in local} == {10, 25, 50, 100}
     longest = [c.config for c in REPRODUCTIONS["flesd-convergence"].cells(Scale())]
-    assert [(c.method.name, c.rounds, c.rounds * c.epochs) for c in longest] == [
+    assert [(c.method.name, c.training.rounds, c.training.rounds * c.training.epochs) for c in longest] == [
         ("flesd", 5, 2000),
         ("fedavg", 20, 2000),
     ]
@@ -113,7 +126,9 @@ def test_the_short_size_is_the_same_work_in_fewer_epochs() -> None:
     assert (SHORT.train, SHORT.model, SHORT.alphas) == (PUBLISHED.train, PUBLISHED.model, PUBLISHED.alphas)
     for name in NAMES:
         whole, short = (REPRODUCTIONS[f"{name}{size}"].cells(Scale()) for size in ("", "-short"))
-        longest, shorter = (max(c.config.rounds * c.config.epochs for c in cells) for cells in (whole, short))
+        longest, shorter = (
+            max(c.config.training.rounds * c.config.training.epochs for c in cells) for cells in (whole, short)
+        )
         assert shorter < longest / 3 and {c.labels["row"] for c in short} == {c.labels["row"] for c in whole}
 
 

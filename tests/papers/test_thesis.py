@@ -32,19 +32,20 @@ def test_every_cell_is_a_run_that_could_be(name: str, quick: bool) -> None:
     for cell in cells:
         build_method(cell.config.method.name, cell.config.method.settings)
     assert len({cell.name for cell in cells}) == len(cells)
-    assert all(cell.config.seeds == 1 for cell in cells if quick)
+    assert all(cell.config.federation.seeds == 1 for cell in cells if quick)
 
 
 def test_the_table_has_the_published_settings() -> None:
     cells = REPRODUCTIONS["thesis-table1"].cells(Scale(device="cuda", seeds=3))
     assert len(cells) == 3 * (3 * len(ROWS) - 2)  # centralized once a task
     by_task = {cell.labels["task"]: cell.config for cell in cells}
-    assert {t: (c.model, c.train, c.rounds, c.seeds) for t, c in by_task.items()} == {
+    assert {t: (c.model.name, c.data.train, c.training.rounds, c.federation.seeds) for t, c in by_task.items()} == {
         "MNIST": ("lenet5", 1200, 100, 3),
         "Fashion-MNIST": ("resnet9", 6000, 20, 3),
         "CIFAR-10": ("resnet18", 10_000, 20, 3),
     }
-    assert all(c.batch_size == 32 and c.lr == 1e-3 and c.optimizer == "adam" for c in by_task.values())
+    trainings = [config.training for config in by_task.values()]
+    assert all((t.batch_size, t.lr, t.optimizer) == (32, 1e-3, "adam") for t in trainings)
 
 
 def test_what_was_published() -> None:

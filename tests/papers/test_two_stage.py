@@ -88,23 +88,25 @@ def test_the_published_circumstances() -> None:
     """Section 4.1 of the paper: who has what, how many take part, and the models."""
     cells = {(c.labels["data"], c.labels["row"]): c.config for c in REPRODUCTIONS["two-stage-table2"].cells(Scale())}
     assert list(cells) == [(data, row) for data in ("mnist", "cifar10", "shakespeare") for row in ROWS]
-    assert {c.participation for c in cells.values()} == {0.1}
+    assert {c.federation.participation for c in cells.values()} == {0.1}
     mnist, roles = cells["mnist", "two-stage"], cells["shakespeare", "fedavg"]
-    assert (mnist.learners, mnist.partition, mnist.model, mnist.optimizer) == (100, "shards(2)", "device-cnn", "adam")
-    assert (mnist.train, mnist.test, mnist.batch_size) == (None, None, 10), "all 60,000 images"
+    assert (mnist.federation.learners, mnist.federation.partition) == (100, "shards(2)")
+    assert (mnist.model.name, mnist.training.optimizer) == ("device-cnn", "adam")
+    assert (mnist.data.train, mnist.data.test, mnist.training.batch_size) == (None, None, 10), "all 60,000 images"
     averaged = cells["mnist", "fedprox"]
-    assert (averaged.model, averaged.optimizer, averaged.lr) == ("cnn", "sgd", 0.05)
+    assert (averaged.model.name, averaged.training.optimizer, averaged.training.lr) == ("cnn", "sgd", 0.05)
     assert averaged.method.settings == {"mu": 0.01}
-    assert (cells["cifar10", "fedavg"].model, cells["cifar10", "fedavg"].partition) == ("cnn5", "iid")
-    assert (roles.learners, roles.partition, roles.model, roles.engine) == (133, "owners", "lstm", "loop")
-    assert {row: c.ensemble for (data, row), c in cells.items() if data == "mnist"} == {
+    assert (cells["cifar10", "fedavg"].model.name, cells["cifar10", "fedavg"].federation.partition) == ("cnn5", "iid")
+    assert (roles.federation.learners, roles.federation.partition) == (133, "owners")
+    assert (roles.model.name, roles.execution.engine) == ("lstm", "loop")
+    assert {row: c.evaluation.ensemble for (data, row), c in cells.items() if data == "mnist"} == {
         "two-stage": "on",
         "two-stage-1bit": "off",
         "independent": "on",
         "fedavg": "off",
         "fedprox": "off",
     }
-    assert cells["mnist", "independent"].model == "device-cnn", "the control has the same model"
+    assert cells["mnist", "independent"].model.name == "device-cnn", "the control has the same model"
     shared = {row: cells["mnist", row].method.settings["device"] for row in ("two-stage", "two-stage-1bit")}
     assert shared == {"two-stage": "private", "two-stage-1bit": "1bit"}
 
@@ -117,14 +119,14 @@ def test_table_and_curves_are_of_the_same_runs() -> None:
 
 def test_the_newcomer_and_the_layers_watched() -> None:
     for cell in REPRODUCTIONS["two-stage-universality"].cells(Scale()):
-        ((who, (_, group)),) = cell.config.members().items()
-        assert (who, cell.config.learners, group.samples, group.shift) == (100, 101, 1000, "rotate(90)")
-        assert group.participation == 1.0 and 1 < group.joins < cell.config.rounds
+        ((who, (_, group)),) = cell.config.groups_by_learner().items()
+        assert (who, cell.config.federation.learners, group.samples, group.shift) == (100, 101, 1000, "rotate(90)")
+        assert group.participation == 1.0 and 1 < group.joins < cell.config.training.rounds
     watched = REPRODUCTIONS["two-stage-leakage"].cells(Scale(seeds=5))
-    alphas = [c.config.method.settings["alpha_1"] for c in watched if c.config.watch == "cut"]
+    alphas = [c.config.method.settings["alpha_1"] for c in watched if c.config.evaluation.watch == "cut"]
     assert alphas == [0, 0.1, 0.3, 0.5, 0.7, 0.9, 3, 10]
-    assert [c.labels["row"] for c in watched if c.config.watch == "features.0"] == ["fedavg", "fedprox"]
-    assert all(c.keep_models and c.config.seeds == 1 for c in watched), "models of one seed are looked at"
+    assert [c.labels["row"] for c in watched if c.config.evaluation.watch == "features.0"] == ["fedavg", "fedprox"]
+    assert all(c.keep_models and c.config.federation.seeds == 1 for c in watched), "models of one seed are looked at"
 
 
 # --- by hand

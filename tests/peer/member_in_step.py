@@ -22,7 +22,7 @@ def main(url: str, token: str, folder: str, config_file: str, data_file: str) ->
     data = Dataset("dealt", inputs, targets, *tests, int(arrays["classes"]), *scaling)
     config = read_config(Path(config_file))
     method = build_method(config.method.name, config.method.settings)
-    member = Member(connect_to_relay(url, token, folder), config, method, data, config.models[0], wait=20.0)
+    member = Member(connect_to_relay(url, token, folder), config, method, data, config.learner_models[0], wait=20.0)
     for line in sys.stdin:
         match line.strip():
             case "introduce":

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from consilience.config.config import make_config, method_table
+from consilience.config.config import make_config
+from consilience.config.overrides import parse_method
 from consilience.data.local_datasets import make_local_datasets
 from consilience.peer.create_charter import charter_of, write_charter
 from consilience.relay import admin
@@ -59,14 +60,16 @@ class Child:
 def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
     """Three members of a federation on digits, each with the samples that a simulated learner of its number has."""
     settings = {"data": "digits", "learners": MEMBERS, "rounds": ROUNDS, "train": 360, "seed": 3, "workers": 0}
-    config = make_config({**settings, "method": method_table(method)})
+    config = make_config({**settings, "method": parse_method(method)})
     data = load_data(config)
-    charter, starts = charter_of("digits", method_table(method), data.shape, data.classes, ["mlp"], seed=config.seed)
+    charter, starts = charter_of(
+        "digits", parse_method(method), data.shape, data.classes, ["mlp"], seed=config.federation.seed
+    )
     write_charter(folder / "digits.toml", charter, starts)
     store = folder / "relay.db"
     admin.create(store, folder / "digits.toml")
     (folder / "config.toml").write_text(config.to_toml())
-    parts = make_local_datasets(data, MEMBERS, partition="iid", shift="none", seed=config.seed).parts
+    parts = make_local_datasets(data, MEMBERS, partition="iid", shift="none", seed=config.federation.seed).parts
     made: list[Child] = []
     with serving(store) as running:
         try:

@@ -60,8 +60,8 @@ def by_hand(run: Path, learner: int) -> np.ndarray:
     """A learner's features, from its weights in the first row of its cohort."""
     config, kept = RunFolder(run).config, RunFolder(run).load()
     assert kept is not None
-    data = load(config.data)
-    model = build_model(config.models[learner], data.shape, data.classes, 16)
+    data = load(config.data.source)
+    model = build_model(config.learner_models[learner], data.shape, data.classes, 16)
     layout = Layout({name: tuple(value.shape) for name, value in model.named_parameters()}, channels_last=True)
     flat = torch.from_numpy(kept[0][f"learners.{learner}.parameters"][0])
     for name, value in model.named_parameters():
@@ -77,7 +77,7 @@ def test_a_map_has_the_features_of_each_learner_s_own_model(run: Path) -> None:
     for learner in (0, 1):  # each is the first of its cohort, in the first seed and variant
         np.testing.assert_allclose(found.features[learner], by_hand(run, learner), atol=1e-5)
     assert len(found.rows) == 120 and {row["learner"] for row in found.rows} == {0, 1}
-    classes = [str(c) for c in load(RunFolder(run).config.data).test_targets]
+    classes = [str(c) for c in load(RunFolder(run).config.data.source).test_targets]
     assert [row["class"] for row in found.rows] == 2 * classes
     assert found.text.startswith("Features of 60 test samples at learners 0 and 1, after round 1, seed 0, method.kd=1,")
     assert feature_map(run, samples=20).features.shape[1] == 20
@@ -87,11 +87,13 @@ def test_kernels_that_a_gpu_laid_out_are_read_as_such(run: Path) -> None:
     before, folder = feature_map(run).features, RunFolder(run)
     config, kept = folder.config, folder.load()
     assert kept is not None
-    shapes = {name: tuple(p.shape) for name, p in build_model(config.models[1], (1, 8, 8), 10).named_parameters()}
+    shapes = {
+        name: tuple(p.shape) for name, p in build_model(config.learner_models[1], (1, 8, 8), 10).named_parameters()
+    }
     arrays, key = dict(kept[0]), "learners.1.parameters"
     views = Layout(shapes, channels_last=True).views(torch.from_numpy(arrays[key]))
     arrays[key] = Layout(shapes).flat(views).numpy()
-    (run / "config.toml").write_text(config.model_copy(update={"device": "cuda"}).to_toml())
+    (run / "config.toml").write_text(config.replace(device="cuda").to_toml())
     folder.save(arrays, {k: v for k, v in kept[1].items() if k not in ("file", "sha256", "config")}, 1)
     np.testing.assert_allclose(feature_map(run).features, before, atol=1e-5)
 

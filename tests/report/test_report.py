@@ -195,7 +195,7 @@ def test_a_sweep_is_a_run_for_each_setting_and_a_map(tmp_path: Path, one_thread:
 
 def cells(scale: Scale) -> list[Cell]:
     names = ("independent", "fedavg", "fedproto")
-    return [Cell({"row": n}, settings(**TINY, method={"name": n}).model_dump(exclude_none=True)) for n in names]
+    return [Cell({"row": n}, settings(**TINY, method={"name": n}).settings()) for n in names]
 
 
 def stop(name: str, round_: int, *others: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience import simulate
-from consilience.config.config import method_table
+from consilience.config.overrides import parse_method
 from consilience.data import Dataset, load
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.exchanges import Prototypes, Received, State, View
@@ -151,16 +151,16 @@ def test_settings_of_a_method_are_kept_with_the_run(data: Dataset, tmp_path: Pat
 
 
 def test_a_method_as_text() -> None:
-    assert method_table("fedavg") == {"name": "fedavg"}
-    assert method_table("fedavg:start=different:every=4") == {"name": "fedavg", "start": "different", "every": 4}
-    with pytest.raises(ConfigurationError, match="'start' is no setting; write KEY=VALUE"):
-        method_table("fedavg:start")
+    assert parse_method("fedavg") == {"name": "fedavg"}
+    assert parse_method("fedavg:start=different:every=4") == {"name": "fedavg", "start": "different", "every": 4}
+    with pytest.raises(ConfigurationError, match="'start' is not a setting; write KEY=VALUE"):
+        parse_method("fedavg:start")
 
 
 def test_the_folder_of_the_data_is_kept_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = simulate(data_dir="here", train=60, test=20, out="run", **SMALL)
-    assert result.config.data_dir == str(tmp_path / "here")
+    assert result.config.data.folder == str(tmp_path / "here")
 
 
 @pytest.mark.parametrize("given", [{"data": "digits"}, {"method": "fedavg"}])

@@ -268,7 +268,7 @@ def test_words_as_values_beside_a_rate(command: Command) -> None:
     assert code == 0 and err.startswith("partition cannot differ within a run: 2 runs")
     assert [o["set"]["partition"] for o in objects(out)] == ["iid", "iid", "dirichlet(0.5)", "dirichlet(0.5)"]
     dealt = [RunFolder(Path(f"mine/part-{i}")).config for i in (1, 2)]
-    assert [(c.partition, c.model) for c in dealt] == [("iid", "mlp"), ("dirichlet(0.5)", "mlp")]
+    assert [(c.federation.partition, c.model.name) for c in dealt] == [("iid", "mlp"), ("dirichlet(0.5)", "mlp")]
 
 
 @pytest.mark.parametrize("given", ["partition=iid,dirichlet(0.5)", "learners=2,3", "model=mlp,lenet5"])
@@ -329,8 +329,8 @@ def test_where_every_setting_diverges_the_command_fails(command: Command) -> Non
         (["method.kd=1,-1"], "kd is -1; it must be a finite number, 0 or more"),
         (["lr=0.1,0"], "lr is 0; it must be more than 0"),
         (["rounds=1,1.5"], "rounds is 1.5; it must be a whole number"),
-        (["method.kd"], "'method.kd' is no setting; write KEY=VALUE"),
-        (["=0,1"], "'=0,1' is no setting"),
+        (["method.kd"], "'method.kd' is not a setting; write KEY=VALUE"),
+        (["=0,1"], "'=0,1' is not a setting"),
         (["lr.kd=0,1"], "'lr.kd': 'lr' has no keys of its own"),
         pytest.param(["model=mlp,lenet6", "lr=0.1,0.2"], "unknown model 'lenet6'"),
         pytest.param(["partition=iid,dirichle", "lr=0.1,0.2"], "unknown partition"),

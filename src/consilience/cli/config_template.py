@@ -9,16 +9,9 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from consilience.config.config import Config, GroupConfig
+from consilience.config.config import PARTS, Config, GroupConfig
 from consilience.methods import METHODS, build_method, settings_of
 
-_HEADINGS = {
-    "data": "What is learned, and who has which part of it",
-    "model": "The learners' models",
-    "rounds": "Training",
-    "participation": "Who is there in a round",
-    "seed": "The run",
-}
 _EXAMPLES = {
     "data_dir": '"~/data"',
     "train": "1000",
@@ -32,7 +25,6 @@ _EXAMPLES = {
     "watch": '"cut"',
     "model": '"lenet5"',
 }
-_TABLES = {"method", "groups", "variants"}
 
 
 def starting_file(config: Config) -> str:
@@ -41,13 +33,11 @@ def starting_file(config: Config) -> str:
         "# Settings of a run: consilience run THIS_FILE, or compare, or sweep. Options of the command override it.",
         "# A key left out has the value shown here; one in a comment is an example, and is not set by default.",
     ]
-    for key, field in Config.model_fields.items():
-        if key in _TABLES:
-            continue
-        if key in _HEADINGS:
-            lines += ["", f"# -- {_HEADINGS[key]} ".ljust(100, "-")]
-        lines += _explained(field)
-        lines.append(_line(key, getattr(config, key)))
+    for name, part in PARTS.items():
+        lines += ["", f"# -- {part.heading} ".ljust(100, "-")]
+        for key, field in part.keys().items():
+            lines += _explained(part.model_fields[field])
+            lines.append(_line(key, getattr(getattr(config, name), field)))
     return "\n".join([*lines, *_method(config), *_groups(config)]) + "\n"
 
 
@@ -72,17 +62,17 @@ def _toml(value: Any) -> str:
 def _method(config: Config) -> Iterator[str]:
     name, own = config.method.name, config.method.settings
     yield from ("", "# -- The method ".ljust(100, "-"), "")
-    yield from _comment(f"one of {', '.join(METHODS)}; `consilience methods` tells what each does")
+    yield from _comment(f"one of {', '.join(METHODS)}; `consilience methods` describes each")
     yield from ("[method]", f"name = {_toml(name)}", "")
-    told = f"{build_method(name, own).summary} Its settings, as they are by default; a number may be a schedule: "
-    told += '"ramp(0, 10, 20)" goes from 0 to 10 over 20 rounds, "cosine(0, 10, 20)" too, slowly at both ends.'
-    yield from _comment(told)
+    about = f"{build_method(name, own).summary} Its settings and their defaults; a number may be a schedule: "
+    about += '"ramp(0, 10, 20)" goes from 0 to 10 over 20 rounds, "cosine(0, 10, 20)" too, slowly at both ends.'
+    yield from _comment(about)
     for key, value in settings_of(name).items():
         yield f"{key} = {_toml(own[key])}" if key in own else f"# {key} = {_toml(value)}"
 
 
 def _groups(config: Config) -> Iterator[str]:
-    yield from ("", "# -- Learners with terms of their own ".ljust(100, "-"))
+    yield from ("", "# -- Groups: learners with settings of their own ".ljust(100, "-"))
     yield from ("# A table for each group, under a name you choose. All keys but `learners` may be left out.", "")
     examples = {"learners": "1-2", "model": "mlp", "exchanges": ("prototypes",), "never_share": (3,), "lr": 0.001}
     examples |= {"epochs": 2, "batch_size": 16, "uploads": True, "downloads": True}

@@ -31,7 +31,9 @@ def federation(config: Config, name: str, out: Path) -> str:
     config = with_model(config, data)
     method = config.method.model_dump()
     models = list(dict.fromkeys(models_of(None, config)))
-    charter, starts = charter_of(name, method, data.shape, data.classes, models, width=config.width, seed=config.seed)
+    charter, starts = charter_of(
+        name, method, data.shape, data.classes, models, width=config.model.width, seed=config.federation.seed
+    )
     written = " and ".join(str(path) for path in write_charter(out, charter, starts))
     return f"{written} written; found it at the relay with: consilience relay create {out}"
 
@@ -56,7 +58,7 @@ def join(
 def _train(connection: RelayConnection, config: Config, wait: float, as_json: bool) -> bool:
     """Play the rounds that are left; whether somebody stopped it."""
     method = dict(connection.charter.method)
-    given = config.model_dump(exclude_none=True, exclude={"method", "learners", "seed"})
+    given = config.settings()
     config = make_config({**given, "method": method, "learners": 1, "seed": connection.charter.seed})
     data = load_data(config, progress=True)
     config = in_full(with_model(config, data))
@@ -77,9 +79,9 @@ def _train(connection: RelayConnection, config: Config, wait: float, as_json: bo
             member.stopped = lambda: bool(asked)
             if not begun:
                 member.introduce()
-            while member.round < config.rounds and not asked:
+            while member.round < config.training.rounds and not asked:
                 played = member.play()
-                _record(place, played, as_json, config.rounds)
+                _record(place, played, as_json, config.training.rounds)
                 member.keep(connection.folder)
         member.save_model(connection.folder / "model.safetensors")
     finally:
@@ -113,7 +115,8 @@ def _placed(folder: Path, config: Config) -> RunFolder:
     if not (folder / "config.toml").exists():
         return RunFolder.create(folder, config)
     place = RunFolder.open(folder)
-    changed = [k for k in Config.model_fields if k != "rounds" and getattr(place.config, k) != getattr(config, k)]
+    before, now = place.config.settings(exclude_none=False), config.settings(exclude_none=False)
+    changed = [key for key in now if key != "rounds" and before[key] != now[key]]
     if changed:
         raise CheckpointError(f"{folder} was begun with another {changed[0]}; go on with the same, or choose --out")
     return place

@@ -21,7 +21,7 @@ import typer
 
 import consilience
 from consilience.cli.relay import app as relay
-from consilience.config.config import Config
+from consilience.config.config import KEYS, Config, field_of_key
 from consilience.errors import ConfigurationError, ConsilienceError, TrainingError
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def with_settings(command: Callable[..., None], only: Collection[str] = ()) -> C
     """Give a command an option for every key of the configuration, or for some only."""
     own = inspect.signature(command, eval_str=True)
     parameters = [p for p in own.parameters.values() if p.name != "settings"]
-    names = [name for name in Config.model_fields if name not in _NO_OPTION and (not only or name in only)]
-    for name, field in ((name, Config.model_fields[name]) for name in names):
+    names = [name for name in KEYS if name not in _NO_OPTION and (not only or name in only)]
+    for name, field in ((name, field_of_key(name)) for name in names):
         kind = {int: int, float: float, bool: bool}.get(_plain_type(field.annotation), str)
         shown = f"{field.description} (default {field.default})" if field.default is not None else field.description
         option = typer.Option(help=shown, show_default=False, rich_help_panel="Settings")
@@ -198,7 +198,7 @@ def compare(
 ) -> None:
     """Run several methods on the same data and seeds, and print one table."""
     from consilience.cli.terminal import Screen
-    from consilience.config.config import listed
+    from consilience.config.overrides import split_list
     from consilience.report.tracking import tracking
     from consilience.simulation import compare as comparison
 
@@ -208,7 +208,7 @@ def compare(
         work = comparison.reopen(resume)
     else:
         wanted = _gather(config, set_, settings or {}, None)
-        names = listed(COMPARED if methods is None else methods)
+        names = split_list(COMPARED if methods is None else methods)
         work = comparison.begin(wanted, names, out or comparison.new_folder(wanted, "compare"))
     summaries = []
     with _told_how_to_go_on(screen, work.folder), tracked(work.folder, screen.on_round) as on_round:
@@ -289,7 +289,7 @@ def reproduce(
 ) -> None:
     """Make a published table or figure again; cells that are done already are found again."""
     from consilience.cli.terminal import Screen
-    from consilience.config.config import setting_of
+    from consilience.config.overrides import split_setting
     from consilience.errors import UnknownName
     from consilience.papers import REPRODUCTIONS, Scale
     from consilience.papers.run import run_reproduction, write_reproduction_page
@@ -303,7 +303,7 @@ def reproduce(
     if name not in REPRODUCTIONS:
         raise UnknownName("reproduction", name, REPRODUCTIONS)
     folder = out or Path("reproduced") / (f"{name}-quick" if quick else name)
-    some = [setting_of(text, "no label of cells; write LABEL=VALUE, such as task=MNIST") for text in only or ()]
+    some = [split_setting(text, "no label of cells; write LABEL=VALUE, such as task=MNIST") for text in only or ()]
     scale = Scale(quick, seeds, device, data_dir, some, precision)
     try:
         with tracked(folder, screen.on_round) as on_round:
@@ -461,28 +461,29 @@ def _gather(
     config: Path | None, overrides: Sequence[str] | None, settings: dict[str, Any], method: str | None
 ) -> Config:
     """Settings from a file, then options, then --set; the last word counts."""
-    from consilience.config.config import make_config, method_table, override, read_config
+    from consilience.config.config import make_config, read_config
+    from consilience.config.overrides import apply_override, parse_method
 
-    given = read_config(config).model_dump(exclude_none=True) if config else {}
+    given = read_config(config).settings() if config else {}
     given |= settings
     if method is not None:
-        own, wanted = given.get("method", {}), method_table(method)
+        own, wanted = given.get("method", {}), parse_method(method)
         given["method"] = {**(own if own.get("name") == wanted["name"] else {}), **wanted}
     for text in overrides or ():
-        override(given, text)
+        apply_override(given, text)
     _point_to_the_method(given, overrides or ())
     return make_config(given)
 
 
 def _point_to_the_method(given: dict[str, Any], overrides: Sequence[str]) -> None:
     """Refuse a method's setting that was given as if it were the run's, saying where it belongs."""
-    from consilience.config.config import setting_of
+    from consilience.config.overrides import split_setting
     from consilience.methods import METHODS, settings_of
 
     table = given.get("method", {})
     name = table.get("name", "consilience") if isinstance(table, dict) else ""
-    for key in (setting_of(text)[0] for text in overrides):
-        if key not in Config.model_fields and name in METHODS and key in settings_of(name):
+    for key in (split_setting(text)[0] for text in overrides):
+        if key not in KEYS and name in METHODS and key in settings_of(name):
             raise ConfigurationError(f"{key!r} is a setting of the method {name!r}; write --set method.{key}=VALUE")
 
 

@@ -144,7 +144,11 @@ class Screen:
         data = load_data(config, progress=self.err.is_terminal)
         record = describe_dataset(data)
         local = make_local_datasets(
-            data, config.learners, partition=config.partition, shift=config.shift, seed=config.seed
+            data,
+            config.federation.learners,
+            partition=config.federation.partition,
+            shift=config.federation.shift,
+            seed=config.federation.seed,
         )
         if dealt:
             record = provenance(config, data, [local])

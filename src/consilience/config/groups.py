@@ -1,4 +1,4 @@
-"""The terms a group of learners sets for itself, as the configuration has them."""
+"""Groups: learners with settings of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consilience.errors import ConfigurationError
 
 
 def _rate(value: Any) -> Any:
-    """A learning rate: a number however it is spelled, or the spelling of a schedule of them."""
+    """A learning rate: a number, or a schedule as text."""
     read = value
     if isinstance(value, str):
         try:
@@ -25,7 +25,7 @@ def _rate(value: Any) -> Any:
     if isinstance(read, str):
         raise ValueError("it must be a number, or a schedule such as 'cosine(0.001, 0, 100)'")
     if isinstance(read, Schedule) and (read.lowest < 0 or not read):
-        raise ValueError("a learning rate is never below 0, and not 0 all the way")
+        raise ValueError("a learning rate must not be negative, and not 0 in every round")
     if isinstance(read, int | float) and not isinstance(read, Schedule) and not 0 < read < math.inf:
         raise ValueError("it must be more than 0, and finite")
     return value
@@ -35,39 +35,37 @@ Rate = Annotated[float | str, BeforeValidator(_rate)]
 
 
 class GroupConfig(BaseModel):
-    """Learners with terms of their own: what they train, what they give, what they take."""
+    """Learners with settings of their own: how they train, what they upload and download."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     learners: StrictInt | str | tuple[StrictInt, ...] = Field(
-        description="their numbers: 3, [0, 2] or '0-2,5'; the first is 0"
+        description="their numbers: 3, [0, 2] or '0-2,5'; the first learner is 0"
     )
     model: str | None = Field(None, min_length=1, description="their model")
     method: dict[str, Any] = Field(default_factory=dict, description="their own settings of the method, such as kd")
     exchanges: tuple[str, ...] | None = Field(None, description="the exchanges they take part in; all where left out")
     uploads: StrictBool | tuple[str, ...] = Field(
-        True, description="whether they put anything up, or the exchanges they do to"
+        True, description="whether they upload, or the exchanges they upload to"
     )
     downloads: StrictBool | tuple[str, ...] = Field(
-        True, description="whether they take answers, or the exchanges they do of"
+        True, description="whether they download, or the exchanges they download from"
     )
-    never_share: tuple[StrictInt | str, ...] = Field((), description="classes whose samples never enter what is put up")
+    never_share: tuple[StrictInt | str, ...] = Field((), description="classes whose samples never enter an upload")
     epochs: int | None = Field(None, ge=1, description="passes over their data in a round")
     batch_size: int | None = Field(None, ge=1, description="samples in a mini-batch")
     lr: Rate | None = Field(None, description="learning rate")
-    joins: StrictInt = Field(1, ge=1, description="the round from which they are there")
-    participation: float | None = Field(
-        None, gt=0, le=1, description="share of them that takes part in a round, drawn among themselves"
-    )
+    joins: StrictInt = Field(1, ge=1, description="the round in which they join")
+    participation: float | None = Field(None, gt=0, le=1, description="share of the group that takes part in a round")
     shift: str | None = Field(
-        None, min_length=1, description="the shift of their data, at full strength, instead of the run's"
+        None, min_length=1, description="the shift of their data, at full strength, in place of the run's"
     )
     samples: StrictInt | None = Field(
-        None, ge=1, description="training samples each of them has, drawn from all; the rest is dealt to the others"
+        None, ge=1, description="training samples of each of them, drawn from all; the others share the rest"
     )
 
     def numbers(self, name: str, learners: int) -> list[int]:
-        """Which of so many learners they are, in order."""
+        """The numbers of the group's learners, sorted; learners: how many there are in all."""
         spans = self._spans(name)
         for span in spans:
             if not 0 <= span[0] <= span[-1] < learners:
@@ -78,7 +76,7 @@ class GroupConfig(BaseModel):
         return sorted({who for span in spans for who in span})
 
     def _spans(self, name: str) -> list[range]:
-        """The numbers as they were written, each span unread: it may name more learners than there is room for."""
+        """The numbers as ranges, which are not expanded: one may name more learners than memory holds."""
         if isinstance(self.learners, str):
             found = [_span(name, self.learners, part.strip()) for part in self.learners.split(",")]
         else:

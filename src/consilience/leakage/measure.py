@@ -92,7 +92,7 @@ def measure_leakage(
     pictures = {f"{what}.png": content for what, content in found[0].pictures.items()}
     leakage = LeakageResult(
         round=run.round,
-        seed=run.config.seed,
+        seed=run.config.federation.seed,
         learners=tuple(who),
         auxiliary_samples=max(each.auxiliary_samples for each in found),
         attack_epochs=settings.epochs,
@@ -112,7 +112,7 @@ def _measure_learner(
 ) -> LearnerMeasurement:
     modules = resolve_layers(run, who, layers)
     learner = examine_learner(run, who, list(modules.values()), settings.auxiliary, settings.device)
-    seed = run.config.seed
+    seed = run.config.federation.seed
     with limit_threads(learner.own.images):
         has_images = learner.own.images is not None
         attacker = train_attacker(learner, list(modules.values()), settings.epochs, seed) if has_images else None

@@ -61,7 +61,8 @@ class Cell:
         """
         words = re.sub(r"[^\w.+-]+", "-", "-".join(str(value) for value in self.labels.values()))
         config = self.config
-        lasting = config.model_dump(mode="json", exclude={"data_dir", "device", "workers", "engine"})
+        passing = {"data_dir", "device", "workers", "engine"}
+        lasting = {k: v for k, v in config.settings(exclude_none=False).items() if k not in passing}
         defaults = {key: str(value) for key, value in settings_of(config.method.name).items()}
         lasting["method"] = {**defaults, **lasting["method"]}
         fingerprint = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]

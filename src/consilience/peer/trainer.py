@@ -64,7 +64,7 @@ class Member:
         self, connection: RelayConnection, config: Config, method: Method, data: Dataset, model: Model, wait: float
     ) -> None:
         self.connection, self.wait = connection, wait
-        self.config = config.model_copy(update={"learners": 1, "seed": connection.charter.seed, "seeds": 1})
+        self.config = config.replace(learners=1, seed=connection.charter.seed, seeds=1)
         setup = build_setup(self.config, method, data, [model])
         (plan,) = setup.cohorts.plans
         charter = connection.charter

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from consilience.config.config import MODEL_OF
+from consilience.config.parts import DEFAULT_MODELS
 from consilience.errors import UnknownName
 from consilience.learner.learner import Learner, LearnerSpec
 from consilience.methods import METHODS, build_method, settings_of
@@ -25,7 +25,7 @@ def catalog(data: str, model: str | None) -> list[dict[str, Any]]:
     """One entry a method, with the bytes of a full message for this data and model."""
     if data not in SHAPES:
         raise UnknownName("data set", data, SHAPES)
-    (shape, classes), name = SHAPES[data], model or MODEL_OF[data]
+    (shape, classes), name = SHAPES[data], model or DEFAULT_MODELS[data]
     return [_entry(m, data, name, shape, classes) for m in METHODS]
 
 

@@ -137,9 +137,14 @@ def _task(config: Config | None) -> str:
     """What a run learned and among whom, in words; runs of the same words can be compared."""
     if config is None:
         return _UNKNOWN
-    words = [config.data, ", ".join(dict.fromkeys(config.models)), f"{config.learners} learners", config.partition]
+    words = [
+        config.data.source,
+        ", ".join(dict.fromkeys(config.learner_models)),
+        f"{config.federation.learners} learners",
+        config.federation.partition,
+    ]
     shift = [] if (told := shifts_in_words(config)) == "none" else [told]
-    return ", ".join([*words, *shift, *([f"{config.train} samples"] if config.train else [])])
+    return ", ".join([*words, *shift, *([f"{config.data.train} samples"] if config.data.train else [])])
 
 
 def _labeled(config: Config | None) -> bool:
@@ -154,7 +159,7 @@ def _labeled(config: Config | None) -> bool:
 def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str]) -> list[Metrics]:
     """The lines of each variant."""
     found = [Metrics(kind_of=_kind_of(config)) for config in configs]
-    most = configs[0].rounds if configs[0] else math.inf
+    most = configs[0].training.rounds if configs[0] else math.inf
     torn = 0
     try:
         for text in run.lines():
@@ -175,7 +180,7 @@ def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str])
 
 def _kind_of(config: Config | None) -> dict[int, str]:
     """What sets each learner apart, where they are not all alike."""
-    return {who: name for name, members in (config.kinds() if config else {}).items() for who in members}
+    return {who: name for name, members in (config.learners_by_group() if config else {}).items() for who in members}
 
 
 def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
@@ -250,7 +255,7 @@ def _so_far(run: RunFolder, config: Config | None, metrics: Metrics) -> dict[str
         "bytes_total": metrics.sent().get(metrics.rounds, 0.0),
         "seconds": {},
         "kinds": {},
-        "finished": config is not None and metrics.rounds == config.rounds,
+        "finished": config is not None and metrics.rounds == config.training.rounds,
     }
 
 
@@ -290,11 +295,11 @@ def _tell_what_is_missing(run: RunFolder, config: Config | None, found: Sequence
         return
     if not found[0].summary["finished"]:
         resume = compare.how_to_resume(run.path)
-        notes.append(f"{run.path}: {reached} of {config.rounds} rounds are there; go on with: {resume}")
-    elif reached < config.rounds:
-        notes.append(f"{run.metrics} ends with round {reached} of {config.rounds}; curves end there.")
+        notes.append(f"{run.path}: {reached} of {config.training.rounds} rounds are there; go on with: {resume}")
+    elif reached < config.training.rounds:
+        notes.append(f"{run.metrics} ends with round {reached} of {config.training.rounds}; curves end there.")
     learners = {learner for each in metrics for _, _, learner in each.seen}
-    wanted = len(metrics) * (reached + 1) * config.seeds * len(learners)
+    wanted = len(metrics) * (reached + 1) * config.federation.seeds * len(learners)
     if gone := wanted - sum(len(each.seen) for each in metrics):
         notes.append(f"{run.metrics}: missing lines: {gone}; means are of those that are there.")
     for text in dict.fromkeys(word for each in found for word in each.summary.get("diverged") or ()):

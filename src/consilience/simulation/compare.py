@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from consilience.config.config import Config, make_config, method_table
+from consilience.config.config import Config, make_config
+from consilience.config.overrides import parse_method
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.simulation.records.run_folder import RunFolder, keep_plan, kind_of, read_plan
@@ -49,7 +50,7 @@ def configured(config: Config, method: str) -> Config:
     Settings of the configuration's own method, its groups' too, apply only where it is that one; of the exchanges that
     groups name, those the method has.
     """
-    own, given = method_table(method), config.model_dump(exclude_none=True)
+    own, given = parse_method(method), config.settings()
     if config.method.name == own["name"]:
         return make_config(given | {"method": {**config.method.settings, **own}})
     settings = {key: value for key, value in own.items() if key != "name"}
@@ -87,7 +88,7 @@ def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
     data = load_data(config)
     for each in configs:
         rehearse(each, data)
-    keep_plan(folder, _KIND, {"methods": list(names), "config": config.model_dump(exclude_none=True)})
+    keep_plan(folder, _KIND, {"methods": list(names), "config": config.settings()})
     return Comparison(config, names, folder)
 
 

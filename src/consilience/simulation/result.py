@@ -72,13 +72,13 @@ class Result:
         return {
             "method": config.method.name,
             "settings": config.method.settings,
-            "data": config.data,
+            "data": config.data.source,
             "model": self.model,
             "learners": history.learners,
             "rounds": history.rounds,
             "seeds": len(history.seeds),
             "engine": self.engine,
-            "device": config.device,
+            "device": config.execution.device,
             "accuracy": _spread(self.accuracy),
             "accuracy_source": self.accuracy_source,
             "accuracy_local": _spread(history.last("accuracy_local")),
@@ -114,8 +114,8 @@ class Result:
     def _kinds(self) -> dict[str, Any]:
         """What learners of each kind came to, where they are not all alike."""
         history, rounds, moved = self.history, max(self.history.rounds, 1), self._moved()
-        kinds = self.config.kinds() if history.learners == self.config.learners else {}
-        models = self.config.models if kinds else []
+        kinds = self.config.learners_by_group() if history.learners == self.config.federation.learners else {}
+        models = self.config.learner_models if kinds else []
         return {
             name: {
                 "learners": who,

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from consilience.config.config import Config, make_config, method_table
+from consilience.config.config import Config, make_config
+from consilience.config.overrides import parse_method
 from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.method import Method
@@ -77,7 +78,7 @@ def simulate(
     if isinstance(method, Method) and config.variants:
         raise ConfigurationError("variants are made of a method's settings; give the method by its name")
     chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
-    check_device(config.device)
+    check_device(config.execution.device)
     config = _paced(config, chosen)
     if out is not None:
         refuse_taken(Path(out))
@@ -106,7 +107,7 @@ def begin_or_go_on(folder: Path, config: Config, on_round: OnRound | None = None
 
 def rehearse(config: Config, data: Dataset | None = None) -> None:
     """Everything of a run but the work: what is wrong with the settings is told now."""
-    check_device(config.device)
+    check_device(config.execution.device)
     config = in_full(config)
     method = build_method(config.method.name, config.method.settings)
     data = load_data(config) if data is None else data
@@ -116,11 +117,11 @@ def rehearse(config: Config, data: Dataset | None = None) -> None:
 
 def _paced(config: Config, method: Method) -> Config:
     """The configuration in one round, with the epochs of all, where the method communicates once."""
-    if not method.once or config.rounds == 1:
+    if not method.once or config.training.rounds == 1:
         return config
-    epochs = config.rounds * config.epochs
+    epochs = config.training.rounds * config.training.epochs
     log.info("%s communicates once: 1 round of %d epochs", method.name, epochs)
-    return config.model_copy(update={"rounds": 1, "epochs": epochs})
+    return config.replace(rounds=1, epochs=epochs)
 
 
 def _introduce(config: Config, data: Dataset, setup: Setup) -> None:
@@ -140,7 +141,7 @@ def _resolve(
     method: Method | str | None,
     settings: dict[str, Any],
 ) -> Config:
-    given = config.model_dump(exclude_none=True) if config else {}
+    given = config.settings() if config else {}
     given |= settings
     if data is not None:
         given["data"] = data if isinstance(data, str) else data.name
@@ -149,11 +150,11 @@ def _resolve(
     elif model is not None:
         given["model"] = ",".join(_model_name(m) for m in (model if isinstance(model, Sequence) else [model]))
     if isinstance(method, str):
-        given["method"] = method_table(method)
+        given["method"] = parse_method(method)
     elif method is not None:
         given["method"] = {**method.settings, "name": method.name}
     resolved = in_full(make_config(given))
-    return resolved.model_copy(update={"data": given["data"]}) if isinstance(data, Dataset) else resolved
+    return resolved.replace(data=given["data"]) if isinstance(data, Dataset) else resolved
 
 
 def _model_name(model: Model) -> str:
@@ -194,7 +195,7 @@ class _Run:
             if self.keep_models:
                 self._save()
         with self._stop_on_interrupt() as stop:
-            while self.rounds.round < self.config.rounds and not stop.is_set():
+            while self.rounds.round < self.config.training.rounds and not stop.is_set():
                 self._play()
         result = self._result(asked_to_stop=stop.is_set())
         leave = result.finished and not self.keep_models
@@ -236,12 +237,12 @@ class _Run:
 
     def _play(self) -> None:
         following = self.rounds.round + 1
-        due = following % self.config.eval_every == 0 or following == self.config.rounds
+        due = following % self.config.evaluation.every == 0 or following == self.config.training.rounds
         self.history.add(self.rounds.play(evaluate=due))
         self._keep(following)
         self._measure()
         if self.on_round is not None:
-            self.on_round(self.setup.method.name, following, self.config.rounds, self.history)
+            self.on_round(self.setup.method.name, following, self.config.training.rounds, self.history)
         if time.monotonic() - self._saved > _SAVE_SECONDS:
             self._save()
 
@@ -262,11 +263,11 @@ class _Run:
             self.folder.save(arrays, numbers | spent, self.rounds.round)
 
     def _device_peak(self) -> float | None:
-        now = device_peak_mb(self.config.device)
+        now = device_peak_mb(self.config.execution.device)
         return None if now is None else max(now, self.device_peak)
 
     def _measure(self) -> None:
-        if time.monotonic() - self._measured > 1.0 or self.rounds.round == self.config.rounds:
+        if time.monotonic() - self._measured > 1.0 or self.rounds.round == self.config.training.rounds:
             self.peak = max(self.peak, held_mb([os.getpid(), *self.engine.processes]))
             self._measured = time.monotonic()
 
@@ -295,14 +296,14 @@ class _Run:
             config=self.config,
             history=self.history,
             engine=self.engine.name,
-            model=",".join(dict.fromkeys(self.config.models)),
+            model=",".join(dict.fromkeys(self.config.learner_models)),
             message_bytes={
                 "up": max(traffic.up(learner.uploading) for traffic, learner in learners),
                 "down": max(traffic.down(learner.receiving) for traffic, learner in learners),
             },
             peak_memory_mb=self.peak,
             peak_device_mb=self._device_peak(),
-            finished=self.rounds.round >= self.config.rounds,
+            finished=self.rounds.round >= self.config.training.rounds,
             asked_to_stop=asked_to_stop,
             folder=self.folder.path if self.folder else None,
             diverged=self.rounds.diverged,

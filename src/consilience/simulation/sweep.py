@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from consilience.config.config import Config, listed, make_config, parsed, place, setting_of
+from consilience.config.config import Config, make_config
+from consilience.config.overrides import parse_value, set_nested, split_list, split_setting
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import replace_file, report_write_errors
 from consilience.methods import build_method
@@ -38,7 +39,7 @@ def axes(texts: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
     grid: dict[str, list[Any]] = {}
     fixed: list[str] = []
     for text in texts:
-        key, value = setting_of(text)
+        key, value = split_setting(text)
         given = _values(value)
         values = list({repr(value): value for value in given}.values())  # each once
         if len(given) < 2:
@@ -51,7 +52,7 @@ def axes(texts: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
             raise ConfigurationError(f"{key} is no setting to choose between; run several seeds with --seeds")
         else:
             grid[key] = values
-    for key in (setting_of(text)[0] for text in fixed):
+    for key in (split_setting(text)[0] for text in fixed):
         if key in grid:
             raise ConfigurationError(f"{key} is swept over and set as well; give all its values at once")
     return grid, fixed
@@ -61,7 +62,7 @@ def _values(text: str) -> list[Any]:
     try:  # TOML knows which commas are inside a word
         return list(tomllib.loads(f"values = [{text}]")["values"])
     except tomllib.TOMLDecodeError:
-        return [parsed(part) for part in listed(text)]
+        return [parse_value(part) for part in split_list(text)]
 
 
 @dataclass(frozen=True)
@@ -97,17 +98,15 @@ class Sweep:
         return len({repr(self.settings[n][key]) for n in numbers})
 
     def _configured(self, changes: Mapping[str, Any]) -> Config:
-        given = self.config.model_dump(exclude_none=True)
+        given = self.config.settings()
         for key, value in changes.items():
-            place(given, key, value)
+            set_nested(given, key, value)
         return make_config(given)
 
     def configs(self) -> list[Config]:
         """What each part runs: the settings of its first, and in what the others differ."""
         return [
-            self._configured(self.settings[part[0]]).model_copy(
-                update={"variants": tuple(self.settings[n] for n in part)}
-            )
+            self._configured(self.settings[part[0]]).replace(variants=tuple(self.settings[n] for n in part))
             for part in self.parts
         ]
 
@@ -167,7 +166,7 @@ class Sweep:
             found = [self._line(part[v], seed, r, learners) for (v, seed, r), learners in sorted(groups.items()) if r]
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise CheckpointError(f"{run.metrics} is damaged: {error}") from error
-        wanted = len(part) * run.config.seeds * run.config.rounds
+        wanted = len(part) * run.config.federation.seeds * run.config.training.rounds
         if len(found) != wanted:
             raise CheckpointError(
                 f"{run.metrics} is damaged: {len(found)} settings, seeds and rounds, expected {wanted}"
@@ -218,7 +217,7 @@ def begin(config: Config, grid: Grid, folder: Path) -> Sweep:
     for each in sweep.configs():
         rehearse(each)
     plain = {key: list(values) for key, values in grid.items()}
-    keep_plan(folder, _KIND, {"grid": plain, "config": config.model_dump(exclude_none=True)})
+    keep_plan(folder, _KIND, {"grid": plain, "config": config.settings()})
     return sweep
 
 

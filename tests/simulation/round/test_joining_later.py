@@ -46,7 +46,7 @@ def data() -> Dataset:
         ({"groups": {"a": {"learners": 0, "joins": 5}}}, r"groups.a.joins is 5, and the run has 4 rounds"),
         (
             {"groups": {"a": {"learners": "0-1", "joins": 2}, "b": {"learners": 2, "joins": 3}}},
-            r"nobody is there before round 2; let somebody join in round 1",
+            r"no learner joins before round 2; let at least one join in round 1",
         ),
         ({"groups": {"a": {"learners": 0, "participation": 0}}}, r"participation"),
         ({"groups": {"a": {"learners": 0, "samples": 0}}}, r"samples"),
@@ -360,6 +360,6 @@ def test_settings_that_decide_who_is_there_take_a_run_of_their_own(tmp_path: Pat
     ):  # fmt: skip
         variants = [{f"groups.new.{key}": value} for value in values]
         with pytest.raises(ConfigurationError, match=r"changes more than weights and rates"):
-            simulate(base.model_copy(update={"variants": tuple(variants)}))
+            simulate(base.replace(variants=tuple(variants)))
     sweep = Sweep(base, {"groups.new.joins": [2, 3], "groups.new.lr": [0.001, 0.01]}, tmp_path)
     assert len(sweep.parts) == 2

@@ -413,7 +413,9 @@ def test_a_schedule_given_as_itself_is_kept_as_it_is_written(tmp_path: Path) -> 
     ramp = Schedule("ramp", 0, 4, 2)
     method = build_method("fedproto", {"kd": ramp})
     result = simulate(method=method, lr=Schedule("cosine", 0.01, 0.001, 2), out=tmp_path / "run", **settings)
-    assert result.config.lr == "cosine(0.01, 0.001, 2)" and result.config.method.settings == {"kd": "ramp(0, 4, 2)"}
+    assert result.config.training.lr == "cosine(0.01, 0.001, 2)" and result.config.method.settings == {
+        "kd": "ramp(0, 4, 2)"
+    }
     again = simulate(read_config(tmp_path / "run" / "config.toml"))
     assert np.array_equal(again.history["accuracy"], result.history["accuracy"])
 
@@ -427,7 +429,7 @@ def test_the_largest_message_is_told_and_nobody_s_who_gives_nothing(data: Datase
 
 def test_settings_of_named_data_apply_to_one_s_own_or_are_refused(data: Dataset) -> None:
     result = simulate(data=data, method="independent", learners=2, rounds=1, train=20, test=10, workers=0)
-    assert result.config.train == 20
+    assert result.config.data.train == 20
     with pytest.raises(ConfigurationError, match="train is 1000, and data set 'digits' has 90"):
         simulate(data=data, train=1000)
     with pytest.raises(ConfigurationError, match="image_size is for folders"):

@@ -173,7 +173,7 @@ def test_shapes_of_what_comes_out(data: Dataset) -> None:
         assert own.history.seeds == (0, 1) and own.history.variants == 1
         assert own.history["accuracy"].shape == (2, 2, 3) and own.accuracy.shape == (2, 3)
         assert np.array_equal(own.history["accuracy"], result.history["accuracy"][:, 2 * i : 2 * i + 2])
-        assert own.config == result.config.variant(i) and own.config.lr == variants[i]["lr"]
+        assert own.config == result.config.variant(i) and own.config.training.lr == variants[i]["lr"]
         assert own.config.variants == ()
     shares = [sum(own.history.seconds.values()) for own in result.variants]
     assert sum(shares) == pytest.approx(sum(result.history.seconds.values()))

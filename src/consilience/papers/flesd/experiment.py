@@ -135,17 +135,18 @@ SIZES = Sizes(PUBLISHED, SHORT, QUICK, fewer="epochs")
 def describe_setup(outcome: Outcome, batches: bool = True) -> str:
     """Data, learners, model and optimizer in a sentence; batches: whether all runs have the same batch size."""
     config = RunFolder(outcome.folder).config
-    published = " (published: all 50,000)" if config.data == "cifar10" else ""
+    published = " (published: all 50,000)" if config.data.source == "cifar10" else ""
     quick = (
         " This is the quick size: the published probe takes few steps here, and its accuracy may be that of chance; "
         "the accuracy of the nearest neighbors says more."
-        if (config.train or TRAIN) < TRAIN
+        if (config.data.train or TRAIN) < TRAIN
         else ""
     )
-    common = f", weight decay {config.weight_decay:g}, batches of {config.batch_size}" if batches else ""
+    data, training = config.data, config.training
+    common = f", weight decay {training.weight_decay:g}, batches of {training.batch_size}" if batches else ""
     return (
-        f"{config.data}, {config.train:,} images{published} among {LEARNERS} learners, {config.model}; Adam, lr "
-        f"{config.lr}{common}.{quick}"
+        f"{data.source}, {data.train:,} images{published} among {LEARNERS} learners, {config.model.name}; Adam, lr "
+        f"{training.lr}{common}.{quick}"
     )
 
 

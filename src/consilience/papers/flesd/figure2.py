@@ -50,8 +50,8 @@ def _cells(size: FlesdSize, scale: Scale) -> list[Cell]:
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     """The mean over learners by alpha and the change from the first to the last; and the accuracy of every learner."""
     rows = [row for outcome in outcomes for row in _learners(outcome)]
-    epochs = {o.labels["row"]: RunFolder(o.folder).config for o in outcomes}
-    trained = "; ".join(f"{row}: {c.epochs} epochs in batches of {c.batch_size}" for row, c in epochs.items())
+    training = {o.labels["row"]: RunFolder(o.folder).config.training for o in outcomes}
+    trained = "; ".join(f"{row}: {t.epochs} epochs in batches of {t.batch_size}" for row, t in training.items())
     text = (
         f"{describe_setup(outcomes[0], batches=False)} {trained}. The mean over learners in %, on the test set. The "
         f"probe is trained with all labels on frozen features. Published: only alpha 100 and 0.01."
@@ -73,7 +73,7 @@ def _learners(outcome: Outcome) -> list[dict[str, Any]]:
     """The accuracy of each learner in the first seed, with its images and classes."""
     table = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))["class_counts"]
     seed, counts = next(iter(table.items()))
-    last = RunFolder(outcome.folder).config.rounds
+    last = RunFolder(outcome.folder).config.training.rounds
     found = [line for line in metric_lines(outcome) if line["round"] == last and str(line["seed"]) == seed]
     return [
         {

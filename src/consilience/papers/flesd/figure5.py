@@ -33,7 +33,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     """Both losses and the accuracy over epochs."""
     losses, accuracies = [], []
     for outcome in outcomes:
-        row, epochs = outcome.labels["row"], RunFolder(outcome.folder).config.epochs
+        row, epochs = outcome.labels["row"], RunFolder(outcome.folder).config.training.epochs
         for term, name in _LOSSES.items():
             losses += [
                 {"method": f"{row}, {name}", "epochs": epochs * r, "loss": fmean(values), "term": name}

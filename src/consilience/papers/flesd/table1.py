@@ -82,7 +82,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
 
 def _epochs_text(outcomes: Sequence[Outcome]) -> str:
     config = RunFolder(outcomes[0].folder).config
-    return f"{config.total_epochs} epochs in total, shared by the rounds."
+    return f"{config.training.total_epochs} epochs in total, shared by the rounds."
 
 
 def _public_text(outcomes: Sequence[Outcome]) -> str:

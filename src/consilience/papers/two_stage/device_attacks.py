@@ -59,10 +59,14 @@ def attacks_of(outcome: Outcome) -> DeviceAttacks:
     """The attacks saved with a run, or new ones on its models."""
     folder = outcome.folder
     config, found = RunFolder(folder).config, _read(folder / FILE)
-    if found is not None and found.epochs == ATTACK_EPOCHS and len(found.devices) == min(ATTACKED, config.learners):
+    if (
+        found is not None
+        and found.epochs == ATTACK_EPOCHS
+        and len(found.devices) == min(ATTACKED, config.federation.learners)
+    ):
         return found
     try:
-        found = attack_devices(read_kept(folder), config.device)
+        found = attack_devices(read_kept(folder), config.execution.device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
     content = io.BytesIO()
@@ -75,8 +79,8 @@ def attacks_of(outcome: Outcome) -> DeviceAttacks:
 def attack_devices(run: SavedRun, device: str, epochs: int = ATTACK_EPOCHS) -> DeviceAttacks:
     """Attack the first devices of the first seed, each with a decoder of its own."""
     who = select_learners(run, ATTACKED)
-    assert run.config.watch is not None
-    each = [_attack_device(run, one, run.config.watch, device, epochs) for one in who]
+    assert run.config.evaluation.watch is not None
+    each = [_attack_device(run, one, run.config.evaluation.watch, device, epochs) for one in who]
     numbers = {name: np.array([float(one[name]) for one in each]) for name in _NUMBERS}
     truth, images = (np.concatenate([one[name] for one in each]) for name in ("truth", "images"))
     auxiliary = np.array(max(int(one["auxiliary"]) for one in each))
@@ -89,7 +93,11 @@ _NUMBERS = ("correlation", "corrected", "ssim", "baseline_ssim", "psnr", "baseli
 def _attack_device(run: SavedRun, who: int, layer: str, device: str, epochs: int) -> dict[str, np.ndarray]:
     (module,) = resolve_layers(run, who, [layer]).values()
     learner = examine_learner(run, who, [module], None, device)
-    own, tests, seed = learner.own, learner.tests, seed_of("leakage decoder", run.config.seed, who, purpose_key(module))
+    own, tests, seed = (
+        learner.own,
+        learner.tests,
+        seed_of("leakage decoder", run.config.federation.seed, who, purpose_key(module)),
+    )
     assert own.images is not None and tests.images is not None
     known = tests.outputs[module][learner.auxiliary], tests.images[learner.auxiliary]
     decoder = train_decoder(*known, DecoderSettings(epochs, _BATCH, seed=seed))

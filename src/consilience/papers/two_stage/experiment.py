@@ -198,13 +198,14 @@ def describe_setup(outcomes: Sequence[Outcome]) -> str:
     found: dict[str, dict[str, dict[str, dict[str, None]]]] = {}
     for outcome in outcomes:
         config = RunFolder(outcome.folder).config
-        taking_part = "all take" if config.participation == 1 else f"{config.participation:.3g} of them take"
+        federation, training = config.federation, config.training
+        taking_part = "all take" if federation.participation == 1 else f"{federation.participation:.3g} of them take"
         common = (
-            f"{config.data}: {_training_samples(outcome):,} training and {_test_samples(outcome):,} test samples, "
-            f"{config.learners} learners ({config.partition}), {taking_part} part in each of {config.rounds} rounds, "
-            f"{plural(config.epochs, 'epoch')} of batches of {config.batch_size}"
+            f"{config.data.source}: {_training_samples(outcome):,} training and {_test_samples(outcome):,} test "
+            f"samples, {federation.learners} learners ({federation.partition}), {taking_part} part in each of "
+            f"{training.rounds} rounds, {plural(training.epochs, 'epoch')} of batches of {training.batch_size}"
         )
-        own = f"{outcome.labels['row']}: {config.model} with {config.optimizer}, lr {config.lr}"
+        own = f"{outcome.labels['row']}: {config.model.name} with {training.optimizer}, lr {training.lr}"
         settings = found.setdefault(common, {}).setdefault(own, {})
         for key in _DESCRIBED & config.method.settings.keys():
             settings.setdefault(key, {})[f"{config.method.settings[key]:g}"] = None

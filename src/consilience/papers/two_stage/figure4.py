@@ -70,7 +70,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
 def newcomer_progress(outcome: Outcome) -> NewcomerProgress:
     """The progress of a run's newcomer, the mean over seeds; round 1 is the round in which it joins."""
     config = RunFolder(outcome.folder).config
-    ((who, (_, group)),) = config.members().items()
+    ((who, (_, group)),) = config.groups_by_learner().items()
     tested: dict[int, list[float]] = {}
     downloads = []
     for line in metric_lines(outcome):

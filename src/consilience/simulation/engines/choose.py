@@ -46,10 +46,10 @@ def check_device(device: str) -> None:
 def settled(config: Config) -> Iterator[None]:
     """Torch as a run wants it: on its own GPU, and where that is asked for with operations that repeat to the bit."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    if config.deterministic:
+    if config.execution.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the GPU is first used
         torch.use_deterministic_algorithms(True, warn_only=True)
-    device = torch.device(config.device)
+    device = torch.device(config.execution.device)
     try:
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             if device.type == "cuda":
@@ -78,21 +78,21 @@ def choose_engine(config: Config, setup: Setup) -> bool:
 
     Left to itself: on a GPU where it can, on a CPU where many small learners spend their time between the sums.
     """
-    if config.engine == "loop":
+    if config.execution.engine == "loop":
         return False
     learners = [Learner(plan.spec) for plan in setup.cohorts.plans]
-    gpu = torch.device(config.device).type == "cuda"
+    gpu = torch.device(config.execution.device).type == "cuda"
     small = all(_many_and_small(plan, learner) for plan, learner in zip(setup.cohorts.plans, learners, strict=True))
-    if config.engine == "auto" and not gpu and not small:
+    if config.execution.engine == "auto" and not gpu and not small:
         return False
     try:
         for learner in learners:
             refuse_unstackable(learner)
     except ConfigurationError as error:
-        if config.engine == "stack":
+        if config.execution.engine == "stack":
             raise
         if gpu:
-            log.warning("the loop is used on %s, far slower than a stack: %s", config.device, error)
+            log.warning("the loop is used on %s, far slower than a stack: %s", config.execution.device, error)
         return False
     return True
 
@@ -108,9 +108,11 @@ def _many_and_small(plan: CohortPlan, learner: Learner) -> bool:
 
 def _workers(config: Config, setup: Setup) -> int:
     """As many processes as asked for; else one a core where there is enough to do."""
-    if config.workers is not None:
-        return config.workers
-    seconds = config.rounds * config.participation * sum(_seconds(plan) for plan in setup.cohorts.plans)
+    if config.execution.workers is not None:
+        return config.execution.workers
+    seconds = (
+        config.training.rounds * config.federation.participation * sum(_seconds(plan) for plan in setup.cohorts.plans)
+    )
     wanted = min(default_workers(), sum(len(plan.members) for plan in setup.cohorts.plans))
     return wanted if seconds > (_WORTH_HANDING_OUT if ready(wanted) else _WORTH_WORKERS) else 0
 

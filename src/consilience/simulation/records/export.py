@@ -60,7 +60,7 @@ class SavedRun:
     @property
     def which(self) -> str:
         """Which seed and variant it is, in words that follow others; nothing where there is one of each."""
-        first = [f"seed {self.config.seed}"] * (self.config.seeds > 1)
+        first = [f"seed {self.config.federation.seed}"] * (self.config.federation.seeds > 1)
         first += [" ".join(f"{k}={v}" for k, v in self.config.variants[0].items())] if self.config.variants else []
         return "".join(f", {word}" for word in first)
 
@@ -88,11 +88,14 @@ class SavedRun:
     def data(self) -> Dataset:
         """The data of a run, if it is here and the very same; nothing is downloaded for a look at it."""
         config = self.config
-        if config.data in CHECKSUMS and chosen_folder(Path(config.data_dir) if config.data_dir else None) is None:
-            cache = cache_folder() / config.data
-            if not all((cache / file).is_file() for file in CHECKSUMS[config.data]):
+        if (
+            config.data.source in CHECKSUMS
+            and chosen_folder(Path(config.data.folder) if config.data.folder else None) is None
+        ):
+            cache = cache_folder() / config.data.source
+            if not all((cache / file).is_file() for file in CHECKSUMS[config.data.source]):
                 raise DataError(
-                    f"the data set {config.data!r} is not in {cache}, and is not downloaded for a look at a run"
+                    f"the data set {config.data.source!r} is not in {cache}, and is not downloaded for a look at a run"
                 )
         data, made_of = load_data(config), self.numbers.get("made_of", {})
         found = marks(data, build_method(config.method.name, config.method.settings), config)
@@ -104,7 +107,7 @@ class SavedRun:
     @cached_property
     def local_datasets(self) -> LocalDatasets:
         """Who has which training samples, and as what."""
-        return split_for_seed(self.config, self.method, self.data, self.config.seed)
+        return split_for_seed(self.config, self.method, self.data, self.config.federation.seed)
 
     @cached_property
     def public(self) -> tuple[np.ndarray, np.ndarray]:
@@ -138,16 +141,16 @@ class SavedRun:
     @cached_property
     def _own_tests(self) -> LocalTestSets | None:
         terms = {} if self.method.pooled else data_overrides(self.config)
-        return local_test_sets(self.data, self.learners, shift=self.config.shift, overrides=terms)
+        return local_test_sets(self.data, self.learners, shift=self.config.federation.shift, overrides=terms)
 
     def learner(self, who: int, device: str = "cpu") -> Learner:
         """A learner in the role its model lies with, wearing what it had become, on the device named."""
         place = next(i for i, participant in enumerate(self.actors) if participant.learner == who)
-        participant, dtype = self.actors[place], DTYPES[self.config.precision]
+        participant, dtype = self.actors[place], DTYPES[self.config.execution.precision]
         kinds = [each.stacking_key for each in self.actors]
         cohort, number = self._cohort(participant.stacking_key), kinds[:place].count(participant.stacking_key)
         assert isinstance(participant.model, str)
-        build = model_factory(participant.model, self.data.shape, self.data.classes, self.config.width)
+        build = model_factory(participant.model, self.data.shape, self.data.classes, self.config.model.width)
         public = Public(len(self.public[1])) if participant.role.data == "public" else None
         with _made_again(who):
             spec = LearnerSpec(
@@ -162,7 +165,7 @@ class SavedRun:
                 symbols=len(self.data.alphabet),
             )
             learner = Learner(spec)
-            row = _row(learner, self.arrays, f"learners.{cohort}.", number, self.config.device)
+            row = _row(learner, self.arrays, f"learners.{cohort}.", number, self.config.execution.device)
             learner.wear({key: value.to(device) for key, value in row.items()})
         return learner
 
@@ -194,7 +197,10 @@ class SavedRun:
     @cached_property
     def _public_sizes(self) -> int:
         """How many different sizes the seeds' public sets have."""
-        seeds, host = range(self.config.seed, self.config.seed + self.config.seeds), self.method.host
+        seeds, host = (
+            range(self.config.federation.seed, self.config.federation.seed + self.config.federation.seeds),
+            self.method.host,
+        )
         assert host is not None
         return len({len(split_for_seed(self.config, self.method, self.data, seed).parts[host]) for seed in seeds})
 

@@ -22,18 +22,22 @@ def provenance(config: Config, data: Dataset, local_datasets: Sequence[LocalData
     """All that is to be known of the data of a run, ready for JSON."""
     return {
         "data": describe_dataset(data),
-        "partition": config.partition,
+        "partition": config.federation.partition,
         "shift": shifts_in_words(config),
         "case": {"figure": local_datasets[0].case.figure, "description": local_datasets[0].case.describe()},
         "distances": distances(local_datasets[0]),
-        "class_counts": {str(config.seed + i): local.class_counts().tolist() for i, local in enumerate(local_datasets)},
-        "owners": {str(config.seed + i): owners_of(config, data, local) for i, local in enumerate(local_datasets)},
+        "class_counts": {
+            str(config.federation.seed + i): local.class_counts().tolist() for i, local in enumerate(local_datasets)
+        },
+        "owners": {
+            str(config.federation.seed + i): owners_of(config, data, local) for i, local in enumerate(local_datasets)
+        },
     }
 
 
 def owners_of(config: Config, data: Dataset, local: LocalDatasets) -> list[str]:
     """Who each learner is, where everybody is one owner; "" of one who has samples of several, as a group may."""
-    if data.owners is None or parse_partition(config.partition).word != "owners":
+    if data.owners is None or parse_partition(config.federation.partition).word != "owners":
         return []
     whose = [np.unique(data.owners[part]) for part in local.parts]
     return [data.owner_names[mine[0]] if len(mine) == 1 else "" for mine in whose]
@@ -56,7 +60,7 @@ def in_words(config: Config, data: Dataset, local: LocalDatasets) -> str:
     """How the first seed's data was dealt, as lines for a terminal."""
     table = local.class_counts()  # (learners, classes)
     shift = "" if (told := shifts_in_words(config)) == "none" else f", {told}"
-    said = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.partition}{shift}"
+    said = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.federation.partition}{shift}"
     told = f"\n{case_in_words(local)}" if local.case.figure else ""
     return f"{said}{told}\n{_table(table, data.labels)}"
 
@@ -64,7 +68,7 @@ def in_words(config: Config, data: Dataset, local: LocalDatasets) -> str:
 def shifts_in_words(config: Config) -> str:
     """The shift of a run, and those that groups have of their own."""
     own = [f"{group.shift} at {name}" for name, group in config.groups.items() if group.shift is not None]
-    return ", ".join([*([config.shift] if config.shift != "none" else []), *own]) or "none"
+    return ", ".join([*([config.federation.shift] if config.federation.shift != "none" else []), *own]) or "none"
 
 
 def case_in_words(local: LocalDatasets) -> str:

@@ -49,7 +49,7 @@ class AssignedData:
 
 def assign_data(config: Config, method: Method, data: Dataset, variants: Variants) -> AssignedData:
     """Split the data between the learners of every federation; variants have the same split."""
-    seeds = range(config.seed, config.seed + config.seeds)
+    seeds = range(config.federation.seed, config.federation.seed + config.federation.seeds)
     local_datasets = tuple(split_for_seed(config, method, data, seed) for seed in seeds)
     train, parts = joined(data, local_datasets, variants.learners)
     overrides = {} if method.pooled else data_overrides(config)
@@ -58,7 +58,7 @@ def assign_data(config: Config, method: Method, data: Dataset, variants: Variant
         parts=parts * variants.count,
         counts=np.stack([class_counts(train.targets, p, data.classes) for p in parts] * variants.count),
         test_counts=np.bincount(data.test_targets, minlength=data.classes),
-        local_test_sets=local_test_sets(data, variants.learners, shift=config.shift, overrides=overrides),
+        local_test_sets=local_test_sets(data, variants.learners, shift=config.federation.shift, overrides=overrides),
         local_datasets=local_datasets,
     )
 
@@ -66,26 +66,31 @@ def assign_data(config: Config, method: Method, data: Dataset, variants: Variant
 def split_for_seed(config: Config, method: Method, data: Dataset, seed: int) -> LocalDatasets:
     """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
     # Where everybody is one owner, samples of those who are not there are nobody's, pooled or not.
-    owned = parse_partition(config.partition).word == "owners"
-    alone = method.pooled and config.shift == "none" and not owned and not _own_terms(config)
-    learners, how = (1, "iid") if alone else (config.learners, config.partition)
+    owned = parse_partition(config.federation.partition).word == "owners"
+    alone = method.pooled and config.federation.shift == "none" and not owned and not _own_terms(config)
+    learners, how = (1, "iid") if alone else (config.federation.learners, config.federation.partition)
     return make_local_datasets(
-        data, learners, partition=how, shift=config.shift, seed=seed, overrides={} if alone else data_overrides(config)
+        data,
+        learners,
+        partition=how,
+        shift=config.federation.shift,
+        seed=seed,
+        overrides={} if alone else data_overrides(config),
     )
 
 
 def data_overrides(config: Config) -> dict[int, DataOverride]:
     """Learners with samples or a shift of their own; the one with the public samples is one of them."""
     found = _own_terms(config)
-    if config.public is not None and config.learners > 1:
-        found[0] = replace(found.get(0, DataOverride()), samples=config.public, setting="public")
+    if config.federation.public is not None and config.federation.learners > 1:
+        found[0] = replace(found.get(0, DataOverride()), samples=config.federation.public, setting="public")
     return found
 
 
 def _own_terms(config: Config) -> dict[int, DataOverride]:
     return {
         who: DataOverride(group.samples, group.shift, f"groups.{name}.samples")
-        for who, (name, group) in config.members().items()
+        for who, (name, group) in config.groups_by_learner().items()
         if group.samples is not None or group.shift is not None
     }
 

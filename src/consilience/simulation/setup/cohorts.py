@@ -93,11 +93,11 @@ class _CohortPlanner:
         spec = self._spec(participant, settings, federations)
         members = members_of([f for f, _ in rows], participants, self.seeds, self.data.parts, data, self.method.host)
         learner = Learner(spec)
-        check_width(learner, config.width)
+        check_width(learner, config.model.width)
         least = least_batch(learner, members, participant, data)
-        if config.watch is not None:
-            check_watched(learner, config.watch)
-        reset = config.optimizer_state == "reset" or participant.role.data == "public"
+        if config.evaluation.watch is not None:
+            check_watched(learner, config.evaluation.watch)
+        reset = config.training.optimizer_state == "reset" or participant.role.data == "public"
         work = LocalWork(participant.batch_size, participant.epochs, least, reset)
         named = {f"setting.{owner}.{setting}": values for (owner, setting), values in settings.items()}
         plan = CohortPlan(participant.role_name, spec, members, work, learner.parameters.size, named)
@@ -113,13 +113,15 @@ class _CohortPlanner:
         config, data, model = self.config, self.data.train, participant.model
         named = isinstance(model, str)
         return LearnerSpec(
-            build=model_factory(model, data.shape, data.classes, config.width) if isinstance(model, str) else model,
+            build=model_factory(model, data.shape, data.classes, config.model.width)
+            if isinstance(model, str)
+            else model,
             role=participant.role,
             optimizer=participant.optimizer,
             shape=data.shape,
             model=str(model) if named else getattr(model, "__name__", "own model"),
-            dtype=DTYPES[config.precision],
-            device=config.device,
+            dtype=DTYPES[config.execution.precision],
+            device=config.execution.device,
             half=_uses_bfloat16(config, self.variants),
             varied=_by_owner(settings),
             scaling=(data.mean, data.std),
@@ -141,8 +143,10 @@ class _CohortPlanner:
 
 def _uses_bfloat16(config: Config, variants: Variants) -> bool:
     """Whether models run in bfloat16: if asked for, or by default on a GPU where learners learn without labels."""
-    gpu = torch.device(config.device).type == "cuda"
-    return config.precision == "bf16" or (config.precision == "auto" and gpu and not variants.labeled)
+    gpu = torch.device(config.execution.device).type == "cuda"
+    return config.execution.precision == "bf16" or (
+        config.execution.precision == "auto" and gpu and not variants.labeled
+    )
 
 
 def _individual_settings(participants: Sequence[Participant]) -> dict[tuple[str, str], tuple[float, ...]]:

@@ -30,10 +30,10 @@ def plan_evaluation(config: Config, variants: Variants) -> EvaluationPlan:
     return EvaluationPlan(
         labeled=variants.labeled,
         headed=all(participant.role.objective.headed for participant in variants.all),
-        probes=() if config.probe == "auto" and variants.labeled else PROBES[config.probe],
-        ensemble=config.ensemble == "on"
-        or (config.ensemble == "auto" and _has_private_parts(variants) and variants.labeled),
-        watched_layer=config.watch,
+        probes=() if config.evaluation.probe == "auto" and variants.labeled else PROBES[config.evaluation.probe],
+        ensemble=config.evaluation.ensemble == "on"
+        or (config.evaluation.ensemble == "auto" and _has_private_parts(variants) and variants.labeled),
+        watched_layer=config.evaluation.watch,
     )
 
 

@@ -50,16 +50,16 @@ class Federations:
 
 def build_federations(config: Config, method: Method, learners: int, variants: int) -> Federations:
     """One federation for each variant and seed; a pooled method has one learner, who is always there."""
-    seeds = tuple(range(config.seed, config.seed + config.seeds)) * variants
+    seeds = tuple(range(config.federation.seed, config.federation.seed + config.federation.seeds)) * variants
     joins = np.ones(1, dtype=np.int64) if method.pooled else _joins(config, method)
     groups = () if method.pooled else _participation_groups(config)
-    return Federations(seeds, learners, config.participation, config.offline, joins, groups)
+    return Federations(seeds, learners, config.federation.participation, config.federation.offline, joins, groups)
 
 
 def _joins(config: Config, method: Method) -> np.ndarray:
     """The round in which each learner joins, (learners,)."""
-    joins = np.ones(config.learners, dtype=np.int64)
-    for who, (name, group) in config.members().items():
+    joins = np.ones(config.federation.learners, dtype=np.int64)
+    for who, (name, group) in config.groups_by_learner().items():
         joins[who] = group.joins
         if who == method.host and group.joins > 1:
             raise ConfigurationError(
@@ -72,7 +72,7 @@ def _joins(config: Config, method: Method) -> np.ndarray:
 def _participation_groups(config: Config) -> tuple[ParticipationGroup, ...]:
     """The groups with a participation of their own."""
     return tuple(
-        ParticipationGroup(np.array(group.numbers(name, config.learners)), group.participation)
+        ParticipationGroup(np.array(group.numbers(name, config.federation.learners)), group.participation)
         for name, group in config.groups.items()
         if group.participation is not None
     )

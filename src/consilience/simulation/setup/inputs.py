@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from consilience.config.config import MODEL_OF, Config
+from consilience.config.config import Config
+from consilience.config.parts import DEFAULT_MODELS
 from consilience.data import DATASETS, Dataset, is_dataset_path, load
 from consilience.data.download import FOLDER_VARIABLE
 from consilience.data.scaling import first_samples
@@ -24,17 +25,17 @@ _PICTURE = 12  # pixels a side from which an image is worth convolutions
 def in_full(config: Config) -> Config:
     """Files and folders named in full, so that the run can be resumed from anywhere."""
     changes: dict[str, Any] = {}
-    if folder := config.data_dir or (os.environ.get(FOLDER_VARIABLE) if config.data in DATASETS else None):
+    if folder := config.data.folder or (os.environ.get(FOLDER_VARIABLE) if config.data.source in DATASETS else None):
         changes["data_dir"] = str(Path(folder).expanduser().absolute())
-    if is_dataset_path(config.data):
-        changes["data"] = str(Path(config.data).expanduser().absolute())
-    if config.model:
-        changes["model"] = ",".join(_in_full(name.strip()) for name in config.model.split(","))
+    if is_dataset_path(config.data.source):
+        changes["data"] = str(Path(config.data.source).expanduser().absolute())
+    if config.model.name:
+        changes["model"] = ",".join(_in_full(name.strip()) for name in config.model.name.split(","))
     changes["groups"] = {
         name: group.model_copy(update={"model": _in_full(group.model)}) if group.model else group
         for name, group in config.groups.items()
     }
-    return config.model_copy(update=changes)
+    return config.replace(**changes)
 
 
 def _in_full(model: str) -> str:
@@ -44,25 +45,25 @@ def _in_full(model: str) -> str:
 def load_data(config: Config, progress: bool = False) -> Dataset:
     """The data a configuration asks for."""
     return load(
-        config.data,
-        directory=config.data_dir,
-        train=config.train,
-        test=config.test,
+        config.data.source,
+        directory=config.data.folder,
+        train=config.data.train,
+        test=config.data.test,
         progress=progress,
-        test_share=config.test_share,
-        image_size=config.image_size,
-        image_mode=config.image_mode,
+        test_share=config.data.test_share,
+        image_size=config.data.image_size,
+        image_mode=config.data.image_mode,
     )
 
 
 def cut_data(data: Dataset, config: Config) -> Dataset:
     """The first samples of somebody's own data, where so many are asked for; spread evenly, where they have owners."""
     for key in ("image_size", "image_mode"):
-        if getattr(config, key) is not None:
+        if getattr(config.data, key) is not None:
             raise ConfigurationError(f"{key} is for folders of images; your data set is what it is already")
     kept: dict[str, Any] = {}
     for key, half in (("train", ""), ("test", "test_")):
-        asked, there = getattr(config, key), len(getattr(data, f"{half}targets"))
+        asked, there = getattr(config.data, key), len(getattr(data, f"{half}targets"))
         if asked is not None and asked > there:
             raise ConfigurationError(f"{key} is {asked}, and data set {data.name!r} has {there} such samples")
         chosen = first_samples(asked, there, spread=data.owners is not None)
@@ -74,10 +75,10 @@ def cut_data(data: Dataset, config: Config) -> Dataset:
 
 def with_model(config: Config, data: Dataset) -> Config:
     """The configuration with a model that suits the data, where none was asked for."""
-    if config.model is not None:
+    if config.model.name is not None:
         return config
     pictures = len(data.shape) == 3 and min(data.shape[1:]) >= _PICTURE
-    return config.model_copy(update={"model": MODEL_OF.get(config.data, "lenet5" if pictures else "mlp")})
+    return config.replace(model=DEFAULT_MODELS.get(config.data.source, "lenet5" if pictures else "mlp"))
 
 
 def models_of(model: Model | Sequence[Model] | None, config: Config) -> Sequence[Model]:

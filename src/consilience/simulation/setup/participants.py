@@ -63,11 +63,11 @@ def build_participants(config: Config, method: Method, models: Sequence[Model]) 
     """
     if method.pooled:
         return [_participant(config, method, 0, "learner", models[0], next(iter(method.roles.values())))]
-    if len(models) not in (1, config.learners):
+    if len(models) not in (1, config.federation.learners):
         raise ConfigurationError(
-            f"{len(models)} models for {config.learners} learners: give one for all, or one for each"
+            f"{len(models)} models for {config.federation.learners} learners: give one for all, or one for each"
         )
-    members = config.members()
+    members = config.groups_by_learner()
     changed = {name: with_settings(method, group.method) for name, group in config.groups.items()}
     for name, other in changed.items():
         if (other.usual, other.members, list(other.roles)) != (method.usual, method.members, list(method.roles)):
@@ -76,7 +76,7 @@ def build_participants(config: Config, method: Method, models: Sequence[Model]) 
                 f"set it for the method itself"
             )
     found = []
-    for who in range(config.learners):
+    for who in range(config.federation.learners):
         model, roles = models[who % len(models)], method.roles
         if who in members:
             name, group = members[who]
@@ -89,18 +89,18 @@ def build_participants(config: Config, method: Method, models: Sequence[Model]) 
 
 
 def _participant(config: Config, method: Method, who: int, part: str, model: Model, role: Role) -> Participant:
-    rate = scheduled(config.lr) if role.lr is None else role.lr
-    optimizer = build_optimizer(config.optimizer, rate, config.momentum, config.weight_decay)
-    epochs = config.epochs if role.epochs is None else role.epochs
-    role = replace(role, exchanges=tuple(e.for_federation(config.learners) for e in role.exchanges))
-    participant = Participant(who, part, role, model, optimizer, role.batch_size or config.batch_size, epochs)
+    rate = scheduled(config.training.lr) if role.lr is None else role.lr
+    optimizer = build_optimizer(config.training.optimizer, rate, config.training.momentum, config.training.weight_decay)
+    epochs = config.training.epochs if role.epochs is None else role.epochs
+    role = replace(role, exchanges=tuple(e.for_federation(config.federation.learners) for e in role.exchanges))
+    participant = Participant(who, part, role, model, optimizer, role.batch_size or config.training.batch_size, epochs)
     usual = settings_of(method.name).values() if method.name in METHODS else ()
     for owner, name, value in participant.numbers():
-        if isinstance(value, Schedule) and value.over > config.rounds and value not in usual:
+        if isinstance(value, Schedule) and value.over > config.training.rounds and value not in usual:
             whose = "lr" if owner == OPTIMIZER else f"{owner}'s {name}"
             raise ConfigurationError(
                 f"method {method.name!r}: {whose} is {value}, over {value.over} rounds, and the run has "
-                f"{config.rounds}; let it take fewer, or the run more"
+                f"{config.training.rounds}; let it take fewer, or the run more"
             )
     return participant
 

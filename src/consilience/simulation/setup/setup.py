@@ -61,7 +61,7 @@ def build_setup(config: Config, method: Method, data: Dataset, models: Sequence[
     """Assign data, roles and models to learners, and refuse what cannot work together."""
     variants = variants_of(config, method, models)
     check_roles(method, variants.learners)
-    check_ensemble(config.ensemble, method, variants)
+    check_ensemble(config.evaluation.ensemble, method, variants)
     federations = build_federations(config, method, variants.learners, variants.count)
     assigned = assign_data(config, method, data, variants)
     cohorts = plan_cohorts(config, method, variants, federations, assigned)

@@ -67,10 +67,12 @@ def variants_of(config: Config, method: Method, models: Sequence[Model]) -> Vari
 
 def shape_of(config: Config, method: Method, models: Sequence[Model] | None = None) -> str:
     """All that decides shapes and the course of a run: what must be the same for settings to run side by side."""
-    settings = config.model_dump(exclude=_FREE)
+    settings = {key: value for key, value in config.settings(exclude_none=False).items() if key not in _FREE}
     participants = build_participants(config, method, models or config.model_name.split(","))
-    terms = {who: (group.joins, group.shift, group.samples) for who, (_, group) in config.members().items()}
-    crowds = [(group.numbers(name, config.learners), group.participation) for name, group in config.groups.items()]
+    terms = {who: (group.joins, group.shift, group.samples) for who, (_, group) in config.groups_by_learner().items()}
+    crowds = [
+        (group.numbers(name, config.federation.learners), group.participation) for name, group in config.groups.items()
+    ]
     present = [crowd for crowd in crowds if crowd[1] is not None]
     return repr(
         (

@@ -1,0 +1,193 @@
+"""The parts of a configuration. A field is a key of the flat settings: its name, or its alias where it has one."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from consilience.config.groups import Rate
+from consilience.errors import ConfigurationError
+
+DEFAULT_MODELS = {
+    "digits": "mlp",
+    "mnist": "lenet5",
+    "fashion-mnist": "resnet9",
+    "cifar10": "resnet18",
+    "shakespeare": "lstm",
+}
+"""The model of a data set where none is asked for."""
+
+
+class ConfigPart(BaseModel):
+    """Some settings that belong together; frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    heading: ClassVar[str]
+
+    @classmethod
+    def keys(cls) -> dict[str, str]:
+        """The flat keys of the part, and the field that each one sets."""
+        return {field.alias or name: name for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def defaults(cls) -> Self:
+        """The part with every setting left out."""
+        return cls.model_validate({})
+
+    def settings(self, *, exclude_none: bool = True) -> dict[str, Any]:
+        """The part as flat settings."""
+        return self.model_dump(by_alias=True, exclude_none=exclude_none)
+
+
+class DataConfig(ConfigPart):
+    """Which data is learned from."""
+
+    heading = "Data"
+
+    source: str = Field(
+        "digits",
+        alias="data",
+        description="digits, mnist, fashion-mnist, cifar10, shakespeare; an .npz file; a folder of images, one "
+        "subfolder per class",
+    )
+    folder: str | None = Field(None, alias="data_dir", description="folder with the files of a named data set")
+    train: int | None = Field(
+        None, ge=1, description="use only the first N training samples; spread over all owners, where samples have some"
+    )
+    test: int | None = Field(
+        None, ge=1, description="use only the first N test samples; spread over all owners, where samples have some"
+    )
+    test_share: float = Field(
+        0.2, gt=0, lt=1, description="share of the samples held out for tests, where the data has no test set"
+    )
+    image_size: int | None = Field(
+        None, ge=1, description="resize the images of a folder to N pixels in width and height"
+    )
+    image_mode: Literal["gray", "color"] | None = Field(
+        None, description="convert the images of a folder: gray or color"
+    )
+
+
+class FederationConfig(ConfigPart):
+    """Who learns together, with which part of the data, and who takes part in a round."""
+
+    heading = "Federation: who has which part of the data, and who takes part in a round"
+
+    learners: int = Field(5, ge=1, description="number of data owners")
+    partition: str = Field(
+        "iid",
+        description="how the data is split between learners: iid, dirichlet(ALPHA), shards(K), quantity(ALPHA), "
+        "shares(A, B, ...) or owners",
+    )
+    shift: str = Field(
+        "none",
+        description="how learners' data differ beyond that: rotate(DEGREES), contrast(FACTOR), noise(SD), "
+        "label-noise(P), swap(P), relabel(P), prefer(P), ambiguous, joined by +",
+    )
+    public: int | None = Field(
+        None,
+        ge=1,
+        description="number of samples of learner 0, drawn from all, for a method with a public set; by default it "
+        "has its part of the partition",
+    )
+    participation: float = Field(1.0, gt=0, le=1, description="share of learners that take part in a round")
+    offline: float = Field(0.0, ge=0, le=1, description="probability that a learner cannot be reached in a round")
+    seed: int = Field(0, ge=0, le=2**53, description="the first seed")
+    seeds: int = Field(1, ge=1, description="number of seeds to run")
+
+
+class ModelConfig(ConfigPart):
+    """The learners' models."""
+
+    heading = "Models"
+
+    name: str | None = Field(
+        None,
+        alias="model",
+        description="lenet5, mlp, resnet9, resnet18, encoder18, encoder50, cnn, cnn5, device-cnn, lstm, device-lstm, "
+        "or FILE.py:FUNCTION; one for all learners or, separated by commas, one for each; by default one that suits "
+        "the data",
+    )
+    width: int | None = Field(None, ge=1, description="feature width d'; by default the model's own")
+
+
+class TrainingConfig(ConfigPart):
+    """How long and how learners train."""
+
+    heading = "Training"
+
+    rounds: int = Field(50, ge=1, description="communication rounds")
+    epochs: int = Field(1, ge=1, description="passes over the local data in a round")
+    total_epochs: int | None = Field(
+        None, ge=1, description="passes over the local data in all rounds; epochs = total_epochs / rounds"
+    )
+    batch_size: int = Field(32, ge=1, description="samples in a mini-batch")
+    optimizer: str = Field("adam", description="adam or sgd")
+    optimizer_state: Literal["keep", "reset"] = Field("keep", description="optimizer state between rounds: keep, reset")
+    lr: Rate = Field(1e-3, description="learning rate, or a schedule of it such as 'cosine(0.001, 0, 100)'")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _share_total_epochs(cls, given: Any) -> Any:
+        """Epochs of a round, where those of all rounds are given."""
+        total = given.get("total_epochs") if isinstance(given, dict) else None
+        rounds = given.get("rounds", cls.model_fields["rounds"].default) if total is not None else None
+        if not isinstance(total, int) or not isinstance(rounds, int) or total < 1 or rounds < 1:
+            return given  # nothing to divide, or refused by the fields themselves
+        if total % rounds:
+            raise ConfigurationError(
+                f"total_epochs is {total}, which is not a multiple of {rounds} rounds; choose a multiple"
+            )
+        if given.get("epochs", total // rounds) != total // rounds:
+            raise ConfigurationError(
+                f"total_epochs is {total} in {rounds} rounds, and epochs is {given['epochs']}; give one of the two"
+            )
+        return {**given, "epochs": total // rounds}
+
+
+class EvaluationConfig(ConfigPart):
+    """When models are evaluated, and how."""
+
+    heading = "Evaluation"
+
+    every: int = Field(1, alias="eval_every", ge=1, description="evaluate every N rounds, and after the last")
+    probe: Literal["auto", "none", "linear", "scaled", "knn", "both"] = Field(
+        "auto",
+        description="evaluate representations by a classifier trained on them: linear as published, scaled (linear, "
+        "with features scaled to deviation 1), knn (nearest training samples), both (linear and knn) or none; auto is "
+        "scaled and knn where learners learn without labels",
+    )
+    ensemble: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="also evaluate the mean of all learners' logits, as a new device would query them all: on, off, or "
+        "auto, which is on where a part of the model is private and the rest is common",
+    )
+    watch: str | None = Field(
+        None,
+        description="a layer whose distance correlation with the inputs is measured at every evaluation: a module's "
+        "name such as features.conv1, features, or cut",
+    )
+
+
+class ExecutionConfig(ConfigPart):
+    """How a run is computed."""
+
+    heading = "Execution"
+
+    engine: Literal["auto", "loop", "stack"] = Field(
+        "auto", description="how learners are run: loop, one after the other; stack, all in one step; or auto"
+    )
+    device: str = Field("cpu", description="cpu or cuda")
+    workers: int | None = Field(None, ge=0, description="worker processes of the loop; by default one per core")
+    precision: Literal["auto", "float32", "bf16", "float64"] = Field(
+        "auto",
+        description="precision of the model's arithmetic: float32, bf16 (weights stay float32) or float64; auto is "
+        "float32, but bf16 on a GPU where learners learn without labels",
+    )
+    deterministic: bool = Field(
+        False,
+        description="on a GPU, the same bits every time, somewhat slower; torch warns where it has no such operation",
+    )

@@ -1,0 +1,49 @@
+"""The flat settings of a run as a type: the keys of a TOML file and of the commands' options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+from consilience.config.groups import GroupConfig
+from consilience.config.schedules import Schedule
+
+
+class Settings(TypedDict, total=False):
+    """Every key of the configuration except data, model and method, which functions take as parameters."""
+
+    data_dir: str | None
+    train: int | None
+    test: int | None
+    test_share: float
+    image_size: int | None
+    image_mode: Literal["gray", "color"] | None
+    learners: int
+    partition: str
+    shift: str
+    public: int | None
+    participation: float
+    offline: float
+    seed: int
+    seeds: int
+    width: int | None
+    rounds: int
+    epochs: int
+    total_epochs: int | None
+    batch_size: int
+    optimizer: str
+    optimizer_state: Literal["keep", "reset"]
+    lr: float | str | Schedule
+    momentum: float
+    weight_decay: float
+    eval_every: int
+    probe: Literal["auto", "none", "linear", "scaled", "knn", "both"]
+    ensemble: Literal["auto", "on", "off"]
+    watch: str | None
+    engine: Literal["auto", "loop", "stack"]
+    device: str
+    workers: int | None
+    precision: Literal["auto", "float32", "bf16", "float64"]
+    deterministic: bool
+    groups: Mapping[str, GroupConfig | Mapping[str, Any]]
+    variants: Sequence[Mapping[str, Any]]
