@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from consilience.errors import ConfigurationError, RelayError
@@ -32,7 +33,7 @@ def weighty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str
         (lambda: net(width=5), r"cannot share 'prototypes'.*\(3, 5\).*\(3, 4\)"),
         (lambda: net(classes=4), "has 4 classes, and federation 'small' has 3"),
         (lambda: net(hidden=9), r"cannot share 'weights'.*features.0.weight"),
-        (lambda: nn.Sequential(nn.Flatten()), "no split model"),
+        (lambda: nn.Sequential(nn.Flatten()), "not a split model"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_each_time(weighty: tuple[Any, str], model: Any, said: str) -> None:
@@ -45,6 +46,24 @@ def test_a_model_that_does_not_fit_is_refused_each_time(weighty: tuple[Any, str]
         for _ in range(2):
             with pytest.raises(ConfigurationError, match=said):
                 peer.share(made_model, batches(1))
+
+
+@pytest.mark.parametrize("method", ["representation-sharing", "federated-distillation"])
+def test_features_of_another_width_are_refused_where_features_are_shared(tmp_path: Path, method: str) -> None:
+    inputs, targets = batches(1)[0]
+    with federation(tmp_path, {"name": method}) as made, serving(made.store) as running:
+        peer = made.join(running.url, 0)
+        for width, hint in ((5, "have width 5.*shares features of width 4"), (4, "")):
+            model = net(width=width)
+            features = model.features(inputs)
+            given = features, model.classifier(features), targets, model.classifier
+            if hint and method == "representation-sharing":
+                with pytest.raises(ConfigurationError, match=hint):
+                    peer.penalty(*given)
+            else:
+                assert peer.penalty(*given).item() == 0  # logits have a width of their own
+        with pytest.raises(ConfigurationError, match=r"targets \(3,\) of torch.float32; it takes .* of integers"):
+            peer.penalty(features[:3], given[1][:3], torch.zeros(3), model.classifier)
 
 
 @pytest.mark.parametrize(

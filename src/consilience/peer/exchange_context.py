@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,8 @@ class ExchangeContext:
         self.charter, self.channels = connection.charter, connection.channels
         self.model: SplitModel | None = None
         self._given: nn.Module | None = None
-        self.task = Task(self.charter.classes, _shared_width(self.channels))
+        self._width = _feature_width(exchanges, self.channels, self.charter.classes)
+        self.task = Task(self.charter.classes, self._width or 0)
         self.device = torch.device("cpu")
         self._received: dict[str, Received] = {}
         self._states: dict[str, dict[str, Tensor]] = {}
@@ -144,20 +145,28 @@ class ExchangeContext:
                 f"{tuple(targets.shape)} of {targets.dtype}; it takes (rows, width), (rows, {classes}) and (rows,) of "
                 f"integers"
             )
-        for e in self._exchanges:
-            mean = self.channels[e.name].tensors.get("mean")
-            width = features.shape[1] if e.name != "logits" else classes
-            if mean is not None and mean.shape[-1] != width:
-                raise ConfigurationError(
-                    f"your features have width {features.shape[1]}, and federation {self.charter.name!r} shares "
-                    f"features of width {mean.shape[-1]}; give yours the same width, such as with one more linear layer"
-                )
+        if self._width is not None and features.shape[1] != self._width:
+            raise ConfigurationError(
+                f"your features have width {features.shape[1]}, and federation {self.charter.name!r} shares features "
+                f"of width {self._width}; give yours the same width, such as with one more linear layer"
+            )
 
 
-def _shared_width(channels: Mapping[str, schema.Channel]) -> int:
-    """The width of the features that the federation shares; 0 where it shares none."""
-    means = [channel.tensors["mean"].shape[-1] for channel in channels.values() if "mean" in channel.tensors]
-    return max(means, default=0)
+def _feature_width(exchanges: Iterable[Exchange], channels: Mapping[str, schema.Channel], classes: int) -> int | None:
+    """The width of the features that the federation shares; None where no exchange shares features.
+
+    It is read from the size of the channels' tensors that changes with the width of the task.
+    """
+    for e in (e for e in exchanges if not channels[e.name].moves):
+        try:
+            narrow, wide = (e.channel(Task(classes, width)).tensors for width in (1, 2))
+        except ConfigurationError:
+            continue
+        for name, tensor in channels[e.name].tensors.items():
+            for size, at_one, at_two in zip(tensor.shape, narrow[name].shape, wide[name].shape, strict=True):
+                if at_one != at_two:
+                    return 1 + (size - at_one) // (at_two - at_one)
+    return None
 
 
 def _task_of(model: SplitModel) -> Task:

@@ -1,4 +1,4 @@
-"""One pass over somebody's own data, as their loader gives it: what exchanges see of every sample."""
+"""One pass over a caller's own data loader: features, logits and targets of every sample."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from consilience.errors import ConfigurationError
 from consilience.models import SplitModel
 
 Loader = Iterable[Any]
-"""Batches of (inputs, targets), as a DataLoader gives them."""
+"""Batches of (inputs, targets), as a DataLoader yields them."""
 
 
-def one_pass(model: SplitModel, loader: Loader, classes: int, looks: bool) -> tuple[dict[str, Tensor], int]:
+def one_pass(model: SplitModel, loader: Loader, classes: int, represent: bool) -> tuple[dict[str, Tensor], int]:
     """Features, logits and targets of every sample, in evaluation mode, and how many samples there are.
 
-    looks: whether anybody looks at them; else they are only counted. The model is left in the mode it was in.
+    represent: whether an exchange needs them; without it, samples are only counted. The model's mode is restored.
     """
     before = [(module, module.training) for module in model.modules()]
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -29,10 +29,10 @@ def one_pass(model: SplitModel, loader: Loader, classes: int, looks: bool) -> tu
         for batch in loader:
             if not isinstance(batch, list | tuple) or len(batch) < 2:
                 raise ConfigurationError(
-                    f"the loader gives {type(batch).__name__}; it must give batches of (inputs, targets)"
+                    f"the loader yields {type(batch).__name__}; it must yield batches of (inputs, targets)"
                 )
             samples += len(batch[1])
-            if looks:
+            if represent:
                 features = _features(model, batch[0])  # (rows, width)
                 targets = torch.as_tensor(batch[1]).to(features.device)
                 parts.append((features.float(), model.classifier(features).float(), targets))
@@ -40,7 +40,7 @@ def one_pass(model: SplitModel, loader: Loader, classes: int, looks: bool) -> tu
         for module, training in before:
             module.training = training
     if not samples:
-        raise ConfigurationError("the loader has no batches: there is nothing to share")
+        raise ConfigurationError("the loader has no batches: there is nothing to upload; give it your training data")
     if not parts:
         return {}, samples
     features, logits, targets = (torch.cat(several) for several in zip(*parts, strict=True))
@@ -48,7 +48,7 @@ def one_pass(model: SplitModel, loader: Loader, classes: int, looks: bool) -> tu
 
 
 def _features(model: SplitModel, inputs: Any) -> Tensor:
-    """What the model makes of inputs; fractions come in whatever precision, and go in the model's."""
+    """Features of inputs, which are converted to the model's device and floating-point precision."""
     inputs = torch.as_tensor(inputs) if isinstance(inputs, np.ndarray) else inputs
     if isinstance(inputs, Tensor):
         own = next(p for p in model.parameters() if p.is_floating_point())
@@ -58,14 +58,14 @@ def _features(model: SplitModel, inputs: Any) -> Tensor:
     except RuntimeError as error:
         if isinstance(inputs, Tensor) and not inputs.is_floating_point():
             raise ConfigurationError(
-                f"your model cannot take the loader's inputs of {inputs.dtype}: {error}; let it give what you train on"
+                f"your model cannot take the loader's inputs of {inputs.dtype}: {error}; let it yield what you train on"
             ) from error
         raise
     return features
 
 
 def _classes(targets: Tensor, classes: int) -> Tensor:
-    """Targets as exchanges take them; what is no class is refused."""
+    """Targets as int64; anything but classes is refused."""
     if targets.ndim != 1 or targets.is_floating_point() or bool(((targets < 0) | (targets >= classes)).any()):
         raise ConfigurationError(
             f"the loader's targets are {targets.dtype} of the shape {tuple(targets.shape)}, from {targets.min()} to "
