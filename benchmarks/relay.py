@@ -95,11 +95,11 @@ def prefill(folder: Path, members: int) -> Prefilled:
         with store.writing():
             many, numbers = store.sql.executemany, range(members)
             many(
-                "INSERT INTO members(id, federation, number, name, token, round) VALUES (?, 1, ?, ?, ?, 0)",
+                "INSERT INTO members(id, federation, number, name, token_hash, round) VALUES (?, 1, ?, ?, ?, 0)",
                 ((i + 1, i, f"m{i}", hashlib.sha256(keys[i].encode()).digest()) for i in numbers),
             )
             many(
-                "INSERT INTO uploads(id, member, put, body) VALUES (?, ?, ?, ?)",
+                "INSERT INTO uploads(id, member, header, body) VALUES (?, ?, ?, ?)",
                 ((i + 1, i + 1, PARTS, made[i % BODIES][0]) for i in numbers),
             )
             many(
@@ -108,10 +108,10 @@ def prefill(folder: Path, members: int) -> Prefilled:
             )
             for channel, entries in (("observations", 1), ("prototypes", 0)):
                 many(
-                    "INSERT INTO entries VALUES (1, ?, ?, ?, ?, 0.0, 0)",
+                    "INSERT INTO contributions VALUES (1, ?, ?, ?, 0, ?, 0.0, 0)",
                     ((channel, i, i + 1, entries) for i in numbers),
                 )
-            store.keep_state(1, "prototypes", _sums(made, members))
+            store.channel_states.save(1, "prototypes", _sums(made, members))
         store.sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("rb") as written:
         os.fsync(written.fileno())

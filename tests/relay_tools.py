@@ -1,4 +1,4 @@
-"""A relay as tests use it: founded in a folder, served in a process of its own, and members that know their bytes.
+"""A relay as tests use it: a federation in a folder, served by a process of its own, with members' uploads known.
 
 `CONSILIENCE_ROBUSTNESS=1` (`make robustness`) makes the counts large; without it they fit in every test run.
 """
@@ -27,7 +27,7 @@ from consilience.relay.recount import recount
 from consilience.relay.server import ServerSettings, bind_server
 from consilience.relay.store import Store
 from consilience.relay.timeouts import Timeouts
-from consilience.relay.writer import Putting, Writer
+from consilience.relay.writer import QueuedUpload, Writer
 from consilience.wire import schema
 from consilience.wire.charter import (
     Charter,
@@ -78,15 +78,15 @@ def wide() -> dict[str, schema.Channel]:
 
 @dataclass(frozen=True)
 class Upload:
-    """A body, what is said beside it, and what it decodes to."""
+    """A body, its header, and what it decodes to."""
 
-    put: str
+    header: str
     body: bytes
     tensors: Tensors
 
     @property
     def sha256(self) -> str:
-        return upload_sha256(self.put, self.body)
+        return upload_sha256(self.header, self.body)
 
     def of(self, channel: str) -> Tensors:
         """A channel's tensors by their own names."""
@@ -95,7 +95,7 @@ class Upload:
 
 @dataclass(frozen=True)
 class Federation:
-    """A federation that was founded, and its members' tokens, in the order of their numbers."""
+    """A federation in a store, and its members' tokens, in the order of their numbers."""
 
     store: Path
     charter: Charter
@@ -109,7 +109,7 @@ class Federation:
         return {"Authorization": f"Bearer {self.tokens[member]}", **more}
 
     def upload(self, member: int, round_: int, version: int = 0, names: Sequence[str] | None = None) -> Upload:
-        """What a member puts in a round: other numbers for each of both, the same ones each time."""
+        """A member's upload in a round: it depends on both, and is the same each time."""
         rng = np.random.default_rng([member, round_])
         parts: dict[str, Part] = {}
         for name, channel in self.charter.channels.items():
@@ -142,16 +142,16 @@ class Federation:
             return rows.fetchall()
 
     def sums_are_right(self) -> None:
-        """A recount finds nothing wrong, and every kept upload is whole and needed."""
+        """A recount finds nothing wrong, and every stored upload is undamaged and needed."""
         with contextlib.closing(Store(self.store)) as store:
             assert recount(FederationService(store, 1), store) == {}
             assert store.sql.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            needed = "SELECT count(*) FROM uploads WHERE id NOT IN (SELECT upload FROM entries)"
+            needed = "SELECT count(*) FROM uploads WHERE id NOT IN (SELECT upload FROM contributions)"
             assert store.sql.execute(needed).fetchone() == (0,)
 
     def state(self, channel: str) -> Tensors:
         with contextlib.closing(Store(self.store)) as store:
-            kept = store.state(1, channel)
+            kept = store.channel_states.get(1, channel)
         assert kept is not None
         return kept
 
@@ -162,13 +162,13 @@ def _drawn(rng: np.random.Generator, what: schema.Field) -> np.ndarray:
     return rng.uniform(-1, 1, what.shape).astype(np.float32)
 
 
-def founded(
+def create_federation(
     folder: Path,
     members: int,
     declared: Mapping[str, schema.Channel] | None = None,
     rules: Rules = PATIENT,
 ) -> Federation:
-    """A federation of so many members in a new store."""
+    """A federation of N members in a new store."""
     declared = channels() if declared is None else declared
     moving = {name: channel for name, channel in declared.items() if name == "weights"}
     starts = {name: {k: np.ones(t.shape, np.float32) for k, t in c.tensors.items()} for name, c in moving.items()}
@@ -184,8 +184,8 @@ def founded(
 
 
 @dataclass
-class Running:
-    """A relay that is served, in a process of its own."""
+class RelayProcess:
+    """A relay served by a process of its own."""
 
     process: subprocess.Popen[str]
     url: str
@@ -195,25 +195,25 @@ class Running:
         return int(self.url.rsplit(":", 1)[1])
 
     def kill(self) -> None:
-        """No goodbye."""
+        """End it at once (SIGKILL)."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> float:
-        """Seconds that it took to end as it should."""
+        """Stop it with SIGTERM; the seconds that it took."""
         began = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(timeout=20) == 0
         return time.monotonic() - began
 
 
-def serve(store: Path, port: int = 0, *, before: Sequence[str] = (), program: Sequence[str] = ()) -> Running:
-    """Start it as a user does, and wait until it can be reached; no limit on how much members ask."""
+def serve(store: Path, port: int = 0, *, before: Sequence[str] = (), program: Sequence[str] = ()) -> RelayProcess:
+    """Start it as a user does, and wait until it accepts requests; members may make any number of requests."""
     options = ["relay", "serve", "--store", str(store), "--port", str(port), "--rate", "0"]
     command = [*before, sys.executable, *(program or ("-m", "consilience")), *options]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-    said = store.with_suffix(".log")
-    with said.open("a") as errors:
+    log = store.with_suffix(".log")
+    with log.open("a") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
     assert process.stdout is not None
     with process.stdout as out:
@@ -221,15 +221,15 @@ def serve(store: Path, port: int = 0, *, before: Sequence[str] = (), program: Se
     if not line.startswith("relay: "):
         process.kill()
         process.wait()
-        raise AssertionError(f"it said {line!r}\n{said.read_text()[-2000:]}")
-    return Running(process, line.removeprefix("relay: ").strip())
+        raise AssertionError(f"it printed {line!r}\n{log.read_text()[-2000:]}")
+    return RelayProcess(process, line.removeprefix("relay: ").strip())
 
 
 @contextlib.contextmanager
 def serving(
     store: Path, port: int = 0, *, before: Sequence[str] = (), program: Sequence[str] = ()
-) -> Iterator[Running]:
-    """The same, and ended whatever happens."""
+) -> Iterator[RelayProcess]:
+    """The same, ended at the end of the block."""
     running = serve(store, port, before=before, program=program)
     try:
         yield running
@@ -240,7 +240,7 @@ def serving(
 
 @contextlib.contextmanager
 def in_a_thread(relay: Relay, timeouts: Timeouts | None = None) -> Iterator[str]:
-    """A relay served in this process, where a test may look into it; its address."""
+    """A relay served by a thread of this process, so that a test may inspect it; its URL."""
     ready = threading.Event()
     settings = ServerSettings(port=0, timeouts=timeouts or Timeouts())
     server = bind_server(relay.app(), settings, on_ready=lambda url: ready.set())
@@ -255,8 +255,8 @@ def in_a_thread(relay: Relay, timeouts: Timeouts | None = None) -> Iterator[str]
         assert not thread.is_alive()
 
 
-def put_head(federation: Federation, member: int, upload: Upload) -> dict[str, str]:
-    return federation.head(member, **{UPLOAD_HEADER: upload.put})
+def upload_headers(federation: Federation, member: int, upload: Upload) -> dict[str, str]:
+    return federation.head(member, **{UPLOAD_HEADER: upload.header})
 
 
 def common_of(federation: Federation, body: bytes) -> Tensors:
@@ -268,13 +268,13 @@ def common_of(federation: Federation, body: bytes) -> Tensors:
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     ends = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < ends, "it never came about"
+        assert time.monotonic() < ends, "it did not happen in time"
         time.sleep(0.01)
 
 
 @dataclass
-class Desk:
-    """A writer whose batches and whose time a test decides: nothing runs beside it."""
+class ManualWriter:
+    """A writer without its thread: the test chooses batches and time."""
 
     federation: Federation
     now: float = 1000.0
@@ -282,41 +282,40 @@ class Desk:
 
     def __post_init__(self) -> None:
         self.writer = Writer(self.federation.store, clock=lambda: self.now)
-        self.look()
+        self.poll()
 
-    def write(self, *puttings: Putting) -> list[Future[str]]:
+    def write(self, *uploads: QueuedUpload) -> list[Future[str]]:
         """One batch."""
-        self.writer._write(list(puttings))
-        return [putting.receipt for putting in puttings]
+        self.writer.write(list(uploads))
+        return [upload.receipt for upload in uploads]
 
-    def look(self, later: float = 0.0) -> None:
-        """What the writer does now and then, so many seconds later."""
+    def poll(self, later: float = 0.0) -> None:
+        """What the writer does between uploads, some seconds later."""
         self.now += later
         self.write()
 
-    def putting(self, member: int, round_: int, version: int = 0, names: Sequence[str] | None = None) -> Putting:
+    def queued(self, member: int, round_: int, version: int = 0, names: Sequence[str] | None = None) -> QueuedUpload:
         upload = self.federation.upload(member, round_, version, names)
-        return Putting(member + 1, round_, upload.put, upload.body)
+        return QueuedUpload(member + 1, round_, upload.header, upload.body)
 
-    def put(self, member: int, round_: int, version: int = 0, names: Sequence[str] | None = None) -> Future[str]:
-        return self.write(self.putting(member, round_, version, names))[0]
+    def upload(self, member: int, round_: int, version: int = 0, names: Sequence[str] | None = None) -> Future[str]:
+        return self.write(self.queued(member, round_, version, names))[0]
 
     @property
-    def hall(self) -> FederationService:
-        return self.writer.halls[1]
+    def service(self) -> FederationService:
+        return self.writer.federations[1]
 
     @property
     def version(self) -> int:
-        return self.hall.sight.moving["weights"].version
+        return self.service.snapshot.moving["weights"].version
 
     def close(self) -> None:
-        self.writer.store.close()
-        self.writer._lock.close()
+        self.writer.close()
 
 
 @contextlib.contextmanager
-def desk(federation: Federation) -> Iterator[Desk]:
-    made = Desk(federation)
+def manual_writer(federation: Federation) -> Iterator[ManualWriter]:
+    made = ManualWriter(federation)
     try:
         yield made
     finally:

@@ -54,7 +54,7 @@ class DataError(ConsilienceError):
 class WireError(ConsilienceError):
     """A message that does not match its schema; nothing of it was used.
 
-    code: what is wrong, for programs (`wire.header_check.CODES` lists those of a body). field: the tensor at fault.
+    code: what is wrong, for programs (`wire.layout.CODES` lists those of a body). field: the tensor at fault.
     """
 
     def __init__(self, message: str, *, code: str = "malformed", field: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Files on disk: locks that end with their process, and writes that are whole or not at all."""
+"""Files on disk: locks that end with their process, and atomic writes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import IO
 
 from consilience.errors import ConfigurationError, StorageError
 
-_RESUME = "what was written before is whole, and the run can be resumed from its last checkpoint"
+_RESUME = "free some space or choose another folder; the run can be resumed from its last checkpoint"
 
 
-def lock_file(file: Path, otherwise: str) -> IO[bytes]:
-    """Hold a file until it is closed; where another process has it, refused with what to do otherwise."""
+def lock_file(file: Path, message: str) -> IO[bytes]:
+    """Lock a file until it is closed; if another process has the lock, a `ConfigurationError` with this message."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    lock = open(file, "ab")  # noqa: SIM115  # held until it is closed
+    lock = open(file, "ab")  # noqa: SIM115  # locked until it is closed
     try:
         import fcntl
 
@@ -26,13 +26,13 @@ def lock_file(file: Path, otherwise: str) -> IO[bytes]:
         pass
     except OSError as error:
         lock.close()
-        raise ConfigurationError(otherwise) from error
+        raise ConfigurationError(message) from error
     return lock
 
 
 @contextlib.contextmanager
 def report_write_errors(path: Path, hint: str = _RESUME) -> Iterator[None]:
-    """Report a disk that is full or a folder that cannot be written by its path."""
+    """Turn errors of the disk into a `StorageError` that names the path."""
     try:
         yield
     except OSError as error:
@@ -40,7 +40,7 @@ def report_write_errors(path: Path, hint: str = _RESUME) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically: afterwards it has all of the content, or none if the write fails."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_bytes(content)
     sync_file(fresh)
@@ -54,6 +54,6 @@ def sync_file(path: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file, as hexadecimal digits."""
+    """SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,8 @@
-"""Random numbers without a stream: a hash of where and when a number is needed.
+"""Counter-based random numbers: a hash of where and when a number is needed, with no stream.
 
 The same (seed, purpose, round, learner, index) gives the same bits in NumPy and in torch, in any order and in any
 number of processes, so loop and stack, resumption and participation all see the same numbers. The mixing is
-splitmix64's finaliser over 64-bit integers; both libraries wrap around on overflow.
+splitmix64's finalizer over 64-bit integers; both libraries wrap around on overflow.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _mix(x: Array) -> Array:
 
 @cache
 def purpose_key(purpose: str) -> int:
-    """A purpose in words as a signed 64-bit number."""
+    """The hash of a purpose, as a signed 64-bit number."""
     return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:8], "little", signed=True)
 
 
@@ -45,22 +45,22 @@ def random_bits(purpose: str, *where: Array) -> Array:
     for coordinate in where:
         if isinstance(coordinate, int | np.integer | np.ndarray):
             coordinate = np.asarray(coordinate, dtype=np.int64)
-        else:  # a torch tensor joins: its library carries on, in 64 bits
+        else:  # from the first torch tensor on, all is computed in torch, in 64 bits
             coordinate = coordinate.long()
-            state = _carried(state, coordinate) if isinstance(state, np.ndarray) else state
+            state = _as_torch(state, coordinate) if isinstance(state, np.ndarray) else state
         with np.errstate(over="ignore"):
-            state = _mix(_joined(state, coordinate))
+            state = _mix(_combine(state, coordinate))
     return state
 
 
-def _carried(x: np.ndarray, like: Array) -> Array:
-    """The same in the other library; a single number without a copy from here to there, which a graph cannot hold."""
+def _as_torch(x: np.ndarray, like: Array) -> Array:
+    """The array as a tensor; one number is not copied from the CPU, which a CUDA graph could not capture."""
     return like.new_full(x.shape, int(x.item())) if x.size == 1 else like.new_tensor(x)
 
 
-def _joined(state: Array, coordinate: Array) -> Array:
+def _combine(state: Array, coordinate: Array) -> Array:
     if not isinstance(state, np.ndarray) and isinstance(coordinate, np.ndarray):
-        coordinate = _carried(coordinate, state)
+        coordinate = _as_torch(coordinate, state)
     return (state + _STEP) * 31 + coordinate * _STEP
 
 
@@ -72,7 +72,7 @@ def uniform(purpose: str, *where: Array) -> Array:
 
 
 def coin_flips(purpose: str, turn: Array, like: Array) -> Array:
-    """+1 or -1 for each place of an array of this kind and shape, the same for everybody at that turn."""
+    """+1 or -1 for each place of an array of this type and shape, the same for every learner at that turn."""
     xp = array_namespace(like)
     places = xp.arange(math.prod(like.shape), device=device(like))
     heads = xp.reshape(random_bits(purpose, turn, places) & 1, like.shape) == 1

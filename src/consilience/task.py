@@ -1,4 +1,4 @@
-"""What is learned: the part of a federation that every learner must agree on, and the shape of one learner's model."""
+"""The task: what every learner of a federation must agree on, and the shapes of one learner's model."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 PARTS = DEVICE, SERVER = "device", "server"
-"""Of a model in two parts: what is private and ends in the cut layer, and what reads that layer's output."""
+"""The parts of a split model: the private one, which ends with the cut layer, and the one that reads its output."""
 
 
 def names_in_part(part: str, names: Iterable[str]) -> list[str]:
-    """The names a part covers: a module's name, a glob, or "*" for all."""
+    """The names in a part: a module's name, a glob, or "*" for all."""
     return [n for n in names if n == part or n.startswith(f"{part}.") or fnmatchcase(n, part)]
 
 
 @dataclass(frozen=True)
 class Public:
-    """The public set: how many samples, and the SHA-256 by which learners know that they mean the same ones."""
+    """The public set: its size, and its SHA-256, by which learners check that they have the same one."""
 
     size: int
     fingerprint: str = ""
@@ -26,10 +26,10 @@ class Public:
 
 @dataclass(frozen=True)
 class Task:
-    """Classes C, feature width d', input shape; and the shapes of the model that works on it.
+    """Classes C, feature width d', input shape, and the shapes of the model.
 
-    Learners of different architectures have tasks that differ in `parameters` and `buffers` alone: whether they can
-    work together is decided by the channels their exchanges ask for.
+    Tasks of learners with different architectures differ in `parameters` and `buffers` only: whether they can work
+    together depends on the channels of their exchanges.
     """
 
     classes: int
@@ -40,16 +40,16 @@ class Task:
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     model: str = "model"
     scaling: tuple[float, float] = (0.0, 1.0)
-    """Mean and standard deviation that inputs were scaled with: pixels are input x std + mean, in [0, 1]."""
+    """Mean and standard deviation by which inputs were scaled: pixels are input x std + mean, in [0, 1]."""
     public: Public | None = None
     symbols: int = 0
-    """How many characters there are, where inputs are codes of characters."""
+    """The size of the alphabet if inputs are codes of characters, else 0."""
     cut: tuple[int, ...] | None = None
-    """Of a model in two parts: the shape of what the one hands to the other, for a sample."""
+    """Of a split model: the shape of the cut layer's output for one sample."""
     parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Of a model in two parts: the names of the parameters and buffers of each."""
+    """Of a split model: the names of the parameters and buffers of each part."""
 
     def covered(self, part: str, names: Iterable[str]) -> list[str]:
-        """Those of the names that a part covers: one of a cut model's two, a module's name, a glob, or "*" for all."""
+        """The names in a part: one of the two parts of a split model, a module's name, a glob, or "*" for all."""
         own = self.parts.get(part)
         return names_in_part(part, names) if own is None else [n for n in names if n in own]

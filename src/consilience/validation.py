@@ -1,4 +1,4 @@
-"""Checks of values: what is out of place is refused with what was received and what is allowed."""
+"""Checks of values: a refused value is named with what was received and what is allowed."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ _KINDS = {
     "tuple[int, ...]",
     "function-before[_rate(), union[float,str]]",
 }
-"""What pydantic calls the kinds a value may have; no part of the way to it."""
+"""pydantic's names of the types a value may have, which are part of an error's location."""
 
 
 def check_choice(what: str, value: str, allowed: Iterable[str]) -> None:
-    """Refuse a word that is not among those allowed."""
+    """Refuse a value that is not one of those allowed."""
     if value not in (names := list(allowed)):
         raise UnknownName(what, str(value), names)
 
 
 def check_integer(what: str, value: int, low: int = 1) -> None:
-    """Refuse what is not a whole number of at least `low`."""
+    """Refuse a value that is not an integer of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise ConfigurationError(f"{what} is {value!r}; it must be a whole number, {low} or more")
 
 
 def check_number(what: str, value: float, low: float = 0.0) -> None:
-    """Refuse what is not a finite number of at least `low`."""
+    """Refuse a value that is not a finite number of at least `low`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < low:
         raise ConfigurationError(f"{what} is {value!r}; it must be a finite number, {low:g} or more")
 
 
-def describe_error(refused: ValidationError) -> str:
-    """What is wrong with settings; where a value may be of several kinds, one sentence for all of them."""
+def describe_error(error: ValidationError) -> str:
+    """What is wrong with settings; if a value may have several types, one sentence for all of them."""
     wrong: dict[str, list[str]] = {}
-    for each in refused.errors():
-        value, said = _said(each)
-        wrong.setdefault(value, []).append(said)
+    for each in error.errors():
+        value, reason = _describe_one(each)
+        wrong.setdefault(value, []).append(reason)
     must = "it must be "
     return "; ".join(
-        " or ".join([f"{value}{said[0]}", *(more.removeprefix(must) for more in said[1:])])
-        for value, said in wrong.items()
+        " or ".join([f"{value}{reasons[0]}", *(more.removeprefix(must) for more in reasons[1:])])
+        for value, reasons in wrong.items()
     )
 
 
-def _said(error: Any) -> tuple[str, str]:
-    """Which value was refused, and why."""
+def _describe_one(error: Any) -> tuple[str, str]:
+    """The refused value, and why it was refused."""
     where = ".".join(part for part in error["loc"] if isinstance(part, str) and part not in _KINDS) or "settings"
     allowed = {key: value for key, value in error.get("ctx", {}).items() if key != "error"}
     words = {
@@ -77,9 +77,9 @@ def _said(error: Any) -> tuple[str, str]:
         "model_type": "it must be a table",
     }
     if error["type"] == "missing":
-        return where, " is missing; say what it is"
+        return where, " is missing; give it a value"
     plain = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error" and isinstance(error["input"], Mapping):
-        return f"{where}: ", plain  # of a whole table, which need not be told again
-    said = words[error["type"]].format(**allowed) if error["type"] in words else plain[:1].lower() + plain[1:]
-    return f"{where} is {error['input']!r}; ", said
+        return f"{where}: ", plain  # of an entire table, which is not shown
+    reason = words[error["type"]].format(**allowed) if error["type"] in words else plain[:1].lower() + plain[1:]
+    return f"{where} is {error['input']!r}; ", reason

@@ -13,11 +13,14 @@ from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
+import pytest
 
+from consilience.errors import ConfigurationError
 from consilience.relay import admin
-from consilience.relay.recount import correct, recount
-from consilience.relay.store import Store
-from tests.relay_tools import Federation, desk, founded, put_head, serving
+from consilience.relay.recount import apply_correction, recount
+from consilience.relay.store import LAYOUT, Store
+from consilience.relay.tables import StoredReceipt
+from tests.relay_tools import Federation, create_federation, manual_writer, serving, upload_headers
 
 
 def door(url: str) -> socket.socket:
@@ -29,7 +32,7 @@ def door(url: str) -> socket.socket:
 def begun(federation: Federation, url: str, member: int) -> socket.socket:
     """An upload of which only the head has come."""
     upload = federation.upload(member, 1)
-    lines = [f"{name}: {value}" for name, value in put_head(federation, member, upload).items()]
+    lines = [f"{name}: {value}" for name, value in upload_headers(federation, member, upload).items()]
     head = ["PUT /v1/rounds/1 HTTP/1.1", "Host: relay", f"Content-Length: {len(upload.body)}", *lines, "", ""]
     line = door(url)
     line.sendall("\r\n".join(head).encode())
@@ -37,26 +40,30 @@ def begun(federation: Federation, url: str, member: int) -> socket.socket:
 
 
 def test_a_member_has_one_upload_under_way_at_a_time(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 2)
+    federation = create_federation(tmp_path, 2)
     upload = federation.upload(0, 1)
     with serving(federation.store) as relay, contextlib.closing(begun(federation, relay.url, 0)) as slow:
         for _ in range(50):
-            again = httpx.put(f"{relay.url}/v1/rounds/1", content=upload.body, headers=put_head(federation, 0, upload))
+            again = httpx.put(
+                f"{relay.url}/v1/rounds/1", content=upload.body, headers=upload_headers(federation, 0, upload)
+            )
             if again.status_code == 429:
                 break
         assert (again.status_code, again.json()["code"]) == (429, "over-quota")
         assert int(again.headers["retry-after"]) >= 1
         other = federation.upload(1, 1)
-        taken = httpx.put(f"{relay.url}/v1/rounds/1", content=other.body, headers=put_head(federation, 1, other))
+        taken = httpx.put(f"{relay.url}/v1/rounds/1", content=other.body, headers=upload_headers(federation, 1, other))
         assert taken.status_code == 200
         slow.sendall(upload.body)
         assert slow.recv(4096).startswith(b"HTTP/1.1 200")
-        known = httpx.put(f"{relay.url}/v1/rounds/1", content=upload.body, headers=put_head(federation, 0, upload))
+        known = httpx.put(
+            f"{relay.url}/v1/rounds/1", content=upload.body, headers=upload_headers(federation, 0, upload)
+        )
         assert known.json()["sha256"] == upload.sha256
 
 
 def test_streams_are_counted_before_they_begin(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 1)
+    federation = create_federation(tmp_path, 1)
 
     async def ask(url: str) -> list[int]:
         async with httpx.AsyncClient(base_url=url, timeout=10) as client, contextlib.AsyncExitStack() as held:
@@ -71,7 +78,7 @@ def test_streams_are_counted_before_they_begin(tmp_path: Path) -> None:
 
 
 def test_answers_to_nobody_known_end_the_connection(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 1)
+    federation = create_federation(tmp_path, 1)
     with serving(federation.store) as relay:
         for path in ("/health", "/openapi.json", "/nowhere", "/v1/federation"):
             with contextlib.closing(door(relay.url)) as line:
@@ -81,34 +88,34 @@ def test_answers_to_nobody_known_end_the_connection(tmp_path: Path) -> None:
 
 
 def test_a_recount_made_twice_is_added_once(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 2)
-    with desk(federation) as at:
+    federation = create_federation(tmp_path, 2)
+    with manual_writer(federation) as at:
         for member in range(2):
-            at.put(member, 1).result(0)
+            at.upload(member, 1).result(0)
         with at.writer.store.writing():
-            state = at.writer.store.state(1, "prototypes")
+            state = at.writer.store.channel_states.get(1, "prototypes")
             assert state is not None
             wrong = {**state, "sums.mean": state["sums.mean"] + 5}
-            at.writer.store.keep_state(1, "prototypes", wrong)
-        at.hall.sight.standing["prototypes"].load(wrong)
-        at.writer._doubted.add(1)
-        at.writer._recount_doubted()
-        at.look()
-        at.writer._doubted.add(1)
-        at.writer._recount_doubted()
-        at.look()
-        assert np.allclose(at.hall.sight.standing["prototypes"].sums["mean"], state["sums.mean"])
-        assert recount(at.hall, at.writer.store) == {}
+            at.writer.store.channel_states.save(1, "prototypes", wrong)
+        at.service.snapshot.standing["prototypes"].load(wrong)
+        at.writer.recounter.request(1)
+        at.writer.recounter.recount_requested()
+        at.poll()
+        at.writer.recounter.request(1)
+        at.writer.recounter.recount_requested()
+        at.poll()
+        assert np.allclose(at.service.snapshot.standing["prototypes"].sums["mean"], state["sums.mean"])
+        assert recount(at.service, at.writer.store) == {}
 
 
 def test_what_nobody_has_stays_nothing_when_sums_are_corrected(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 2)
-    with desk(federation) as at:
-        at.put(0, 1).result(0)
-        draft = at.hall.sight.draft()
+    federation = create_federation(tmp_path, 2)
+    with manual_writer(federation) as at:
+        at.upload(0, 1).result(0)
+        draft = at.service.snapshot.draft()
         state = draft.standing["prototypes"].state()
         off = {k: np.ones_like(v) if k == "sums.mean" else v * 0 for k, v in state.items()}
-        correct(draft, {"prototypes": off})
+        apply_correction(draft, {"prototypes": off})
         empty = state["holders"] == 0
         assert empty.any(), "the drawn counts leave a class out"
         assert not draft.standing["prototypes"].sums["mean"][empty].any()
@@ -128,12 +135,24 @@ def test_another_programs_database_is_left_as_it_is(tmp_path: Path) -> None:
             timeout=60,
         )
         assert done.returncode != 0
-        assert "is no relay's store" in done.stderr and "Traceback" not in done.stderr
+        assert "is not a relay's store" in done.stderr and "Traceback" not in done.stderr
     assert file.read_bytes() == before
 
 
+@pytest.mark.parametrize(("layout", "age"), [(LAYOUT - 1, "an older"), (LAYOUT + 1, "a newer")])
+def test_a_store_of_another_layout_is_refused(tmp_path: Path, layout: int, age: str) -> None:
+    federation = create_federation(tmp_path, 1)
+    with contextlib.closing(sqlite3.connect(federation.store)) as other:
+        other.execute(f"PRAGMA user_version = {layout}")
+    with pytest.raises(ConfigurationError) as refused:
+        Store(federation.store)
+    message = str(refused.value)
+    assert f"{federation.store} is a store of layout {layout}, which {age} version" in message
+    assert f"reads layout {LAYOUT}" in message and "create the federation again" in message
+
+
 def test_a_second_relay_on_one_store_is_told_so_in_a_line(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 1)
+    federation = create_federation(tmp_path, 1)
     with serving(federation.store):
         done = subprocess.run(
             [sys.executable, "-m", "consilience", "relay", "serve", "--store", str(federation.store), "--port", "0"],
@@ -146,19 +165,19 @@ def test_a_second_relay_on_one_store_is_told_so_in_a_line(tmp_path: Path) -> Non
 
 
 def test_receipts_do_not_fill_the_disk(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 1)
+    federation = create_federation(tmp_path, 1)
     with contextlib.closing(Store(federation.store)) as store, store.writing():
         for round_ in range(0, 3 * 12_000, 3):
-            store.keep_receipt(1, round_, "0" * 64, 10, "{}")
+            store.receipts.add(1, round_, StoredReceipt("0" * 64, "{}"), 10)
         kept = [round_ for (round_,) in store.sql.execute("SELECT round FROM receipts ORDER BY round")]
-        member = store.member(1)
+        member = store.members.get(1)
     assert member is not None
     assert (member.uploads, member.bytes, member.round) == (12_000, 120_000, 3 * 11_999)
     assert kept == list(range(3 * 2_000, 3 * 12_000, 3))
 
 
 def test_a_store_is_for_nobody_elses_eyes(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 1)
+    federation = create_federation(tmp_path, 1)
     assert federation.store.stat().st_mode & 0o077 == 0
     with contextlib.closing(Store(federation.store)):
         admin.status(federation.store)

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from consilience.relay import admin
-from consilience.relay.answers import Question
+from consilience.relay.answers import AnswerRequest
 from consilience.relay.federation import FederationService
 from consilience.relay.recount import recount
 from consilience.relay.rejections import Rejection
-from consilience.relay.store import Store
-from consilience.relay.writer import Putting, Writer
+from consilience.relay.tables import FederationTable
+from consilience.relay.writer import QueuedUpload, Writer
 from consilience.wire import charter as charters
 from consilience.wire import codec, schema
 from consilience.wire.charter import Rules
@@ -95,7 +95,7 @@ class Model:
             if version > self.version:
                 return "version-ahead"
             if number in self.waiting:
-                return "already-put"
+                return "already-uploaded"
         stale = ["moving"] if "moving" in said and self.version - version > STALE else []
         taken = [name for name in CHANNELS if name in said and name not in stale]
         renewed = bool(taken) and round_ > self.newest and number != self.newest_by
@@ -208,21 +208,20 @@ class Machine(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.writer = Writer(self.path, clock=lambda: self.now)
-        self.hall = self.writer.halls[1]
+        self.service = self.writer.federations[1]
 
     def shut(self) -> None:
         """As if the process had ended: nothing is brought to disk, and what it held is gone."""
-        self.writer.store.close()
-        self.writer._lock.close()
+        self.writer.close()
 
     def teardown(self) -> None:
         self.shut()
         self.folder.cleanup()
 
-    def turn(self, *puttings: Putting) -> None:
-        for putting in puttings:
-            putting.receipt.set_running_or_notify_cancel()
-        self.writer._write(list(puttings))
+    def turn(self, *uploads: QueuedUpload) -> None:
+        for upload in uploads:
+            upload.receipt.set_running_or_notify_cancel()
+        self.writer.write(list(uploads))
 
     def settle(self) -> None:
         """The model after a turn of the writer."""
@@ -269,16 +268,16 @@ class Machine(RuleBasedStateMachine):
         member = self.model.members[number]
         version = max(self.model.version - (said["moving"][2] if "moving" in said else 0), 0)
         round_, (header, body) = member.round + ahead, encoded(said, version)
-        putting = Putting(member.token_id, round_, header, body)
-        self.turn(putting)
+        upload = QueuedUpload(member.token_id, round_, header, body)
+        self.turn(upload)
         expected = self.model.take(number, round_, said, version)
         self.settle()
         if isinstance(expected, str):
-            assert self.refusal(putting) == expected
+            assert self.refusal(upload) == expected
             return
-        receipt = json.loads(putting.receipt.result(0))
-        assert (receipt["round"], receipt["taken"], list(receipt["refused"])) == (round_, *expected)
-        member.last = round_, header, body, putting.receipt.result(0)
+        receipt = json.loads(upload.receipt.result(0))
+        assert (receipt["round"], receipt["accepted"], list(receipt["refused"])) == (round_, *expected)
+        member.last = round_, header, body, upload.receipt.result(0)
 
     @precondition(lambda self: any(m.last for m in self.model.members))
     @rule(pick=st.integers(0, 100), how=st.sampled_from(["same", "other", "older"]))
@@ -290,17 +289,17 @@ class Machine(RuleBasedStateMachine):
         round_, header, body, receipt = member.last
         if how == "other":
             header, body = encoded({"scalar": ([1.5, 2.5], 2.0)}, 0)
-        putting = Putting(member.token_id, round_ - (how == "older"), header, body)
-        if putting.round < 0:
+        upload = QueuedUpload(member.token_id, round_ - (how == "older"), header, body)
+        if upload.round < 0:
             return
-        self.turn(putting)
+        self.turn(upload)
         self.settle()
         if member.revoked:
-            assert self.refusal(putting) == "revoked"
+            assert self.refusal(upload) == "revoked"
         elif how == "same":
-            assert putting.receipt.result(0) == receipt
+            assert upload.receipt.result(0) == receipt
         else:
-            assert self.refusal(putting) == {"other": "other-bytes", "older": "older-round"}[how]
+            assert self.refusal(upload) == {"other": "other-bytes", "older": "older-round"}[how]
 
     @rule(seconds=st.sampled_from([1.0, 6.0, 10.0, 11.0]))
     def time_passes(self, seconds: float) -> None:
@@ -321,26 +320,26 @@ class Machine(RuleBasedStateMachine):
     def crash(self, pick: int, said: Contribution, full: bool) -> None:
         """Everything is written, and then the power goes or the disk is full, before the commit."""
         member = self.model.members[pick % len(self.model.members)]
-        putting = Putting(member.token_id, member.round + 1, *encoded(said, self.model.version))
+        upload = QueuedUpload(member.token_id, member.round + 1, *encoded(said, self.model.version))
         error = sqlite3.OperationalError("database or disk is full") if full else RuntimeError("no power")
-        keep = Store.revise
+        update = FederationTable.update
 
         def fails(*given: Any) -> None:
             raise error
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Store, "revise", fails)
+            patch.setattr(FederationTable, "update", fails)
             if full:
-                self.turn(putting)
+                self.turn(upload)
             else:
                 try:
-                    self.turn(putting)
+                    self.turn(upload)
                 except RuntimeError:
                     self.shut()
                     self.open()
                     self.model.since = None
-        assert Store.revise is keep
-        assert not putting.receipt.done() or putting.receipt.exception(0) is not None
+        assert FederationTable.update is update
+        assert not upload.receipt.done() or upload.receipt.exception(0) is not None
         self.turn()  # goes on as if nothing had come
         self.settle()
 
@@ -348,10 +347,10 @@ class Machine(RuleBasedStateMachine):
     def read(self, pick: int, round_: int) -> None:
         """What a member is told, as the wire has it."""
         number = pick % len(self.model.members)
-        question = self.hall.answers.asked(Question(tuple(CHANNELS), round_, {"moving": self.held_version}, {}))
-        reply = self.hall.answers.answer(self.writer.store, self.hall.sight, number, question)
-        assert reply.etag == self.hall.answers.etag(self.hall.sight, number, question)
-        got = self.hall.messages.of("down", reply.parts).decode(reply.body)
+        question = self.service.answers.check(AnswerRequest(tuple(CHANNELS), round_, {"moving": self.held_version}, {}))
+        reply = self.service.answers.build(self.writer.store, self.service.snapshot, number, question)
+        assert reply.etag == self.service.answers.etag(self.service.snapshot, number, question)
+        got = self.service.messages.codec_for("down", reply.parts).decode(reply.body)
         for name in ("scalar", "by-row"):
             mean, weight = self.model.mean(name)
             np.testing.assert_allclose(got[f"{name}.x"], mean, rtol=1e-5, atol=1e-5)
@@ -364,22 +363,22 @@ class Machine(RuleBasedStateMachine):
         if "moving" in reply.parts:
             self.catch_up(reply.parts["moving"], got["moving.x"])
         assert self.held_version == self.model.version
-        assert self.held.tobytes() == self.hall.sight.moving["moving"].common["x"].tobytes()
+        assert self.held.tobytes() == self.service.snapshot.moving["moving"].common["x"].tobytes()
 
     def catch_up(self, part: Part, values: np.ndarray) -> None:
-        if part.whole:
+        if part.full:
             self.held = values
         else:
             assert part.version is not None
             for version in range(self.held_version + 1, part.version):
-                body = self.writer.store.reply(1, "moving", version)
+                body = self.writer.store.channel_states.reply(1, "moving", version)
                 assert body is not None
                 self.held = self.held + codec.decode(CHANNELS["moving"].message("down"), body)["moving.x"]
             self.held = self.held + values
         self.held_version = part.version or 0
 
-    def refusal(self, putting: Putting) -> str:
-        error = putting.receipt.exception(0)
+    def refusal(self, upload: QueuedUpload) -> str:
+        error = upload.receipt.exception(0)
         assert isinstance(error, Rejection)
         return error.code
 
@@ -387,27 +386,27 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def it_stands_as_the_model_does(self) -> None:
-        sight, model = self.hall.sight, self.model
-        moving = sight.moving["moving"]
-        assert (sight.newest, sight.expected) == (model.newest, model.expected)
-        assert (moving.version, sight.waiting["moving"]) == (model.version, len(model.waiting))
+        snapshot, model = self.service.snapshot, self.model
+        moving = snapshot.moving["moving"]
+        assert (snapshot.round, snapshot.expected) == (model.newest, model.expected)
+        assert (moving.version, snapshot.waiting["moving"]) == (model.version, len(model.waiting))
         np.testing.assert_allclose(moving.common["x"], model.common, rtol=1e-6)
         assert FLOAT32 is CHANNELS["moving"].tensors["x"].down
         for name in ("scalar", "by-row"):
-            answer, (mean, weight) = sight.standing[name].answer(), model.mean(name)
+            answer, (mean, weight) = snapshot.standing[name].answer(), model.mean(name)
             np.testing.assert_allclose(answer.tensors["x"], mean, rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(answer.count, weight if name == "by-row" else weight[0], rtol=1e-9)
         there = {(n, i) for n, (entries, _) in model.kept["pool"].items() for i in range(len(entries))}
-        assert {(int(n), int(i)) for n, i in np.argwhere(sight.present["pool"])} == there
+        assert {(int(n), int(i)) for n, i in np.argwhere(snapshot.present["pool"])} == there
 
     @invariant()
     def the_disk_holds_what_is_needed_and_no_more(self) -> None:
         sql = self.writer.store.sql
-        entries = {(c, n) for c, n in sql.execute("SELECT channel, number FROM entries")}
+        entries = {(c, n) for c, n in sql.execute("SELECT channel, number FROM contributions")}
         kept = {(name, number) for name, of in self.model.kept.items() for number in of}
         assert entries == kept | {("moving", number) for number in self.model.waiting}
         uploads = {number for (number,) in sql.execute("SELECT id FROM uploads")}
-        assert uploads == {number for (number,) in sql.execute("SELECT upload FROM entries")}
+        assert uploads == {number for (number,) in sql.execute("SELECT upload FROM contributions")}
         assert sql.execute("SELECT count(*) FROM receipts").fetchone() == (self.model.receipts,)
         members = sql.execute("SELECT round, revoked, away FROM members ORDER BY number").fetchall()
         assert members == [(m.round, m.revoked, m.away) for m in self.model.members]
@@ -415,16 +414,16 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_read_from_disk_is_what_readers_see(self) -> None:
-        again, sight = FederationService(self.writer.store, 1).sight, self.hall.sight
-        assert (again.revision, again.newest, again.waiting) == (sight.revision, sight.newest, sight.waiting)
-        for name, running in sight.standing.items():
+        again, snapshot = FederationService(self.writer.store, 1).snapshot, self.service.snapshot
+        assert (again.revision, again.round, again.waiting) == (snapshot.revision, snapshot.round, snapshot.waiting)
+        for name, running in snapshot.standing.items():
             back = again.standing[name].state()
             assert all((back[key] == value).all() for key, value in running.state().items())
             assert all(back[key].shape == value.shape for key, value in running.state().items())
-        assert again.moving["moving"].common["x"].tobytes() == sight.moving["moving"].common["x"].tobytes()
-        assert not recount(self.hall, self.writer.store).keys() - {"scalar"}  # whose weights are fractions
-        rows = min(len(again.present["pool"]), len(sight.present["pool"]))
-        assert (again.present["pool"][:rows] == sight.present["pool"][:rows]).all()
+        assert again.moving["moving"].common["x"].tobytes() == snapshot.moving["moving"].common["x"].tobytes()
+        assert not recount(self.service, self.writer.store).keys() - {"scalar"}  # whose weights are fractions
+        rows = min(len(again.present["pool"]), len(snapshot.present["pool"]))
+        assert (again.present["pool"][:rows] == snapshot.present["pool"][:rows]).all()
 
 
 def test_headers_of_the_model_are_read_as_meant() -> None:

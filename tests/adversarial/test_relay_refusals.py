@@ -18,7 +18,7 @@ import pytest
 
 from consilience.relay import admin
 from consilience.relay.app import Limits, Relay
-from consilience.relay.rate_limit import Quota
+from consilience.relay.rate_limit import RateLimit
 from consilience.relay.timeouts import Timeouts
 from consilience.wire import charter as charters
 from consilience.wire import codec, schema
@@ -111,7 +111,7 @@ def parsed(answer: bytes) -> tuple[int, dict[str, Any]]:
     return int(head.split()[1]), json.loads(body) if body else {}
 
 
-def founded(store: Path, name: str) -> None:
+def create_federation(store: Path, name: str) -> None:
     rules = Rules(least=1, samples=SAMPLES)
     charter = charters.build_charter(name, {"name": "some"}, 3, CHANNELS, STARTS, rules=rules)
     file = store.parent / f"{name}.toml"
@@ -130,8 +130,8 @@ def serving(store: Path, limits: Limits) -> Iterator[tuple[str, Relay]]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     store = tmp_path_factory.mktemp("relay") / "relay.db"
-    founded(store, "digits")
-    founded(store, "letters")
+    create_federation(store, "digits")
+    create_federation(store, "letters")
     mine, yours, gone = (str(admin.invite(store, name, "digits")) for name in ("mine", "yours", "gone"))
     elsewhere = str(admin.invite(store, "mine", "letters"))
     admin.revoke(store, "gone", "digits")
@@ -284,33 +284,33 @@ REST = ", half;weight=2, pool;entries=2, moving;version=0;weight=3"
 
 
 @table(
-    Case("nothing", says(""), 400, "malformed-put"),
-    Case("commas", says(",,"), 400, "malformed-put"),
+    Case("nothing", says(""), 400, "malformed-upload"),
+    Case("commas", says(",,"), 400, "malformed-upload"),
     Case("no such channel", says("other"), 400, "unknown-channel", "other"),
-    Case("a channel twice", says("mean, mean" + REST), 400, "malformed-put", "mean"),
-    Case("something twice", says("half;weight=1;weight=2"), 400, "malformed-put", "half"),
-    Case("a word nobody knows", says("mean;color=1" + REST), 400, "malformed-put", "mean"),
-    Case("upper case", says("Mean"), 400, "malformed-put"),
-    Case("a dot", says("mean.value"), 400, "malformed-put"),
-    Case("dots and slashes", says("../mean"), 400, "malformed-put"),
-    Case("long", says("mean;" + "a" * 9000), 400, "malformed-put"),
-    Case("10 kB of one name", says("a" * 10_000), 400, "malformed-put"),
-    Case("a negative weight", says("half;weight=-1"), 400, "malformed-put", "half"),
-    Case("a weight that is no number", says("half;weight=nan"), 400, "malformed-put"),
-    Case("a weight without digits", says("half;weight=e"), 400, "malformed-put", "half"),
-    Case("an infinite weight", says("half;weight=1e999"), 400, "malformed-put", "half"),
+    Case("a channel twice", says("mean, mean" + REST), 400, "malformed-upload", "mean"),
+    Case("something twice", says("half;weight=1;weight=2"), 400, "malformed-upload", "half"),
+    Case("a word nobody knows", says("mean;color=1" + REST), 400, "malformed-upload", "mean"),
+    Case("upper case", says("Mean"), 400, "malformed-upload"),
+    Case("a dot", says("mean.value"), 400, "malformed-upload"),
+    Case("dots and slashes", says("../mean"), 400, "malformed-upload"),
+    Case("long", says("mean;" + "a" * 9000), 400, "malformed-upload"),
+    Case("10 kB of one name", says("a" * 10_000), 400, "malformed-upload"),
+    Case("a negative weight", says("half;weight=-1"), 400, "malformed-upload", "half"),
+    Case("a weight that is no number", says("half;weight=nan"), 400, "malformed-upload"),
+    Case("a weight without digits", says("half;weight=e"), 400, "malformed-upload", "half"),
+    Case("an infinite weight", says("half;weight=1e999"), 400, "malformed-upload", "half"),
     Case("an absurd weight", says(f"half;weight={SAMPLES + 1}"), 400, "absurd-count", "half"),
     Case("an absurd weight of a change", says("moving;version=0;weight=1e9"), 400, "absurd-count", "moving"),
     Case("no weight", says("half"), 400, "wrong-weight", "half"),
     Case("no weight of a change", says("moving;version=0"), 400, "wrong-weight", "moving"),
     Case("a weight where counts are", says("mean;weight=3" + REST), 400, "wrong-weight", "mean"),
     Case("a weight where entries have counts", says("pool;entries=2;weight=3"), 400, "wrong-weight", "pool"),
-    Case("no version", says("moving;weight=3"), 400, "malformed-put", "moving"),
-    Case("a version of what never moves", says("half;version=0;weight=1"), 400, "malformed-put", "half"),
-    Case("a version below 0", says("moving;version=-1;weight=3"), 400, "malformed-put", "moving"),
-    Case("half a version", says("moving;version=0.5;weight=3"), 400, "malformed-put", "moving"),
+    Case("no version", says("moving;weight=3"), 400, "malformed-upload", "moving"),
+    Case("a version of what never moves", says("half;version=0;weight=1"), 400, "malformed-upload", "half"),
+    Case("a version below 0", says("moving;version=-1;weight=3"), 400, "malformed-upload", "moving"),
+    Case("half a version", says("moving;version=0.5;weight=3"), 400, "malformed-upload", "moving"),
     Case("a version to come", says("mean" + REST.replace("version=0", "version=9")), 409, "version-ahead", "moving"),
-    Case("common values themselves", says("moving;version=0;weight=3;whole=1"), 400, "malformed-put", "moving"),
+    Case("common values themselves", says("moving;version=0;weight=3;full=1"), 400, "malformed-upload", "moving"),
     Case("no entries", says("pool"), 400, "entries", "pool"),
     Case("0 entries", says("pool;entries=0"), 400, "entries", "pool"),
     Case("3 entries", says("pool;entries=3"), 400, "entries", "pool"),
@@ -318,7 +318,7 @@ REST = ", half;weight=2, pool;entries=2, moving;version=0;weight=3"
     Case("entries of what is no pool", says("half;entries=1;weight=1"), 400, "entries", "half"),
     Case("another body's header", says("mean"), 400, "wrong-length"),
     Case("control characters", says("mean\x01"), 400, "not-http"),
-    Case("letters of other scripts", says("m\xe9an"), 400, "malformed-put"),
+    Case("letters of other scripts", says("m\xe9an"), 400, "malformed-upload"),
 )
 def test_headers(place: Place, case: Case) -> None:
     try:
@@ -326,14 +326,14 @@ def test_headers(place: Place, case: Case) -> None:
     except httpx.LocalProtocolError:  # what the client itself will not send goes by hand
         head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: mean\x01", "content-length: 0")
         status, said = place.raw(head)
-        assert (status, said["code"]) in [(case.status, case.code), (400, "malformed-put")]
+        assert (status, said["code"]) in [(case.status, case.code), (400, "malformed-upload")]
         return
     refused(response, case.status, case.code, case.field)
 
 
 def test_no_header_at_all(place: Place) -> None:
     token = {"Authorization": f"Bearer {place.mine}"}
-    refused(HTTP.put(f"{place.url}/v1/rounds/5", content=BODY, headers=token), 400, "malformed-put", UPLOAD_HEADER)
+    refused(HTTP.put(f"{place.url}/v1/rounds/5", content=BODY, headers=token), 400, "malformed-upload", UPLOAD_HEADER)
 
 
 @pytest.mark.parametrize("name", [UPLOAD_HEADER, "authorization"])
@@ -596,7 +596,7 @@ def test_a_length_and_chunks_together_are_no_way_to_smuggle(place: Place) -> Non
 
 def test_over_quota_there_is_room_again_after_what_it_says(place: Place) -> None:
     now = [0.0]
-    before, place.relay.quota = place.relay.quota, Quota(rate=0.5, burst=3, clock=lambda: now[0])
+    before, place.relay.rate_limit = place.relay.rate_limit, RateLimit(rate=0.5, burst=3, clock=lambda: now[0])
     try:
         for _ in range(3):
             assert place.get("/v1/federation").status_code == 200
@@ -616,4 +616,4 @@ def test_over_quota_there_is_room_again_after_what_it_says(place: Place) -> None
             assert place.get("/v1/federation").status_code == 200
         refused(place.get("/v1/federation"), 429, "over-quota")
     finally:
-        place.relay.quota = before
+        place.relay.rate_limit = before

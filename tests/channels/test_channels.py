@@ -241,7 +241,7 @@ def test_puts_that_cannot_be_are_refused_whole(make: Make) -> None:
     channel.upload([2], {"x": make([[3.0]])}, make([1.0]), [0])  # still waiting
     two = {"x": make([[100.0], [100.0]])}
     for members, weights, versions, message in [
-        ([1, 0], [1.0, 1.0], [0, 0], "member 0 has put"),
+        ([1, 0], [1.0, 1.0], [0, 0], "member 0 has uploaded"),
         ([1, 2], [1.0, 1.0], [0, 0], "member 2 has put"),
         ([1, 1], [1.0, 1.0], [0, 0], "each may be named once"),
         ([1, 3], [1.0, 1.0], [0, 1], "version 1 is ahead of the channel's 0"),
@@ -262,7 +262,7 @@ def test_puts_that_cannot_be_are_refused_whole(make: Make) -> None:
 def test_a_moving_mean_needs_a_start_for_every_tensor(make: Make) -> None:
     schema = Mean("changes", {"x": Tensor((1,)), "y": Tensor((1,))}, moving=True)
     for start in ({}, {"x": make([0.0])}, {k: make([0.0]) for k in "xyz"}):
-        with pytest.raises(ChannelError, match=r"needs one for each of its tensors, \['x', 'y'\]"):
+        with pytest.raises(ChannelError, match=r"needs them for each of its tensors, \['x', 'y'\]"):
             MovingMean(schema, 2, start)
 
 
@@ -448,7 +448,7 @@ def test_a_pool_keeps_each_member_s_newest_entries(make: Make) -> None:
     assert sorted(zip(seen([answer])[0], answer.count.tolist(), strict=True)) == [(2.0, 20.0), (3.0, 30.0)]
     channel.upload([1], {"x": make([[[8.0], [9.0]]])}, make([[1.0, 1.0]]))  # both at once
     assert sorted(seen(channel.answer([0], 0, 1))[0]) == [8.0, 9.0]
-    with pytest.raises(ChannelError, match="3 entries put at once, at most 2"):
+    with pytest.raises(ChannelError, match="3 entries uploaded at once; at most 2"):
         channel.upload([1], {"x": make([[[1.0]] * 3])}, make([[1.0] * 3]))
 
 
@@ -571,7 +571,7 @@ def test_members_a_channel_does_not_have_are_refused(make: Make) -> None:
 
 def test_a_member_named_twice_in_one_put_is_refused(make: Make) -> None:
     channel = standing(make)
-    with pytest.raises(ChannelError, match=r"members \[0, 1, 1\] named"):
+    with pytest.raises(ChannelError, match=r"members \[0, 1, 1\] given"):
         channel.upload([1, 0, 1], {"x": make([[1.0, 1.0]] * 3)}, make([1.0] * 3))
     assert as_lists(channel.answer()) == ({"x": [0.0, 0.0]}, 0.0)
     with pytest.raises(ChannelError, match="each may be named once"):
@@ -584,7 +584,7 @@ def test_a_schema_makes_its_channel(make: Make) -> None:
     assert isinstance(build_channel(Pool("p", tensors), 2, {}, make([0.0])), EntryPool)
     made = build_channel(Mean("v", tensors, moving=True), 2, start, make([0.0]))
     assert isinstance(made, MovingMean) and made.answer().tensors["x"].tolist() == [2.0]
-    with pytest.raises(TypeError, match="no such channel: Channel"):
+    with pytest.raises(TypeError, match="a Mean or a Pool is needed"):
         build_channel(Channel("c", tensors), 2, {}, make([0.0]))
 
 

@@ -21,7 +21,7 @@ from consilience import load
 from consilience.models import build_model
 from consilience.wire.charter import read_charter
 from tests.conftest import Command
-from tests.relay_tools import SOURCE, Running, serve, serving
+from tests.relay_tools import SOURCE, RelayProcess, serve, serving
 
 
 @pytest.fixture
@@ -58,13 +58,13 @@ def test_a_federation_is_written_down_with_its_start_where_it_has_one(command: C
     code, _, err = command("federation", "consilience", "--seed", "4", "--set", "method.kd=ramp(0,5,10)")
     assert code == 0 and "federation.toml and federation.safetensors written" in err
     charter = read_charter((tmp_path / "federation.toml").read_text())
-    assert charter.name == "digits" and charter.seed == 4 and charter.terms["weights"].kind == "moving"
+    assert charter.name == "digits" and charter.seed == 4 and charter.channel_settings["weights"].kind == "moving"
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["independent"], "'independent' shares nothing, so there is nothing to meet for"),
+        (["independent"], "'independent' shares nothing, so it needs no federation"),
         (["self-distillation"], "'self-distillation' shares nothing"),
         (["centralized"], "'centralized' shares nothing"),
         (["fedavgg"], "Did you mean 'fedavg'?"),
@@ -89,7 +89,7 @@ def test_a_store_is_filled_and_shown(command: Command) -> None:
     assert command("relay", "status")[0] != 0  # there is none yet
     command("federation", "consilience")
     code, out, _ = command("relay", "create", "federation.toml")
-    assert code == 0 and "digits is founded in relay.db; invite its members with:" in out
+    assert code == 0 and "digits is created in relay.db; invite its members with:" in out
     code, out, err = command("relay", "invite", "ward-a")
     assert code == 0 and out.startswith("cs1_1_") and len(out.strip()) == 49 and "shown this once" in err
     assert command("relay", "invite", "ward-b")[0] == 0
@@ -115,7 +115,7 @@ def test_what_a_store_cannot_do_is_refused(command: Command, tmp_path: Path) -> 
     for damage, said in (
         (None, "federation.safetensors: cannot be read"),
         (whole[:-1], "federation.safetensors"),
-        (whole[:-1] + bytes([whole[-1] ^ 1]), "not those whose SHA-256 the charter names"),
+        (whole[:-1] + bytes([whole[-1] ^ 1]), "is not the one in the charter"),
     ):
         start.unlink(missing_ok=True)
         if damage is not None:
@@ -230,7 +230,7 @@ def test_a_relay_that_goes_is_done_without_and_who_is_stopped_can_go_on(
     command: Command, tmp_path: Path, digits: list[Path]
 ) -> None:
     (token,) = founded(command, "representation-sharing", ("ward-a",))
-    running: Running = serve(tmp_path / "relay.db")
+    running: RelayProcess = serve(tmp_path / "relay.db")
     with ended(Joined(running.url, token, digits[0], tmp_path / "a", 100000, "--json")) as (member,):
         try:
             lines = member.lines()

@@ -158,7 +158,7 @@ class Notes:
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     seen = Notes()
-    reply_of, encoded_by = MovingMean._encoded, Learner._encoded
+    reply_of, encoded_by = MovingMean._quantize, Learner._encoded
 
     class Noting(Federation):
         def __init__(self, *given: Any) -> None:
@@ -189,7 +189,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
         return encoded_by(self, exchange, put)
 
     monkeypatch.setattr(rounds_module, "Federation", Noting)
-    monkeypatch.setattr(MovingMean, "_encoded", reply)
+    monkeypatch.setattr(MovingMean, "_quantize", reply)
     monkeypatch.setattr(Learner, "_encoded", encoded)
     return seen
 

@@ -31,7 +31,7 @@ from consilience.objectives import TwoStage
 from consilience.optimizers import SGD
 from consilience.randomness import coin_flips
 from consilience.relay.rejections import Rejection
-from consilience.relay.writer import Putting
+from consilience.relay.writer import QueuedUpload
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.records.run_folder import RunFolder
@@ -44,7 +44,7 @@ from consilience.task import Task
 from consilience.wire import codec, schema
 from consilience.wire.encodings import BIT, FLOAT32, Bit, is_vote
 from consilience.wire.headers import Part, format_parts
-from tests.relay_tools import desk, founded
+from tests.relay_tools import create_federation, manual_writer
 
 Command = Callable[..., tuple[int, str, str]]
 each_engine = pytest.mark.parametrize("engine", ["loop", "stack"])
@@ -255,13 +255,13 @@ def test_a_stale_vote_counts_whole_and_too_stale_a_one_not_at_all() -> None:
 
 def test_the_relay_refuses_a_vote_of_another_weight(tmp_path: Path) -> None:
     channel = schema.Mean("weights", {"w": schema.Tensor((9,), VOTE, Bit(unit=0.25))}, moving=True)
-    federation = founded(tmp_path, 2, {"weights": channel})
-    with desk(federation) as relay:
+    federation = create_federation(tmp_path, 2, {"weights": channel})
+    with manual_writer(federation) as relay:
         upload = federation.upload(0, 1)
 
         def put(member: int, weight: float) -> BaseException | None:
             said = format_parts({"weights": Part(version=0, weight=weight)})
-            (receipt,) = relay.write(Putting(member + 1, 1, said, upload.body))
+            (receipt,) = relay.write(QueuedUpload(member + 1, 1, said, upload.body))
             return receipt.exception(timeout=5)
 
         for weight in (3.5, 0.5):
@@ -271,7 +271,7 @@ def test_the_relay_refuses_a_vote_of_another_weight(tmp_path: Path) -> None:
         assert put(0, 0.0) is None and put(1, 1.0) is None
         wishes = upload.of("weights")["w"]
         assert relay.version == 1
-        moved = relay.hall.sight.moving["weights"].common["w"]
+        moved = relay.service.snapshot.moving["weights"].common["w"]
         np.testing.assert_array_equal(moved, np.float32(1) + np.float32(0.25) * wishes)
 
 
@@ -568,7 +568,7 @@ def test_learners_of_one_federation_have_one_length(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match="cannot share 'gradients'") as refused:
         simulate(settings(rounds=1, groups=groups), data=data)
     said = str(refused.value)
-    assert re.search(r"travels back in bit\([\d.]+\) at one and bit\(0\.5\) at the other", said)
+    assert re.search(r"is downloaded in bit\([\d.]+\) at one and bit\(0\.5\) at the other", said)
     assert "delta must be the same for all: it is a setting of the method and not of a group" in said
 
 

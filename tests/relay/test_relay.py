@@ -84,9 +84,7 @@ def message(channels: Channels, parts: Mapping[str, Part], direction: schema.Dir
     for name in channels:
         if name not in parts:
             continue
-        part = (
-            charters.common_values_message(channels[name]) if parts[name].whole else channels[name].message(direction)
-        )
+        part = charters.common_values_message(channels[name]) if parts[name].full else channels[name].message(direction)
         entries = parts[name].entries
         if entries is not None:
             part = {k: replace(f, shape=(entries, *f.shape[1:])) for k, f in part.items()}
@@ -185,7 +183,7 @@ def test_an_upload_is_taken_once_and_its_receipt_given_again(tmp_path: Path) -> 
     with opened(found(tmp_path, MEAN)) as door:
         first = door.put(0, 1, weighs(3), logits(1, 2))
         body = codec.encode(message(MEAN, weighs(3), "up"), logits(1, 2))
-        expected = {"round": 1, "sha256": upload_sha256("logits;weight=3", body), "taken": ["logits"], "refused": {}}
+        expected = {"round": 1, "sha256": upload_sha256("logits;weight=3", body), "accepted": ["logits"], "refused": {}}
         assert first.status_code == 200
         assert first.json() == expected
         assert first.json()["sha256"] == hashlib.sha256(b"logits;weight=3\n" + body).hexdigest()
@@ -214,10 +212,10 @@ def test_a_receipt_names_what_was_refused_as_too_stale(tmp_path: Path) -> None:
     stale = {"weights": replace(MOVING["weights"], max_staleness=0)}
     with opened(found(tmp_path, {**MEAN, **stale}, START)) as door:
         for i in (0, 1):
-            assert door.put(i, 1, moved(0), change(i)).json()["taken"] == ["weights"]
+            assert door.put(i, 1, moved(0), change(i)).json()["accepted"] == ["weights"]
         said = weighs(2) | moved(0)
         receipt = door.put(0, 2, said, logits(1, 1) | change(3)).json()
-        assert receipt["taken"] == ["logits"]
+        assert receipt["accepted"] == ["logits"]
         assert list(receipt["refused"]) == ["weights"]
         assert "version 0" in receipt["refused"]["weights"]
         assert door.ask(0, "/v1/federation").json()["waiting"] == {"weights": 0}
@@ -226,7 +224,7 @@ def test_a_receipt_names_what_was_refused_as_too_stale(tmp_path: Path) -> None:
 def test_what_waits_is_not_put_again_and_no_version_comes_from_the_future(tmp_path: Path) -> None:
     with opened(found(tmp_path, MOVING, START)) as door:
         assert door.put(0, 1, moved(0), change(1)).status_code == 200
-        assert code(door.put(0, 2, moved(0), change(2))) == (409, "already-put")
+        assert code(door.put(0, 2, moved(0), change(2))) == (409, "already-uploaded")
         assert code(door.put(1, 1, moved(1), change(2))) == (409, "version-ahead")
         assert door.ask(0, "/v1/federation").json()["waiting"] == {"weights": 1}
         assert door.ask(0, "/v1/federation").json()["member"]["round"] == 1
@@ -261,7 +259,7 @@ def test_before_anybody_puts_there_are_zeros_and_common_values(tmp_path: Path) -
     pool = {"seen": schema.Pool("seen", {"mean": schema.Tensor((3, 2))}, rows=(3,), keep=2, draw=2)}
     with opened(found(tmp_path, {**MEAN, **pool, **MOVING}, START)) as door:
         parts, tensors = door.answers(0)
-        assert parts == {"logits": Part(weight=0), "seen": Part(entries=2), "weights": Part(version=0, whole=1)}
+        assert parts == {"logits": Part(weight=0), "seen": Part(entries=2), "weights": Part(version=0, full=1)}
         assert not tensors["logits.mean"].any()
         assert not tensors["seen.count"].any()
         assert tensors["weights.layer.weight"].tobytes() == START["weights"]["layer.weight"].tobytes()
@@ -327,7 +325,7 @@ def test_common_values_come_as_replies_one_by_one_or_whole_whichever_is_less(tmp
             assert parts == {"weights": Part(version=version + 1)}
             held[version + 1] = held[version] + tensors["weights.layer.weight"]
         parts, tensors = door.answers(0)
-        assert parts == {"weights": Part(version=30, whole=1)}
+        assert parts == {"weights": Part(version=30, full=1)}
         assert tensors["weights.layer.weight"].tobytes() == held[30].tobytes()
         parts, tensors = door.answers(0, "have=weights:30")
         assert (parts, tensors) == ({}, {})
@@ -336,8 +334,8 @@ def test_common_values_come_as_replies_one_by_one_or_whole_whichever_is_less(tmp
             response = door.ask(0, f"/v1/answers?have=weights:{30 - missed}")
             part, size = parse_parts(response.headers[ANSWER_HEADER])["weights"], len(response.content)
             values = codec.decode(message(MOVING, {"weights": part}, "down"), response.content)["weights.layer.weight"]
-            assert bool(part.whole) == ("weights" in traffic.whole(["weights"], {"weights": missed}))
-            if not part.whole:
+            assert bool(part.full) == ("weights" in traffic.smaller_in_full(["weights"], {"weights": missed}))
+            if not part.full:
                 common = held[30 - missed]
                 for version in range(31 - missed, 30):
                     body = door.ask(0, f"/v1/channels/weights/replies/{version}").content
@@ -346,11 +344,11 @@ def test_common_values_come_as_replies_one_by_one_or_whole_whichever_is_less(tmp
                 values = common + values
             assert values.tobytes() == held[30].tobytes()
             assert size == traffic.down(["weights"], {"weights": missed})
-            ways.add(bool(part.whole))
+            ways.add(bool(part.full))
         assert ways == {False, True}
         assert code(door.ask(0, "/v1/channels/weights/replies/1")) == (404, "no-such-reply")  # nobody needs it any more
         assert code(door.ask(0, "/v1/channels/weights/replies/31")) == (404, "no-such-reply")
-        assert door.answers(0, "have=weights:99")[0]["weights"].whole  # of another relay, or none
+        assert door.answers(0, "have=weights:99")[0]["weights"].full  # of another relay, or none
 
 
 def test_replies_that_are_gone_are_made_up_for_by_the_whole(tmp_path: Path) -> None:
@@ -359,11 +357,11 @@ def test_replies_that_are_gone_are_made_up_for_by_the_whole(tmp_path: Path) -> N
         for version in range(3):
             for i in (0, 1):
                 door.put(i, version, moved(version), change(2 * version + i))
-        assert not door.answers(0, "have=weights:1")[0]["weights"].whole
+        assert not door.answers(0, "have=weights:1")[0]["weights"].full
         with door.relay.writer.store.writing():
             door.relay.writer.store.sql.execute("DELETE FROM replies WHERE version = 2")
-        assert door.answers(0, "have=weights:1")[0]["weights"].whole
-        assert not door.answers(0, "have=weights:2")[0]["weights"].whole
+        assert door.answers(0, "have=weights:1")[0]["weights"].full
+        assert not door.answers(0, "have=weights:2")[0]["weights"].full
 
 
 def entries(*values: float) -> Arrays:
@@ -442,7 +440,7 @@ def test_common_values_that_would_leave_float32_stay_where_they_are(tmp_path: Pa
             tensors = {"weights.w": np.array([value, 1.0], dtype=np.float32)}
             assert door.put(0, round_, moved(version), tensors).status_code == 200
         parts, tensors = door.answers(0)
-        assert parts["weights"] == Part(version=2, whole=1)
+        assert parts["weights"] == Part(version=2, full=1)
         np.testing.assert_allclose(tensors["weights.w"], [3e38, 2], rtol=1e-6)
 
 
@@ -511,7 +509,10 @@ def test_a_relay_that_begins_again_answers_the_same(tmp_path: Path) -> None:
     with opened(founded) as door:
         assert door.ask(0, "/v1/answers").content == before
         assert door.ask(0, "/v1/federation").json()["member"]["round"] == 1
-        assert door.put(0, 1, weighs(1) | moved(0), logits(1, 2) | change(1)).json()["taken"] == ["logits", "weights"]
+        assert door.put(0, 1, weighs(1) | moved(0), logits(1, 2) | change(1)).json()["accepted"] == [
+            "logits",
+            "weights",
+        ]
 
 
 # --- events, over a socket
@@ -583,7 +584,7 @@ def put_over(url: str, token: str, round_: int, said: Mapping[str, Part], channe
 
 
 def test_events_come_at_once_and_after_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "_BEAT", 0.1)
+    monkeypatch.setattr(app_module, "_HEARTBEAT", 0.1)
     founded = found(tmp_path, {**MEAN, **MOVING}, START, members=3)
     with served(founded) as url, heard(url, founded.tokens[1]) as stream:
         soon(lambda: len(stream.blocks) > 0)
@@ -603,7 +604,7 @@ def test_events_come_at_once_and_after_each_change(tmp_path: Path, monkeypatch: 
 
 
 def test_a_member_with_nothing_put_hears_no_more_once_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "_BEAT", 0.1)
+    monkeypatch.setattr(app_module, "_HEARTBEAT", 0.1)
     founded = found(tmp_path, MEAN)
     with served(founded) as url, heard(url, founded.tokens[0]) as stream:
         soon(lambda: len(stream.blocks) > 2)
@@ -613,7 +614,7 @@ def test_a_member_with_nothing_put_hears_no_more_once_revoked(tmp_path: Path, mo
 
 
 def test_so_many_streams_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "_BEAT", 0.1)
+    monkeypatch.setattr(app_module, "_HEARTBEAT", 0.1)
     founded = found(tmp_path, MEAN)
     with served(founded) as url:
         token = {"Authorization": f"Bearer {founded.tokens[0]}"}
@@ -698,7 +699,7 @@ def test_the_description_names_every_code_and_every_route(tmp_path: Path) -> Non
         said = door.ask(None, "/openapi.json").json()
         routes = {route.path for route in door.relay.app().routes}  # type: ignore[attr-defined]
     assert set(said["paths"]) == routes
-    codes = set(said["components"]["schemas"]["Refusal"]["properties"]["code"]["enum"])
+    codes = set(said["components"]["schemas"]["Rejection"]["properties"]["code"]["enum"])
     assert codes >= set(STATUS) | set(codec.CODES)
     listed = json.dumps(said["paths"])
     told = {c for c in codes if c in listed}
@@ -750,7 +751,7 @@ def test_a_relay_without_torch_serves_and_its_log_tells_nothing_of_what_came(tmp
         finally:
             process.kill()
     assert process.returncode == 0, err
-    assert "weights closed at its deadline" in err  # so the log was on
+    assert "weights was aggregated at its deadline" in err  # so the log was on
     for secret in (token, token[-43:], "0.4242", "7.25", "424242", "my-own-header", "secret-body", "weight=99"):
         assert secret not in out + err
 
@@ -760,13 +761,13 @@ def test_a_fault_of_the_relays_own_is_told_without_its_insides(
 ) -> None:
     founded = found(tmp_path, MEAN)
     with opened(founded) as door, caplog.at_level(logging.DEBUG):
-        hall = next(iter(door.relay.writer.halls.values()))
+        service = next(iter(door.relay.writer.federations.values()))
 
         def fails(*given: Any) -> str:
             raise ValueError("0.4242")
 
         with monkeypatch.context() as broken, pytest.raises(ValueError, match=r"0\.4242"):
-            broken.setattr(hall, "take", fails)
+            broken.setattr(service, "accept_upload", fails)
             door.put(0, 1, weighs(1), logits(0.4242, 1))
         assert door.put(0, 1, weighs(1), logits(2, 1)).status_code == 200  # nothing was kept, and it writes on
     assert any("ValueError" in record.getMessage() for record in caplog.records)
@@ -839,7 +840,7 @@ def test_a_relay_answers_what_the_simulator_does(channels: Channels, members: in
                 body = codec.encode(message(channels, said, "up"), tensors)
                 assert len(body) == traffic.up(channels)
                 response = door.ask(i, f"/v1/rounds/{round_}", "PUT", {UPLOAD_HEADER: format_parts(said)}, content=body)
-                assert response.json()["taken"] == list(channels)
+                assert response.json()["accepted"] == list(channels)
                 sent = codec.decode(message(channels, said, "up"), body)
                 for name, channel in channels.items():
                     simulate_put(simulated, name, channel, i, sent, weight, round_)

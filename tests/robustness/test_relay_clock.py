@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from consilience.wire.charter import Rules
-from tests.relay_tools import Federation, founded, put_head, serving, wait_until
+from tests.relay_tools import Federation, create_federation, serving, upload_headers, wait_until
 
 DEADLINE = 1.0
 CLOCK = """
@@ -61,7 +61,7 @@ def course(federation: Federation, shift: float) -> tuple[list[list[tuple[bytes,
 
             def put(member: int, round_: int) -> None:
                 upload = federation.upload(member, round_, round_ - 1)
-                head = put_head(federation, member, upload)
+                head = upload_headers(federation, member, upload)
                 assert client.put(f"/v1/rounds/{round_}", content=upload.body, headers=head).status_code == 200
 
             for member in range(3):
@@ -83,7 +83,7 @@ def course(federation: Federation, shift: float) -> tuple[list[list[tuple[bytes,
 
 @pytest.mark.parametrize("shift", [-86400.0, 86400.0])
 def test_a_clock_that_is_set(tmp_path: Path, shift: float) -> None:
-    federation = founded(tmp_path, 3, rules=Rules(deadline=DEADLINE))
+    federation = create_federation(tmp_path, 3, rules=Rules(deadline=DEADLINE))
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(federation.store, other / "relay.db")

@@ -14,7 +14,16 @@ from consilience.relay import admin
 from consilience.relay.rejections import Rejection
 from consilience.relay.store import Store
 from consilience.wire.charter import Rules
-from tests.relay_tools import Desk, Federation, channels, desk, founded, put_head, serving, wait_until
+from tests.relay_tools import (
+    Federation,
+    ManualWriter,
+    channels,
+    create_federation,
+    manual_writer,
+    serving,
+    upload_headers,
+    wait_until,
+)
 
 MOVING = ["weights"]
 A_MINUTE = Rules(deadline=60.0)
@@ -25,120 +34,120 @@ def away(federation: Federation) -> list[int]:
     return [member["number"] for member in each["members"] if member["state"] == "away"]
 
 
-def common(at: Desk) -> np.ndarray:
-    return np.array(at.hall.sight.moving["weights"].common["b"])
+def common(at: ManualWriter) -> np.ndarray:
+    return np.array(at.service.snapshot.moving["weights"].common["b"])
 
 
 def test_one_that_never_comes_is_waited_for_once(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 3, rules=A_MINUTE)
-    with desk(federation) as at:
-        at.put(0, 1, 0, MOVING).result(0)
-        at.look(later=20)
-        at.put(1, 1, 0, MOVING).result(0)
-        at.look(later=39.9)  # of the first contribution
+    federation = create_federation(tmp_path, 3, rules=A_MINUTE)
+    with manual_writer(federation) as at:
+        at.upload(0, 1, 0, MOVING).result(0)
+        at.poll(later=20)
+        at.upload(1, 1, 0, MOVING).result(0)
+        at.poll(later=39.9)  # of the first contribution
         assert (at.version, away(federation)) == (0, [])
-        at.look(later=0.2)
-        assert (at.version, away(federation), at.hall.sight.expected) == (1, [2], 2)
+        at.poll(later=0.2)
+        assert (at.version, away(federation), at.service.snapshot.expected) == (1, [2], 2)
         for round_ in (2, 3):  # nobody waits for it any more
-            at.put(0, round_, round_ - 1, MOVING).result(0)
+            at.upload(0, round_, round_ - 1, MOVING).result(0)
             assert at.version == round_ - 1
-            at.put(1, round_, round_ - 1, MOVING).result(0)
+            at.upload(1, round_, round_ - 1, MOVING).result(0)
             assert at.version == round_
-        at.put(2, 1, 3, MOVING).result(0)  # it is back, and waited for again
-        assert (away(federation), at.hall.sight.expected) == ([], 3)
+        at.upload(2, 1, 3, MOVING).result(0)  # it is back, and waited for again
+        assert (away(federation), at.service.snapshot.expected) == ([], 3)
         for member in (0, 1):
             assert at.version == 3
-            at.put(member, 4, 3, MOVING).result(0)
+            at.upload(member, 4, 3, MOVING).result(0)
         assert at.version == 4
-        at.put(0, 5, 4, MOVING).result(0)
-        at.put(1, 5, 4, MOVING).result(0)
-        at.look(later=59)
+        at.upload(0, 5, 4, MOVING).result(0)
+        at.upload(1, 5, 4, MOVING).result(0)
+        at.poll(later=59)
         assert at.version == 4
-        at.look(later=2)
+        at.poll(later=2)
         assert (at.version, away(federation)) == (5, [2])
 
 
 def test_what_only_stands_does_not_bring_a_member_back(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 3, rules=A_MINUTE)
-    with desk(federation) as at:
-        at.put(0, 1, 0, MOVING)
-        at.put(1, 1, 0, MOVING)
-        at.look(later=61)
-        at.put(2, 1, names=["prototypes"]).result(0)
+    federation = create_federation(tmp_path, 3, rules=A_MINUTE)
+    with manual_writer(federation) as at:
+        at.upload(0, 1, 0, MOVING)
+        at.upload(1, 1, 0, MOVING)
+        at.poll(later=61)
+        at.upload(2, 1, names=["prototypes"]).result(0)
         assert away(federation) == [2]
 
 
 def test_below_the_least_nothing_closes(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 4, rules=Rules(deadline=60.0, least=3))
-    with desk(federation) as at:
+    federation = create_federation(tmp_path, 4, rules=Rules(deadline=60.0, least=3))
+    with manual_writer(federation) as at:
         for member in (0, 1):
-            at.put(member, 1, 0, MOVING).result(0)
+            at.upload(member, 1, 0, MOVING).result(0)
         for _ in range(3):
-            at.look(later=100)
+            at.poll(later=100)
             assert (at.version, away(federation)) == (0, [])
-        at.put(2, 1, 0, MOVING).result(0)  # the deadline is long past
-        at.look()
+        at.upload(2, 1, 0, MOVING).result(0)  # the deadline is long past
+        at.poll()
         assert (at.version, away(federation)) == (1, [3])
 
 
 def test_a_single_member_waits_for_another(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 1, rules=A_MINUTE)
-    with desk(federation) as at:
-        at.put(0, 1, 0, MOVING).result(0)
-        at.look(later=1000)
+    federation = create_federation(tmp_path, 1, rules=A_MINUTE)
+    with manual_writer(federation) as at:
+        at.upload(0, 1, 0, MOVING).result(0)
+        at.poll(later=1000)
         assert at.version == 0
-        refusal = at.put(0, 2, 0, MOVING).exception(0)
-        assert isinstance(refusal, Rejection) and refusal.code == "already-put"
+        refusal = at.upload(0, 2, 0, MOVING).exception(0)
+        assert isinstance(refusal, Rejection) and refusal.code == "already-uploaded"
 
 
 def test_a_quorum_closes_early_and_the_late_one_counts_in_the_next(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 3, channels(quorum=2), A_MINUTE)
-    with desk(federation) as at:
-        at.put(0, 1, 0, MOVING).result(0)
+    federation = create_federation(tmp_path, 3, channels(quorum=2), A_MINUTE)
+    with manual_writer(federation) as at:
+        at.upload(0, 1, 0, MOVING).result(0)
         assert at.version == 0
-        at.put(1, 1, 0, MOVING).result(0)
+        at.upload(1, 1, 0, MOVING).result(0)
         assert (at.version, away(federation)) == (1, [])
-        at.put(2, 1, 0, MOVING).result(0)
-        assert (at.version, at.hall.sight.waiting["weights"]) == (1, 1)
-        at.put(0, 2, 1, MOVING).result(0)
+        at.upload(2, 1, 0, MOVING).result(0)
+        assert (at.version, at.service.snapshot.waiting["weights"]) == (1, 1)
+        at.upload(0, 2, 1, MOVING).result(0)
         assert at.version == 2
 
 
 def test_a_round_that_began_as_another_closed_has_its_own_deadline(tmp_path: Path) -> None:
     """Both in one batch: the first contribution of the new round is not as old as that of the last."""
-    federation = founded(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, least=1))
-    with desk(federation) as at:
-        at.put(0, 1, 0, MOVING).result(0)
-        at.look(later=59)
-        for receipt in at.write(at.putting(1, 1, 0, MOVING), at.putting(2, 1, 0, MOVING)):
+    federation = create_federation(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, least=1))
+    with manual_writer(federation) as at:
+        at.upload(0, 1, 0, MOVING).result(0)
+        at.poll(later=59)
+        for receipt in at.write(at.queued(1, 1, 0, MOVING), at.queued(2, 1, 0, MOVING)):
             receipt.result(0)
-        assert (at.version, at.hall.sight.waiting["weights"]) == (1, 1)
-        at.look(later=2)
+        assert (at.version, at.service.snapshot.waiting["weights"]) == (1, 1)
+        at.poll(later=2)
         assert (at.version, away(federation)) == (1, []), "it was closed by the deadline of the round before"
-        at.look(later=59)
+        at.poll(later=59)
         assert (at.version, away(federation)) == (2, [0, 1, 3])
 
 
 def test_a_round_that_closes_past_its_deadline_takes_no_other_with_it(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, least=1))
-    with desk(federation) as at:
-        at.put(0, 1, 0, MOVING).result(0)
+    federation = create_federation(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, least=1))
+    with manual_writer(federation) as at:
+        at.upload(0, 1, 0, MOVING).result(0)
         at.now += 61  # before anybody looks, one batch closes the round and begins the next
-        for receipt in at.write(at.putting(1, 1, 0, MOVING), at.putting(2, 1, 0, MOVING)):
+        for receipt in at.write(at.queued(1, 1, 0, MOVING), at.queued(2, 1, 0, MOVING)):
             receipt.result(0)
-        assert (at.version, at.hall.sight.waiting["weights"], away(federation)) == (1, 1, [])
+        assert (at.version, at.service.snapshot.waiting["weights"], away(federation)) == (1, 1, [])
 
 
 def test_what_is_stale_weighs_less(tmp_path: Path) -> None:
     """A change made s versions ago weighs 1/sqrt(1 + s) of itself."""
-    federation = founded(tmp_path, 3, channels(quorum=2), A_MINUTE)
-    with desk(federation) as at:
+    federation = create_federation(tmp_path, 3, channels(quorum=2), A_MINUTE)
+    with manual_writer(federation) as at:
         for round_ in range(1, 4):
             for member in (0, 1):
-                at.put(member, round_, round_ - 1, MOVING).result(0)
+                at.upload(member, round_, round_ - 1, MOVING).result(0)
         before = common(at)
-        at.put(0, 4, 3, MOVING).result(0)
-        at.put(2, 1, 0, MOVING).result(0)  # 3 versions old
+        at.upload(0, 4, 3, MOVING).result(0)
+        at.upload(2, 1, 0, MOVING).result(0)  # 3 versions old
         assert at.version == 4
         fresh, stale = (federation.upload(*which, MOVING).of("weights")["b"] for which in ((0, 4, 3), (2, 1, 0)))
         weights = 3.5, 23.5 / np.sqrt(1 + 3)
@@ -148,73 +157,75 @@ def test_what_is_stale_weighs_less(tmp_path: Path) -> None:
 
 
 def test_what_is_too_stale_is_refused_for_that_channel_alone(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 3, channels(quorum=2, max_staleness=2), A_MINUTE)
-    with desk(federation) as at:
+    federation = create_federation(tmp_path, 3, channels(quorum=2, max_staleness=2), A_MINUTE)
+    with manual_writer(federation) as at:
         for round_ in range(1, 4):
             for member in (0, 1):
-                at.put(member, round_, round_ - 1, MOVING).result(0)
+                at.upload(member, round_, round_ - 1, MOVING).result(0)
         assert at.version == 3
-        receipt = json.loads(at.put(2, 1, 0).result(0))
-        assert receipt["taken"] == ["prototypes", "observations"]
+        receipt = json.loads(at.upload(2, 1, 0).result(0))
+        assert receipt["accepted"] == ["prototypes", "observations"]
         assert list(receipt["refused"]) == ["weights"] and "made from version 0" in receipt["refused"]["weights"]
-        assert at.hall.sight.waiting["weights"] == 0
-        assert json.loads(at.put(2, 1, 0).result(0)) == receipt, "the same again, the same receipt"
-        assert json.loads(at.put(2, 2, 1).result(0))["taken"] == ["prototypes", "observations", "weights"]
-        refusal = at.put(2, 3, 9).exception(0)
+        assert at.service.snapshot.waiting["weights"] == 0
+        assert json.loads(at.upload(2, 1, 0).result(0)) == receipt, "the same again, the same receipt"
+        assert json.loads(at.upload(2, 2, 1).result(0))["accepted"] == ["prototypes", "observations", "weights"]
+        refusal = at.upload(2, 3, 9).exception(0)
         assert isinstance(refusal, Rejection) and refusal.code == "version-ahead"
     federation.sums_are_right()
 
 
 @pytest.mark.parametrize("by_row", [False, True])
 def test_silent_members_are_forgotten(tmp_path: Path, by_row: bool) -> None:
-    federation = founded(tmp_path, 3, channels(by_row=by_row), Rules(expire=3))
+    federation = create_federation(tmp_path, 3, channels(by_row=by_row), Rules(expire=3))
     both = ["prototypes", "observations"]
-    with desk(federation) as at:
+    with manual_writer(federation) as at:
         for member in range(3):
-            at.put(member, 1, names=both).result(0)
+            at.upload(member, 1, names=both).result(0)
         for round_ in range(1000, 1020):  # one member alone ages nobody away, however far and often it jumps
-            at.put(0, round_, names=both).result(0)
-        assert at.hall.sight.present["observations"][:3].all(axis=1).tolist() == [True] * 3
+            at.upload(0, round_, names=both).result(0)
+        assert at.service.snapshot.present["observations"][:3].all(axis=1).tolist() == [True] * 3
         for round_ in (2002, 2003):
-            at.put(1, round_, names=both).result(0)
-            at.put(0, round_, names=both).result(0)
-        assert at.hall.sight.present["observations"][:3].all(axis=1).tolist() == [True, True, False], "2 was silent"
+            at.upload(1, round_, names=both).result(0)
+            at.upload(0, round_, names=both).result(0)
+        assert at.service.snapshot.present["observations"][:3].all(axis=1).tolist() == [True, True, False], (
+            "2 was silent"
+        )
         left = [federation.upload(0, 2003).of("prototypes"), federation.upload(1, 2003).of("prototypes")]
         counts = sum(each["count"].astype(np.float64) for each in left)
-        assert np.array_equal(at.hall.sight.standing["prototypes"].count, counts)
-        at.put(2, 2, names=both).result(0)
-        assert at.hall.sight.present["observations"][:3].all(), "it is back"
+        assert np.array_equal(at.service.snapshot.standing["prototypes"].count, counts)
+        at.upload(2, 2, names=both).result(0)
+        assert at.service.snapshot.present["observations"][:3].all(), "it is back"
     federation.sums_are_right()
 
 
 def test_revoked_in_the_store_is_revoked_in_the_channels(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 3)
-    with desk(federation) as at:
+    federation = create_federation(tmp_path, 3)
+    with manual_writer(federation) as at:
         for member in range(3):
-            at.put(member, 1, names=["prototypes", "observations"]).result(0)
-        at.put(0, 2, 0, MOVING).result(0)
-        at.put(1, 2, 0, MOVING).result(0)
+            at.upload(member, 1, names=["prototypes", "observations"]).result(0)
+        at.upload(0, 2, 0, MOVING).result(0)
+        at.upload(1, 2, 0, MOVING).result(0)
         admin.revoke(federation.store, "m2")  # who was waited for
-        at.look()
-        assert (at.version, at.hall.sight.expected) == (1, 2)
+        at.poll()
+        assert (at.version, at.service.snapshot.expected) == (1, 2)
         left = [federation.upload(member, 1).of("prototypes")["count"].astype(np.float64) for member in range(2)]
-        assert np.array_equal(at.hall.sight.standing["prototypes"].count, left[0] + left[1])
-        assert not at.hall.sight.present["observations"][2].any()
-        at.put(0, 3, 1, MOVING).result(0)
+        assert np.array_equal(at.service.snapshot.standing["prototypes"].count, left[0] + left[1])
+        assert not at.service.snapshot.present["observations"][2].any()
+        at.upload(0, 3, 1, MOVING).result(0)
         admin.revoke(federation.store, "m0")  # and one who has put
-        at.look()
-        assert (at.version, at.hall.sight.waiting["weights"], at.hall.sight.expected) == (1, 0, 1)
-        refusal = at.put(0, 4, 1, MOVING).exception(0)
+        at.poll()
+        assert (at.version, at.service.snapshot.waiting["weights"], at.service.snapshot.expected) == (1, 0, 1)
+        refusal = at.upload(0, 4, 1, MOVING).exception(0)
         assert isinstance(refusal, Rejection) and refusal.code == "revoked"
     federation.sums_are_right()
 
 
 def test_revoked_from_another_process_while_it_runs(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 3)
+    federation = create_federation(tmp_path, 3)
     with serving(federation.store) as relay, httpx.Client(base_url=relay.url) as client:
         for member in range(3):
             upload = federation.upload(member, 1, names=["prototypes"])
-            head = put_head(federation, member, upload)
+            head = upload_headers(federation, member, upload)
             assert client.put("/v1/rounds/1", content=upload.body, headers=head).status_code == 200
         asks = "/v1/answers?channel=prototypes"
         before = client.get(asks, headers=federation.head(0))
@@ -230,6 +241,6 @@ def test_revoked_from_another_process_while_it_runs(tmp_path: Path) -> None:
         wait_until(lambda: client.get("/v1/federation", headers=federation.head(0)).json()["expected"] == 3, 3)
         relay.stop()
     store = Store(federation.store)
-    assert [entry.number for entry in store.entries(1, "prototypes")] == [0, 1]
+    assert [entry.number for entry in store.contributions.all(1, "prototypes")] == [0, 1]
     store.close()
     federation.sums_are_right()

@@ -15,15 +15,15 @@ import pytest
 
 from consilience.relay.rejections import Rejection
 from tests.relay_tools import (
-    Desk,
     Federation,
+    ManualWriter,
     Upload,
     channels,
-    desk,
-    founded,
+    create_federation,
+    manual_writer,
     often,
-    put_head,
     serving,
+    upload_headers,
     wait_until,
     wide,
 )
@@ -49,7 +49,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def put(client: httpx.Client, federation: Federation, member: int, round_: int, upload: Upload) -> httpx.Response:
-    return client.put(f"/v1/rounds/{round_}", content=upload.body, headers=put_head(federation, member, upload))
+    return client.put(f"/v1/rounds/{round_}", content=upload.body, headers=upload_headers(federation, member, upload))
 
 
 def fill(place: Path) -> Path:
@@ -62,7 +62,7 @@ def fill(place: Path) -> Path:
 
 
 def test_a_full_disk(small_disk: Path) -> None:
-    federation = founded(small_disk, MEMBERS, wide())
+    federation = create_federation(small_disk, MEMBERS, wide())
     with serving(federation.store) as relay, httpx.Client(base_url=relay.url, timeout=30) as client:
         taken = list[tuple[int, int, str]]()
         for member in range(MEMBERS // 10):
@@ -104,7 +104,7 @@ def test_a_full_disk(small_disk: Path) -> None:
 
 def test_full_by_what_is_put(small_disk: Path) -> None:
     """New members' bodies, until no more fit; each that was acknowledged is there."""
-    federation = founded(small_disk, MEMBERS + 400 * (SIZE // 6), wide())
+    federation = create_federation(small_disk, MEMBERS + 400 * (SIZE // 6), wide())
     taken, refused = list[tuple[int, int, str]](), 0
     with serving(federation.store) as relay, httpx.Client(base_url=relay.url, timeout=30) as client:
         for member in range(len(federation.tokens)):
@@ -124,7 +124,7 @@ def test_full_by_what_is_put(small_disk: Path) -> None:
     federation.sums_are_right()
 
 
-def most_pages(at: Desk, more: int | None = None) -> None:
+def most_pages(at: ManualWriter, more: int | None = None) -> None:
     """Let the store grow by so many pages at most, or by as many as it likes."""
     (now,) = at.writer.store.sql.execute("PRAGMA page_count").fetchone()
     at.writer.store.sql.execute(f"PRAGMA max_page_count = {2**30 if more is None else now + more}")
@@ -132,19 +132,19 @@ def most_pages(at: Desk, more: int | None = None) -> None:
 
 def test_full_while_it_writes(tmp_path: Path) -> None:
     """Nothing of a batch that did not fit is left, in the store or in memory; the same bytes are taken later."""
-    federation = founded(tmp_path, 40, wide())
-    with desk(federation) as at:
-        at.put(0, 1).result(0)
-        before, sums = at.hall.sight, federation.state("prototypes")
+    federation = create_federation(tmp_path, 40, wide())
+    with manual_writer(federation) as at:
+        at.upload(0, 1).result(0)
+        before, sums = at.service.snapshot, federation.state("prototypes")
         most_pages(at, 12)
-        receipts = at.write(*(at.putting(member, 1) for member in range(1, 40)))
+        receipts = at.write(*(at.queued(member, 1) for member in range(1, 40)))
         refusals = [receipt.exception(0) for receipt in receipts]
         assert all(isinstance(error, Rejection) and error.code == "disk-full" for error in refusals)
-        assert at.writer.full and at.hall.sight is before
+        assert at.writer.full and at.service.snapshot is before
         assert [member for member, *_ in federation.receipts()] == [0]
         assert all(np.array_equal(value, sums[k]) for k, value in federation.state("prototypes").items())
         most_pages(at)
-        for receipt in at.write(*(at.putting(member, 1) for member in range(1, 40))):
+        for receipt in at.write(*(at.queued(member, 1) for member in range(1, 40))):
             receipt.result(0)
         assert not at.writer.full
     assert len(federation.receipts()) == 40
@@ -153,24 +153,24 @@ def test_full_while_it_writes(tmp_path: Path) -> None:
 
 def test_full_while_a_moving_mean_closes(tmp_path: Path) -> None:
     """The last contribution of a round does not fit: the round stays open, and closes when it is put again."""
-    federation = founded(tmp_path, 3, channels(width=5000))
-    with desk(federation) as at:
+    federation = create_federation(tmp_path, 3, channels(width=5000))
+    with manual_writer(federation) as at:
         refused = 0
         for round_ in range(1, 4):
             for member in range(2):
-                at.put(member, round_, round_ - 1).result(0)
+                at.upload(member, round_, round_ - 1).result(0)
             pages = 0
             while True:  # with ever more room it fails at ever later points of the same write
                 most_pages(at, pages)
-                error = at.put(2, round_, round_ - 1).exception(0)
+                error = at.upload(2, round_, round_ - 1).exception(0)
                 if error is None:
                     break
                 assert isinstance(error, Rejection) and error.code == "disk-full"
-                assert (at.version, at.hall.sight.waiting) == (round_ - 1, {"weights": 2})
+                assert (at.version, at.service.snapshot.waiting) == (round_ - 1, {"weights": 2})
                 refused += 1
                 pages += 1
             most_pages(at)
-            assert (at.version, at.hall.sight.waiting) == (round_, {"weights": 0})
+            assert (at.version, at.service.snapshot.waiting) == (round_, {"weights": 0})
         assert refused, "it never was full"
     moving = federation.moving()
     for round_ in range(1, 4):

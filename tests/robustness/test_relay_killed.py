@@ -14,8 +14,19 @@ import httpx
 import numpy as np
 import pytest
 
-from consilience.relay.writer import Putting, Writer
-from tests.relay_tools import FULL, Federation, Upload, common_of, founded, often, put_head, serve, serving, wait_until
+from consilience.relay.writer import QueuedUpload, Writer
+from tests.relay_tools import (
+    FULL,
+    Federation,
+    Upload,
+    common_of,
+    create_federation,
+    often,
+    serve,
+    serving,
+    upload_headers,
+    wait_until,
+)
 
 PEERS = 3
 KILLS = often(20, 100)
@@ -56,7 +67,11 @@ class Peer(threading.Thread):
         self, client: httpx.Client, method: str, path: str, upload: Upload | None = None
     ) -> httpx.Response | None:
         """The answer, however often the relay must be asked; None where the peer is to give up first."""
-        head = self.federation.head(self.number) if upload is None else put_head(self.federation, self.number, upload)
+        head = (
+            self.federation.head(self.number)
+            if upload is None
+            else upload_headers(self.federation, self.number, upload)
+        )
         while True:
             try:
                 answer = client.request(method, path, headers=head, content=upload.body if upload else None)
@@ -70,7 +85,7 @@ class Peer(threading.Thread):
 
 
 def test_killed_in_the_middle_of_writes(tmp_path: Path) -> None:
-    federation, chance = founded(tmp_path, PEERS), random.Random(0)
+    federation, chance = create_federation(tmp_path, PEERS), random.Random(0)
     relay = serve(federation.store)
     peers = [Peer(federation, number, relay.url) for number in range(PEERS)]
     try:
@@ -117,7 +132,7 @@ def _moved_as_it_should(federation: Federation, peers: list[Peer]) -> None:
 
 
 def test_told_to_stop_during_uploads(tmp_path: Path) -> None:
-    federation = founded(tmp_path, 8)
+    federation = create_federation(tmp_path, 8)
     relay = serve(federation.store)
     peers = [Peer(federation, number, relay.url, ["prototypes", "observations"]) for number in range(8)]
     with httpx.Client(base_url=relay.url, timeout=30) as listener:
@@ -144,12 +159,12 @@ def test_told_to_stop_during_uploads(tmp_path: Path) -> None:
 
 def test_what_was_called_off_hurts_nobody_else(tmp_path: Path) -> None:
     """A request that is called off while it waits, as the last ones are at the end, does not cost others theirs."""
-    federation = founded(tmp_path, 3)
+    federation = create_federation(tmp_path, 3)
     writer = Writer(federation.store)
     receipts = []
     for member in range(3):
         upload = federation.upload(member, 1, names=["prototypes"])
-        receipts.append(writer.put(Putting(member + 1, 1, upload.put, upload.body)))
+        receipts.append(writer.submit(QueuedUpload(member + 1, 1, upload.header, upload.body)))
     assert receipts[1].cancel()
     writer.start()
     assert [receipts[i].result(timeout=10)[:12] for i in (0, 2)] == ['{"round": 1,'] * 2
@@ -159,7 +174,7 @@ def test_what_was_called_off_hurts_nobody_else(tmp_path: Path) -> None:
 
 def test_a_store_is_served_once_at_a_time(tmp_path: Path) -> None:
     """Two relays would overwrite each other's sums."""
-    federation = founded(tmp_path, 1)
+    federation = create_federation(tmp_path, 1)
     with serving(federation.store) as first:
         with (
             pytest.raises(AssertionError, match="is served by another relay; stop that one first"),
@@ -200,7 +215,7 @@ def calls(log: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.skipif(not traceable(), reason="strace is not installed, or may not trace here")
 def test_a_sync_comes_before_each_acknowledgement(tmp_path: Path) -> None:
-    federation, log = founded(tmp_path, 2), tmp_path / "calls"
+    federation, log = create_federation(tmp_path, 2), tmp_path / "calls"
     trace = ["strace", "-D", "-f", "-y", "-s", "48", "-o", str(log)]
     trace += ["-e", "trace=fdatasync,fsync,pwrite64,recvfrom,sendto"]
     rounds = often(6, 60)
@@ -209,7 +224,7 @@ def test_a_sync_comes_before_each_acknowledgement(tmp_path: Path) -> None:
             for member in range(2):
                 upload = federation.upload(member, round_, round_ - 1)
                 answer = client.put(
-                    f"/v1/rounds/{round_}", content=upload.body, headers=put_head(federation, member, upload)
+                    f"/v1/rounds/{round_}", content=upload.body, headers=upload_headers(federation, member, upload)
                 )
                 assert answer.status_code == 200, answer.text
         relay.stop()

@@ -11,7 +11,7 @@ import numpy as np
 
 from consilience.wire.codec import Codec
 from consilience.wire.headers import LATEST_ROUND
-from tests.relay_tools import Federation, Upload, common_of, founded, often, put_head, serving
+from tests.relay_tools import Federation, Upload, common_of, create_federation, often, serving, upload_headers
 
 PEERS, ROUNDS = often(20, 200), often(20, 50)
 AT_ONCE = 64
@@ -24,7 +24,7 @@ async def every_round(federation: Federation, url: str) -> dict[tuple[int, int],
 
     async def put(client: httpx.AsyncClient, member: int, round_: int) -> None:
         upload = sent[member, round_]
-        headers = put_head(federation, member, upload)
+        headers = upload_headers(federation, member, upload)
         async with limit:
             answer = await client.put(f"/v1/rounds/{round_}", content=upload.body, headers=headers)
             for _ in range(100):  # a member has one upload under way at a time
@@ -34,7 +34,7 @@ async def every_round(federation: Federation, url: str) -> dict[tuple[int, int],
                 answer = await client.put(f"/v1/rounds/{round_}", content=upload.body, headers=headers)
         assert answer.status_code == 200, answer.text
         assert answer.json()["sha256"] == upload.sha256
-        assert answer.json()["taken"] == ["prototypes", "observations", "weights"]
+        assert answer.json()["accepted"] == ["prototypes", "observations", "weights"]
 
     async with httpx.AsyncClient(base_url=url, timeout=30) as client:
         for round_ in range(1, ROUNDS + 1):
@@ -48,7 +48,7 @@ async def every_round(federation: Federation, url: str) -> dict[tuple[int, int],
 
 
 def test_every_upload_counts_once(tmp_path: Path) -> None:
-    federation = founded(tmp_path, PEERS)
+    federation = create_federation(tmp_path, PEERS)
     with serving(federation.store) as relay:
         sent = asyncio.run(every_round(federation, relay.url))
         said = httpx.get(f"{relay.url}/v1/answers?channel=weights", headers=federation.head(0))
@@ -81,11 +81,11 @@ def test_every_upload_counts_once(tmp_path: Path) -> None:
 
 def test_rounds_may_be_left_out(tmp_path: Path) -> None:
     """A member that was away goes on from whatever round it is at, up to the last there is."""
-    federation = founded(tmp_path, 2)
+    federation = create_federation(tmp_path, 2)
     with serving(federation.store) as relay, httpx.Client(base_url=relay.url) as client:
         for round_ in (0, 7, LATEST_ROUND):
             upload = federation.upload(0, round_, names=["prototypes"])
-            head = put_head(federation, 0, upload)
+            head = upload_headers(federation, 0, upload)
             for _ in range(2):
                 answer = client.put(f"/v1/rounds/{round_}", content=upload.body, headers=head)
                 assert (answer.status_code, answer.json()["round"]) == (200, round_)

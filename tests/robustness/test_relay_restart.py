@@ -14,9 +14,9 @@ import pytest
 from benchmarks.relay import Prefilled, prefill
 from consilience.relay import admin
 from consilience.relay.store import Store
-from consilience.relay.writer import Putting, Writer
+from consilience.relay.writer import QueuedUpload, Writer
 from consilience.wire.codec import Codec
-from tests.relay_tools import Running, founded, serve, serving, wait_until, wide
+from tests.relay_tools import RelayProcess, create_federation, serve, serving, wait_until, wide
 
 MEMBERS = 10_000
 SECONDS = 2.0
@@ -27,7 +27,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Prefilled:
     return prefill(tmp_path_factory.mktemp("many"), MEMBERS)
 
 
-def asked(relay: Running, many: Prefilled, member: int) -> bytes:
+def asked(relay: RelayProcess, many: Prefilled, member: int) -> bytes:
     head = {"Authorization": f"Bearer {many.tokens[member]}"}
     answer = httpx.get(f"{relay.url}/v1/answers?round=7", headers=head)
     assert answer.status_code == 200, answer.text
@@ -55,11 +55,11 @@ def test_sums_that_were_tampered_with_are_mended(many: Prefilled) -> None:
         right = asked(relay, many, 0)
         relay.stop()
     with contextlib.closing(Store(many.store)) as store, store.writing():
-        state = store.state(1, "prototypes")
+        state = store.channel_states.get(1, "prototypes")
         assert state is not None
         state["sums.mean"][3, 7] += 1000.0 * state["count"][3]
         state["count"][5] += 1
-        store.keep_state(1, "prototypes", state)
+        store.channel_states.save(1, "prototypes", state)
     relay = serve(many.store)
     try:
         wait_until(lambda: asked(relay, many, 0) != right, 1)  # at first it answers by what was kept
@@ -68,7 +68,7 @@ def test_sums_that_were_tampered_with_are_mended(many: Prefilled) -> None:
     finally:
         relay.kill()
     with contextlib.closing(Store(many.store)) as store:
-        mended = store.state(1, "prototypes")
+        mended = store.channel_states.get(1, "prototypes")
     assert mended is not None and np.abs(mended["sums.mean"] - state["sums.mean"]).max() > 1000
     assert "sums of prototypes were off" in many.store.with_suffix(".log").read_text()
 
@@ -86,7 +86,7 @@ def test_a_damaged_store_is_named(tmp_path: Path) -> None:
 
 def test_what_was_huge_leaves_nothing_behind(tmp_path: Path) -> None:
     """Beside a sum of 1e41 the others' digits are lost: when it goes, they are counted again."""
-    federation = founded(tmp_path, 3, wide())
+    federation = create_federation(tmp_path, 3, wide())
     writer = Writer(federation.store)
     writer.start()
 
@@ -97,22 +97,28 @@ def test_what_was_huge_leaves_nothing_behind(tmp_path: Path) -> None:
             values = np.full((10, 250), mean, np.float32)
             message = federation.charter.message("up")
             body = Codec(message).encode({**upload.tensors, "prototypes.mean": values})
-        writer.put(Putting(member + 1, round_, upload.put, body)).result(timeout=10)
+        writer.submit(QueuedUpload(member + 1, round_, upload.header, body)).result(timeout=10)
 
     for member in (1, 2):
         put(member, 1)
-    right = writer.halls[1].sight.standing["prototypes"].sums["mean"]
+    right = writer.federations[1].snapshot.standing["prototypes"].sums["mean"]
     put(0, 1, 3e38)
     put(0, 2, 0.0)
-    assert np.abs(writer.halls[1].sight.standing["prototypes"].sums["mean"] - right).max() > 0.1
+    assert np.abs(writer.federations[1].snapshot.standing["prototypes"].sums["mean"] - right).max() > 0.1
     wait_until(
-        lambda: np.allclose(writer.halls[1].sight.standing["prototypes"].sums["mean"], right, rtol=1e-12, atol=1e-12), 5
+        lambda: np.allclose(
+            writer.federations[1].snapshot.standing["prototypes"].sums["mean"], right, rtol=1e-12, atol=1e-12
+        ),
+        5,
     )
     put(0, 3, 3e38)
     admin.revoke(federation.store, "m0")
-    wait_until(lambda: writer.halls[1].sight.expected == 2, 5)
+    wait_until(lambda: writer.federations[1].snapshot.expected == 2, 5)
     wait_until(
-        lambda: np.allclose(writer.halls[1].sight.standing["prototypes"].sums["mean"], right, rtol=1e-12, atol=1e-12), 5
+        lambda: np.allclose(
+            writer.federations[1].snapshot.standing["prototypes"].sums["mean"], right, rtol=1e-12, atol=1e-12
+        ),
+        5,
     )
     writer.stop()
     federation.sums_are_right()

@@ -162,7 +162,7 @@ def test_missed_replies_cost_the_lesser_of_one_by_one_and_the_whole_weights(enco
 
 def test_the_body_that_carries_whole_weights_is_one_body() -> None:
     traffic = both(Weights(up=BIT, down=BIT))
-    message = traffic.message("down", whole=["weights"])
+    message = traffic.message("down", full=["weights"])
     assert codec.encoded_size(message) == as_whole(traffic)
     tensors = {k: np.zeros(f.shape, dtype=np.float32) for k, f in message.items()}
     assert len(codec.encode(message, tensors)) == codec.encoded_size(message)
@@ -218,7 +218,7 @@ def test_a_learner_who_did_not_take_part_hears_first_what_it_missed(
 
 def test_names_that_would_hide_each_other_are_refused() -> None:
     numbers = {"count": schema.Tensor((3, 2))}
-    with pytest.raises(ConfigurationError, match="'count' is what its rows weigh"):
+    with pytest.raises(ConfigurationError, match="'count' is the name of its rows' weights"):
         schema.Mean("spread", numbers, rows=(3,))
     assert set(schema.Mean("spread", numbers).message("up")) == {"spread.count"}
     for name in ("", "a.b"):

@@ -144,19 +144,19 @@ TENSOR = "channels/c/tensors/t"
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("protocol", 2, "protocol is 2; this library speaks 1"),
+        ("protocol", 2, "protocol is 2; this library implements 1"),
         ("name", None, "name is missing"),
-        ("name", "Digits", "name 'Digits': lower-case"),
-        ("name", "a" * 65, "name 'a+': lower-case"),
-        ("name", "-a", "a letter or digit first"),
+        ("name", "Digits", "name 'Digits': use lower-case"),
+        ("name", "a" * 65, "name 'a+': use lower-case"),
+        ("name", "-a", "start with a letter or digit"),
         ("name", "a/../b", "name 'a/../b'"),
         ("nam", "x", "nam is 'x'"),
         ("seed", -1, "seed is -1; it must be 0 or more"),
         ("seed", 2**60, "seed is"),
         ("classes", 1, "classes is 1; it must be 2 or more"),
         ("classes", "ten", "classes is 'ten'; it must be a whole number"),
-        ("method", {"weight": 1}, "method needs a name"),
-        ("method/name", 3, "method needs a name"),
+        ("method", {"weight": 1}, "method has no name"),
+        ("method/name", 3, "method has no name"),
         ("channels", {}, "channels"),
         ("channels/Upper", GOOD["channels"]["c"], "channel 'Upper'"),  # type: ignore[index]
         ("channels/a.b", GOOD["channels"]["c"], r"channel 'a\.b'"),  # type: ignore[index]
@@ -168,9 +168,9 @@ TENSOR = "channels/c/tensors/t"
         ("rules/samples", 0, "rules.samples is 0"),
         ("rules/unknown", 1, "rules.unknown is 1"),
         ("channels/c/kind", "median", "channels.c.kind is 'median'; it must be 'standing', 'moving' or 'pool'"),
-        ("channels/c/kind", "moving", "channel 'c' moves; it needs 'start'"),
-        ("channels/c/rows", [2], r"channel 'c' weighs rows \(2,\), but 't' has shape \(3, 2\)"),
-        ("channels/c/rows", [3, 2, 1], "a shape begins with the rows"),
+        ("channels/c/kind", "moving", "channel 'c' is a moving mean; it needs 'start'"),
+        ("channels/c/rows", [2], r"channel 'c' has weights of rows \(2,\), but 't' has shape \(3, 2\)"),
+        ("channels/c/rows", [3, 2, 1], "a shape starts with the rows"),
         ("channels/c/rows", [-3], "each 1 or more"),
         ("channels/c/keep", 0, "channels.c.keep is 0; it must be 1 or more"),
         ("channels/c/draw", 1001, "channels.c.draw is 1001; it must be 1000 or less"),
@@ -178,10 +178,10 @@ TENSOR = "channels/c/tensors/t"
         ("channels/c/max_staleness", -1, "channels.c.max_staleness is -1"),
         ("channels/c/quorum", 0, "channels.c.quorum is 0"),
         ("channels/c/tensors", {}, "channels.c.tensors"),
-        (f"{TENSOR}/shape", [-1, 2], r"shape \(-1, 2\) cannot be"),
+        (f"{TENSOR}/shape", [-1, 2], r"shape \(-1, 2\) is not allowed"),
         (f"{TENSOR}/shape", [2**20, 2**20], "2\\^31 values at most"),
         (f"{TENSOR}/shape", "wide", "channels.c.tensors.t.shape is 'wide'; it must be a list"),
-        (f"{TENSOR}/up", "int32", "encoding 'int32'; known: float32"),
+        (f"{TENSOR}/up", "int32", "encoding 'int32' is unknown; known: float32"),
         (f"{TENSOR}/up", "float64", "encoding 'float64'"),
         (f"{TENSOR}/down", "bit(0)", r"encoding 'bit\(0\)'"),
         (f"{TENSOR}/down", "bit(-1)", r"encoding 'bit\(-1\)'"),
@@ -205,19 +205,22 @@ def test_what_cannot_be_is_refused_by_name(path: str, value: Any, said: str) -> 
 
 def test_bounds_the_wrong_way_round_are_refused() -> None:
     text = with_(f"{TENSOR}/low", 2.0).replace("low = 2.0", "low = 2.0\nhigh = 1.0")
-    with pytest.raises(ConfigurationError, match=r"bounds 2\.0 to 1\.0 leave no value"):
+    with pytest.raises(ConfigurationError, match=r"bounds 2\.0 to 1\.0 allow no value"):
         read_charter(text)
 
 
 @pytest.mark.parametrize(
     ("channel", "said"),
     [
-        ({"kind": "moving", "rows": [3], "start": "x"}, "a moving mean has one weight a member"),
-        ({"kind": "pool", "by": "row"}, "channel 'c' is drawn by row and has none"),
-        ({"kind": "standing", "rows": [3], "tensors": {"count": {"shape": [3]}}}, "'count' is what its rows weigh"),
+        ({"kind": "moving", "rows": [3], "start": "x"}, "a moving mean has one weight per member"),
+        ({"kind": "pool", "by": "row"}, "channel 'c' is drawn by row and has no rows"),
+        (
+            {"kind": "standing", "rows": [3], "tensors": {"count": {"shape": [3]}}},
+            "'count' is the name of its rows' weights",
+        ),
         (
             {"kind": "standing", "tensors": {"t": {"shape": [3], "up": "int8"}, "t.scale": {"shape": [3]}}},
-            "the name 'c.t.scale' is taken",
+            "the name 'c.t.scale' is reserved",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -230,7 +233,7 @@ def test_what_cannot_be_together_is_refused(channel: dict[str, Any], said: str) 
 
 @pytest.mark.parametrize("text", ["= 1", "\0", "name = ", "[channels.c", 'name = "a"\nname = "b"'])
 def test_what_is_no_toml_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="here is no TOML"):
+    with pytest.raises(ConfigurationError, match="here is not TOML"):
         read_charter(text, "here")
 
 
@@ -246,7 +249,7 @@ def test_any_text_is_refused_and_breaks_nothing(text: str) -> None:
 
 def test_start_values_are_known_by_their_hash() -> None:
     made, body = charter(), encode_start_values(charter(), STARTS)
-    assert made.terms["weights"].start == values_fingerprint(CHANNELS["weights"], STARTS["weights"])
+    assert made.channel_settings["weights"].start == values_fingerprint(CHANNELS["weights"], STARTS["weights"])
     back = decode_start_values(made, body)
     assert list(back) == ["weights"]
     assert back["weights"]["layer.1"].tobytes() == STARTS["weights"]["layer.1"].tobytes()
@@ -257,7 +260,7 @@ def test_start_values_are_known_by_their_hash() -> None:
 def test_other_start_values_are_refused() -> None:
     other = {"weights": {**STARTS["weights"], "scale": np.array(np.nextafter(np.float32(0.5), np.float32(1)))}}
     body = encode_start_values(charter(), other)
-    with pytest.raises(ConfigurationError, match="there: the values of 'weights' are not those whose SHA-256"):
+    with pytest.raises(ConfigurationError, match="there: the SHA-256 of the values of 'weights' is not the one"):
         decode_start_values(charter(), body, "there")
 
 
@@ -278,7 +281,7 @@ def test_start_values_that_are_no_numbers_are_refused() -> None:
 def test_where_nothing_moves_there_is_nothing_to_start_from() -> None:
     still = {name: channel for name, channel in CHANNELS.items() if name != "weights"}
     made = build_charter("digits", METHOD, 3, still, {})
-    assert made.starts() == {}
+    assert made.start_values_message() == {}
     assert encode_start_values(made, {}) == b""
     assert decode_start_values(made, b"") == {}
 
@@ -288,7 +291,9 @@ def test_common_values_travel_in_full_precision_whatever_replies_do() -> None:
         "weights.layer.1": schema.Field((2, 2)),
         "weights.scale": schema.Field(()),
     }
-    assert codec.encoded_size(common_values_message(CHANNELS["weights"])) == codec.encoded_size(charter().starts())
+    assert codec.encoded_size(common_values_message(CHANNELS["weights"])) == codec.encoded_size(
+        charter().start_values_message()
+    )
 
 
 def test_start_values_lie_beside_the_charter() -> None:

@@ -159,13 +159,13 @@ def test_public_names() -> None:
         (Field((), high=2.0), np.float32(3), "out-of-bounds", r"'x' at \(\) is 3.0; allowed is -inf to 2.0"),
         (Field((2,), BIT, low=-1), floats(0, -2), "out-of-bounds", r"'x' at \(1,\) is -2.0; allowed is -1 to inf"),
         (Field((2,), INT32, low=0), np.asarray([0, -1]), "out-of-bounds", r"'x' at \(1,\) is -1; allowed is 0 to inf"),
-        (Field((1,), INT32), floats(0.5), "wrong-type", r"'x' at \(0,\) is 0.5; a whole number of 32 bits"),
-        (Field((1,), INT32), floats(np.nan), "not-finite", r"'x' at \(0,\) is nan; a whole number"),
-        (Field((1,), INT32), np.asarray([2**31]), "out-of-bounds", r"'x' at \(0,\) is 2147483648; a whole number"),
-        (Field((2,)), floats(1, 2, 3), "wrong-layout", r"'x' has shape \(3,\); the schema asks for \(2,\)"),
-        (Field((1,)), [1.0], "wrong-type", "'x' is of type list; a NumPy array"),
-        (Field((1,)), np.asarray([1j]), "wrong-type", "'x' is of type complex128"),
-        (Field((1,)), np.asarray([True]), "wrong-type", "'x' is of type bool"),
+        (Field((1,), INT32), floats(0.5), "wrong-type", r"'x' at \(0,\) is 0.5; a 32-bit integer"),
+        (Field((1,), INT32), floats(np.nan), "not-finite", r"'x' at \(0,\) is nan; a 32-bit integer"),
+        (Field((1,), INT32), np.asarray([2**31]), "out-of-bounds", r"'x' at \(0,\) is 2147483648; a 32-bit integer"),
+        (Field((2,)), floats(1, 2, 3), "wrong-layout", r"'x' has shape \(3,\); the schema needs \(2,\)"),
+        (Field((1,)), [1.0], "wrong-type", "'x' has type list; a NumPy array"),
+        (Field((1,)), np.asarray([1j]), "wrong-type", "'x' has type complex128"),
+        (Field((1,)), np.asarray([True]), "wrong-type", "'x' has type bool"),
         (Field((1, 1), INT8), floats([LARGEST]), "bad-scale", r"'x.scale' at \(0,\) is 2.6\d+e\+36"),
         (
             Field((1,), Encoding("morse", 5)),
@@ -200,9 +200,9 @@ def test_encode_refuses_missing_and_unknown_names() -> None:
     ],
 )
 def test_names_that_clash_are_refused(message: dict[str, Field]) -> None:
-    with pytest.raises(WireError, match="is taken"):
+    with pytest.raises(WireError, match="is reserved or used twice"):
         codec.encode(message, {name: floats(1) for name in message})
-    with pytest.raises(WireError, match="is taken") as caught:
+    with pytest.raises(WireError, match="is reserved or used twice") as caught:
         codec.encoded_size(message)
     assert (caught.value.code, caught.value.field) == ("duplicate-name", next(iter(message)))
 

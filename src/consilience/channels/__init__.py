@@ -1,7 +1,7 @@
-"""What a relay keeps: running means and pools, and nothing about learning.
+"""The channels by which a relay combines uploads: standing means, moving means and pools; nothing about learning.
 
-One code for the relay (NumPy) and the simulator (torch), written against the array-API standard. Members are numbers;
-a put names several at once, so that one request and a whole simulated federation take the same path.
+One implementation serves the relay (NumPy) and the simulator (torch), written against the array-API standard. Members
+are numbers; an upload may be of several members, so one request and an entire simulated federation use the same code.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ AnyChannel = StandingMean | MovingMean | EntryPool
 
 
 def build_channel(channel: schema.Channel, members: int, start: Tensors, like: Array) -> AnyChannel:
-    """The channel itself, for a schema; `like` says which arrays it keeps."""
+    """The channel of a schema; its arrays are of the library, type and device of `like`."""
     if isinstance(channel, schema.Pool):
         return EntryPool(channel, members, like)
     if not isinstance(channel, schema.Mean):
-        raise TypeError(f"no such channel: {type(channel).__name__}")
+        raise TypeError(f"channel {channel.name!r} is a {type(channel).__name__}; a Mean or a Pool is needed")
     return MovingMean(channel, members, start) if channel.moving else StandingMean(channel, members, like)
 
 

@@ -1,4 +1,4 @@
-"""What channels take and give, and how weights stretch over values."""
+"""Answers of channels, and array functions that all channels share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consilience.errors import ChannelError
 from consilience.wire import schema
 from consilience.wire.encodings import Array
 
-_AT_ONCE = 2**27  # values in one sum: beyond that memory counts, and the sums are long enough by themselves
+_LARGEST_SUM = 2**27  # values in one sum; larger ones would need too much memory and gain no time
 Tensors = Mapping[str, Array]
 MemberNumbers = Sequence[int] | np.ndarray
 """Members by number."""
@@ -21,9 +21,9 @@ MemberNumbers = Sequence[int] | np.ndarray
 
 @dataclass(frozen=True)
 class Answer:
-    """What comes back: the tensors, and for each row how many samples stand behind it.
+    """What a channel returns: the tensors, and for each row how many samples it is the mean of.
 
-    Answers to several readers are one, with the readers along the first axis; a reader's own is `answer[i]`.
+    Answers to several readers are one, with the readers along the first axis; reader i's is `answer[i]`.
     """
 
     tensors: dict[str, Array]
@@ -42,36 +42,36 @@ class Answer:
         return (self[reader] for reader in range(len(self)))
 
     def for_one(self) -> Answer:
-        """The same as the answers to a single reader."""
+        """The same as answers to one reader: with a first axis of length 1."""
         return Answer({k: t[None] for k, t in self.tensors.items()}, self.count[None], self.version)
 
 
 def empty_answer(channel: schema.Channel) -> Answer:
-    """What a channel answers before anybody has put anything: zeros with count 0."""
+    """The answer of a channel to which no member has uploaded: zeros with count 0."""
     lead = (channel.draw,) if isinstance(channel, schema.Pool) else ()
     tensors = {k: np.zeros((*lead, *t.shape), np.float32) for k, t in channel.tensors.items()}
     return Answer(tensors, np.zeros((*lead, *channel.rows)))
 
 
 def broadcast_rows(weight: Array, values: Array) -> Array:
-    """A weight of shape (k, rows...) stretched over values of shape (k, rows..., rest...)."""
+    """A weight of shape (k, rows...) reshaped to broadcast over values of shape (k, rows..., rest...)."""
     xp = array_namespace(values)
     return xp.reshape(weight, weight.shape + (1,) * (values.ndim - weight.ndim))
 
 
 def as_float64(x: Array) -> Array:
-    """In float64: sums in float32 drift."""
+    """The array in float64: sums in float32 lose digits."""
     xp = array_namespace(x)
     return xp.astype(x, xp.float64)
 
 
 def add_in_order(total: Array, changes: Sequence[Array], weights: Sequence[float] | None = None) -> Array:
-    """The total (float64) with every (weighted) change added, one after the other: the same bits however many come.
+    """The total (float64) plus every (weighted) change, one after the other: the same bits however they are grouped.
 
-    On an accelerator, where a thousand small sums take a thousand times as long as one, in one sum if they are small.
+    On an accelerator small changes are added in one sum, as a thousand sums would take a thousand times as long.
     """
-    many = len(changes) * math.prod(total.shape) <= _AT_ONCE
-    if many and not isinstance(total, np.ndarray) and total.device.type != "cpu":
+    small = len(changes) * math.prod(total.shape) <= _LARGEST_SUM
+    if small and not isinstance(total, np.ndarray) and total.device.type != "cpu":
         xp = array_namespace(total)
         stacked = as_float64(xp.stack(list(changes)) if isinstance(changes, list | tuple) else changes)
         if weights is not None:
@@ -83,19 +83,19 @@ def add_in_order(total: Array, changes: Sequence[Array], weights: Sequence[float
 
 
 def check_members(members: MemberNumbers, count: int, channel: str) -> np.ndarray:
-    """Member numbers as an array; numbers the channel does not have, or named twice, are refused."""
+    """Member numbers as an array; refuses numbers that the channel does not have, and duplicates."""
     who = np.asarray(members, dtype=np.int64)
     if who.size and (who.min() < 0 or who.max() >= count):
-        raise ChannelError(f"{channel}: members {who.min()} to {who.max()} named, the channel has 0 to {count - 1}")
+        raise ChannelError(f"{channel}: members {who.min()} to {who.max()} given; the channel has 0 to {count - 1}")
     if len(np.unique(who)) < who.size:
-        raise ChannelError(f"{channel}: members {sorted(who.tolist())} named; each may be named once at a time")
+        raise ChannelError(f"{channel}: members {sorted(who.tolist())} given; each member may be given once")
     return who
 
 
 def as_slice(numbers: np.ndarray) -> slice | np.ndarray:
-    """The same numbers as a slice where they follow each other: what it takes is not copied, and needs no index."""
+    """The same numbers as a slice if they are consecutive: indexing with a slice copies nothing."""
     if not numbers.size:
         return numbers
     first, last = int(numbers[0]), int(numbers[-1])
-    following = last - first + 1 == len(numbers) and bool((np.diff(numbers) == 1).all())
-    return slice(first, last + 1) if following else numbers
+    consecutive = last - first + 1 == len(numbers) and bool((np.diff(numbers) == 1).all())
+    return slice(first, last + 1) if consecutive else numbers

@@ -1,4 +1,4 @@
-"""A pool: everybody's newest entries, of which a reader gets a few random ones."""
+"""A pool: each member's newest entries, of which a reader gets a few random ones."""
 
 from __future__ import annotations
 
@@ -37,14 +37,16 @@ class EntryPool:
         self.present = np.zeros(lead, dtype=bool)
 
     def upload(self, members: MemberNumbers, tensors: Tensors, weights: Array, *, replace: bool = False) -> None:
-        """Take up to `keep` new entries from each member: tensors (k, entries, ...), weights (k, entries, *rows).
+        """Add up to `keep` new entries of each member: tensors (k, entries, ...), weights (k, entries, *rows).
 
-        replace: these are all a member has to offer, and its older entries go.
+        replace: these are all of a member's entries; its older ones are removed.
         """
         who = check_members(members, self.members, self.channel.name)
         at, new = as_slice(who), weights.shape[1]
         if new > self.channel.keep:
-            raise ChannelError(f"{self.channel.name}: {new} entries put at once, at most {self.channel.keep} are kept")
+            raise ChannelError(
+                f"{self.channel.name}: {new} entries uploaded at once; at most {self.channel.keep} are stored"
+            )
         for store, fresh in [(self.values[k], tensors[k]) for k in self.values] + [(self.weights, as_float64(weights))]:
             xp = array_namespace(store)
             store[at] = xp.concat([fresh, store[at][:, : self.channel.keep - new]], axis=1)
@@ -52,9 +54,9 @@ class EntryPool:
         self.present[who] = np.concatenate([np.ones((len(who), new), dtype=bool), older], axis=1)
 
     def answer(self, readers: MemberNumbers, *where: int, draw: int = 0) -> Answer:
-        """Random entries for each reader, (readers, draw, ...), seeded by `where`, a seed and the round.
+        """Random entries for each reader, (readers, draw, ...), seeded by `where`: a seed and the round.
 
-        draw: how many; as many as the channel says where it is left out.
+        draw: how many; 0 is as many as the channel says.
         """
         who = check_members(readers, self.members, self.channel.name)
         weights = self.weights
@@ -62,8 +64,8 @@ class EntryPool:
         picks = draw_entries(self.channel, self.present, known, who, where, draw or self.channel.draw)
         return gather_entries(self.channel, picks, self.values, weights)
 
-    def alike(self, draw: int) -> bool:
-        """Whether every reader gets the same entries: all there are."""
+    def same_for_all_readers(self, draw: int) -> bool:
+        """Whether every reader gets the same entries, which are then all of them."""
         return not self.channel.repeat and self.channel.include_self and int(self.present.sum()) <= draw
 
     def state(self) -> dict[str, Array]:
@@ -72,7 +74,7 @@ class EntryPool:
         return named | {"weights": self.weights, "present": self.present.astype(np.uint8)}
 
     def load(self, state: Tensors) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` returned."""
         self.values = {k: state[f"values.{k}"] for k in self.values}
         self.weights = state["weights"]
         self.present = np.array(state["present"].tolist(), dtype=bool)
@@ -81,16 +83,16 @@ class EntryPool:
 def draw_entries(
     channel: schema.Pool, present: np.ndarray, weights: Array, who: np.ndarray, where: tuple[int, ...], draw: int
 ) -> np.ndarray:
-    """Numbers of the entries drawn for each reader, (readers, draw), or (readers, draw, *rows) row by row; -1 for none.
+    """Numbers of the entries drawn for each reader, (readers, draw), or (readers, draw, *rows) by row; -1 for none.
 
-    present: (members, keep), who has which entries. weights: (members, keep, *rows), looked at where rows are drawn.
-    where: a seed, the round. Without repetition where there are enough.
+    present: (members, keep), which entries each member has. weights: (members, keep, *rows), used if rows are drawn.
+    where: a seed, the round. No entry is drawn twice if there are enough.
     """
     return draw_from(channel, available_entries(channel, present, weights), who, where, draw)
 
 
 def available_entries(channel: schema.Pool, present: np.ndarray, weights: Array) -> list[np.ndarray]:
-    """Numbers of the entries that there are to draw, in order: once, or for each row where rows are drawn."""
+    """Numbers of the entries that can be drawn, in order: one list, or one for each row if rows are drawn."""
     have = present.reshape(-1)
     if channel.by == "member" or not channel.rows:
         return [np.flatnonzero(have)]
@@ -101,7 +103,7 @@ def available_entries(channel: schema.Pool, present: np.ndarray, weights: Array)
 def draw_from(
     channel: schema.Pool, entries: list[np.ndarray], who: np.ndarray, where: tuple[int, ...], draw: int
 ) -> np.ndarray:
-    """The same as `picked`, from what `listed` gave: a draw costs no more where there are many."""
+    """`draw_entries` from what `available_entries` returned: the time of a draw does not grow with the pool."""
     rows = channel.rows if channel.by == "row" else ()
     picks = [_picks(channel, some, who, row, where, draw) for some, row in zip(entries, np.ndindex(*rows), strict=True)]
     return np.stack(picks, axis=-1).reshape(len(who), draw, *rows)
@@ -117,7 +119,7 @@ def _picks(
     if channel.include_self:
         return _at(entries, _distinct(chance, len(entries), channel.repeat))
     picks = []
-    for i, reader in enumerate(who):  # its own are passed over
+    for i, reader in enumerate(who):  # without its own entries
         first, last = _own(channel, entries, reader)
         places = _distinct(chance[i : i + 1], len(entries) - (last - first), channel.repeat)[0]
         picks.append(_at(entries, np.where(places >= first, places + (last - first), places)))
@@ -125,18 +127,18 @@ def _picks(
 
 
 def _own(channel: schema.Pool, entries: np.ndarray, reader: int) -> tuple[int, int]:
-    """Where a reader's own entries begin and end among all, which are in order."""
+    """Where a reader's own entries start and end among all, which are in order."""
     first, last = np.searchsorted(entries, [reader * channel.keep, (reader + 1) * channel.keep]).tolist()
     return first, last
 
 
 def _at(entries: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """The entries at these places; -1 where there is none."""
+    """The entries at these places; -1 if there is none."""
     return np.where(places >= 0, entries[places], -1) if len(entries) else np.full_like(places, -1)
 
 
 def gather_entries(channel: schema.Pool, picks: np.ndarray, values: Tensors, weights: Array) -> Answer:
-    """The entries picked, (readers, draw, ...): whole ones, or row by row; where there was none, 0 with count 0.
+    """The picked entries, (readers, draw, ...), entire or row by row; 0 with count 0 for picks of -1.
 
     values, weights: (members, keep, ...), numbered as the picks are.
     """
@@ -160,7 +162,7 @@ def _as_numpy(array: Array) -> np.ndarray:
 
 
 def _cycle(entries: np.ndarray, draw: int, chance: float = 0.0) -> np.ndarray:
-    """All entries in turn, from a drawn place on; -1 where there are none."""
+    """All entries in turn, from a random one on; -1 if there are none."""
     if not len(entries):
         return np.full(draw, -1)
     return entries[(int(chance * len(entries)) + np.arange(draw)) % len(entries)]
@@ -169,7 +171,7 @@ def _cycle(entries: np.ndarray, draw: int, chance: float = 0.0) -> np.ndarray:
 def _distinct(chance: np.ndarray, n: int, repeat: bool) -> np.ndarray:
     """Floyd's sampling without repetition, for many readers at once: places 0 to n - 1, (readers, draw).
 
-    Where there are no more than are drawn: all in turn, again and again, or with `repeat` false all once, and then -1.
+    If n is not more than `draw`: all in turn, repeatedly; without `repeat`, each once and then -1.
     """
     readers, draw = chance.shape
     if n <= draw and not repeat:
@@ -177,10 +179,10 @@ def _distinct(chance: np.ndarray, n: int, repeat: bool) -> np.ndarray:
     if n <= draw:
         turns = [_cycle(np.arange(n), draw, float(c[0])) for c in chance]
         return np.stack(turns) if readers else np.zeros((0, draw), dtype=np.int64)
-    draw_entries = np.full((readers, draw), -1, dtype=np.int64)
+    picked = np.full((readers, draw), -1, dtype=np.int64)
     for j in range(draw):
         top = n - draw + j
         guess = (chance[:, j] * (top + 1)).astype(np.int64)
-        taken = (draw_entries[:, :j] == guess[:, None]).any(axis=1)
-        draw_entries[:, j] = np.where(taken, top, guess)
-    return draw_entries
+        taken = (picked[:, :j] == guess[:, None]).any(axis=1)
+        picked[:, j] = np.where(taken, top, guess)
+    return picked

@@ -1,4 +1,4 @@
-"""A standing mean: everybody's newest contribution counts until it is replaced."""
+"""A standing mean: each member's newest contribution counts until it is replaced."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from consilience.wire.encodings import Array
 
 
 class RunningMean:
-    """The weighted mean of contributions of which each is told when it comes and when it goes.
+    """The weighted mean of contributions that are added and removed one by one; it stores only their sums.
 
-    Coming, going and answering cost O(size), however many there are. Sums are replaced and never written into, so
-    that a copy of the object is how things stood.
+    Adding, removing and answering cost O(size), however many contributions there are. Sums are replaced and never
+    changed in place, so a shallow copy is a snapshot.
     """
 
     def __init__(self, channel: schema.Mean, like: Array) -> None:
@@ -32,21 +32,23 @@ class RunningMean:
         shapes = {k: t.shape for k, t in channel.tensors.items()}
         self.sums = {k: xp.zeros(s, dtype=xp.float64, device=place) for k, s in shapes.items()}
         self.count = xp.zeros(channel.rows, dtype=xp.float64, device=place)
-        self.holders = xp.zeros(channel.rows, dtype=xp.int64, device=place)  # contributions that have the row
+        self.holders = xp.zeros(channel.rows, dtype=xp.int64, device=place)  # how many contributions have the row
 
-    def exchange(self, fresh: Tensors, weights: Array, stale: Tensors, old: Array) -> None:
-        """Let `fresh` contributions (k, ...) come with their weights (k, *rows), and `stale` ones go with theirs."""
+    def exchange(self, new: Tensors, weights: Array, old: Tensors, old_weights: Array) -> None:
+        """Add new contributions (k, ...) with weights (k, *rows), and remove the old ones with theirs."""
         xp = array_namespace(weights)
         sums = {}
         for name, total in self.sums.items():
-            came, went = as_float64(fresh[name]), as_float64(stale[name])
-            sums[name] = add_in_order(total, broadcast_rows(weights, came) * came - broadcast_rows(old, went) * went)
-        self.sums, self.count = sums, self.count + xp.sum(weights - old, axis=0)
-        self.holders = self.holders + _holders(weights) - _holders(old)
-        self.clear()
+            added, removed = as_float64(new[name]), as_float64(old[name])
+            sums[name] = add_in_order(
+                total, broadcast_rows(weights, added) * added - broadcast_rows(old_weights, removed) * removed
+            )
+        self.sums, self.count = sums, self.count + xp.sum(weights - old_weights, axis=0)
+        self.holders = self.holders + _holders(weights) - _holders(old_weights)
+        self.zero_empty_rows()
 
-    def clear(self) -> None:
-        """Let nothing stay of rows that nobody has: what fractions leave when they are taken out is not quite 0."""
+    def zero_empty_rows(self) -> None:
+        """Set rows without contributions to 0: after additions and removals of fractions, sums are not exactly 0."""
         xp, rows = array_namespace(self.count), self.holders == 0
         self.count = xp.where(rows, xp.zeros_like(self.count), self.count)
         self.sums = {
@@ -54,7 +56,7 @@ class RunningMean:
         }
 
     def answer(self) -> Answer:
-        """The mean over everybody; rows nobody has are zeros with count 0."""
+        """The mean over all members; rows that no member has are zeros with count 0."""
         tensors = {}
         for name, total in self.sums.items():
             xp = array_namespace(total)
@@ -68,13 +70,13 @@ class RunningMean:
         return {f"sums.{k}": v for k, v in self.sums.items()} | {"count": self.count, "holders": self.holders}
 
     def load(self, state: Tensors) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` returned."""
         self.sums = {k: state[f"sums.{k}"] for k in self.sums}
         self.count, self.holders = state["count"], state["holders"]
 
 
 class StandingMean(RunningMean):
-    """The weighted mean of each member's newest contribution: putting again takes the old one out."""
+    """The weighted mean of each member's newest contribution: a new upload replaces the member's last."""
 
     def __init__(self, channel: schema.Mean, members: int, like: Array) -> None:
         super().__init__(channel, like)
@@ -86,31 +88,31 @@ class StandingMean(RunningMean):
         self.uploaded_at = np.full(members, -1, dtype=np.int64)  # the round of each member's newest contribution
 
     def upload(self, members: MemberNumbers, tensors: Tensors, weights: Array, now: int = 0) -> None:
-        """Take contributions (k, ...) with weights (k, *rows), replacing what those members had put."""
+        """Add contributions (k, ...) with weights (k, *rows), in place of those members' last."""
         who = check_members(members, self.members, self.channel.name)
         self._replace(who, tensors, as_float64(weights))
         self.uploaded_at[who] = now
 
     def expire(self, before: int) -> list[int]:
-        """Forget members whose newest contribution is older than `before`, and say who they were."""
-        gone = np.flatnonzero((self.uploaded_at >= 0) & (self.uploaded_at < before))
-        if gone.size:
-            nothing = {k: v[gone] * 0 for k, v in self.values.items()}
-            self._replace(gone, nothing, self.weights[gone] * 0)
-            self.uploaded_at[gone] = -1
-        return [int(g) for g in gone]
+        """Remove contributions older than round `before`; returns their members."""
+        expired = np.flatnonzero((self.uploaded_at >= 0) & (self.uploaded_at < before))
+        if expired.size:
+            zeros = {k: v[expired] * 0 for k, v in self.values.items()}
+            self._replace(expired, zeros, self.weights[expired] * 0)
+            self.uploaded_at[expired] = -1
+        return [int(member) for member in expired]
 
     def _replace(self, who: np.ndarray, tensors: Tensors, weights: Array) -> None:
         at = as_slice(who)
         self.exchange(tensors, weights, {k: v[at] for k, v in self.values.items()}, self.weights[at])
-        for name, kept in self.values.items():
-            kept[at] = tensors[name]
+        for name, values in self.values.items():
+            values[at] = tensors[name]
         self.weights[at] = weights
 
     def own_contributions(self, members: MemberNumbers) -> Answer:
-        """What each member alone has put, (members, ...): the answer under the scope "oneself"."""
+        """Each member's own contribution, (members, ...): the answer of a channel with the scope "oneself"."""
         who = check_members(members, self.members, self.channel.name)
-        # Copies: the next put changes the values in place.
+        # Copies: the next upload changes the values in place.
         return Answer({k: v[who] for k, v in self.values.items()}, self.weights[who])
 
     def state(self) -> dict[str, Array]:
@@ -119,7 +121,7 @@ class StandingMean(RunningMean):
         return named | {"weights": self.weights, "count": self.count, "uploaded_at": self.uploaded_at}
 
     def load(self, state: Tensors) -> None:
-        """Go on from what `state` gave."""
+        """Continue from what `state` returned."""
         self.values = {k: state[f"values.{k}"] for k in self.values}
         self.weights = state["weights"]
         super().load({**state, "holders": _holders(self.weights)})
@@ -127,6 +129,6 @@ class StandingMean(RunningMean):
 
 
 def _holders(weights: Array) -> Array:
-    """How many of these weigh anything, by row."""
+    """How many of these weights are above 0, by row."""
     xp = array_namespace(weights)
     return xp.sum(xp.astype(weights > 0, xp.int64), axis=0)

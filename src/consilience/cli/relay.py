@@ -28,7 +28,7 @@ def create(
     from consilience.relay import admin
 
     charter = admin.create(store, file)
-    print(f"{charter.name} is founded in {store}; invite its members with: consilience relay invite MEMBER")
+    print(f"{charter.name} is created in {store}; invite its members with: consilience relay invite MEMBER")
 
 
 @app.command()

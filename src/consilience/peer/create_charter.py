@@ -66,7 +66,7 @@ def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Pa
     with report_write_errors(file, "choose another place"):
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, charter.to_toml().encode())
-        if charter.starts():
+        if charter.start_values_message():
             replace_file(start_values_file(file), encode_start_values(charter, starts))
             written.append(start_values_file(file))
     return written

@@ -119,7 +119,7 @@ class Inbox:
         channel = self._channels[name]
         if isinstance(channel, schema.Pool):
             return part.entries == draws.get(name, channel.draw)
-        return not channel.moves or bool(part.whole) or name in have
+        return not channel.moves or bool(part.full) or name in have
 
     def _decode(self, message: AnswersMessage, have: Mapping[str, int], end: float) -> dict[str, Answer]:
         """Answers from a body; missed replies of a moving mean are downloaded first, in order."""
@@ -130,7 +130,7 @@ class Inbox:
             own = channel.own_tensors(tensors)
             if channel.moves:
                 version = part.version or 0
-                values = own if part.whole else self._move(name, have[name], version, own, end)
+                values = own if part.full else self._move(name, have[name], version, own, end)
                 found[name] = Answer(values, np.array(float(version)), version)
                 continue
             lead = (part.entries or 0,) if isinstance(channel, schema.Pool) else ()

@@ -148,7 +148,7 @@ class Peer:
         for e in (e for e in moving if e.name not in answers):
             # Copies: training changes the model's own.
             own = {k: _numpy(t).copy() for k, t in e.common_values(self._context.view(e)).items()}
-            if values_fingerprint(connection.channels[e.name], own) == self.charter.terms[e.name].start:
+            if values_fingerprint(connection.channels[e.name], own) == self.charter.channel_settings[e.name].start:
                 answers[e.name] = Answer(own, np.zeros(()), 0)
         missing = [e.name for e in moving if e.name not in answers]
         if missing:

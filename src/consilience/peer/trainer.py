@@ -132,7 +132,7 @@ class Member:
         values = {k: t.numpy(force=True).copy() for k, t in common.items()}
         if (
             name in self.connection.channels
-            and values_fingerprint(channel, values) != self.connection.charter.terms[name].start
+            and values_fingerprint(channel, values) != self.connection.charter.channel_settings[name].start
         ):
             found = self.connection.inbox.download([name], {}, self.connection.timeout)
             if name not in found:

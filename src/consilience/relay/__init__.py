@@ -1,1 +1,1 @@
-"""The relay: channels behind HTTP, kept in a store on disk. It knows nothing of learning and never imports torch."""
+"""The relay: channels over HTTP, with a store on disk. It knows nothing of learning and never imports torch."""

@@ -1,4 +1,4 @@
-"""What readers are answered: one body of means, drawn entries and replies, known by an ETag before it is made."""
+"""Answers to members: one body with means, drawn entries and replies, and its ETag before the body is built."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from consilience.channels import draw_from, gather_entries
-from consilience.relay.messages import Messages, bounded
+from consilience.relay.messages import Messages, clip_to_bounds
 from consilience.relay.rejections import Rejection
 from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store
@@ -17,15 +17,15 @@ from consilience.wire import schema
 from consilience.wire.byte_count import ByteCount
 from consilience.wire.headers import Part, Parts
 
-_LARGEST = 2**31 - 1
+_LARGEST_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a member asks: answers of which channels, in which of its rounds, and what it has already.
+class AnswerRequest:
+    """What a member asks for: the answers of which channels, in which of its rounds.
 
-    have: versions of moving means. draw: entries of pools, where it wants fewer than there are. turn: which of several
-    questions in one round this is, so that another draw is another one.
+    have: versions of the moving means it has. draw: how many entries of a pool, if fewer than the charter's. turn:
+    0, 1, ... for several requests in one round; each turn draws other entries.
     """
 
     channels: tuple[str, ...]
@@ -36,116 +36,116 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Reply:
-    """An answer: what its body holds, the body, and by what it is known."""
+class EncodedAnswer:
+    """An answer as it is sent: what the body holds, the body, and its ETag."""
 
     parts: Parts
     body: bytes
     etag: str
 
 
-class Answers:
-    """Answers of one federation, from what readers see of it and what lies in the store."""
+class AnswerBuilder:
+    """Builds the answers of one federation from its snapshot and the store."""
 
     def __init__(self, federation: int, seed: int, messages: Messages) -> None:
         self.id, self.seed, self.messages = federation, seed, messages
         self.channels = messages.channels
-        self.traffic = ByteCount(self.channels)
+        self.byte_count = ByteCount(self.channels)
 
-    def asked(self, question: Question) -> Question:
-        """The question in the charter's order; refuses channels that are not there, and more than there is to draw."""
-        for name in [*question.channels, *question.have, *question.draw]:
+    def check(self, request: AnswerRequest) -> AnswerRequest:
+        """The request in the charter's order; refuses unknown channels, and more entries than are drawn."""
+        for name in [*request.channels, *request.have, *request.draw]:
             if name not in self.channels:
                 known = ", ".join(self.channels)
                 raise Rejection("unknown-channel", f"no channel {name[:80]!r} here; there are {known}", field=name[:80])
-        for name, draw in question.draw.items():
+        for name, draw in request.draw.items():
             channel = self.channels[name]
             if not isinstance(channel, schema.Pool) or not 1 <= draw <= channel.draw:
                 most = channel.draw if isinstance(channel, schema.Pool) else 0
-                raise Rejection("entries", f"{name}: {draw} entries asked for; {most} at most are drawn", field=name)
-        return replace(question, channels=tuple(n for n in self.channels if n in question.channels))
+                raise Rejection("entries", f"{name}: {draw} entries requested; at most {most} are drawn", field=name)
+        return replace(request, channels=tuple(n for n in self.channels if n in request.channels))
 
-    def etag(self, sight: Snapshot, number: int, question: Question) -> str:
-        """By what an answer is known before it is made: the same question at the same revisions has the same answer."""
-        seen = [(n, sight.changed[n]) for n in question.channels if n not in sight.moving]
-        seen += [(n, sight.moving[n].version) for n in question.channels if n in sight.moving]
-        drawn = any(n in sight.present for n in question.channels)
-        who = (number, question.round, question.turn) if drawn else ()
-        said = self.id, seen, who, sorted(question.have.items()), sorted(question.draw.items())
-        return hashlib.sha256(repr(said).encode()).hexdigest()[:32]
+    def etag(self, snapshot: Snapshot, number: int, request: AnswerRequest) -> str:
+        """Identifies an answer before it is built: the same request at the same revisions has the same answer."""
+        seen = [(n, snapshot.changed[n]) for n in request.channels if n not in snapshot.moving]
+        seen += [(n, snapshot.moving[n].version) for n in request.channels if n in snapshot.moving]
+        draws = any(n in snapshot.present for n in request.channels)
+        who = (number, request.round, request.turn) if draws else ()
+        known = self.id, seen, who, sorted(request.have.items()), sorted(request.draw.items())
+        return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
 
-    def answer(self, store: Store, sight: Snapshot, number: int, question: Question) -> Reply:
-        """One body with an answer of every channel asked for, but for moving means that have not moved."""
+    def build(self, store: Store, snapshot: Snapshot, number: int, request: AnswerRequest) -> EncodedAnswer:
+        """One body with the answer of every requested channel, except moving means that have not moved."""
         parts: dict[str, Part] = {}
         tensors: dict[str, np.ndarray] = {}
-        for name in question.channels:
+        for name in request.channels:
             channel = self.channels[name]
-            if name in sight.standing:
-                mean = sight.standing[name].answer()
-                tensors |= bounded(channel, {f"{name}.{k}": t for k, t in mean.tensors.items()})
+            if name in snapshot.standing:
+                mean = snapshot.standing[name].answer()
+                tensors |= clip_to_bounds(channel, {f"{name}.{k}": t for k, t in mean.tensors.items()})
                 parts[name] = Part(weight=None if channel.rows else float(mean.count))
                 if channel.rows:
-                    tensors[f"{name}.count"] = np.minimum(mean.count, _LARGEST)
+                    tensors[f"{name}.count"] = np.minimum(mean.count, _LARGEST_COUNT)
             elif isinstance(channel, schema.Pool):
-                tensors |= self._drawn(store, sight, channel, number, question)
-                parts[name] = Part(entries=question.draw.get(name, channel.draw))
-        self._common(store, sight, question, parts, tensors)
-        parts = {name: parts[name] for name in question.channels if name in parts}
-        body = self.messages.of("down", parts).encode(tensors)
-        return Reply(parts, body, self.etag(sight, number, question))
+                tensors |= self._draw(store, snapshot, channel, number, request)
+                parts[name] = Part(entries=request.draw.get(name, channel.draw))
+        self._add_moving_means(store, snapshot, request, parts, tensors)
+        parts = {name: parts[name] for name in request.channels if name in parts}
+        body = self.messages.codec_for("down", parts).encode(tensors)
+        return EncodedAnswer(parts, body, self.etag(snapshot, number, request))
 
-    def _common(
+    def _add_moving_means(
         self,
         store: Store,
-        sight: Snapshot,
-        question: Question,
+        snapshot: Snapshot,
+        request: AnswerRequest,
         parts: dict[str, Part],
         tensors: dict[str, np.ndarray],
     ) -> None:
-        """Replies of moving means that have moved, or their common values where that is less or all there is."""
+        """Replies of moving means that have moved; their common values if those are smaller or a reply is gone."""
         behind = {}
-        for name in question.channels:
-            if name in sight.moving and question.have.get(name) != sight.moving[name].version:
-                behind[name] = sight.moving[name].version - question.have.get(name, -1)
+        for name in request.channels:
+            if name in snapshot.moving and request.have.get(name) != snapshot.moving[name].version:
+                behind[name] = snapshot.moving[name].version - request.have.get(name, -1)
         names = {*parts, *behind}
-        entire = self.traffic.whole(names, behind)
+        smaller_in_full = self.byte_count.smaller_in_full(names, behind)
         for name, missed in behind.items():
-            version = sight.moving[name].version
-            known = name in question.have and missed > 0
-            first = store.reply(self.id, name, version - missed + 1) if known and name not in entire else None
-            last = store.reply(self.id, name, version) if first is not None else None
+            version = snapshot.moving[name].version
+            by_reply = name in request.have and missed > 0 and name not in smaller_in_full
+            first = store.channel_states.reply(self.id, name, version - missed + 1) if by_reply else None
+            last = store.channel_states.reply(self.id, name, version) if first is not None else None
             if last is None:
-                parts[name] = Part(version=version, whole=1)
-                tensors |= {f"{name}.{k}": v for k, v in sight.moving[name].common.items()}
+                parts[name] = Part(version=version, full=1)
+                tensors |= {f"{name}.{k}": v for k, v in snapshot.moving[name].common.items()}
             else:
                 parts[name] = Part(version=version)
-                tensors |= bounded(self.channels[name], self.messages.reply(name).read(last))
+                tensors |= clip_to_bounds(self.channels[name], self.messages.reply_codec(name).read(last))
 
-    def _drawn(
-        self, store: Store, sight: Snapshot, channel: schema.Pool, number: int, question: Question
+    def _draw(
+        self, store: Store, snapshot: Snapshot, channel: schema.Pool, number: int, request: AnswerRequest
     ) -> dict[str, np.ndarray]:
-        """Random entries of a pool for one reader."""
+        """Random entries of a pool for one member."""
         name = channel.name
-        draw = question.draw.get(name, channel.draw)
-        where = self.seed, question.round, question.turn
-        picks = draw_from(channel, sight.available_entries(channel), np.array([number]), where, draw)
+        draw = request.draw.get(name, channel.draw)
+        where = self.seed, request.round, request.turn
+        picks = draw_from(channel, snapshot.entries_to_draw(channel), np.array([number]), where, draw)
         owners = np.unique(picks[picks >= 0] // channel.keep)
         values = {k: np.zeros((len(owners), channel.keep, *t.shape), np.float32) for k, t in channel.tensors.items()}
         counts = np.zeros((len(owners), channel.keep, *channel.rows))
         for i, owner in enumerate(owners.tolist()):
-            with store.reading():  # both of one moment
-                entry = store.entry(self.id, name, owner)
-                upload = store.upload(entry.upload) if entry else None
-            if entry is None or upload is None:
-                continue  # it left a moment ago
-            named = self.messages.stored(upload, name)
-            for k, kept in values.items():
-                kept[i, : entry.version] = named[f"{name}.{k}"]
-            counts[i, : entry.version] = named[f"{name}.count"] if channel.rows else entry.weight
-        near = np.searchsorted(owners, picks // channel.keep) * channel.keep + picks % channel.keep
-        if not len(owners):  # nobody has anything: of one member, nothing is picked
+            with store.reading():  # both from one moment
+                stored = store.contributions.get(self.id, name, owner)
+                upload = store.contributions.upload(stored.upload) if stored else None
+            if stored is None or upload is None:
+                continue  # its contribution was removed since the snapshot
+            named = self.messages.read_stored(upload, name)
+            for k, value in values.items():
+                value[i, : stored.entries] = named[f"{name}.{k}"]
+            counts[i, : stored.entries] = named[f"{name}.count"] if channel.rows else stored.weight
+        rows = np.searchsorted(owners, picks // channel.keep) * channel.keep + picks % channel.keep
+        if not len(owners):  # the pool is empty: arrays of one member, of which nothing is picked
             values = {k: np.zeros((1, *v.shape[1:]), np.float32) for k, v in values.items()}
             counts = np.zeros((1, *counts.shape[1:]))
-        answer = gather_entries(channel, np.where(picks >= 0, near, -1), values, counts)[0]
-        tensors = bounded(channel, {f"{name}.{k}": t for k, t in answer.tensors.items()})
+        answer = gather_entries(channel, np.where(picks >= 0, rows, -1), values, counts)[0]
+        tensors = clip_to_bounds(channel, {f"{name}.{k}": t for k, t in answer.tensors.items()})
         return tensors | ({f"{name}.count": answer.count} if channel.rows else {})

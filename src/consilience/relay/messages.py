@@ -1,4 +1,4 @@
-"""The bodies of a federation: what a header beside one may say, how long it then is, and what it decodes to."""
+"""The message bodies of a federation: checks what a header says a body holds, and gives the codec for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from consilience.relay.rejections import Rejection
-from consilience.relay.store import Upload
+from consilience.relay.tables import StoredUpload
 from consilience.wire import schema
 from consilience.wire.charter import Charter, message_of
 from consilience.wire.codec import Codec
@@ -18,35 +18,39 @@ from consilience.wire.headers import Part, Parts, parse_parts
 
 
 class Messages:
-    """The charter's channels, as bodies."""
+    """The codecs for the charter's channels."""
 
     def __init__(self, charter: Charter) -> None:
         self.channels, self.samples = charter.channels, charter.rules.samples
         self.largest = Codec(charter.message("up")).size
-        """The longest body that may come, in bytes."""
-        self.codec = lru_cache(maxsize=128)(self._codec)
+        """The length of the largest upload, in bytes."""
+        self._cached_codec = lru_cache(maxsize=128)(self._codec)
 
-    def of(self, direction: schema.Direction, parts: Parts) -> Codec:
-        """Of a body that holds what a header says."""
-        return self.codec(direction, tuple((name, part.entries, part.whole) for name, part in parts.items()))
+    def codec_for(self, direction: schema.Direction, parts: Parts) -> Codec:
+        """The codec of a body that holds these parts."""
+        return self._cached_codec(direction, tuple((name, part.entries, part.full) for name, part in parts.items()))
 
-    def _codec(self, direction: schema.Direction, said: tuple[tuple[str, int | None, int | None], ...]) -> Codec:
-        parts = {name: Part(entries=entries, whole=entire) for name, entries, entire in said}
+    def reply_codec(self, channel: str) -> Codec:
+        """The codec of a body that holds only by how much one moving mean moved."""
+        return self._cached_codec("down", ((channel, None, None),))
+
+    def _codec(self, direction: schema.Direction, held: tuple[tuple[str, int | None, int | None], ...]) -> Codec:
+        parts = {name: Part(entries=entries, full=full) for name, entries, full in held}
         return Codec(message_of(self.channels, direction, parts))
 
-    def stored(self, upload: Upload | None, channel: str) -> dict[str, np.ndarray]:
-        """A channel's tensors of a body that was judged when it came."""
-        assert upload is not None, "an entry's upload is kept as long as the entry"
-        codec = self.of("up", parse_parts(upload.put))
+    def read_stored(self, upload: StoredUpload | None, channel: str) -> dict[str, np.ndarray]:
+        """A channel's tensors of a body that was checked when it was received."""
+        assert upload is not None, "an upload is stored as long as a contribution needs it"
+        codec = self.codec_for("up", parse_parts(upload.header))
         return codec.read(upload.body, only=[k for k in codec.message if k.startswith(f"{channel}.")])
 
-    def size(self, put: str) -> int:
-        """How long the body is that such a header stands beside; refuses a header that cannot be."""
-        return self.of("up", self.meant(put)).size
+    def body_size(self, header: str) -> int:
+        """How long the body beside this header is; refuses a header that the charter does not allow."""
+        return self.codec_for("up", self.parse_header(header)).size
 
-    def meant(self, put: str) -> dict[str, Part]:
-        """What a header says, in the charter's order, and as the charter allows it."""
-        parts = parse_parts(put)
+    def parse_header(self, header: str) -> dict[str, Part]:
+        """The parts that a header names, in the charter's order; refuses what the charter does not allow."""
+        parts = parse_parts(header)
         for name, part in parts.items():
             if name not in self.channels:
                 known = ", ".join(self.channels)
@@ -58,27 +62,28 @@ class Messages:
         name, moving = channel.name, channel.moves
         if isinstance(channel, schema.Pool):
             if part.entries is None or not 1 <= part.entries <= channel.keep:
-                said = f"{name}: entries={part.entries}; 1 to {channel.keep} may be put"
-                raise Rejection("entries", said, field=name)
+                raise Rejection(
+                    "entries", f"{name}: entries={part.entries}; 1 to {channel.keep} may be uploaded", field=name
+                )
         elif part.entries is not None:
-            raise Rejection("entries", f"{name} is no pool, and has no entries", field=name)
-        if moving != (part.version is not None) or part.whole is not None:
-            raise Rejection("malformed-put", f"{name}: a moving mean, and only that, comes with a version", field=name)
+            raise Rejection("entries", f"{name} is not a pool, and has no entries", field=name)
+        if moving != (part.version is not None) or part.full is not None:
+            raise Rejection(
+                "malformed-upload", f"{name}: a moving mean needs a version; other channels have none", field=name
+            )
         if bool(channel.rows) == (part.weight is not None):
-            how = "in the body, by row" if channel.rows else "beside the body, as weight=N"
-            raise Rejection("wrong-weight", f"{name}: what a contribution weighs travels {how}", field=name)
+            how = "in the body, by row" if channel.rows else "in the header, as weight=N"
+            raise Rejection("wrong-weight", f"{name}: the weight of a contribution is sent {how}", field=name)
         if moving and part.weight not in (0.0, 1.0) and all(is_vote(t.up) for t in channel.tensors.values()):
-            raise Rejection("wrong-weight", f"{name}: weight={part.weight:g}; a vote weighs 1, or 0", field=name)
+            raise Rejection(
+                "wrong-weight", f"{name}: weight={part.weight:g}; the weight of a vote is 1 or 0", field=name
+            )
         if part.weight is not None and part.weight > self.samples:
             most = self.samples
-            raise Rejection("absurd-count", f"{name}: weight={part.weight:g}; at most {most} is taken", field=name)
-
-    def reply(self, channel: str) -> Codec:
-        """Of a body that holds by how much one moving mean moved, and nothing else."""
-        return self.codec("down", ((channel, None, None),))
+            raise Rejection("absurd-count", f"{name}: weight={part.weight:g}; at most {most} is accepted", field=name)
 
 
-def bounded(channel: schema.Channel, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Within the channel's bounds: rounding on the way here, and zeros where there is nothing, may lie outside."""
+def clip_to_bounds(channel: schema.Channel, named: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors within the channel's bounds: rounding, and the zeros of an empty channel, may be outside."""
     bounds = {f"{channel.name}.{k}": (t.low, t.high) for k, t in channel.tensors.items()}
     return {k: x if bounds[k] == (-math.inf, math.inf) else np.clip(x, *bounds[k]) for k, x in named.items()}

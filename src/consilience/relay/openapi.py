@@ -1,4 +1,4 @@
-"""The protocol as OpenAPI, made from the same codes that refusals are made of."""
+"""The protocol as OpenAPI, generated from the same codes that rejections use."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _PAIR = {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,63}:[0-9]{1,15}$"}
 
 
 def description() -> dict[str, Any]:
-    """The whole description."""
+    """The OpenAPI document."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "consilience relay",
             "version": "1",
-            "description": "Channels for learners who share no data: see docs/protocol.md.",
+            "description": "Channels for learners that do not share data; see docs/protocol.md.",
         },
         "security": [{"token": []}],
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Refusal": _refusal(), "Receipt": _receipt(), "Federation": _federation()},
+            "schemas": {"Rejection": _rejection(), "Receipt": _receipt(), "Federation": _federation()},
         },
         "paths": {
             "/health": {
                 "get": {
                     "operationId": "health",
-                    "summary": "Whether the relay writes",
+                    "summary": "Whether the relay can write",
                     "security": [],
                     "responses": {
-                        "200": _json("It does", {"type": "object"}),
+                        "200": _json("It can", {"type": "object"}),
                         "503": _json("Not now", {"type": "object"}),
                     },
                 }
@@ -50,23 +50,23 @@ def description() -> dict[str, Any]:
             "/v1/federation": {
                 "get": {
                     "operationId": "federation",
-                    "summary": "What was agreed on, who asks, and how things stand",
+                    "summary": "The charter, the member that asks, and the federation's progress",
                     "responses": {
                         "200": _json("The federation", _schema("Federation")),
-                        **_refusals(401, 403, 429, 503),
+                        **_rejections(401, 403, 429, 503),
                     },
                 }
             },
-            "/v1/rounds/{round}": {"put": _put()},
+            "/v1/rounds/{round}": {"put": _upload()},
             "/v1/answers": {"get": _answers()},
             "/v1/channels/{channel}/replies/{version}": {"get": _reply()},
             "/v1/events": {
                 "get": {
                     "operationId": "events",
-                    "summary": "A line each time something is new",
+                    "summary": "An event after each change",
                     "responses": {
                         "200": {"description": "Server-sent events", "content": {"text/event-stream": {}}},
-                        **_refusals(401, 403, 429, 503),
+                        **_rejections(401, 403, 429, 503),
                     },
                 }
             },
@@ -74,10 +74,10 @@ def description() -> dict[str, Any]:
     }
 
 
-def _put() -> dict[str, Any]:
+def _upload() -> dict[str, Any]:
     return {
-        "operationId": "put",
-        "summary": "One upload of a member for a round; the same again gives the same receipt",
+        "operationId": "upload",
+        "summary": "One upload of a member for a round; the same upload again gets the same receipt",
         "parameters": [
             {"name": "round", "in": "path", "required": True, "schema": _NUMBER},
             {
@@ -91,7 +91,7 @@ def _put() -> dict[str, Any]:
         "requestBody": {"required": True, "content": _BODY},
         "responses": {
             "200": _json("On disk", _schema("Receipt")),
-            **_refusals(400, 401, 403, 408, 409, 413, 429, 503, 507),
+            **_rejections(400, 401, 403, 408, 409, 413, 429, 503, 507),
         },
     }
 
@@ -102,21 +102,26 @@ def _answers() -> dict[str, Any]:
         "operationId": "answers",
         "summary": "One body with the answers of some channels",
         "parameters": [
-            {"name": "round", "in": "query", "schema": _NUMBER, "description": "the asker's own round"},
-            {"name": "channel", "in": "query", "schema": many, "description": "all where none is named"},
+            {"name": "round", "in": "query", "schema": _NUMBER, "description": "the member's own round"},
+            {"name": "channel", "in": "query", "schema": many, "description": "all channels if none is named"},
             {
                 "name": "have",
                 "in": "query",
                 "schema": {"type": "array", "items": _PAIR},
-                "description": "versions held",
+                "description": "versions of moving means that the member has",
             },
             {
                 "name": "draw",
                 "in": "query",
                 "schema": {"type": "array", "items": _PAIR},
-                "description": "entries wanted",
+                "description": "how many entries of a pool",
             },
-            {"name": "turn", "in": "query", "schema": _NUMBER, "description": "which question of the round this is"},
+            {
+                "name": "turn",
+                "in": "query",
+                "schema": _NUMBER,
+                "description": "0, 1, ... for several requests in one round",
+            },
             {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}},
         ],
         "responses": {
@@ -128,8 +133,8 @@ def _answers() -> dict[str, Any]:
                 },
                 "content": _BODY,
             },
-            "304": {"description": "The asker has them already"},
-            **_refusals(400, 401, 403, 429, 503),
+            "304": {"description": "The member has them already"},
+            **_rejections(400, 401, 403, 429, 503),
         },
     }
 
@@ -137,12 +142,15 @@ def _answers() -> dict[str, Any]:
 def _reply() -> dict[str, Any]:
     return {
         "operationId": "reply",
-        "summary": "By how much the common values of a moving mean moved once",
+        "summary": "By how much the common values of a moving mean moved to become one version",
         "parameters": [
             {"name": "channel", "in": "path", "required": True, "schema": {"type": "string"}},
             {"name": "version", "in": "path", "required": True, "schema": _NUMBER},
         ],
-        "responses": {"200": {"description": "The reply", "content": _BODY}, **_refusals(400, 401, 403, 404, 429, 503)},
+        "responses": {
+            "200": {"description": "The reply", "content": _BODY},
+            **_rejections(400, 401, 403, 404, 429, 503),
+        },
     }
 
 
@@ -154,14 +162,14 @@ def _json(what: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": what, "content": {"application/json": {"schema": schema}}}
 
 
-def _refusals(*statuses: int) -> dict[str, Any]:
-    """What may be refused with each status, by code."""
+def _rejections(*statuses: int) -> dict[str, Any]:
+    """The codes of each status."""
     codes = {status: [code for code, of in STATUS.items() if of == status] for status in statuses}
     codes[400] = [*codes.get(400, ()), *CODES]
-    return {str(status): _json(", ".join(codes[status]), _schema("Refusal")) for status in statuses}
+    return {str(status): _json(", ".join(codes[status]), _schema("Rejection")) for status in statuses}
 
 
-def _refusal() -> dict[str, Any]:
+def _rejection() -> dict[str, Any]:
     return {
         "type": "object",
         "required": ["code", "message"],
@@ -176,11 +184,11 @@ def _refusal() -> dict[str, Any]:
 def _receipt() -> dict[str, Any]:
     return {
         "type": "object",
-        "required": ["round", "sha256", "taken", "refused"],
+        "required": ["round", "sha256", "accepted", "refused"],
         "properties": {
             "round": _NUMBER,
             "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-            "taken": {"type": "array", "items": {"type": "string"}},
+            "accepted": {"type": "array", "items": {"type": "string"}},
             "refused": {"type": "object", "additionalProperties": {"type": "string"}},
         },
     }

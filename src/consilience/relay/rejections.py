@@ -1,4 +1,4 @@
-"""What a relay says no to: a status for HTTP, a code for programs, and a sentence for people."""
+"""What a relay refuses: a status for HTTP, a code for programs, and a message for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STATUS = {
     "revoked": 403,
     "not-http": 400,
     "unknown-channel": 400,
-    "malformed-put": 400,
+    "malformed-upload": 400,
     "malformed-query": 400,
     "wrong-weight": 400,
     "absurd-count": 400,
@@ -21,7 +21,7 @@ STATUS = {
     "too-slow": 408,
     "other-bytes": 409,
     "older-round": 409,
-    "already-put": 409,
+    "already-uploaded": 409,
     "version-ahead": 409,
     "too-large": 413,
     "over-quota": 429,
@@ -31,11 +31,11 @@ STATUS = {
     "busy": 503,
     "cannot-write": 503,
 }
-"""The relay's codes and the status of each; a body that breaks its schema comes with 400 and the wire's own code."""
+"""The relay's codes and the status of each; a body that does not match its schema gets 400 and the wire's own code."""
 
 
 class Rejection(ConsilienceError):
-    """A request that is refused; nothing of it was kept."""
+    """A refused request; nothing of it was saved."""
 
     def __init__(self, code: str, message: str, *, field: str = "", retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -43,10 +43,10 @@ class Rejection(ConsilienceError):
 
     @property
     def status(self) -> int:
-        """The status of the answer."""
+        """The HTTP status of the answer."""
         return STATUS.get(self.code, 400)
 
     def content(self) -> dict[str, str]:
         """The body of the answer."""
-        said = {"code": self.code, "message": str(self)}
-        return said | ({"field": self.field} if self.field else {})
+        content = {"code": self.code, "message": str(self)}
+        return content | ({"field": self.field} if self.field else {})

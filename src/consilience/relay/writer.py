@@ -1,4 +1,4 @@
-"""The one writer of a store: takes what came, brings it to disk together, and only then says that it is there."""
+"""The only writer of a store: a thread that writes uploads in batches and gives each its receipt once it is on disk."""
 
 from __future__ import annotations
 
@@ -14,277 +14,225 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from consilience.errors import ConsilienceError
+from consilience.relay.deadlines import Deadlines
 from consilience.relay.federation import FederationService
-from consilience.relay.recount import correct, recount
+from consilience.relay.recount import Recounter, apply_correction
 from consilience.relay.rejections import Rejection
 from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store, is_full, lock_store
+from consilience.relay.tables import StoredUpload
 
-_TOGETHER = 128  # uploads in one commit
-_SPARE = 2**20  # bytes that a disk has left, at least, before it is believed to have room again
-_LOOK = 0.5  # seconds between looks at what others have written
-_SELDOM = 10  # times as long as a recount took, nothing is recounted again
+_BATCH = 128  # uploads in one commit
+_SPARE = 2**20  # bytes that must be free, besides those of the refused uploads, before a full disk has room again
+_POLL = 0.5  # seconds between checks for what other processes have written, and for deadlines
 log = logging.getLogger("consilience.relay")
+Drafts = dict[int, Snapshot]
 
 
 @dataclass
-class Putting:
-    """An upload on its way to the disk."""
+class QueuedUpload:
+    """An upload that waits to be written; `receipt` is set when it is on disk."""
 
     member: int
     round: int
-    put: str
+    header: str
     body: bytes
     receipt: Future[str] = field(default_factory=Future)
 
 
-Drafts = dict[int, Snapshot]
-
-
 class Writer:
-    """A thread with the store's only writing connection.
+    """A thread with the only connection that writes to the store.
 
-    on_news: told the number of a federation whose answers have changed, from this thread. clock: seconds that never go
-    back; deadlines are measured with it, so that setting the machine's time changes nothing.
+    on_change: called from this thread with the id of a federation whose answers have changed. clock: for deadlines;
+    seconds that never go back.
     """
 
     def __init__(
         self,
         path: Path,
-        on_news: Callable[[int], None] = lambda federation: None,
+        on_change: Callable[[int], None] = lambda federation: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.store, self.clock, self.on_news = Store(path), clock, on_news
+        self.store, self.on_change = Store(path), on_change
         self._lock = lock_store(path)
-        self.halls: dict[int, FederationService] = {}
-        self.failing = self.full = False  # whether the last write failed, and whether for want of room
-        self._wanted = 0  # bytes of what was refused because the disk was full
-        self._waits: queue.Queue[Putting | None] = queue.Queue(maxsize=4096)
-        self._since: dict[tuple[int, str], tuple[int, float]] = {}  # at which version the first contribution came, when
-        self._touched = -1
-        self._corrections: list[tuple[int, dict[str, dict[str, np.ndarray]]]] = []
-        self._stopping, self._doubt = threading.Event(), threading.Event()
-        self._doubted: set[int] = set()  # federations whose sums may have lost digits
+        self.federations: dict[int, FederationService] = {}
+        self.failing = self.full = False  # whether the last write failed, and whether because the disk was full
+        self._refused_bytes = 0  # of the uploads that were refused because the disk was full
+        self._queue: queue.Queue[QueuedUpload | None] = queue.Queue(maxsize=4096)
+        self._data_version = -1
+        self._deadlines = Deadlines(clock)
+        self.recounter = Recounter(path, self.federations)
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
-        self._recounting = threading.Thread(target=self._recount, name="recount", daemon=True)
-        for number, *_ in self.store.federations():
-            self.halls[number] = FederationService(self.store, number)
+        for record in self.store.federations.all():
+            self.federations[record.id] = FederationService(self.store, record.id)
 
     def start(self) -> None:
-        """Begin to write; sums are recounted beside it."""
+        """Start to write; sums are recounted beside it."""
         self._thread.start()
-        self._recounting.start()
+        self.recounter.start()
 
     def stop(self) -> None:
-        """Bring what waits to disk, and end."""
+        """Write what is queued, and end."""
         self._stopping.set()
-        self._doubt.set()
-        with contextlib.suppress(queue.Full):  # then there is enough to wake it
-            self._waits.put_nowait(None)
+        self.recounter.stop()
+        with contextlib.suppress(queue.Full):  # a full queue wakes the thread anyway
+            self._queue.put_nowait(None)
         self._thread.join(timeout=8)
-        self._recounting.join(timeout=2)
+        self.recounter.join(2)
+        self.close()
+
+    def close(self) -> None:
+        """Close the store and release its lock; for a writer whose thread does not run."""
         self.store.close()
         self._lock.close()
 
     @property
     def alive(self) -> bool:
-        """Whether it writes."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def put(self, putting: Putting) -> Future[str]:
-        """Hand an upload over; its receipt comes when it is on disk."""
+    def submit(self, upload: QueuedUpload) -> Future[str]:
+        """Queue an upload; its receipt is set when it is on disk."""
         if self._stopping.is_set():
             raise Rejection("stopping", "the relay is about to stop; try again in a moment", retry_after=5)
         try:
-            self._waits.put_nowait(putting)
+            self._queue.put_nowait(upload)
         except queue.Full:
-            raise Rejection("busy", "more waits to be written than the relay takes; try again", retry_after=5) from None
-        return putting.receipt
+            raise Rejection("busy", "too many uploads wait to be written; try again", retry_after=5) from None
+        return upload.receipt
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not (self._stopping.is_set() and self._waits.empty()):
-            batch = self._next()
+        while not (self._stopping.is_set() and self._queue.empty()):
+            batch = self._next_batch()
             try:
-                self._write(batch)
+                self.write(batch)
             except Exception as error:  # nothing may end the only writer
-                log.exception("the writer stumbled")
-                self._touched = -1
-                for putting in batch:
-                    if not putting.receipt.done():
-                        putting.receipt.set_exception(error)
+                log.exception("the writer failed")
+                self._data_version = -1
+                for upload in batch:
+                    if not upload.receipt.done():
+                        upload.receipt.set_exception(error)
 
-    def _next(self) -> list[Putting]:
-        """What has come, up to so many; nothing where it is time to look around."""
-        batch: list[Putting] = []
+    def _next_batch(self) -> list[QueuedUpload]:
+        """The queued uploads, up to a batch; none when it is time to check the deadlines."""
+        batch: list[QueuedUpload] = []
         try:
-            came = self._waits.get(timeout=_LOOK)
-            while came is not None:
-                if came.receipt.set_running_or_notify_cancel():  # from now on nobody can call it off
-                    batch.append(came)
-                if len(batch) == _TOGETHER:
+            upload = self._queue.get(timeout=_POLL)
+            while upload is not None:
+                if upload.receipt.set_running_or_notify_cancel():  # from now on it cannot be cancelled
+                    batch.append(upload)
+                if len(batch) == _BATCH:
                     break
-                came = self._waits.get_nowait()
+                upload = self._queue.get_nowait()
         except queue.Empty:
             pass
         return batch
 
-    def _write(self, batch: list[Putting]) -> None:
-        """Everything of a batch in one commit: all of it is on disk before anybody hears of any."""
-        looked = self.store.touched
-        if not (batch or self.failing or looked != self._touched or self._corrections or self._overdue({})):
+    def write(self, batch: list[QueuedUpload]) -> None:
+        """Write a batch in one commit; readers and uploaders get the results only when all of it is on disk."""
+        version, corrections = self.store.data_version, self.recounter.corrections
+        others_wrote, overdue = version != self._data_version, self._deadlines.overdue(self.federations, {})
+        if not (batch or self.failing or others_wrote or corrections or overdue):
             return
         drafts: Drafts = {}
-        answers: list[tuple[Putting, str | Exception]] = []
-        corrections, before = len(self._corrections), self.store.sql.total_changes
+        results: list[tuple[QueuedUpload, str | Exception]] = []
+        applied, before = len(corrections), self.store.sql.total_changes
         try:
             with self.store.writing():
-                self._touched, renewed = looked, looked != self._touched
-                if renewed:
-                    self._look_around(drafts)
-                self._correct(drafts, corrections)
-                answers = [(putting, self._taken(putting, drafts)) for putting in batch]
-                self._close_overdue(drafts)
-                for number, draft in drafts.items():
-                    self.halls[number].keep(self.store, draft)
+                self._data_version = version
+                if others_wrote:
+                    self._read_membership(drafts)
+                for federation, wrong in corrections[:applied]:
+                    apply_correction(self._draft(federation, drafts), wrong)
+                results = [(upload, self._accept(upload, drafts)) for upload in batch]
+                self._aggregate_overdue(drafts)
+                for federation, draft in drafts.items():
+                    self.federations[federation].save(self.store, draft)
         except sqlite3.Error as error:
-            self._failed(batch, error)
+            self._refuse_batch(batch, error)
             return
-        del self._corrections[:corrections]
+        del corrections[:applied]
         if not self.full or self.store.sql.total_changes > before or self._has_room():
             self.failing = self.full = False
-        for number, draft in drafts.items():
-            changed = draft.revision > self.halls[number].sight.revision
-            self.halls[number].sight = draft
-            self._note_waiting(number, draft)
-            if draft.doubtful:
-                self._doubted.add(number)
-                self._doubt.set()
-            if changed:
-                self.on_news(number)
-        for putting, answer in answers:
-            if isinstance(answer, Exception):
-                putting.receipt.set_exception(answer)
+        self._publish(drafts)
+        for upload, result in results:
+            if isinstance(result, Exception):
+                upload.receipt.set_exception(result)
             else:
-                putting.receipt.set_result(answer)
+                upload.receipt.set_result(result)
 
-    def _failed(self, batch: list[Putting], error: sqlite3.Error) -> None:
-        """Nothing was written: say so to all who waited."""
-        self._touched = -1
+    def _publish(self, drafts: Drafts) -> None:
+        """Let readers see the drafts, which are on disk now."""
+        for federation, draft in drafts.items():
+            service = self.federations[federation]
+            changed = draft.revision > service.snapshot.revision
+            service.snapshot = draft
+            self._deadlines.note(federation, draft)
+            if draft.needs_recount:
+                self.recounter.request(federation)
+            if changed:
+                self.on_change(federation)
+
+    def _refuse_batch(self, batch: list[QueuedUpload], error: sqlite3.Error) -> None:
+        """Refuse all uploads of a batch: nothing of it was written."""
+        self._data_version = -1
         self.failing, self.full = True, is_full(error)
-        self._wanted = sum(len(putting.body) for putting in batch)
-        log.error("nothing of %d uploads was kept: %s", len(batch), error)
-        code, said = "cannot-write", "the relay's store cannot be written now; nothing was kept"
+        self._refused_bytes = sum(len(upload.body) for upload in batch)
+        log.error("none of %d uploads was written: %s", len(batch), error)
+        code, message = "cannot-write", "the relay's store cannot be written now; nothing was saved"
         if self.full:
-            code, said = (
-                "disk-full",
-                "the relay's disk is full; nothing was kept. It takes uploads again when there is room",
-            )
-        for putting in batch:
-            putting.receipt.set_exception(Rejection(code, said, retry_after=30))
+            code = "disk-full"
+            message = "the relay's disk is full; nothing was saved. It accepts uploads again when there is room"
+        for upload in batch:
+            upload.receipt.set_exception(Rejection(code, message, retry_after=30))
 
     def _has_room(self) -> bool:
-        """Whether what was refused for want of room would fit now, by what the disk says."""
-        return shutil.disk_usage(self.store.path.absolute().parent).free > 2 * self._wanted + _SPARE
+        """Whether the disk has room now for the uploads that were refused."""
+        return shutil.disk_usage(self.store.path.absolute().parent).free > 2 * self._refused_bytes + _SPARE
 
-    def _draft(self, number: int, drafts: Drafts) -> Snapshot:
-        if number not in drafts:
-            drafts[number] = self.halls[number].sight.draft()
-        return drafts[number]
+    def _draft(self, federation: int, drafts: Drafts) -> Snapshot:
+        if federation not in drafts:
+            drafts[federation] = self._service(federation).snapshot.draft()
+        return drafts[federation]
 
-    def _taken(self, putting: Putting, drafts: Drafts) -> str | Exception:
-        """The receipt of an upload, or why it is refused; a refused one leaves no trace."""
-        member = self.store.member(putting.member)
+    def _service(self, federation: int) -> FederationService:
+        if federation not in self.federations:
+            self.federations[federation] = FederationService(self.store, federation)
+        return self.federations[federation]
+
+    def _accept(self, upload: QueuedUpload, drafts: Drafts) -> str | Exception:
+        """The receipt of an upload, or why it is refused; a refused upload changes nothing."""
+        member = self.store.members.get(upload.member)
         if member is None or member.revoked:
-            return Rejection("revoked", "this token was revoked")
-        if member.federation not in self.halls:
-            self.halls[member.federation] = FederationService(self.store, member.federation)
-        hall, draft = self.halls[member.federation], self._draft(member.federation, drafts)
-        mine = draft.draft()
+            return Rejection("revoked", "this token has been revoked")
+        service, draft = self._service(member.federation), self._draft(member.federation, drafts).draft()
+        draft.needs_recount = drafts[member.federation].needs_recount
         try:
             with self.store.step():
-                receipt = hall.take(self.store, mine, member, putting.round, putting.put, putting.body)
+                stored = StoredUpload(upload.header, upload.body)
+                receipt = service.accept_upload(self.store, draft, member, upload.round, stored)
         except ConsilienceError as error:
             return error
-        drafts[member.federation] = mine
+        drafts[member.federation] = draft
         return receipt
 
-    def _look_around(self, drafts: Drafts) -> None:
-        """Others have written: see who was invited, and take out what revoked members left."""
-        for number, *_ in self.store.federations():
-            if number not in self.halls:
-                self.halls[number] = FederationService(self.store, number)
-            hall, draft = self.halls[number], self._draft(number, drafts)
-            hall.meet(self.store, draft)
-            for gone in self.store.revoked(number):
-                hall.withdraw(self.store, draft, gone)
-            for name in hall.moving:
+    def _read_membership(self, drafts: Drafts) -> None:
+        """Another process has written: see who was invited, and remove what revoked members contributed."""
+        for record in self.store.federations.all():
+            service, draft = self._service(record.id), self._draft(record.id, drafts)
+            service.count_members(self.store, draft)
+            for number in self.store.members.revoked_with_contributions(record.id):
+                service.remove_contributions(self.store, draft, number)
+            for name in service.moving:
                 if draft.waiting[name]:
-                    hall.shut_if_ready(self.store, draft, name)
+                    service.aggregate_if_ready(self.store, draft, name)
 
-    # -- deadlines -----------------------------------------------------------------------------------------------------
-
-    def _note_waiting(self, number: int, sight: Snapshot) -> None:
-        for name, waiting in sight.waiting.items():
-            version = sight.moving[name].version
-            known, _ = self._since.get((number, name), (-1, 0.0))
-            if waiting and known != version:
-                self._since[number, name] = version, self.clock()
-            elif not waiting:
-                self._since.pop((number, name), None)
-
-    def _overdue(self, drafts: Drafts) -> list[tuple[int, str]]:
-        """Moving means whose deadline has passed; one that has moved since waits anew."""
-        now, found = self.clock(), []
-        for (number, name), (version, since) in self._since.items():
-            hall = self.halls[number]
-            rules, sight = hall.charter.rules, drafts.get(number, hall.sight)
-            late = now - since >= rules.deadline and sight.moving[name].version == version
-            if late and sight.waiting[name] >= rules.least:
-                found.append((number, name))
-        return found
-
-    def _close_overdue(self, drafts: Drafts) -> None:
-        for number, name in self._overdue(drafts):
-            draft = self._draft(number, drafts)
-            if self.halls[number].overdue(self.store, draft, name):
-                log.info("%s: %s closed at its deadline", self.halls[number].charter.name, name)
-
-    # -- recounting ----------------------------------------------------------------------------------------------------
-
-    def _recount(self) -> None:
-        """Count sums again, beside the work: all at the start, and those that something very large has left."""
-        self._doubted |= set(self.halls)
-        while not self._stopping.is_set():
-            began = time.monotonic()
-            try:
-                self._recount_doubted()
-            except Exception:  # a disk that cannot be read now: another start, or another doubt, tries again
-                log.exception("sums were not recounted")
-            self._stopping.wait(_SELDOM * (time.monotonic() - began) + _LOOK)  # nobody keeps a core at it
-            self._doubt.wait()
-            self._doubt.clear()
-
-    def _recount_doubted(self) -> None:
-        """What is off is handed to the writer, and nothing is counted again before it is put right."""
-        while self._corrections and not self._stopping.wait(_LOOK):
-            pass
-        store = Store(self.store.path)
-        try:
-            while self._doubted and not self._stopping.is_set():
-                number = self._doubted.pop()
-                wrong = recount(self.halls[number], store)
-                if wrong:
-                    name = self.halls[number].charter.name
-                    log.warning("%s: sums of %s were off, and are corrected", name, ", ".join(wrong))
-                    self._corrections.append((number, wrong))
-        finally:
-            store.close()
-
-    def _correct(self, drafts: Drafts, so_many: int) -> None:
-        for number, wrong in self._corrections[:so_many]:
-            correct(self._draft(number, drafts), wrong)
+    def _aggregate_overdue(self, drafts: Drafts) -> None:
+        for federation, name in self._deadlines.overdue(self.federations, drafts):
+            service, draft = self.federations[federation], self._draft(federation, drafts)
+            if service.aggregate_overdue(self.store, draft, name):
+                log.info("%s: %s was aggregated at its deadline", service.charter.name, name)

@@ -1,4 +1,4 @@
-"""What learners of one federation must agree on, and what each may choose for itself."""
+"""Which settings of a channel all learners of a federation must share, and which each may choose for itself."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from consilience.wire.encodings import encoding_name
 
 
 def without_local_choices(channel: schema.Channel) -> schema.Channel:
-    """What learners must agree on: neither how much each puts into a pool and takes out, nor what bounds its values."""
-    free = {name: replace(t, low=-math.inf, high=math.inf) for name, t in channel.tensors.items()}
+    """The channel without what a learner may choose: bounds of values, and entries uploaded to or drawn from a pool.
+
+    Learners whose channels are equal after this can share them.
+    """
+    unbounded = {name: replace(t, low=-math.inf, high=math.inf) for name, t in channel.tensors.items()}
     if isinstance(channel, schema.Pool):
-        return replace(channel, tensors=free, keep=1, draw=1)
-    return replace(channel, tensors=free)
+        return replace(channel, tensors=unbounded, keep=1, draw=1)
+    return replace(channel, tensors=unbounded)
 
 
 def describe_difference(one: schema.Channel, other: schema.Channel) -> str:
-    """In a few words: in what two channels differ that should be one."""
+    """Why two channels of one name cannot be shared."""
     a, b = one.tensors, other.tensors
     if one.about != other.about:
         return f"their public sets differ (SHA-256 {one.about[:12]}... at one and {other.about[:12]}... at the other)"
@@ -28,21 +31,21 @@ def describe_difference(one: schema.Channel, other: schema.Channel) -> str:
             return f"only one of them has {key!r}"
         if a[key].shape != b[key].shape:
             return f"{key!r} is {a[key].shape} at one and {b[key].shape} at the other"
-        for way, mine, theirs in (("", a[key].up, b[key].up), (" back", a[key].down, b[key].down)):
+        for way, mine, theirs in (("uploaded", a[key].up, b[key].up), ("downloaded", a[key].down, b[key].down)):
             if mine != theirs:
-                return f"{key!r} travels{way} in {encoding_name(mine)} at one and {encoding_name(theirs)} at the other"
+                return f"{key!r} is {way} in {encoding_name(mine)} at one and {encoding_name(theirs)} at the other"
     return "their settings differ"
 
 
 def merge_channels(offers: Iterable[Mapping[str, schema.Channel]]) -> dict[str, schema.Channel]:
-    """The channels of learners who agree on them: with room for whoever puts most into a pool, and the wider bounds."""
-    found: dict[str, schema.Channel] = {}
+    """The channels of learners that can share them, with the most entries and the widest bounds of any learner."""
+    merged: dict[str, schema.Channel] = {}
     for name, channel in (pair for channels in offers for pair in channels.items()):
-        found[name] = _widened(channel, found[name]) if name in found else channel
-    return found
+        merged[name] = _widest(channel, merged[name]) if name in merged else channel
+    return merged
 
 
-def _widened(one: schema.Channel, other: schema.Channel) -> schema.Channel:
+def _widest(one: schema.Channel, other: schema.Channel) -> schema.Channel:
     tensors = {
         k: replace(t, low=min(t.low, other.tensors[k].low), high=max(t.high, other.tensors[k].high))
         for k, t in one.tensors.items()

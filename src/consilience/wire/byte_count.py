@@ -1,4 +1,4 @@
-"""What travels, in bytes: counted from the channels' schemas, equal to the length of the encoded bodies."""
+"""The sizes of message bodies in bytes: computed from the channels' schemas, equal to the length of encoded bodies."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from functools import cache
 from consilience.wire import codec, schema
 from consilience.wire.schema import Direction, Field
 
-Weigh = Callable[[Direction, frozenset[str], frozenset[str]], int]
-"""What a body of these channels comes to; of some of them whole common values."""
+Measure = Callable[[Direction, frozenset[str], frozenset[str]], int]
+"""The size of a body of these channels, of which some hold their full common values."""
 
 
 class ByteCount:
-    """Sizes of the bodies of one role: one body each way a round, holding every channel that takes part."""
+    """Sizes of the bodies of one role: per round one body each way, with every channel that takes part."""
 
     def __init__(self, channels: Mapping[str, schema.Channel]) -> None:
         self.channels = dict(channels)
-        self._size, self._values = cache(self._measure), cache(self._count)
+        self._size, self._values = cache(self._count_bytes), cache(self._count_values)
 
     def message(
-        self, direction: Direction, names: Iterable[str] | None = None, whole: Iterable[str] = ()
+        self, direction: Direction, names: Iterable[str] | None = None, full: Iterable[str] = ()
     ) -> dict[str, Field]:
-        """A whole body, for all channels or some; those in `whole` come as common values and not as a reply."""
-        wanted, values = self.channels if names is None else set(names), set(whole)
+        """A body of all channels or of some; channels in `full` hold common values and not a reply."""
+        wanted, values = self.channels if names is None else set(names), set(full)
         fields: dict[str, Field] = {}
         for name, channel in self.channels.items():
             if name in wanted:
@@ -31,47 +31,44 @@ class ByteCount:
                 fields |= {k: Field(f.shape) for k, f in part.items()} if name in values else part
         return fields
 
-    def _count(self, direction: Direction, names: frozenset[str], whole: frozenset[str]) -> int:
-        return sum(each.size for each in self.message(direction, names, whole).values())
+    def _count_values(self, direction: Direction, names: frozenset[str], full: frozenset[str]) -> int:
+        return sum(each.size for each in self.message(direction, names, full).values())
 
-    def _measure(self, direction: Direction, names: frozenset[str], whole: frozenset[str]) -> int:
-        return codec.encoded_size(self.message(direction, names, whole))
+    def _count_bytes(self, direction: Direction, names: frozenset[str], full: frozenset[str]) -> int:
+        return codec.encoded_size(self.message(direction, names, full))
 
     def up(self, names: Iterable[str]) -> int:
-        """Bytes of a body that puts up these channels."""
+        """Bytes of an upload to these channels."""
         return self._size("up", frozenset(names), frozenset())
 
     def down(self, names: Iterable[str], missed: Mapping[str, int] | None = None) -> int:
-        """Bytes of a body that answers these channels.
+        """Bytes of an answer of these channels.
 
-        Where replies of a moving mean were missed, they come one by one, or the whole common values do where that is
-        less.
+        missed: how many replies of each moving mean a member has missed. They are downloaded one by one, or the full
+        common values are if those are smaller.
         """
-        return self._answered(self._size, names, missed or {})
+        return self._measure_answer(self._size, names, missed or {})
 
     def values(self, direction: Direction, names: Iterable[str], missed: Mapping[str, int] | None = None) -> int:
-        """How many numbers are in such a body, of however many bits each."""
+        """How many numbers such a body has, whatever their encoding."""
         if direction == "up":
             return self._values("up", frozenset(names), frozenset())
-        return self._answered(self._values, names, missed or {})
+        return self._measure_answer(self._values, names, missed or {})
 
-    def _answered(self, weigh: Weigh, names: Iterable[str], missed: Mapping[str, int]) -> int:
+    def _measure_answer(self, measure: Measure, names: Iterable[str], missed: Mapping[str, int]) -> int:
         wanted, missing = frozenset(names), {k: n for k, n in missed.items() if n > 1}
-        whole = self.whole(wanted, missing)
-        one_by_one = {k: n - 1 for k, n in missing.items() if k in wanted - whole}
-        more = sum(n * weigh("down", frozenset([k]), frozenset()) for k, n in one_by_one.items())
-        return weigh("down", wanted, whole) + more
+        full = self.smaller_in_full(wanted, missing)
+        one_by_one = {k: n - 1 for k, n in missing.items() if k in wanted - full}
+        more = sum(n * measure("down", frozenset([k]), frozenset()) for k, n in one_by_one.items())
+        return measure("down", wanted, full) + more
 
-    def whole(self, names: Iterable[str], missed: Mapping[str, int]) -> frozenset[str]:
-        """The moving means whose common values are less than the replies that were missed."""
-        wanted, whole = frozenset(names), frozenset[str]()
+    def smaller_in_full(self, names: Iterable[str], missed: Mapping[str, int]) -> frozenset[str]:
+        """The moving means whose full common values take fewer bytes than the replies that were missed."""
+        wanted, full = frozenset(names), frozenset[str]()
         for name, replies in missed.items():
             if name not in wanted or replies <= 1:
                 continue
-            body, instead = (self._size("down", wanted, some) for some in (whole, whole | {name}))
-            if instead - body < (replies - 1) * self._reply(name):
-                whole |= {name}
-        return whole
-
-    def _reply(self, name: str) -> int:
-        return self._size("down", frozenset([name]), frozenset())
+            body, instead = (self._size("down", wanted, some) for some in (full, full | {name}))
+            if instead - body < (replies - 1) * self._size("down", frozenset([name]), frozenset()):
+                full |= {name}
+        return full

@@ -1,7 +1,7 @@
-"""A federation's founding document: what is learned, how, and what may travel; written by a learner, read by a relay.
+"""A federation's charter: what is learned, how, and which messages are allowed. A learner writes it, a relay reads it.
 
-The relay needs the channels and the rules; peers make the method from its name and settings, and check that their own
-channels are these.
+The relay needs the channels and the rules; peers build the method from its name and settings, and check that their own
+channels are the charter's.
 """
 
 from __future__ import annotations
@@ -26,32 +26,34 @@ from consilience.wire.encodings import ENCODINGS, Bit, Encoding, encoding_name
 from consilience.wire.headers import Parts
 
 PROTOCOL = 1
-"""The version of the protocol that this library speaks; see docs/protocol.md."""
+"""The version of the protocol that this library implements; see docs/protocol.md."""
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-"""What federations, channels and members may be called."""
+"""Allowed names of federations, channels and members."""
 CommonValues = Mapping[str, Mapping[str, np.ndarray]]
-"""Common values: channels, and their tensors by name."""
+"""Common values of moving means: by channel, then by tensor."""
 
 
-class _Part(BaseModel):
+class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Rules(_Part):
-    """What a relay allows and waits for."""
+class Rules(_Section):
+    """What a relay accepts, and how long it waits."""
 
-    least: int = Field(default=2, ge=1, description="contributions without which a moving mean never closes")
+    least: int = Field(default=2, ge=1, description="the fewest contributions with which a moving mean is aggregated")
     deadline: float = Field(
-        default=60.0, gt=0, description="seconds from the first contribution until a moving mean closes regardless"
+        default=60.0,
+        gt=0,
+        description="seconds after the first contribution until a moving mean is aggregated with those it has",
     )
     expire: int = Field(
-        default=0, ge=0, description="rounds after which a silent member's contribution no longer counts; 0 is never"
+        default=0, ge=0, description="rounds after which a contribution that was not renewed is removed; 0 is never"
     )
     samples: int = Field(default=10_000_000, ge=1, lt=2**31, description="the most samples a member may claim")
 
 
-class TensorSettings(_Part):
-    """One tensor of a channel."""
+class TensorSettings(_Section):
+    """One tensor of a channel, as the charter writes it."""
 
     shape: tuple[int, ...]
     up: str = "float32"
@@ -59,17 +61,17 @@ class TensorSettings(_Part):
     low: float = -math.inf
     high: float = math.inf
 
-    def meant(self) -> schema.Tensor:
-        """As the schema has it."""
+    def to_schema(self) -> schema.Tensor:
+        """The tensor of the schema."""
         if any(n < 0 for n in self.shape) or math.prod(self.shape) > 2**31:
-            raise ValueError(f"shape {self.shape} cannot be; sizes are 0 or more, and 2^31 values at most")
+            raise ValueError(f"shape {self.shape} is not allowed; sizes are 0 or more, with at most 2^31 values in all")
         if not self.low <= self.high or self.low == math.inf or self.high == -math.inf:
-            raise ValueError(f"bounds {self.low} to {self.high} leave no value; low is the lower one")
+            raise ValueError(f"bounds {self.low} to {self.high} allow no value; low must not be above high")
         return schema.Tensor(self.shape, _encoding(self.up), _encoding(self.down), self.low, self.high)
 
 
-class ChannelSettings(_Part):
-    """One channel: how the relay combines what is put up."""
+class ChannelSettings(_Section):
+    """One channel, as the charter writes it: how the relay combines what members upload."""
 
     kind: Literal["standing", "moving", "pool"]
     rows: tuple[int, ...] = ()
@@ -84,25 +86,25 @@ class ChannelSettings(_Part):
     start: str | None = Field(default=None, description="SHA-256 of the common values at the start, of a moving mean")
     tensors: dict[str, TensorSettings] = Field(min_length=1)
 
-    def meant(self, name: str) -> schema.Channel:
-        """As the schema has it."""
-        tensors = {key: terms.meant() for key, terms in self.tensors.items()}
+    def to_schema(self, name: str) -> schema.Channel:
+        """The channel of the schema."""
+        tensors = {key: settings.to_schema() for key, settings in self.tensors.items()}
         for key, tensor in tensors.items():
             if min(self.rows, default=1) < 1 or tensor.shape[: len(self.rows)] != self.rows:
                 raise ValueError(
-                    f"channel {name!r} weighs rows {self.rows}, but {key!r} has shape {tensor.shape}; a shape begins "
-                    f"with the rows, each 1 or more"
+                    f"channel {name!r} has weights of rows {self.rows}, but {key!r} has shape {tensor.shape}; a shape "
+                    f"starts with the rows, each 1 or more"
                 )
         if self.kind == "pool" and self.by == "row" and not self.rows:
-            raise ValueError(f"channel {name!r} is drawn by row and has none; give it 'rows', or draw by member")
+            raise ValueError(f"channel {name!r} is drawn by row and has no rows; give it 'rows', or draw by member")
         if self.kind == "pool":
             more: dict[str, Any] = {"keep": self.keep, "draw": self.draw, "by": self.by}
             more |= {"include_self": self.include_self, "repeat": self.repeat, "about": self.about}
             return schema.Pool(name, tensors, self.rows, **more)
         if self.kind == "moving" and self.rows:
-            raise ValueError(f"a moving mean has one weight a member; channel {name!r} has rows {self.rows}")
+            raise ValueError(f"a moving mean has one weight per member; channel {name!r} has rows {self.rows}")
         if self.kind == "moving" and self.start is None:
-            raise ValueError(f"channel {name!r} moves; it needs 'start', the SHA-256 of its first common values")
+            raise ValueError(f"channel {name!r} is a moving mean; it needs 'start', the SHA-256 of its start values")
         return schema.Mean(
             name,
             tensors,
@@ -114,8 +116,8 @@ class ChannelSettings(_Part):
         )
 
 
-class Charter(_Part):
-    """All that a federation has agreed on."""
+class Charter(_Section):
+    """Everything the members of a federation have agreed on."""
 
     protocol: int = PROTOCOL
     name: str
@@ -123,39 +125,40 @@ class Charter(_Part):
     classes: int = Field(ge=2)
     method: dict[str, Any] = Field(description="the method's name and its own settings")
     rules: Rules = Rules()
-    terms: dict[str, ChannelSettings] = Field(alias="channels", min_length=1)
+    channel_settings: dict[str, ChannelSettings] = Field(alias="channels", min_length=1)
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Charter:
+    def _check(self) -> Charter:
         if self.protocol != PROTOCOL:
-            raise ValueError(f"protocol is {self.protocol}; this library speaks {PROTOCOL}")
-        for what, name in [("name", self.name), *(("channel", name) for name in self.terms)]:
+            raise ValueError(f"protocol is {self.protocol}; this library implements {PROTOCOL}")
+        for what, name in [("name", self.name), *(("channel", name) for name in self.channel_settings)]:
             if not NAME.fullmatch(name):
                 raise ValueError(
-                    f"{what} {name[:80]!r}: lower-case letters, digits and dashes, 64 at most, a letter or digit first"
+                    f"{what} {name[:80]!r}: use lower-case letters, digits and dashes, 64 at most, and start with a "
+                    f"letter or digit"
                 )
         if not isinstance(self.method.get("name"), str):
-            raise ValueError("method needs a name")
+            raise ValueError('method has no name; give it one, such as name = "fedavg"')
         codec.encoded_size(self.message("up"))
         codec.encoded_size(self.message("down"))
         return self
 
     @property
     def channels(self) -> dict[str, schema.Channel]:
-        """The channels as the schema has them."""
-        return {name: terms.meant(name) for name, terms in self.terms.items()}
+        """The channels of the schema."""
+        return {name: settings.to_schema(name) for name, settings in self.channel_settings.items()}
 
     def message(self, direction: schema.Direction) -> dict[str, schema.Field]:
-        """The largest body that may travel one way."""
+        """The largest body in one direction."""
         return {k: f for channel in self.channels.values() for k, f in channel.message(direction).items()}
 
-    def starts(self) -> dict[str, schema.Field]:
-        """The body that holds every moving mean's common values."""
+    def start_values_message(self) -> dict[str, schema.Field]:
+        """The body with the first common values of every moving mean."""
         moving = [c for c in self.channels.values() if c.moves]
         return {k: f for channel in moving for k, f in common_values_message(channel).items()}
 
     def to_toml(self) -> str:
-        """As it is written down; bounds that are none are left out."""
+        """The charter as TOML; infinite bounds are left out."""
         content = self.model_dump(mode="python", by_alias=True, exclude_none=True, exclude_defaults=True)
         channels = _finite(content.pop("channels"))
         plain = {"protocol": self.protocol, **content, "rules": self.rules.model_dump()}
@@ -163,16 +166,16 @@ class Charter(_Part):
 
 
 def common_values_message(channel: schema.Channel) -> dict[str, schema.Field]:
-    """The message that carries common values themselves, and not by how much they moved."""
+    """The message with a moving mean's common values themselves, and not by how much they moved."""
     return {f"{channel.name}.{key}": schema.Field(tensor.shape) for key, tensor in channel.tensors.items()}
 
 
 def message_of(channels: Mapping[str, schema.Channel], direction: schema.Direction, parts: Parts) -> schema.Message:
-    """The message that a header tells of: so many entries of a pool, common values where they come whole."""
+    """The message that a header describes: N entries of a pool, full common values or a reply of a moving mean."""
     fields: dict[str, schema.Field] = {}
     for name, part in parts.items():
         channel = channels[name]
-        message = common_values_message(channel) if part.whole else channel.message(direction)
+        message = common_values_message(channel) if part.full else channel.message(direction)
         if isinstance(channel, schema.Pool) and part.entries is not None:
             message = {k: replace(f, shape=(part.entries, *f.shape[1:])) for k, f in message.items()}
         fields |= message
@@ -180,7 +183,7 @@ def message_of(channels: Mapping[str, schema.Channel], direction: schema.Directi
 
 
 def values_fingerprint(channel: schema.Channel, values: Mapping[str, np.ndarray]) -> str:
-    """By which two members see that they mean the same common values: the SHA-256 of them on the wire."""
+    """SHA-256 of common values as they are encoded: by it, members see that they start from the same ones."""
     return hashlib.sha256(codec.encode(common_values_message(channel), _named(channel, values))).hexdigest()
 
 
@@ -197,11 +200,11 @@ def build_charter(
     seed: int = 0,
     rules: Rules | None = None,
 ) -> Charter:
-    """The charter of a federation with these channels; what concerns only oneself does not travel and is left out."""
-    traveling = {key: channel for key, channel in channels.items() if channel.scope == "everybody"}
-    if not traveling:
+    """The charter of a federation with these channels; channels that are never sent are left out."""
+    sent = {key: channel for key, channel in channels.items() if channel.scope == "everybody"}
+    if not sent:
         raise ConfigurationError(
-            f"method {method['name']!r} shares nothing, so there is nothing to meet for; choose one that does, such as "
+            f"method {method['name']!r} shares nothing, so it needs no federation; choose a method that does, such as "
             f"representation-sharing"
         )
     content = {
@@ -210,12 +213,12 @@ def build_charter(
         "classes": classes,
         "method": dict(method),
         "rules": rules or Rules(),
-        "channels": {key: _terms(channel, starts.get(key)) for key, channel in traveling.items()},
+        "channels": {key: _settings(channel, starts.get(key)) for key, channel in sent.items()},
     }
     return _checked(content, f"federation {name!r}")
 
 
-def _terms(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -> dict[str, Any]:
+def _settings(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -> dict[str, Any]:
     tensors = {
         key: {"shape": t.shape, "up": encoding_name(t.up), "down": encoding_name(t.down), "low": t.low, "high": t.high}
         for key, t in channel.tensors.items()
@@ -227,21 +230,21 @@ def _terms(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -> d
     assert isinstance(channel, schema.Mean)
     if not channel.moving:
         return {"kind": "standing", **common}
-    assert start is not None, "a moving mean starts somewhere"
-    terms = {
+    assert start is not None, "a moving mean needs start values"
+    more = {
         "max_staleness": channel.max_staleness,
         "quorum": channel.quorum,
         "start": values_fingerprint(channel, start),
     }
-    return {"kind": "moving", **common, **terms}
+    return {"kind": "moving", **common, **more}
 
 
 def read_charter(text: str, where: str = "the charter") -> Charter:
-    """A charter from its TOML; what cannot be is refused by name."""
+    """A charter from its TOML; an error names the setting at fault."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{where} is no TOML: {error}") from error
+        raise ConfigurationError(f"{where} is not TOML: {error}") from error
     return _checked(content, where)
 
 
@@ -255,43 +258,43 @@ def _checked(content: Mapping[str, Any], where: str) -> Charter:
 
 
 def start_values_file(charter: Path) -> Path:
-    """Where the common values at the start lie: beside the charter, under its name."""
+    """The file of the first common values: beside the charter, with the same name."""
     return charter.with_suffix(".safetensors")
 
 
 def encode_start_values(charter: Charter, starts: CommonValues) -> bytes:
-    """The common values of every moving mean as one body; empty where nothing moves."""
+    """The first common values of every moving mean as one body; empty if there is no moving mean."""
     named = {k: v for key, values in starts.items() for k, v in _named(charter.channels[key], values).items()}
-    return codec.encode(charter.starts(), named)
+    return codec.encode(charter.start_values_message(), named)
 
 
 def decode_start_values(
     charter: Charter, body: bytes, where: str = "the start values"
 ) -> dict[str, dict[str, np.ndarray]]:
-    """The common values by channel; refused where they are not the ones the charter names by their SHA-256."""
+    """The first common values by channel; refuses values whose SHA-256 is not the charter's."""
     try:
-        named = codec.decode(charter.starts(), body)
+        named = codec.decode(charter.start_values_message(), body)
     except WireError as error:
         raise ConfigurationError(f"{where}: {error}") from error
     starts: dict[str, dict[str, np.ndarray]] = {}
     for key, channel in charter.channels.items():
-        if charter.terms[key].kind != "moving":
+        if charter.channel_settings[key].kind != "moving":
             continue
         starts[key] = {name: named[f"{key}.{name}"] for name in channel.tensors}
-        if values_fingerprint(channel, starts[key]) != charter.terms[key].start:
-            raise ConfigurationError(f"{where}: the values of {key!r} are not those whose SHA-256 the charter names")
+        if values_fingerprint(channel, starts[key]) != charter.channel_settings[key].start:
+            raise ConfigurationError(f"{where}: the SHA-256 of the values of {key!r} is not the one in the charter")
     return starts
 
 
 def _finite(content: Any) -> Any:
-    """Without numbers that are infinite: bounds that are none."""
+    """The same without infinite numbers, which are bounds that allow everything."""
     if isinstance(content, Mapping):
         return {k: _finite(v) for k, v in content.items() if not (isinstance(v, float) and math.isinf(v))}
     return [_finite(v) for v in content] if isinstance(content, list | tuple) else content
 
 
 _BIT = re.compile(r"bit\((.+)\)")
-_FLOAT32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # as what a unit is written down
+_FLOAT32 = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # a unit is sent as float32
 
 
 def _encoding(text: str) -> Encoding:
@@ -303,5 +306,5 @@ def _encoding(text: str) -> Encoding:
     except ValueError:
         unit = math.nan
     if not _FLOAT32[0] <= unit <= _FLOAT32[1]:
-        raise ValueError(f"encoding {text[:80]!r}; known: float32, float16, int8, bit, bit(UNIT)")
+        raise ValueError(f"encoding {text[:80]!r} is unknown; known: float32, float16, int8, bit, bit(UNIT)")
     return Bit(unit=unit)

@@ -1,8 +1,8 @@
-"""What travels beside a body, as peers and relays write it: which channels are in it, from which version, how heavy.
+"""The headers beside a body, as peers and relays write them: which channels the body holds, from which version.
 
-    Consilience-Put: prototypes, observations;entries=1, weights;version=3;weight=120
+    Consilience-Upload: prototypes, observations;entries=1, weights;version=3;weight=120
 
-One item a channel, in the manner of structured HTTP fields.
+One item per channel, in the form of structured HTTP fields.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields
 
 from consilience.errors import WireError
 
-UPLOAD_HEADER, ANSWER_HEADER = "Consilience-Put", "Consilience-Answer"
-"""Headers that say what a body holds, on its way up and down."""
+UPLOAD_HEADER, ANSWER_HEADER = "Consilience-Upload", "Consilience-Answer"
+"""The headers that say what a body holds, of an upload and of an answer."""
 LATEST_ROUND = 2**53
 _ITEM = re.compile(r"([a-z0-9][a-z0-9-]{0,63})((?:;[a-z]+=[0-9.e+-]{1,24})*)")
 _LONGEST = 8192
@@ -24,19 +24,19 @@ _LONGEST = 8192
 
 @dataclass(frozen=True)
 class Part:
-    """What is said of one channel: how many entries of a pool, the version of a moving mean, and what it weighs.
+    """What a body holds of one channel: entries of a pool, the version of a moving mean, the contribution's weight.
 
-    whole: the body holds the common values, and not by how much they moved.
+    full: 1 if the body holds the common values themselves, and not by how much they moved.
     """
 
     entries: int | None = None
     version: int | None = None
     weight: float | None = None
-    whole: int | None = None
+    full: int | None = None
 
     def __str__(self) -> str:
-        said = {f.name: getattr(self, f.name) for f in fields(self)}
-        return "".join(f";{key}={_short(value)}" for key, value in said.items() if value is not None)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return "".join(f";{key}={_shortest(value)}" for key, value in values.items() if value is not None)
 
 
 Parts = Mapping[str, Part]
@@ -44,51 +44,55 @@ Parts = Mapping[str, Part]
 
 
 def format_parts(parts: Parts) -> str:
-    """The header that says it."""
+    """The header's value for these parts."""
     return ", ".join(f"{channel}{part}" for channel, part in parts.items())
 
 
 def parse_parts(text: str) -> dict[str, Part]:
-    """What a header says; refused where it is not in the form above."""
+    """The parts in a header's value; refuses text that is not in the form above."""
     if len(text) > _LONGEST:
-        raise WireError(f"the header has {len(text)} characters; at most {_LONGEST} are read", code="malformed-put")
+        raise WireError(f"the header has {len(text)} characters; at most {_LONGEST} are read", code="malformed-upload")
     parts: dict[str, Part] = {}
     for item in text.split(","):
-        found = _ITEM.fullmatch(item.strip())
-        if not found:
+        match = _ITEM.fullmatch(item.strip())
+        if not match:
             raise WireError(
-                f"{item.strip()[:80]!r} is no item; write CHANNEL;entries=N;version=N;weight=X", code="malformed-put"
+                f"{item.strip()[:80]!r} is not an item; write CHANNEL;entries=N;version=N;weight=X",
+                code="malformed-upload",
             )
-        name, pairs = found[1], [pair.split("=") for pair in found[2].split(";") if pair]
-        said = dict(pairs)
-        if name in parts or len(said) < len(pairs):
-            raise WireError(f"{name!r}, or something of it, is named twice", code="malformed-put", field=name)
-        parts[name] = _part(name, said)
+        name, pairs = match[1], [pair.split("=") for pair in match[2].split(";") if pair]
+        values = dict(pairs)
+        if name in parts or len(values) < len(pairs):
+            raise WireError(
+                f"{name!r}, or a parameter of it, is there twice; name each once", code="malformed-upload", field=name
+            )
+        parts[name] = _part(name, values)
     return parts
 
 
-def _part(name: str, said: Mapping[str, str]) -> Part:
+def _part(name: str, texts: Mapping[str, str]) -> Part:
     known = {f.name for f in fields(Part)}
     values: dict[str, float] = {}
-    for key, text in said.items():
+    for key, text in texts.items():
         try:
             value = float(text) if key == "weight" else int(text)
         except ValueError:
             value = math.nan
         if key not in known or not 0 <= value <= LATEST_ROUND:
             raise WireError(
-                f"{name}: {key}={text[:40]} cannot be; known are {', '.join(sorted(known))}, each a number, 0 or more",
-                code="malformed-put",
+                f"{name}: {key}={text[:40]} is not allowed; known are {', '.join(sorted(known))}, each a number, 0 or "
+                f"more",
+                code="malformed-upload",
                 field=name,
             )
         values[key] = value
-    return Part(**values)  # type: ignore[arg-type]  # weight alone is no whole number
+    return Part(**values)  # type: ignore[arg-type]  # all but weight are integers
 
 
-def upload_sha256(put: str, body: bytes) -> str:
-    """By what an upload is known: SHA-256 of what is said beside it, a line's end, and the body."""
-    return hashlib.sha256(put.encode() + b"\n" + body).hexdigest()
+def upload_sha256(header: str, body: bytes) -> str:
+    """Identifies an upload: SHA-256 of the header's value, a line feed, and the body."""
+    return hashlib.sha256(header.encode() + b"\n" + body).hexdigest()
 
 
-def _short(value: float) -> str:
+def _shortest(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(float(value))

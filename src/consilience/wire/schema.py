@@ -1,6 +1,6 @@
-"""What may travel: the tensors of a channel, with shapes, encodings and bounds.
+"""The schema of messages: the tensors of each channel, with shapes, encodings and bounds.
 
-A schema fixes the largest message, so a relay can refuse a body before reading it.
+A schema fixes the largest message, so a relay can refuse a body before it reads it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from consilience.errors import ConfigurationError
 from consilience.wire.encodings import FLOAT32, INT32, Encoding
 
 Direction = Literal["up", "down"]
-Thing = TypeVar("Thing")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Field:
-    """One tensor on the wire, in one direction."""
+    """One tensor of a message, in one direction."""
 
     shape: tuple[int, ...]
     encoding: Encoding = FLOAT32
@@ -28,17 +28,17 @@ class Field:
 
     @property
     def size(self) -> int:
-        """How many values."""
+        """The number of values."""
         return math.prod(self.shape)
 
 
 Message = Mapping[str, Field]
-"""A whole body: tensor names to fields. Names are `channel.tensor`."""
+"""All tensors of a body: names to fields. Names are `channel.tensor`."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a channel: its shape, its bounds, and how it is encoded each way."""
+    """One tensor of a channel: its shape, its bounds, and its encoding in each direction."""
 
     shape: tuple[int, ...]
     up: Encoding = FLOAT32
@@ -47,18 +47,18 @@ class Tensor:
     high: float = math.inf
 
     def field(self, direction: Direction) -> Field:
-        """The tensor as it travels one way."""
+        """The tensor in one direction."""
         encoding = self.up if direction == "up" else self.down
         return Field(self.shape, encoding, self.low, self.high)
 
 
 @dataclass(frozen=True)
 class Channel:
-    """How the relay combines what is put up; see `Mean` and `Pool` in `channels`.
+    """One thing that members upload and the relay combines: a `Mean` or a `Pool`.
 
-    rows: shape of the weight that travels with a contribution. () is one number, the sample count, and travels beside
-    the body; (C,) is a count for each class and travels inside it. about: what contributions are about, as a mark that
-    all members must share: two who looked at different things have nothing to combine.
+    rows: shape of a contribution's weight. () is one number, the sample count, and is sent in the header; (C,) is a
+    count per class and is sent in the body. scope: "oneself" is never sent; the learner gets back what it uploaded.
+    about: fingerprint of the public set that contributions are about; members must have the same one.
     """
 
     name: str
@@ -69,28 +69,32 @@ class Channel:
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:
-            raise ConfigurationError(f"channel {self.name!r}: its name must have no dots; `channel.tensor` has one")
+            raise ConfigurationError(
+                f"channel name {self.name!r}: use a name without dots, as `channel.tensor` has one"
+            )
         if self.rows and "count" in self.tensors:
-            raise ConfigurationError(f"channel {self.name!r}: 'count' is what its rows weigh; rename the tensor")
+            raise ConfigurationError(
+                f"channel {self.name!r}: 'count' is the name of its rows' weights; rename the tensor"
+            )
 
     @property
     def moves(self) -> bool:
         """Whether contributions are changes, each counted once, that move common values."""
         return False
 
-    def own_tensors(self, named: Mapping[str, Thing]) -> dict[str, Thing]:
-        """Of what travels in a body, what belongs to this channel, by the names it has there."""
+    def own_tensors(self, named: Mapping[str, T]) -> dict[str, T]:
+        """The tensors of a body that belong to this channel, by their names in the channel."""
         prefix = f"{self.name}."
         return {key[len(prefix) :]: each for key, each in named.items() if key.startswith(prefix)}
 
     def encoding(self, name: str, direction: Direction) -> Encoding:
-        """How one of the tensors is written down on its way."""
+        """The encoding of one of the tensors in one direction."""
         return self.tensors[name].field(direction).encoding
 
     def message(self, direction: Direction) -> dict[str, Field]:
-        """The part of a body that belongs to this channel."""
+        """The tensors of a body that belong to this channel."""
         if self.scope == "oneself":
-            return {}  # what only concerns oneself need not travel
+            return {}  # never sent
         fields = {f"{self.name}.{k}": t.field(direction) for k, t in self.tensors.items()}
         if self.rows:
             fields[f"{self.name}.count"] = Field(self.rows, INT32, low=0)
@@ -99,9 +103,11 @@ class Channel:
 
 @dataclass(frozen=True)
 class Mean(Channel):
-    """The weighted mean of what members put up.
+    """The weighted mean of what members upload.
 
-    Standing: of each member's newest contribution. Moving: of contributions since the last close, each counted once.
+    Standing: of each member's newest contribution. Moving: common values that move by the mean of the changes since
+    the last aggregation, each counted once. max_staleness: versions that a change may be behind. quorum: contributions
+    with which a moving mean is aggregated without waiting for the other members.
     """
 
     moving: bool = False
@@ -116,10 +122,11 @@ class Mean(Channel):
 
 @dataclass(frozen=True)
 class Pool(Channel):
-    """Everybody's newest `keep` entries, of which an answer is `draw` random ones.
+    """The newest `keep` entries of each member, of which an answer is `draw` random ones.
 
-    by: "member" draws whole entries (as published); "row" draws each class from members who have it. repeat: whether
-    entries are given again where there are fewer than are drawn; else nothing fills their place.
+    by: "member" draws entire entries (as published); "row" draws each class from members that have it. include_self:
+    whether a member may draw its own entries. repeat: whether entries are drawn again if there are fewer than `draw`;
+    else their places are empty.
     """
 
     keep: int = 1
@@ -129,11 +136,11 @@ class Pool(Channel):
     repeat: bool = True
 
     def encoding(self, name: str, direction: Direction) -> Encoding:
-        """How one of the tensors is written down on its way, several entries at once."""
+        """The encoding of one of the tensors in one direction, for several entries at once."""
         return Channel.encoding(self, name, direction).stacked()
 
     def message(self, direction: Direction) -> dict[str, Field]:
-        """The part of a body that belongs to this channel: `keep` entries up, `draw` down."""
+        """The tensors of a body that belong to this channel: `keep` entries up, `draw` down."""
         count = self.keep if direction == "up" else self.draw
         fields = Channel.message(self, direction)
         return {k: replace(f, shape=(count, *f.shape), encoding=f.encoding.stacked()) for k, f in fields.items()}

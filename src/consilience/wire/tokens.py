@@ -1,4 +1,4 @@
-"""Tokens: who somebody is, and the proof of it. The store keeps only a hash."""
+"""Tokens: which member sends a request, and the proof of it. The store has only a hash of a token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORM = re.compile(r"cs1_([0-9a-f]{1,15})_([A-Za-z0-9_-]{43})")
 
 
 class Token(NamedTuple):
-    """A member's number in the store, and the secret that only it knows."""
+    """A member's id in the store, and a secret that only the member has."""
 
     member: int
     secret: str
@@ -21,19 +21,19 @@ class Token(NamedTuple):
         return f"cs1_{self.member:x}_{self.secret}"
 
     def __repr__(self) -> str:
-        return f"Token({self.member}, ...)"  # a secret has no place in a log
+        return f"Token({self.member}, ...)"  # logs must not show the secret
 
     @property
     def hashed(self) -> bytes:
-        """What the store keeps: the secret has 256 random bits, so a plain hash cannot be turned back."""
+        """What is stored: the secret has 256 random bits, so a plain hash cannot be reversed."""
         return hashlib.sha256(self.secret.encode()).digest()
 
 
-def new(member: int) -> Token:
-    """A token that nobody has seen."""
+def new_token(member: int) -> Token:
+    """A token with a new random secret."""
     return Token(member, secrets.token_urlsafe(32))
 
 
-def matches(token: Token, kept: bytes) -> bool:
-    """Whether this is the token whose hash was kept; takes as long where it is not."""
-    return hmac.compare_digest(token.hashed, kept)
+def matches(token: Token, stored_hash: bytes) -> bool:
+    """Whether this is the token with the stored hash; takes equally long if it is not."""
+    return hmac.compare_digest(token.hashed, stored_hash)

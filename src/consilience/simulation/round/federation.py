@@ -67,7 +67,7 @@ class Federation:
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
             return channel.answer().for_one(), np.zeros_like(readers)
-        if isinstance(channel, EntryPool) and channel.alike(draw or channel.channel.draw):
+        if isinstance(channel, EntryPool) and channel.same_for_all_readers(draw or channel.channel.draw):
             return _as_sent(channel.answer(readers[:1], self.seed, *when, draw=draw), channel.channel), 0 * readers
         if isinstance(channel, EntryPool):
             each = channel.answer(readers, self.seed, *when, draw=draw)
