@@ -242,8 +242,8 @@ def test_puts_that_cannot_be_are_refused_whole(make: Make) -> None:
     two = {"x": make([[100.0], [100.0]])}
     for members, weights, versions, message in [
         ([1, 0], [1.0, 1.0], [0, 0], "member 0 has uploaded"),
-        ([1, 2], [1.0, 1.0], [0, 0], "member 2 has put"),
-        ([1, 1], [1.0, 1.0], [0, 0], "each may be named once"),
+        ([1, 2], [1.0, 1.0], [0, 0], "member 2 has uploaded"),
+        ([1, 1], [1.0, 1.0], [0, 0], "each member may be given once"),
         ([1, 3], [1.0, 1.0], [0, 1], "version 1 is ahead of the channel's 0"),
         ([1, 4], [1.0, 1.0], [0, 0], "the channel has 0 to 3"),
         ([1, -1], [1.0, 1.0], [0, 0], "the channel has 0 to 3"),
@@ -574,7 +574,7 @@ def test_a_member_named_twice_in_one_put_is_refused(make: Make) -> None:
     with pytest.raises(ChannelError, match=r"members \[0, 1, 1\] given"):
         channel.upload([1, 0, 1], {"x": make([[1.0, 1.0]] * 3)}, make([1.0] * 3))
     assert as_lists(channel.answer()) == ({"x": [0.0, 0.0]}, 0.0)
-    with pytest.raises(ChannelError, match="each may be named once"):
+    with pytest.raises(ChannelError, match="each member may be given once"):
         pool(make).upload([1, 1], {"x": make([[[1.0]]] * 2)}, make([[1.0]] * 2))
 
 

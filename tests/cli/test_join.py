@@ -131,7 +131,7 @@ def test_what_a_store_cannot_do_is_refused(command: Command, tmp_path: Path) -> 
     assert command("relay", "create", "missing.toml")[0] == 2
     assert command("relay", "create", "federation.toml")[0] == 0
     code, _, err = command("relay", "create", "federation.toml")
-    assert code == 2 and "has a federation 'digits' already" in err
+    assert code == 2 and "already has a federation 'digits'" in err
     assert command("relay", "invite", "ward-a")[0] == 0
     for what, said in (
         (["invite", "ward-a"], "'ward-a' was invited before"),

@@ -237,7 +237,7 @@ def test_a_vote_without_voters_moves_nothing() -> None:
 @pytest.mark.parametrize("weight", [2.0, 0.5, 30.0])
 def test_a_vote_of_another_weight_is_refused_by_the_channel(weight: float) -> None:
     mean = MovingMean(Gradients().channel(task(3)), 2, {"server.w": torch.zeros(3)})
-    with pytest.raises(ChannelError, match=f"gradients: member 1 weighs {weight}; a vote weighs 1, or 0"):
+    with pytest.raises(ChannelError, match=f"gradients: member 1 has weight {weight}; the weight of a vote is 1 or 0"):
         mean.upload([0, 1], {"server.w": torch.ones(2, 3)}, torch.tensor([1.0, weight]), [0, 0])
     assert mean.aggregate() is False, "nothing of the put was taken"
 
@@ -267,7 +267,7 @@ def test_the_relay_refuses_a_vote_of_another_weight(tmp_path: Path) -> None:
         for weight in (3.5, 0.5):
             refused = put(0, weight)
             assert isinstance(refused, Rejection) and refused.code == "wrong-weight"
-            assert f"weight={weight:g}; a vote weighs 1, or 0" in str(refused)
+            assert f"weight={weight:g}; the weight of a vote is 1 or 0" in str(refused)
         assert put(0, 0.0) is None and put(1, 1.0) is None
         wishes = upload.of("weights")["w"]
         assert relay.version == 1

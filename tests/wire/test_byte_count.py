@@ -222,5 +222,5 @@ def test_names_that_would_hide_each_other_are_refused() -> None:
         schema.Mean("spread", numbers, rows=(3,))
     assert set(schema.Mean("spread", numbers).message("up")) == {"spread.count"}
     for name in ("", "a.b"):
-        with pytest.raises(ConfigurationError, match="its name must have no dots"):
+        with pytest.raises(ConfigurationError, match="use a name without dots"):
             schema.Pool(name)

@@ -179,7 +179,7 @@ TENSOR = "channels/c/tensors/t"
         ("channels/c/quorum", 0, "channels.c.quorum is 0"),
         ("channels/c/tensors", {}, "channels.c.tensors"),
         (f"{TENSOR}/shape", [-1, 2], r"shape \(-1, 2\) is not allowed"),
-        (f"{TENSOR}/shape", [2**20, 2**20], "2\\^31 values at most"),
+        (f"{TENSOR}/shape", [2**20, 2**20], "at most 2\\^31 values"),
         (f"{TENSOR}/shape", "wide", "channels.c.tensors.t.shape is 'wide'; it must be a list"),
         (f"{TENSOR}/up", "int32", "encoding 'int32' is unknown; known: float32"),
         (f"{TENSOR}/up", "float64", "encoding 'float64'"),
