@@ -34,7 +34,7 @@ class Inbox:
 
     def largest_answer(self) -> int:
         """Bytes of the largest answer: of all channels, with the common values of every moving mean."""
-        parts = {name: Part(entries=getattr(c, "draw", None), whole=c.moves) for name, c in self._channels.items()}
+        parts = {name: Part(entries=getattr(c, "draw", None), full=c.moves) for name, c in self._channels.items()}
         return Codec(message_of(self._channels, "down", parts)).size
 
     def download(
