@@ -247,9 +247,9 @@ def test_puts_that_cannot_be_are_refused_whole(make: Make) -> None:
         ([1, 3], [1.0, 1.0], [0, 1], "version 1 is ahead of the channel's 0"),
         ([1, 4], [1.0, 1.0], [0, 0], "the channel has 0 to 3"),
         ([1, -1], [1.0, 1.0], [0, 0], "the channel has 0 to 3"),
-        ([1, 3], [1.0, -1.0], [0, 0], "member 3 weighs -1.0"),
-        ([1, 3], [1.0, math.nan], [0, 0], "member 3 weighs nan"),
-        ([1, 3], [1.0, math.inf], [0, 0], "member 3 weighs inf"),
+        ([1, 3], [1.0, -1.0], [0, 0], "member 3 has weight -1.0"),
+        ([1, 3], [1.0, math.nan], [0, 0], "member 3 has weight nan"),
+        ([1, 3], [1.0, math.inf], [0, 0], "member 3 has weight inf"),
     ]:
         with pytest.raises(ChannelError, match=message):
             channel.upload(members, two, make(weights), versions)
