@@ -1,4 +1,4 @@
-"""The documentation: its commands and examples run, its links lead somewhere, and it builds without a warning."""
+"""The documentation: its commands and examples run, its links have targets, and it builds without warnings."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Block(NamedTuple):
     body: str
 
 
-class Shown(NamedTuple):
-    """A command of a page, and what the page shows of its output."""
+class Command(NamedTuple):
+    """A command of a page, and the part of its output that the page shows."""
 
     command: str
     output: str
@@ -50,27 +50,27 @@ def blocks(name: str) -> list[Block]:
     return [Block(*found) for found in FENCE.findall(page(name))]
 
 
-def shown(body: str) -> list[Shown]:
+def commands(body: str) -> list[Command]:
     """The commands of a console block, each with the lines below it."""
     parts = re.split(r"^\$ ", body.replace(" \\\n", " "), flags=re.MULTILINE)[1:]
-    return [Shown(*part.split("\n", 1)) for part in parts]
+    return [Command(*part.split("\n", 1)) for part in parts]
 
 
 def words(text: str) -> set[str]:
     return set(re.findall(r"[A-Za-z][\w-]{2,}", text))
 
 
-# --- what is shown is what happens
+# --- commands and examples
 
 
 @pytest.mark.parametrize("name", RUNNING)
-def test_what_a_page_shows_runs_from_top_to_bottom(
+def test_a_page_runs_from_top_to_bottom(
     name: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files a page names are written, examples share their names, commands say at least what the page says they do."""
+    """Write a page's files, run its examples in one namespace, and compare shown output with that of the commands."""
     monkeypatch.setitem(os.environ, "CONSILIENCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(os.environ, "PYTHONPATH", str(ROOT / "src"))  # for programs that an example starts
-    monkeypatch.setattr(registry, "MODELS", dict(registry.MODELS))  # what an example registers is forgotten again
+    monkeypatch.setattr(registry, "MODELS", dict(registry.MODELS))  # undo registrations of examples
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(name):
         if block.title:
@@ -78,16 +78,16 @@ def test_what_a_page_shows_runs_from_top_to_bottom(
         elif block.language == "python":
             exec(compile(block.body, f"{name}, python", "exec", dont_inherit=True), names)
         elif block.language == "console":
-            for line, output in shown(block.body):
+            for line, output in commands(block.body):
                 program, *arguments = shlex.split(line)
                 assert program == "consilience", line
-                alone = ["--workers", "0"] * (arguments[0] in ("run", "compare") and "--resume" not in arguments)
-                code, out, err = command(*arguments, *alone)
+                one_process = ["--workers", "0"] * (arguments[0] in ("run", "compare") and "--resume" not in arguments)
+                code, out, err = command(*arguments, *one_process)
                 assert (code, bool((out + err).strip())) == (0, True), f"{line}: {err}"
                 assert words(output) <= words(out + err), line
 
 
-def test_every_guide_has_something_to_run() -> None:
+def test_every_guide_has_a_command_or_an_example() -> None:
     for name in RUNNING:
         languages = [block.language for block in blocks(name)]
         assert "console" in languages or "python" in languages, name
@@ -107,7 +107,7 @@ def test_the_navigation_names_every_page_once() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_lead_somewhere(name: str) -> None:
+def test_links_have_targets(name: str) -> None:
     text = FENCE.sub("", page(name))
     for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text):
         assert (DOCS / name).parent.joinpath(target).exists(), f"{name}: {target}"
@@ -115,14 +115,14 @@ def test_links_lead_somewhere(name: str) -> None:
         assert (ROOT / target).exists(), f"{name}: {target}"
 
 
-def test_the_site_builds_without_a_warning_and_calls_nobody(tmp_path: Path) -> None:
+def test_the_site_builds_without_warnings_and_loads_nothing_from_the_network(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="install the extra 'docs' to build the site")
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme warns of a release that is not installed
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme warns about a release that is not installed
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
-    ended = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 0, said
-    assert "WARNING" not in said and "ERROR" not in said, said
+    build_result = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+    output = build_result.stdout + build_result.stderr
+    assert build_result.returncode == 0, output
+    assert "WARNING" not in output and "ERROR" not in output, output
     for html in (tmp_path / "site").rglob("*.html"):
         text = html.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*\ssrc=\"?(\S+)|<link[^>]*\shref=\"?(\S+)", text)
@@ -131,7 +131,7 @@ def test_the_site_builds_without_a_warning_and_calls_nobody(tmp_path: Path) -> N
     assert "Simulate a federation and return what came out." in reference
 
 
-# --- what is listed is what there is
+# --- lists are complete
 
 
 def test_the_settings_page_lists_every_key_with_its_default() -> None:
@@ -147,7 +147,7 @@ def test_the_settings_page_lists_every_key_with_its_default() -> None:
             assert field.is_required() or field.default in (None, ()) or field.default_factory is not None, key
 
 
-def test_the_nine_cases_are_as_they_are_made() -> None:
+def test_the_nine_cases_are_those_of_the_code() -> None:
     text = page("guides/heterogeneity.md")
     row = re.compile(r"^\| (7\w) \|(.*?)\|(.*?)\|(.*?)\|(.*?)\| (.*?) \| (.*?) \|$", flags=re.MULTILINE)
     rows = {figure: (ticks, line) for figure, *ticks, line, _ in row.findall(text)}

@@ -1,4 +1,4 @@
-"""The examples run as somebody would run them, say nothing on standard error, and what they print holds."""
+"""The examples run as programs, print nothing to standard error, and print correct numbers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ LINES = 150
 
 
 def output(name: str, folder: Path) -> list[str]:
-    """The lines an example prints, run as a program of its own from a folder that is not its own."""
+    """The lines that an example prints, run as a program from another folder."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     environment["CONSILIENCE_CACHE"] = str(folder / "cache")
     program = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")]
-    ended = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    return ended.stdout.splitlines()
+    result = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=240)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout.splitlines()
 
 
 def numbers(line: str) -> list[float]:
-    """Every number of a line that stands by itself."""
+    """Every number of a line that is a word of its own."""
     return [float(found.replace(",", "")) for found in re.findall(r"(?<![\w.])[+-]?[\d,]*\d(?:\.\d+)?(?![\w.])", line)]
 
 
@@ -43,33 +43,33 @@ def test_every_example_is_covered() -> None:
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_an_example_is_short_and_says_how_to_run_it(name: str) -> None:
+def test_an_example_is_short_and_has_its_command(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     assert text.count("\n") < LINES
     assert f"\n    python examples/{name}.py\n" in text.split('"""')[1]
 
 
-def test_a_model_of_one_s_own_is_cut_before_its_classifier(tmp_path: Path) -> None:
-    shapes, parameters, apart, together = output("bring_your_own_model", tmp_path)
+def test_an_existing_network_is_split_before_its_classifier(tmp_path: Path) -> None:
+    shapes, parameters, independent, together = output("bring_your_own_model", tmp_path)
     assert shapes == "features (5, 48), logits (5, 10)"
     # 8 x 9 + 8, 16 x 72 + 16, 48 x 64 + 48 and 10 x 48 + 10.
     assert parameters == "parameters 4,858, same output as the network: True"
-    assert apart.startswith("independent") and together.startswith("representation-sharing")
-    # Two channels, each with 10 x 48 features of 4 bytes and 10 counts of 4 bytes, and what a message adds.
-    assert numbers(apart)[1] == 0 and 2 * (10 * 48 * 4 + 10 * 4) < numbers(together)[1] < 4400
-    assert min(numbers(apart)[0], numbers(together)[0]) > 60  # chance is 10
+    assert independent.startswith("independent") and together.startswith("representation-sharing")
+    # Two channels, each with 10 x 48 features of 4 bytes and 10 counts of 4 bytes, and the header of a message.
+    assert numbers(independent)[1] == 0 and 2 * (10 * 48 * 4 + 10 * 4) < numbers(together)[1] < 4400
+    assert min(numbers(independent)[0], numbers(together)[0]) > 60  # chance is 10
 
 
-def test_images_drawn_into_a_folder_are_told_apart(tmp_path: Path) -> None:
-    loaded, apart, together, arrays, torch_like = output("bring_your_own_data", tmp_path)
+def test_images_in_a_folder_are_classified(tmp_path: Path) -> None:
+    loaded, independent, together, arrays, torch_like = output("bring_your_own_data", tmp_path)
     assert loaded == "shapes: (180, 1, 16, 16) for training, (120, 1, 16, 16) for tests, circle, square, triangle"
-    assert min(numbers(apart)[0], numbers(together)[0]) > 60  # chance is 33
+    assert min(numbers(independent)[0], numbers(together)[0]) > 60  # chance is 33
     assert arrays.startswith("arrays: (240, 1, 16, 16)") and arrays.endswith("60 for tests")
     assert torch_like == "torch: (240, 1, 16, 16), the same samples as from arrays: True"
-    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == []  # nothing is left lying about
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == []  # no files are left behind
 
 
-def test_three_architectures_share_what_is_as_wide_in_all_of_them(tmp_path: Path) -> None:
+def test_three_architectures_share_features_of_one_width(tmp_path: Path) -> None:
     _, *rows, mean, bytes_up = output("mixed_architectures", tmp_path)
     assert [row.split()[1] for row in rows] == ["lenet5", "lenet5", "mlp", "mlp", "patches", "patches"]
     table = [numbers(row) for row in rows]
@@ -81,19 +81,19 @@ def test_three_architectures_share_what_is_as_wide_in_all_of_them(tmp_path: Path
     assert numbers(bytes_up)[0] == 2960
 
 
-def test_a_new_exchange_travels_small_and_between_widths(tmp_path: Path) -> None:
+def test_a_new_exchange_uploads_little_and_works_between_widths(tmp_path: Path) -> None:
     _, *rows, widths = output("new_exchange", tmp_path)
     found = {row.split()[0]: numbers(row) for row in rows}
     assert list(found) == ["independent", "self-distillation", "class-similarity", "representation-sharing"]
     assert [row[2] for row in found.values()][:2] == [0, 0]
-    # 100 cosines and 100 counts of 4 bytes, and what a message adds.
+    # 100 cosines and 100 counts of 4 bytes, and the header of a message.
     assert 800 < found["class-similarity"][2] < 1000 < found["representation-sharing"][2]
     assert found["class-similarity"][0] != found["independent"][0]
     assert all(row[0] > 60 for row in found.values())
     assert re.findall(r"with (\d+)", widths) == ["16", "32", "64"]
 
 
-def test_who_only_listens_sends_nothing_and_who_only_gives_learns_alone(tmp_path: Path) -> None:
+def test_download_only_sends_nothing_and_upload_only_trains_as_if_independent(tmp_path: Path) -> None:
     _, newcomers, archives, partners = output("download_only", tmp_path)
     before, after, up, down = numbers(newcomers)
     assert (up, before != after) == (0, True) and down > 0
@@ -103,19 +103,19 @@ def test_who_only_listens_sends_nothing_and_who_only_gives_learns_alone(tmp_path
     assert up == down > 0 and before != after
 
 
-def test_two_hospitals_train_on_while_the_relay_is_down(tmp_path: Path) -> None:
+def test_two_hospitals_keep_training_while_the_relay_is_down(tmp_path: Path) -> None:
     killed, *between, _, north, south = output("two_hospitals", tmp_path)
     assert killed.endswith("the relay is killed; both hospitals keep training")
     assert between[0].endswith("the relay is started again")
     back = {line.split(",")[0]: numbers(line)[-1] for line in between[1:] if "uploads again" in line}
     assert sorted(back) == ["north", "south"]
-    assert min(back.values()) >= 5  # rounds that each played without the relay
+    assert min(back.values()) >= 5  # rounds of each hospital without the relay
     gains = []
     for row, name in ((north, "north"), (south, "south")):
         *_, alone, together, gain, up = numbers(row)
         assert row.split()[0] == name and alone > 60 and together > 60  # chance is 10
         assert gain == pytest.approx(together - alone, abs=0.11)
-        # Two channels of 10 x 64 features and 10 counts, 4 bytes each, and what a message adds; 20 rounds at least.
+        # Two channels of 10 x 64 features and 10 counts, 4 bytes each, and the header of a message; 20 rounds at least.
         assert 20 * 5.28 < up < 60 * 6
         gains.append(gain)
     assert sum(gains) > 0

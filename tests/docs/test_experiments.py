@@ -1,4 +1,4 @@
-"""The configurations in experiments/ can be run as they stand, and are what they say they are."""
+"""The configurations in experiments/ can be run, and their comments are true."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def test_it_can_be_run(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_it_says_how_to_run_it(path: Path) -> None:
-    """By its own name, as seen from the root of the repository."""
+def test_it_has_its_command(path: Path) -> None:
+    """With its path from the root of the repository."""
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# ")
     named = re.findall(r"^#   consilience (?:run|compare) (experiments/\S+\.toml)", text, flags=re.MULTILINE)
@@ -55,7 +55,7 @@ def test_there_is_a_file_for_each_of_the_nine_cases() -> None:
 
 
 @pytest.mark.parametrize("figure", FIGURES)
-def test_a_case_is_the_one_it_claims_to_be(figure: str) -> None:
+def test_a_case_has_its_partition_and_shift(figure: str) -> None:
     config = experiment(f"heterogeneity/{figure}")
     assert (config.federation.partition, config.federation.shift) == CASES[figure]
     local = make_local_datasets(
@@ -71,9 +71,9 @@ def test_a_case_is_the_one_it_claims_to_be(figure: str) -> None:
 @pytest.mark.parametrize("figure", FIGURES)
 def test_a_case_says_what_differs(figure: str) -> None:
     text = (EXPERIMENTS / "heterogeneity" / f"{figure}.toml").read_text(encoding="utf-8")
-    said = " ".join(text.split("# Example:")[0].replace("#", " ").split())
-    assert f"Case {figure} of the nine" in said
-    differ, _, same = said.split(":")[-1].partition("differ")
+    comment = " ".join(text.split("# Example:")[0].replace("#", " ").split())
+    assert f"Case {figure} of the nine" in comment
+    differ, _, same = comment.split(":")[-1].partition("differ")
     config = experiment(f"heterogeneity/{figure}")
     case = make_local_datasets(
         load_data(config), 4, partition=config.federation.partition, shift=config.federation.shift, seed=0
@@ -89,7 +89,7 @@ def test_a_case_says_what_differs(figure: str) -> None:
     assert f"--partition '{config.federation.partition}' --shift '{config.federation.shift}'" in text
 
 
-# --- what the others promise
+# --- the other files
 
 
 def test_the_published_setting_is_the_published_one() -> None:

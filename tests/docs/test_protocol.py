@@ -1,4 +1,4 @@
-"""The protocol page: its tables are those of the code, and its example by hand is taken by a relay."""
+"""The protocol page: its tables match the code, and a relay accepts its example by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="
 
 
 def table(first: str) -> list[list[str]]:
-    """The cells of the rows of the table whose first line begins so."""
+    """The cells of the rows of the table whose first heading is `first`."""
     _, _, rest = PAGE.partition(f"\n| {first} |")
     lines = rest.split("\n\n")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
@@ -62,22 +62,22 @@ def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
                 assert default == str(fields[key].default), key
 
 
-def test_every_place_is_listed() -> None:
+def test_every_path_is_listed() -> None:
     listed = re.findall(r"^\| `(GET|PUT) (/\S+)` \|", PAGE, flags=re.MULTILINE)
-    assert {(place, method.lower()) for method, place in listed} == {
-        (place, method) for place, methods in description()["paths"].items() for method in methods
+    assert {(path, method.lower()) for method, path in listed} == {
+        (path, method) for path, methods in description()["paths"].items() for method in methods
     }
 
 
-def test_every_limit_is_the_one_that_holds() -> None:
-    limits, patience = Limits(), Timeouts()
-    told = [row[1] for row in table("what")]
-    assert told[0] == f"{limits.rate:g}, {limits.burst}"
-    assert told[1:5] == [f"{n:g}" for n in (patience.head, patience.idle, patience.body, patience.answer)]
-    assert told[6].split("; ")[0] == str(HEAD_LIMIT)
+def test_every_limit_is_that_of_the_code() -> None:
+    limits, timeouts = Limits(), Timeouts()
+    listed = [row[1] for row in table("what")]
+    assert listed[0] == f"{limits.rate:g}, {limits.burst}"
+    assert listed[1:5] == [f"{n:g}" for n in (timeouts.head, timeouts.idle, timeouts.body, timeouts.answer)]
+    assert listed[6].split("; ")[0] == str(HEAD_LIMIT)
 
 
-def test_the_example_by_hand_is_taken_and_comes_back(tmp_path: Path) -> None:
+def test_the_example_by_hand_is_accepted_and_returned(tmp_path: Path) -> None:
     for title in ("tiny.toml", "body.py"):
         (tmp_path / title).write_text(block(title), encoding="utf-8")
     body = subprocess.run([sys.executable, tmp_path / "body.py"], capture_output=True, check=True, timeout=60).stdout
@@ -88,8 +88,8 @@ def test_the_example_by_hand_is_taken_and_comes_back(tmp_path: Path) -> None:
     with serving(store) as relay, httpx.Client(base_url=relay.url, headers=head, timeout=20, trust_env=False) as client:
         assert client.get("/health").json() == {"status": "ok", "protocol": PROTOCOL}
         for _ in range(2):
-            put = client.put("/v1/rounds/1", content=body, headers={UPLOAD_HEADER: "prototypes"})
-            assert (put.status_code, put.json()) == (200, receipt)
+            upload = client.put("/v1/rounds/1", content=body, headers={UPLOAD_HEADER: "prototypes"})
+            assert (upload.status_code, upload.json()) == (200, receipt)
         answer = client.get("/v1/answers", params={"round": 1})
         assert (answer.content, answer.headers[ANSWER_HEADER]) == (body, "prototypes")
         again = client.get("/v1/answers", params={"round": 1}, headers={"If-None-Match": answer.headers["etag"]})

@@ -1,4 +1,4 @@
-"""The README's commands and examples do what they say."""
+"""The README's commands and examples run, and its lists are complete."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_there_is_something_to_run() -> None:
+def test_the_number_of_examples() -> None:
     assert len(blocks("python")) == 2
     assert len(blocks("console")) == 1
 
 
-def test_commands_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_run_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     commands = [line[2:] for line in blocks("console")[0].splitlines() if line.startswith("$ ")]
     assert len(commands) >= 5
@@ -39,7 +41,7 @@ def test_commands_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 @pytest.mark.parametrize("number", range(2))
-def test_python_examples(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_examples_run(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code = compile(blocks("python")[number], f"README example {number}", "exec", dont_inherit=True)
     exec(code, {"__name__": "__main__"})
@@ -51,7 +53,7 @@ def test_make_targets_exist() -> None:
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_have_targets() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
@@ -65,7 +67,7 @@ def test_methods_page_lists_every_method_with_its_settings() -> None:
         assert [s for s in listed.split(", ") if s] == list(settings_of(name)), name
 
 
-def test_continuous_integration_runs_the_tests() -> None:
+def test_continuous_integration_runs_all_checks() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert "make test" in script.read_text(encoding="utf-8")
+    assert "make check" in script.read_text(encoding="utf-8")
