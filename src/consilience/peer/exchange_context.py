@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from consilience.channels import empty_answer
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Exchange, Received, View
+from consilience.learner.body import keeps_error
 from consilience.models import SplitModel, to_split_model
 from consilience.peer.connection import RelayConnection
 from consilience.randomness import seed_of, uniform
@@ -119,6 +120,24 @@ class ExchangeContext:
         where = self.charter.seed, round_, self._connection.number, step
         drawn = uniform(f"draws {e.name}", *where, np.arange(count)[:, None], np.arange(rows)[None, :])
         return {"draws": torch.from_numpy(drawn).to(self.device)}
+
+    def has_reference(self, e: Exchange) -> bool:
+        """Whether the values are held that a change of weights is measured from; other exchanges need none."""
+        return e.name in self._connection.state.answers or not self.channels[e.name].moves
+
+    def pool_draws(self) -> dict[str, int]:
+        """How many entries of each pool to download: as many as the member's own exchange takes."""
+        own = {e.name: e.channel(self.task) for e in self._exchanges if isinstance(self.channels[e.name], schema.Pool)}
+        return {name: channel.draw for name, channel in own.items() if isinstance(channel, schema.Pool)}
+
+    def residuals(self, channel: schema.Channel) -> dict[str, Tensor]:
+        """What the encodings of a channel have rounded away so far, by tensor; at first nothing."""
+        held = self._connection.state.residuals.get(channel.name, {})
+        return {
+            k: torch.from_numpy(np.array(held[k] if k in held else np.zeros(t.shape, np.float32))).to(self.device)
+            for k, t in channel.tensors.items()
+            if keeps_error(channel, t)
+        }
 
     def view(self, e: Exchange, **seen: Any) -> View:
         """What an exchange may see; what is not given is empty."""

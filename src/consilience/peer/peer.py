@@ -29,14 +29,13 @@ from consilience.channels import Answer
 from consilience.config.schedules import value_at
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Contribution, Exchange
-from consilience.learner.body import as_sent, keeps_error
+from consilience.learner.body import as_sent
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.exchange_context import ExchangeContext
 from consilience.peer.one_pass import Loader, one_pass
 from consilience.peer.state import ChannelUpload
-from consilience.wire import schema
 from consilience.wire.charter import values_fingerprint
 
 
@@ -124,7 +123,7 @@ class Peer:
         connection.outbox.flush(connection.timeout)
         while True:
             seconds = min(connection.timeout, end - time.monotonic())
-            found = connection.inbox.download(self._downloads(), self._pool_draws(), seconds)
+            found = connection.inbox.download(self._downloads(), self._context.pool_draws(), seconds)
             if found or wait <= 0 or not connection.inbox.wait(started + wait - time.monotonic()):
                 break
         self._receive(found)
@@ -134,11 +133,6 @@ class Peer:
         """Channels whose answers are downloaded: a change is measured from the common values of a moving mean."""
         channels = self.connection.channels
         return [e.name for e in self.exchanges if e.name in self.role.downloading or channels[e.name].moves]
-
-    def _pool_draws(self) -> dict[str, int]:
-        """How many entries of each pool to download: as many as the member's own exchange takes."""
-        pools = [e for e in self.exchanges if isinstance(self.connection.channels[e.name], schema.Pool)]
-        return {e.name: getattr(e.channel(self._context.task), "draw", 1) for e in pools}
 
     @torch.no_grad()
     def _start_from_common_values(self) -> None:
@@ -190,17 +184,13 @@ class Peer:
         with torch.autocast(features.device.type, enabled=False):  # float32, as answers travel
             for e in self.exchanges:
                 weight = value_at(e.weight, round_)
-                if not weight or e.name not in self.role.downloading or not self._has_reference(e):
+                if not weight or e.name not in self.role.downloading or not context.has_reference(e):
                     continue
                 draws = context.draws(e, e.batch_draws, len(targets), round_, self._step)
                 view = context.view(e, **seen, classify=_in_own_precision(classifier, features.dtype), **draws)
                 total = total + weight * e.penalty(context.state(e), view, context.received(e))
         self._step += 1
         return total
-
-    def _has_reference(self, e: Exchange) -> bool:
-        """Whether the values are held that a change of weights is measured from; other exchanges need none."""
-        return e.name in self.connection.state.answers or not self.connection.channels[e.name].moves
 
     # -- uploading ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +218,7 @@ class Peer:
         end = time.monotonic() + max(wait, connection.timeout)
         if connection.state.unconfirmed:
             outbox.flush(end - time.monotonic())
-        due = [e for e in due if e.name in outbox.open_channels and self._has_reference(e)]
+        due = [e for e in due if e.name in outbox.open_channels and self._context.has_reference(e)]
         left = end - time.monotonic()  # the pass over the data is the caller's own work, and not limited
         uploads: dict[str, ChannelUpload] = {}
         if due and not connection.state.unconfirmed:
@@ -249,7 +239,7 @@ class Peer:
             draws = context.draws(e, e.sample_draws, samples, round_, -1)
             view = context.view(e, **seen, samples=count, **draws)
             contribution = _checked_finite(e.name, e.contribute(context.state(e), view, context.received(e)))
-            sent, residuals = as_sent(channel, contribution, self._residuals(channel))
+            sent, residuals = as_sent(channel, contribution, context.residuals(channel))
             uploads[e.name] = ChannelUpload(
                 {k: _numpy(t) for k, t in sent.tensors.items()},
                 _numpy(sent.weight),
@@ -257,15 +247,6 @@ class Peer:
                 {k: _numpy(t) for k, t in residuals.items()},
             )
         return uploads
-
-    def _residuals(self, channel: schema.Channel) -> dict[str, Tensor]:
-        """What the encodings of a channel have rounded away so far, by tensor; at first nothing."""
-        held, device = self.connection.state.residuals.get(channel.name, {}), self._context.device
-        return {
-            k: torch.from_numpy(np.array(held[k])).to(device) if k in held else torch.zeros(t.shape, device=device)
-            for k, t in channel.tensors.items()
-            if keeps_error(channel, t)
-        }
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
