@@ -91,7 +91,7 @@ def test_a_token_that_is_none_is_refused_and_never_shown(weighty: tuple[Any, str
         with pytest.raises(ConfigurationError, match="that is no token") as refused:
             join(url, token, folder=tmp_path)
         assert "secret" not in str(refused.value)
-    with pytest.raises(RelayError, match="not known here") as wrong:
+    with pytest.raises(RelayError, match="unknown to this relay") as wrong:
         join(url, f"cs1_1_{'a' * 43}", made.common(), folder=tmp_path)
     assert wrong.value.code == "wrong-token"
     join(url, f" {made.tokens[0]}\n", made.common(), folder=tmp_path).close()

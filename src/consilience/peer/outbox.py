@@ -94,7 +94,7 @@ class Outbox:
         """Drop a refused upload and continue from what the relay knows; other refusals are raised."""
         state = self._state
         state.pending = None
-        if error.code == "already-put":
+        if error.code == "already-uploaded":
             state.awaiting |= pending.versions
         elif error.code == "version-ahead":  # the relay was restored from a backup
             for name in pending.versions:
