@@ -6,6 +6,10 @@ widths. The penalty pulls the cosine of every pair of samples in a mini-batch to
 classes. The result is compared with representation sharing.
 
     python examples/new_exchange.py
+
+The commands take it by name, with its fields as settings:
+
+    consilience compare --methods independent,examples/new_exchange.py:ClassSimilarity:weight=3
 """
 
 from __future__ import annotations
@@ -17,12 +21,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from consilience import Exchange, Method, Role, simulate
-from consilience.exchanges import Contribution, Received, State, View
-from consilience.functional.class_means import class_means
-from consilience.models import build_model
-from consilience.task import Task
-from consilience.wire import schema
+from consilience import (
+    Contribution,
+    Exchange,
+    Method,
+    Received,
+    Role,
+    State,
+    Task,
+    View,
+    build_model,
+    class_means,
+    schema,
+    simulate,
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class ClassSimilarity(Exchange):
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """The mean cosine over all pairs of samples is the dot product of the classes' mean directions."""
         direction = F.normalize(view.features, dim=1)  # (rows, width)
-        means, count = class_means(direction, view.targets, view.task.classes, view.valid, least=2)  # (classes, width)
+        means, count = class_means(direction, view.targets, view.task.classes, view.valid, min_count=2)
         present = (count > 0).to(means.dtype)  # (classes,)
         return Contribution({"cosine": means @ means.T}, present[:, None] * present)  # both (classes, classes)
 

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 
 from consilience import Peer, SplitModel, join, load
 from consilience.models import build_model
-from consilience.peer.create_charter import charter_of, write_charter
+from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.relay import admin
 
 WIDTH, CLASSES, SEED = 64, 10, 0
@@ -105,7 +105,7 @@ def main() -> None:
     spawn = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as cleanup:
         folder, store, events = Path(name), Path(name, "relay.db"), spawn.Queue()
-        charter = charter_of("digits", METHOD, (1, 8, 8), CLASSES, list(HOSPITALS.values()), seed=SEED)
+        charter = create_charter("digits", METHOD, TaskShape((1, 8, 8), CLASSES), list(HOSPITALS.values()), seed=SEED)
         admin.create(store, write_charter(folder / "digits.toml", *charter)[0])
         relay, url = serve(store, "0", cleanup)
         for who in HOSPITALS:

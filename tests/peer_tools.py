@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from consilience.models import SplitModel
-from consilience.peer.create_charter import charter_of, write_charter
+from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.peer import Peer, join
 from consilience.randomness import seed_of
 from consilience.relay import admin
@@ -89,7 +89,7 @@ def federation(
     rules: Rules = PATIENT,
 ) -> Iterator[Founded]:
     folder.mkdir(exist_ok=True)
-    charter, starts = charter_of("small", method, SHAPE, CLASSES, models, seed=5, rules=rules)
+    charter, starts = create_charter("small", method, TaskShape(SHAPE, CLASSES), models, seed=5, rules=rules)
     write_charter(folder / "small.toml", charter, starts)
     made = Founded(folder, charter, [])
     admin.create(made.store, folder / "small.toml")

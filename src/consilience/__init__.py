@@ -14,79 +14,134 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from consilience.config.config import Config
-    from consilience.config.schedules import Schedule
+    from consilience.config.schedules import Rate, Schedule, value_at
     from consilience.data import Dataset, load
     from consilience.errors import ConsilienceError
-    from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
+    from consilience.exchanges import (
+        BatchView,
+        Contribution,
+        Exchange,
+        Gradients,
+        Logits,
+        Observations,
+        Prototypes,
+        Received,
+        Similarity,
+        State,
+        Update,
+        View,
+        Weights,
+    )
+    from consilience.functional.class_means import class_means, distance_to_means
     from consilience.method import Method, Role
-    from consilience.methods import build_method
-    from consilience.models import SplitModel, cut, split
-    from consilience.objectives import SimCLR, TwoStage
+    from consilience.methods import build_method, register_method
+    from consilience.models import build_model
+    from consilience.models.cut import cut
+    from consilience.models.split import split
+    from consilience.models.split_model import SplitModel
+    from consilience.objectives import CrossEntropy, Objective, SimCLR, TwoStage
     from consilience.peer.peer import Peer, join
     from consilience.simulation.result import Result
     from consilience.simulation.simulate import simulate
+    from consilience.task import Task
+    from consilience.wire import encodings, schema
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BatchView": "exchanges",
     "Config": "config.config",
     "ConsilienceError": "errors",
+    "Contribution": "exchanges",
+    "CrossEntropy": "objectives",
     "Dataset": "data",
     "Exchange": "exchanges",
     "Gradients": "exchanges",
     "Logits": "exchanges",
     "Method": "method",
+    "Objective": "objectives",
     "Observations": "exchanges",
     "Peer": "peer.peer",
     "Prototypes": "exchanges",
+    "Rate": "config.schedules",
+    "Received": "exchanges",
     "Result": "simulation.result",
     "Role": "method",
     "Schedule": "config.schedules",
     "SimCLR": "objectives",
     "Similarity": "exchanges",
-    "SplitModel": "models",
+    "SplitModel": "models.split_model",
+    "State": "exchanges",
+    "Task": "task",
     "TwoStage": "objectives",
+    "Update": "exchanges",
+    "View": "exchanges",
     "Weights": "exchanges",
     "build_method": "methods",
-    "cut": "models",
+    "build_model": "models",
+    "class_means": "functional.class_means",
+    "cut": "models.cut",
+    "distance_to_means": "functional.class_means",
+    "encodings": "wire",
     "join": "peer.peer",
     "load": "data",
+    "register_method": "methods",
+    "schema": "wire",
     "simulate": "simulation.simulate",
-    "split": "models",
+    "split": "models.split",
+    "value_at": "config.schedules",
 }
 
 __all__ = [
+    "BatchView",
     "Config",
     "ConsilienceError",
+    "Contribution",
+    "CrossEntropy",
     "Dataset",
     "Exchange",
     "Gradients",
     "Logits",
     "Method",
+    "Objective",
     "Observations",
     "Peer",
     "Prototypes",
+    "Rate",
+    "Received",
     "Result",
     "Role",
     "Schedule",
     "SimCLR",
     "Similarity",
     "SplitModel",
+    "State",
+    "Task",
     "TwoStage",
+    "Update",
+    "View",
     "Weights",
     "build_method",
+    "build_model",
+    "class_means",
     "cut",
+    "distance_to_means",
+    "encodings",
     "join",
     "load",
+    "register_method",
+    "schema",
     "simulate",
     "split",
+    "value_at",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'consilience' has no attribute {name!r}")
-    return getattr(import_module(f"consilience.{_HOMES[name]}"), name)
+    home = import_module(f"consilience.{_HOMES[name]}")
+    return getattr(home, name) if hasattr(home, name) else import_module(f"{home.__name__}.{name}")
 
 
 def __dir__() -> list[str]:

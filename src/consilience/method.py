@@ -1,4 +1,4 @@
-"""What a method is: one or more roles, each with an objective and a tuple of exchanges, under a name."""
+"""A method: one or more roles, each with an objective and a tuple of exchanges, under a name."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from consilience.config.schedules import Rate
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange, Start
 from consilience.objectives import CrossEntropy, Objective
@@ -13,14 +14,14 @@ from consilience.objectives import CrossEntropy, Objective
 
 @dataclass(frozen=True)
 class Role:
-    """Who does what: a local objective, what is traded and on which terms, and how to train in a round.
+    """What a learner does in a method: its local objective, its exchanges, and how it trains in a round.
 
-    uploads, downloads: names of the exchanges to which it puts something up, and of those whose answers it takes; None
-    means all. One that gives to a moving mean without listening hears the common values, for its change is measured
-    from them, but keeps its own. never_share: classes whose samples never enter what is put up. data: the samples it
-    trains on and puts something up of, its own or the public set. start: whether learners begin with the same weights,
-    made from the federation's seed, or each with its own, but for what an exchange makes common. epochs, batch_size,
-    lr: of local training; None leaves it to the run's setting, and 0 epochs are none.
+    uploads, downloads: names of the exchanges to which it uploads, and of those whose answers it uses; None means all.
+    A role that uploads to a moving mean without downloading still receives the common values, because its change is
+    measured from them, but its model does not change. never_share: classes whose samples never enter an upload. data:
+    the samples it trains on and uploads something of, its own or the public set. start: whether learners start with the
+    same weights, made from the federation's seed, or each with its own, except what an exchange makes common. epochs,
+    batch_size, lr: of local training; None means the run's setting, and 0 epochs mean no training.
     """
 
     objective: Objective = field(default_factory=CrossEntropy)
@@ -32,7 +33,7 @@ class Role:
     start: Start = "different"
     epochs: int | None = None
     batch_size: int | None = None
-    lr: float | None = None
+    lr: Rate | None = None
 
     def __post_init__(self) -> None:
         names = [self.objective.name, *(e.name for e in self.exchanges)]
@@ -48,13 +49,13 @@ class Role:
 
     @property
     def uploading(self) -> frozenset[str]:
-        """Names of the exchanges it puts something up to."""
+        """Names of the exchanges it uploads to."""
         names = {e.name for e in self.exchanges if e.contributes}
         return frozenset(names if self.uploads is None else names & set(self.uploads))
 
     @property
     def downloading(self) -> frozenset[str]:
-        """Names of the exchanges whose answers change what it learns."""
+        """Names of the exchanges whose answers it uses."""
         names = {e.name for e in self.exchanges}
         return frozenset(names if self.downloads is None else names & set(self.downloads))
 
@@ -63,12 +64,12 @@ class Role:
 class Method:
     """A way to learn together.
 
-    roles: in the order they act in a round. members: the roles of particular learners by number; the others have the
-    `usual` ones, which is the first role where nothing is said. A learner of several roles plays them one after the
-    other in a round and takes its model along. host: the learner whose samples are the public set, and who takes part
-    in every round. once: it communicates once, and all epochs of a run are one round's. pooled: all data in the hands
-    of one learner, the yardstick and not a federation. settings: what `build_method` made it with, kept with a run so
-    that it can be made again.
+    roles: in the order they act in a round. members: the roles of particular learners by number; all others have the
+    `usual` ones, by default the first role. A learner of several roles plays them one after the other in a round and
+    takes its model along. host: the learner whose samples are the public set; it takes part in every round. once: it
+    communicates once, and all epochs of a run are those of one round. pooled: one learner has all data, the yardstick
+    and not a federation. source, settings: the name or FILE.py:NAME that `build_method` made it of, and the settings,
+    stored with a run so that it can be made again; empty where it was put together by hand.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Method:
     pooled: bool = False
     summary: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
+    source: str = ""
 
     def __post_init__(self) -> None:
         if not self.roles:
@@ -87,11 +89,15 @@ class Method:
         given = {*self.usual, *(role for who in self.members for role in self.roles_of(who))}
         strangers = sorted(given - set(self.roles))
         if strangers:
-            raise ConfigurationError(f"method {self.name!r} gives members the role {strangers[0]!r} it does not have")
+            raise ConfigurationError(
+                f"method {self.name!r} gives members the role {strangers[0]!r}, which it does not have; its roles are "
+                f"{', '.join(self.roles)}"
+            )
         public = [name for name, role in self.roles.items() if role.data == "public"]
         if public and self.host is None:
             raise ConfigurationError(
-                f"method {self.name!r}: role {public[0]!r} works on the public set; say whose samples it is, host=0"
+                f"method {self.name!r}: role {public[0]!r} works on the public set; say whose samples "
+                f"these are, such as host=0"
             )
 
     def roles_of(self, learner: int) -> tuple[str, ...]:
@@ -102,7 +108,7 @@ class Method:
         return (*(role for role in self.roles if role in named), *sorted(named - set(self.roles)))
 
     def role_of(self, learner: int) -> str:
-        """The first role of a learner by its number: where its model lies between rounds."""
+        """The first role of a learner by its number: its model is there between rounds."""
         return self.roles_of(learner)[0]
 
     @property
@@ -111,13 +117,13 @@ class Method:
         return tuple(e for role in self.roles.values() for e in role.exchanges)
 
     def describe_upload(self) -> str:
-        """In a few words: what leaves a learner."""
+        """What leaves a learner, in a few words."""
         if self.pooled:
             return "all data"
         parts: dict[str, str] = {}
         for name, role in self.roles.items():
             whose = f"of the {name}: " if self.usual and name not in self.usual else ""
             given = [e for e in role.exchanges if e.name in role.uploading]
-            for e in (e for e in given if getattr(e, "scope", "everybody") == "everybody"):
+            for e in (e for e in given if e.scope == "everybody"):
                 parts.setdefault(e.name, f"{whose}{e.describe_upload()}")
         return "; ".join(parts.values()) or "nothing"

@@ -1,25 +1,28 @@
-"""SGD and Adam as pure functions over one flat vector.
+"""SGD and Adam as pure functions over one flat vector of parameters.
 
-State goes in and comes out again, with a step count of its own for each learner, so one code moves one learner in a
-loop and a thousand in a stack. Agrees with torch.optim (a test compares).
+State goes in and comes out again, with a step count for each learner, so the same code updates one learner in a loop
+and a thousand in a stack. Weight decay is added to the gradient. Agrees with torch.optim (a test compares).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
-from consilience.config.schedules import number_or_schedule
+from consilience.config.schedules import Rate, as_number, constant_number, number_or_schedule
 from consilience.errors import ConfigurationError, UnknownName
 
 Slots = dict[str, Tensor]
 
 
 class Optimizer(Protocol):
-    """A local optimizer: `slots` names the vectors it keeps beside the parameters."""
+    """A local optimizer: `slots` names the state vectors it has beside the parameters."""
+
+    varies: ClassVar[tuple[str, ...]]
+    """Fields, all numbers, that may differ between learners of one cohort and may be schedules."""
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -33,16 +36,17 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent, with momentum where it is asked for."""
+    """Stochastic gradient descent, with momentum and weight decay."""
 
-    lr: float = 0.01
+    varies: ClassVar[tuple[str, ...]] = ("lr",)
+    lr: Rate = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         number_or_schedule("lr", self.lr)
-        number_or_schedule("momentum", self.momentum)
-        number_or_schedule("weight_decay", self.weight_decay)
+        constant_number("momentum", self.momentum)
+        constant_number("weight_decay", self.weight_decay)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -54,17 +58,18 @@ class SGD:
         if self.weight_decay:
             gradient = gradient + self.weight_decay * parameters
         if not self.momentum:
-            return parameters - self.lr * gradient, state
-        # From a velocity of zero the first step takes the gradient as it is, as torch.optim does.
+            return parameters - as_number(self.lr) * gradient, state
+        # The velocity starts at zero, so the first step uses the gradient unchanged, as torch.optim does.
         velocity = self.momentum * state["velocity"] + gradient
-        return parameters - self.lr * velocity, {"velocity": velocity}
+        return parameters - as_number(self.lr) * velocity, {"velocity": velocity}
 
 
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma and Ba 2015)."""
 
-    lr: float = 1e-3
+    varies: ClassVar[tuple[str, ...]] = ("lr",)
+    lr: Rate = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -72,7 +77,7 @@ class Adam:
 
     def __post_init__(self) -> None:
         number_or_schedule("lr", self.lr)
-        number_or_schedule("weight_decay", self.weight_decay)
+        constant_number("weight_decay", self.weight_decay)
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise ConfigurationError(f"betas are {self.beta1} and {self.beta2}; each must be from 0 to below 1")
 
@@ -87,7 +92,7 @@ class Adam:
             gradient = gradient + self.weight_decay * parameters
         first = state["first"].lerp(gradient, 1 - self.beta1)
         second = (self.beta2 * state["second"]).addcmul(gradient, gradient, value=1 - self.beta2)
-        scale = self.lr / _rest(self.beta1, step, parameters)
+        scale = as_number(self.lr) / _rest(self.beta1, step, parameters)
         spread = second.sqrt() / _rest(self.beta2, step, parameters) ** 0.5 + self.eps
         return parameters - scale * (first / spread), {"first": first, "second": second}
 
@@ -100,7 +105,7 @@ def _rest(beta: float, step: Any, like: Tensor) -> Any:
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adam": Adam, "sgd": SGD}
 
 
-def build_optimizer(name: str, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+def build_optimizer(name: str, lr: Rate, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     """The optimizer of that name."""
     if name not in OPTIMIZERS:
         raise UnknownName("optimizer", name, OPTIMIZERS)

@@ -140,7 +140,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one learner": ({"learners": 1}, "needs two learners or more"),
     "one learner and a public set": ({"learners": 1, "public": 5}, "needs two learners or more"),
     "nobody distills": ({"method": "flesd:distill=nobody"}, "unknown distill 'nobody'. Known: distiller, learner"),
-    "nothing is kept": ({"method": "flesd:keep=0"}, "keep is 0; it is a share, above 0 and at most 1"),
+    "nothing is kept": ({"method": "flesd:keep=0"}, "keep is 0; it must be a share, above 0 and at most 1"),
     "one bit": ({"method": "flesd:encoding=bit"}, "representations of one bit have no similarities"),
     "an objective nobody knows": ({"method": "flesd:objective=simclrr"}, "Did you mean 'simclr'?"),
     "narrower than the model": (

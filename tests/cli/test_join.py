@@ -17,10 +17,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import consilience
 from consilience import load
 from consilience.models import build_model
 from consilience.wire.charter import read_charter
 from tests.conftest import Command
+from tests.method_tools import write_readme_exchange
 from tests.relay_tools import SOURCE, RelayProcess, serve, serving
 
 
@@ -51,7 +53,10 @@ def founded(command: Command, method: str, members: tuple[str, ...]) -> list[str
 def test_a_federation_is_written_down_with_its_start_where_it_has_one(command: Command, tmp_path: Path) -> None:
     code, out, err = command("federation", "representation-sharing:kd=3", "--name", "wards", "--out", "new/wards.toml")
     assert (code, out) == (0, "")
-    assert "new/wards.toml written; found it at the relay with: consilience relay create new/wards.toml" in err
+    assert (
+        "new/wards.toml written; create the federation at the relay with: consilience relay create new/wards.toml"
+        in err
+    )
     charter = read_charter((tmp_path / "new" / "wards.toml").read_text())
     assert charter.name == "wards" and charter.method == {"name": "representation-sharing", "kd": 3}
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["wards.toml"]
@@ -260,3 +265,59 @@ def test_a_relay_that_goes_is_done_without_and_who_is_stopped_can_go_on(
         assert all(line["acknowledged"] for line in played)
         (told,) = json.loads(command("relay", "status", "--json")[1])
         assert told["members"][0]["round"] == last + 4
+
+
+# --- a method from a file
+
+
+def test_a_charter_names_a_file_without_its_folder_and_members_bring_their_copy(
+    command: Command, tmp_path: Path, digits: list[Path]
+) -> None:
+    write_readme_exchange(tmp_path)
+    tokens = founded(command, "mine.py:spread:weight=3", ("a", "b"))
+    charter = read_charter((tmp_path / "federation.toml").read_text())
+    assert charter.method == {"name": "mine.py:spread", "weight": 3}
+    copy = tmp_path / "copy" / "same.py"
+    copy.parent.mkdir()
+    (tmp_path / "mine.py").rename(copy)
+    text = copy.read_text()
+    (copy.parent / "without.py").write_text(text.replace("(Prototypes(weight=kd), Spread", "(Spread"))
+    (copy.parent / "more.py").write_text(text.replace("(Prototypes(", "(Prototypes(name='third'), Prototypes("))
+    (copy.parent / "wide.py").write_text(text.replace("(task.classes, task.width)", "(task.classes, 2)"))
+    with serving(tmp_path / "relay.db") as running:
+        join = ["join", running.url, "--token", tokens[0], "--data", str(digits[0]), "--rounds", "1"]
+        for more, said in (
+            ([], "uses the method 'mine.py:spread', which is in a file; ask its creator"),
+            (["--method", "fedavg"], "uses the method 'mine.py:spread', and not 'fedavg'"),
+            (["--method", "copy/same.py:spred"], "Did you mean 'spread'?"),
+            (["--method", "copy/none.py:spread"], "none.py: no such file"),
+            (["--method", "copy/same.py:spread:weight=2"], "its settings are those in the charter"),
+            (["--method", "copy/without.py:spread"], "unknown exchange 'prototypes' of method"),
+            (["--method", "copy/more.py:spread"], "unknown exchange 'third' of federation 'digits'"),
+            (["--method", "copy/wide.py:spread"], "wide.py:spread': your model 'mlp' cannot share 'spread' in"),
+        ):
+            code, out, err = command(*join, *more, "--out", "refused")
+            assert (code, out) == (2, "") and said in err, more
+        code, out, _ = command(*join, "--method", "copy/same.py:spread", "--out", "a", "--json")
+        assert code == 0 and json.loads(out)["acknowledged"]
+        assert f'name = "{copy}:spread"' in (tmp_path / "a" / "config.toml").read_text()
+        peer = consilience.join(running.url, tokens[1], folder=tmp_path / "b", method=f"{copy}:spread")
+        assert [(e.name, e.weight) for e in peer.exchanges] == [("prototypes", 10.0), ("spread", 3)]
+        peer.close()
+
+
+def test_three_commands_join_with_a_method_from_a_file(command: Command, tmp_path: Path, digits: list[Path]) -> None:
+    write_readme_exchange(tmp_path)
+    tokens = founded(command, "mine.py:spread", ("a", "b", "c"))
+    with serving(tmp_path / "relay.db") as running:
+        started = []
+        for number, token in enumerate(tokens):
+            arguments = ["join", running.url, "--token", token, "--data", str(digits[number % 2]), "--rounds", "3"]
+            arguments += ["--method", "mine.py:spread", "--out", f"member-{number}", "--json"]
+            program = [sys.executable, "-m", "consilience", *arguments]
+            environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+            started.append(subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True))
+        for process in started:
+            lines = [json.loads(line) for line in process.communicate(timeout=180)[0].splitlines()]
+            assert process.returncode == 0 and [line["round"] for line in lines] == [1, 2, 3]
+            assert all(line["acknowledged"] for line in lines) and lines[-1]["loss"]["spread"] > 0

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
+import torch
 
-from consilience.config.schedules import Schedule, number_or_schedule, scheduled, value_at
+from consilience.config.schedules import (
+    Schedule,
+    as_number,
+    at_round,
+    highest_value,
+    number_or_schedule,
+    scheduled,
+    value_at,
+)
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.exchanges import Observations
 
 
 def test_a_ramp_goes_in_a_straight_line_and_stays() -> None:
@@ -31,14 +42,28 @@ def test_what_is_spelled_otherwise_stays_as_it_is() -> None:
     assert scheduled(3) == 3
 
 
-def test_a_schedule_is_the_number_it_comes_to_and_knows_itself() -> None:
+def test_a_schedule_is_no_number() -> None:
+    ramp: Any = scheduled("ramp(0,10,20)")
+    for used in (float, bool, lambda s: s * 2, lambda s: 2.0 - s, lambda s: s < 3, torch.tensor, as_number):
+        with pytest.raises((TypeError, RuntimeError)):
+            used(ramp)
+    with pytest.raises(TypeError, match=r"ramp\(0, 10, 20\) is a schedule and not a number"):
+        as_number(ramp)
+
+
+def test_a_schedule_knows_its_own_spelling() -> None:
     ramp = scheduled("ramp(0,10,20)")
-    assert float(ramp) == 10.0
     assert repr(ramp) == str(ramp) == "ramp(0, 10, 20)"
     assert scheduled(repr(ramp)) == ramp != scheduled("ramp(1, 10, 20)")
     assert ramp != 10.0
     assert pickle.loads(pickle.dumps(ramp)) == ramp  # as it travels to a worker
-    assert bool(scheduled("cosine(10, 0, 5)"))
+    assert highest_value(scheduled("cosine(10, 0, 5)")) == 10 and highest_value(3) == 3
+
+
+def test_fields_that_are_schedules_have_a_value_in_each_round() -> None:
+    exchange = Observations(weight=Schedule("ramp", 0, 4, 2), temperature=0.5)
+    assert [at_round(exchange, r).weight for r in (0, 1, 2, 3)] == [0, 2, 4, 4]
+    assert at_round(Observations(), 1) == Observations()
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from consilience import simulate
 from consilience.config.config import KEYS, GroupConfig, field_of_key
 from consilience.data.heterogeneity import CASES, heterogeneity_case
 from consilience.data.shifts import SHIFTS
+from consilience.methods import registry as method_registry
 from consilience.models import registry
 
 ROOT = Path(__file__).parents[2]
@@ -71,6 +72,7 @@ def test_a_page_runs_from_top_to_bottom(
     monkeypatch.setitem(os.environ, "CONSILIENCE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setitem(os.environ, "PYTHONPATH", str(ROOT / "src"))  # for programs that an example starts
     monkeypatch.setattr(registry, "MODELS", dict(registry.MODELS))  # undo registrations of examples
+    monkeypatch.setattr(method_registry, "METHODS", dict(method_registry.METHODS))
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(name):
         if block.title:

@@ -43,6 +43,7 @@ def test_commands_run_in_order(
 @pytest.mark.parametrize("number", range(2))
 def test_python_examples_run(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(blocks("python")[number], encoding="utf-8")  # one names itself so
     code = compile(blocks("python")[number], f"README example {number}", "exec", dont_inherit=True)
     exec(code, {"__name__": "__main__"})
 

@@ -230,7 +230,7 @@ def test_min_count_is_of_samples_not_of_those_averaged() -> None:
 
 
 def test_single_samples_leave_a_learner_only_where_that_is_said() -> None:
-    with pytest.raises(ConfigurationError, match=r"n_avg is 1; .* say so with min_count=1"):
+    with pytest.raises(ConfigurationError, match=r"n_avg is 1; .* set min_count=1"):
         Observations(n_avg=1)
     assert Observations(n_avg=1, min_count=1).n_avg == 1
 

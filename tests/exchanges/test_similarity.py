@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from consilience.errors import ConfigurationError
-from consilience.exchanges import Contribution, Received, Similarity, State, View
+from consilience.exchanges import BatchView, Contribution, Received, Similarity, State, View
 from consilience.functional.augmentation import Views
 from consilience.functional.similarity import unit
 from consilience.learner.learner import Batch, Learner, LearnerSpec
@@ -51,7 +51,7 @@ def tensor(*values: Any) -> Tensor:
     return torch.tensor(values, dtype=DOUBLE)
 
 
-def view(features: Tensor, positions: list[int] | None = None, task: Task = TASK, **seen: Any) -> View:
+def view(features: Tensor, positions: Sequence[int] | Tensor = (), task: Task = TASK, **seen: Any) -> View:
     """A view whose encoder multiplies pixels with the parameter `scale`."""
     rows = len(features)
     filled: dict[str, Any] = {
@@ -65,10 +65,12 @@ def view(features: Tensor, positions: list[int] | None = None, task: Task = TASK
         "valid": torch.ones(rows, dtype=DOUBLE),
         "classify": lambda t: t,
         "samples": tensor(rows)[0],
-        "positions": torch.tensor(positions or [], dtype=torch.int64),
-        "encode": lambda parameters, inputs: inputs.flatten(1) * parameters["scale"],
     }
-    return View(**(filled | seen))
+    batch: dict[str, Any] = {
+        "positions": torch.as_tensor(positions, dtype=torch.int64),
+        "encode": lambda parameters, inputs: inputs.flatten(1) * parameters["scale"],
+    } | {key: seen.pop(key) for key in ("source", "encode") if key in seen}
+    return View(**(filled | seen), batch=BatchView(**batch))
 
 
 def put(exchange: Similarity, features: Tensor, task: Task = TASK) -> Contribution:
@@ -374,7 +376,8 @@ def test_many_students_side_by_side_learn_what_each_learns() -> None:
 
     def one(teachers: Tensor, features: Tensor, pixels: Tensor, positions: Tensor, scale: Tensor) -> Tensor:
         draws = torch.full((AS_IT_IS.draws, 2), 0.5, dtype=DOUBLE)
-        now = replace(view(features), positions=positions, source=pixels, draws=draws, parameters={"scale": scale})
+        seen = view(features, positions, source=pixels)
+        now = replace(seen, draws=draws, parameters={"scale": scale})
         begun = {"queue": unit(teachers[0]), "index": torch.arange(3), "momentum/scale": 0 * scale + 1}
         floors = torch.full((2, 3), 0.2, dtype=DOUBLE)
         heard = Received({"rows": teachers, "floor": floors}, torch.ones(2, dtype=DOUBLE), torch.tensor(True))
@@ -390,7 +393,7 @@ def test_many_students_side_by_side_learn_what_each_learns() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"keep": 0.0}, "keep is 0.0; it is a share, above 0 and at most 1"),
+        ({"keep": 0.0}, "keep is 0.0; it must be a share, above 0 and at most 1"),
         ({"keep": 1.5}, "keep is 1.5"),
         ({"momentum": 1.01}, "momentum is 1.01"),
         ({"temperature": 0.0}, "temperature is 0"),
@@ -474,7 +477,7 @@ def largest_of(samples: int, exchange: Similarity, batch: int = 32, width: int =
     pixels = torch.empty(batch, 1, 2, 2, device="meta")
     drawn = torch.empty(exchange.views.draws, batch, device="meta")
     positions = torch.empty(batch, dtype=torch.int64, device="meta")
-    now = replace(view(some, task=task, **common), source=pixels, draws=drawn, positions=positions)
+    now = view(some, positions, task, **common, source=pixels, draws=drawn)
     entries = {"rows": torch.empty(exchange.down, samples, width, device="meta")}
     if exchange.keep < 1:
         entries["floor"] = torch.empty(exchange.down, samples, device="meta")
@@ -512,7 +515,7 @@ def test_similarities_that_traveled_are_looked_up_and_not_laid_out() -> None:
         {"similar": torch.empty(samples * (samples - 1) // 2, device="meta")}, torch.tensor(2), torch.tensor(True)
     )
     begun = {"queue": torch.empty(64, 4, device="meta"), "index": torch.empty(64, dtype=torch.int64, device="meta")}
-    now = replace(view(torch.empty(8, 4, device="meta"), task=task), positions=begun["index"][:8])
+    now = view(torch.empty(8, 4, device="meta"), begun["index"][:8], task)
     with Largest() as largest:  # type: ignore[no-untyped-call]
         exchange.penalty(begun, now, heard)
     assert largest.values <= samples * (samples - 1) // 2 + 1

@@ -197,7 +197,7 @@ def halved() -> SplitModel:
 
 def test_a_model_without_a_cut_is_refused(data: Dataset) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"whole is in one; take one that is cut after a layer, cut\(model, at="
+        ConfigurationError, match=r"whole is in one; use a model that is cut after a layer, cut\(model, at="
     ):
         simulate(settings(), data=data, model=whole)
     with pytest.raises(ConfigurationError, match=r"whole is in one part.*cut it after a layer, cut\(model, at=...\)"):

@@ -17,12 +17,13 @@ import pytest
 from consilience.config.config import make_config
 from consilience.config.overrides import parse_method
 from consilience.data.local_datasets import make_local_datasets
-from consilience.peer.create_charter import charter_of, write_charter
+from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.relay import admin
 from consilience.relay.store import Store
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import load_data
 from consilience.simulation.simulate import simulate
+from tests.method_tools import write_readme_exchange
 from tests.relay_tools import SOURCE, serving
 
 ROUNDS, MEMBERS = 5, 3
@@ -62,8 +63,8 @@ def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
     settings = {"data": "digits", "learners": MEMBERS, "rounds": ROUNDS, "train": 360, "seed": 3, "workers": 0}
     config = make_config({**settings, "method": parse_method(method)})
     data = load_data(config)
-    charter, starts = charter_of(
-        "digits", parse_method(method), data.shape, data.classes, ["mlp"], seed=config.federation.seed
+    charter, starts = create_charter(
+        "digits", parse_method(method), TaskShape(data.shape, data.classes), ["mlp"], seed=config.federation.seed
     )
     write_charter(folder / "digits.toml", charter, starts)
     store = folder / "relay.db"
@@ -97,9 +98,14 @@ def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
     [
         *("representation-sharing", "federated-distillation", "fedavg", "fedavg-1bit", "consilience", "two-stage"),
         "fedavg:objective=simclr",
+        "mine.py:spread:weight=3",
     ],
 )
-def test_real_processes_give_the_simulator_s_numbers(tmp_path: Path, method: str) -> None:
+def test_real_processes_give_the_simulator_s_numbers(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_readme_exchange(tmp_path)
+    monkeypatch.chdir(tmp_path)
     with children(tmp_path, method) as (members, config):
         told: list[list[dict[str, Any]]] = []
         if all([child.do("introduce") for child in members]):  # everybody, in order

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 from consilience.config.config import Config, make_config
 from consilience.errors import CheckpointError
 from consilience.files import lock_file
-from consilience.methods import build_method
 from consilience.peer.connection import RelayConnection, connect_to_relay
-from consilience.peer.create_charter import charter_of, write_charter
+from consilience.peer.create_charter import TaskShape, create_charter, write_charter
+from consilience.peer.member_method import member_method
 from consilience.peer.trainer import Member, Played
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import in_full, load_data, models_of, with_model
@@ -31,46 +32,52 @@ def federation(config: Config, name: str, out: Path) -> str:
     config = with_model(config, data)
     method = config.method.model_dump()
     models = list(dict.fromkeys(models_of(None, config)))
-    charter, starts = charter_of(
-        name, method, data.shape, data.classes, models, width=config.model.width, seed=config.federation.seed
-    )
+    task = TaskShape(data.shape, data.classes, config.model.width)
+    charter, starts = create_charter(name, method, task, models, seed=config.federation.seed)
     written = " and ".join(str(path) for path in write_charter(out, charter, starts))
-    return f"{written} written; found it at the relay with: consilience relay create {out}"
+    return f"{written} written; create the federation at the relay with: consilience relay create {out}"
 
 
-def join(
-    config: Config, url: str, token: str, folder: Path | None, wait: float, ca_file: str | None, as_json: bool
-) -> None:
-    """Train in a federation until the rounds are played or somebody stops it, and keep the model."""
-    connection = connect_to_relay(url, token, folder, ca_file=ca_file)
+@dataclass(frozen=True)
+class JoinOptions:
+    """How a member takes part; method: its copy of the file, where the federation's method is in one."""
+
+    folder: Path | None = None
+    method: str | None = None
+    wait: float = 120.0
+    ca_file: str | None = None
+    as_json: bool = False
+
+
+def join(config: Config, url: str, token: str, options: JoinOptions) -> None:
+    """Train in a federation until all rounds are finished or the user stops it, and save the model."""
+    connection = connect_to_relay(url, token, options.folder, ca_file=options.ca_file)
     try:
         with lock_file(
             connection.folder / _LOCK,
             f"{connection.folder} is used by another process; stop it, or choose another with --out",
         ):
-            stopped = _train(connection, config, wait, as_json)
+            stopped = _train(connection, config, options)
     finally:
         connection.client.close()
     if stopped:
         raise SystemExit(130)
 
 
-def _train(connection: RelayConnection, config: Config, wait: float, as_json: bool) -> bool:
+def _train(connection: RelayConnection, config: Config, options: JoinOptions) -> bool:
     """Play the rounds that are left; whether somebody stopped it."""
-    method = dict(connection.charter.method)
+    built = member_method(connection.charter, options.method)
+    method = {**connection.charter.method, "name": built.source}
     given = config.settings()
     config = make_config({**given, "method": method, "learners": 1, "seed": connection.charter.seed})
     data = load_data(config, progress=True)
     config = in_full(with_model(config, data))
-    built = build_method(config.method.name, config.method.settings)
-    member = Member(connection, config, built, data, models_of(None, config)[0], wait)
+    member = Member(connection, config, built, data, models_of(None, config)[0], options.wait)
     place = _placed(connection.folder, config)
     begun = member.go_on(connection.folder)
-    say = _silent if as_json else _say
-    say(
-        f"{connection.name} in {connection.charter.name} ({config.method.name}), {len(data.targets)} samples; saved in "
-        f"{connection.folder}"
-    )
+    say = _silent if options.as_json else _say
+    federation_of = f"{connection.charter.name} ({config.method.label})"
+    say(f"{connection.name} in {federation_of}, {len(data.targets)} samples; saved in {connection.folder}")
     if begun:
         _forget_after(place, member.round)
         say(f"going on after round {member.round}")
@@ -81,7 +88,7 @@ def _train(connection: RelayConnection, config: Config, wait: float, as_json: bo
                 member.introduce()
             while member.round < config.training.rounds and not asked:
                 played = member.play()
-                _record(place, played, as_json, config.training.rounds)
+                _record(place, played, options.as_json, config.training.rounds)
                 member.keep(connection.folder)
         member.save_model(connection.folder / "model.safetensors")
     finally:

@@ -65,7 +65,9 @@ def _program(
 
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file with settings; options override it")]
-Method = Annotated[str | None, typer.Option(help="the method, NAME or NAME:KEY=VALUE; see `consilience methods`")]
+Method = Annotated[
+    str | None, typer.Option(help="the method, NAME or FILE.py:NAME, with :KEY=VALUE; see `consilience methods`")
+]
 Out = Annotated[Path | None, typer.Option(help="folder to keep the run in (default: a new one under runs/)")]
 Resume = Annotated[Path | None, typer.Option(help="go on with the run in this folder")]
 Track = Annotated[str | None, typer.Option(metavar="NAME", help="show the curves as rounds are played: tensorboard")]
@@ -171,7 +173,7 @@ def run(
         folder, begun = resume, partial(simulate, resume=resume)
     else:
         wanted = _gather(config, set_, settings or {}, method)
-        folder = out or new_folder(wanted, wanted.method.name)
+        folder = out or new_folder(wanted, wanted.method.label)
         begun = partial(simulate, wanted, out=folder)
     with _told_how_to_go_on(screen, folder), tracked(folder, screen.on_round) as on_round:
         result = begun(on_round=on_round)
@@ -253,7 +255,7 @@ def sweep(
     else:
         grid, fixed = sweeping.axes(set_ or ())
         wanted = _gather(config, fixed, settings or {}, method)
-        work = sweeping.begin(wanted, grid, out or new_folder(wanted, f"sweep-{wanted.method.name}"))
+        work = sweeping.begin(wanted, grid, out or new_folder(wanted, f"sweep-{wanted.method.label}"))
     if work.apart:
         screen.say(f"{', '.join(work.apart)} cannot differ within a run: {len(work.parts)} runs, one after the other")
     with _told_how_to_go_on(screen, work.folder), tracked(work.folder, screen.on_round) as on_round:
@@ -327,7 +329,9 @@ def reproduce(
 @app.command()
 @partial(with_settings, only=_OF_DATA | {"model", "width", "seed"})
 def federation(
-    method: Annotated[str, typer.Argument(help="the method, NAME or NAME:KEY=VALUE; see `consilience methods`")],
+    method: Annotated[
+        str, typer.Argument(help="the method, NAME or FILE.py:NAME, with :KEY=VALUE; see `consilience methods`")
+    ],
     data: Annotated[str, typer.Option(help="data as members have it, for shapes and classes")] = "digits",
     name: Annotated[str | None, typer.Option(help="what the federation is called (default: the data's name)")] = None,
     out: Annotated[Path, typer.Option(help="the file to write")] = Path("federation.toml"),
@@ -348,6 +352,10 @@ def join(
     token: Annotated[
         str, typer.Option(envvar="CONSILIENCE_TOKEN", help="the token you were invited with", show_envvar=True)
     ],
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="your copy of the file, where the federation's method is in one"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the model and all that a restart needs")] = None,
     wait: Annotated[float, typer.Option(min=0, help="seconds to wait in a round for the others, where needed")] = 120.0,
     ca_file: Annotated[str | None, typer.Option(help="a file with the certificates to trust")] = None,
@@ -355,13 +363,19 @@ def join(
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Train in a federation with no code of your own; goes on where it was stopped, and saves the model."""
+    from consilience.cli.join import JoinOptions
     from consilience.cli.join import join as train
 
-    train(_gather(None, None, settings or {}, None), url, token, out, wait, ca_file, json_)
+    options = JoinOptions(out, method, wait, ca_file, json_)
+    train(_gather(None, None, settings or {}, None), url, token, options)
 
 
 @app.command()
 def methods(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[METHOD]...", help="only these: NAME or FILE.py:NAME, with settings or without"),
+    ] = None,
     data: Annotated[str, typer.Option(help="the task's data set, for the bytes")] = "mnist",
     model: Annotated[str | None, typer.Option(help="the learners' model, for the bytes")] = None,
     json_: Json = False,
@@ -370,7 +384,7 @@ def methods(
     from consilience.cli.terminal import Screen
     from consilience.presentation.method_table import catalog, catalog_table
 
-    rows = catalog(data, model)
+    rows = catalog(data, model, names or ())
     if json_:
         for row in rows:
             print(json.dumps(row))
@@ -478,12 +492,12 @@ def _gather(
 def _point_to_the_method(given: dict[str, Any], overrides: Sequence[str]) -> None:
     """Refuse a method's setting that was given as if it were the run's, saying where it belongs."""
     from consilience.config.overrides import split_setting
-    from consilience.methods import METHODS, settings_of
+    from consilience.methods import settings_of
 
     table = given.get("method", {})
     name = table.get("name", "consilience") if isinstance(table, dict) else ""
     for key in (split_setting(text)[0] for text in overrides):
-        if key not in KEYS and name in METHODS and key in settings_of(name):
+        if key not in KEYS and name and key in settings_of(name):
             raise ConfigurationError(f"{key!r} is a setting of the method {name!r}; write --set method.{key}=VALUE")
 
 

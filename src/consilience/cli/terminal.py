@@ -219,7 +219,7 @@ class Screen:
             for i, config in enumerate(configs):
                 curve = _curve(run.metrics, i)
                 first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # or not tested yet
-                table.add_row(method_label(config.method.name, config.method.settings), first, bars(curve), last)
+                table.add_row(method_label(config.method.label, config.method.settings), first, bars(curve), last)
         self.out.print(table)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from consilience.config.groups import GroupConfig
@@ -25,6 +25,7 @@ from consilience.config.parts import (
 )
 from consilience.config.schedules import Schedule
 from consilience.errors import ConfigurationError, DataError, UnknownName
+from consilience.user_code import absolute_name, short_name
 from consilience.validation import describe_error
 
 __all__ = ["KEYS", "Config", "GroupConfig", "MethodConfig", "field_of_key", "make_config", "read_config"]
@@ -35,6 +36,16 @@ class MethodConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name: str = "consilience"
+
+    @field_validator("name")
+    @classmethod
+    def _with_full_path(cls, name: str) -> str:
+        return absolute_name(name)
+
+    @property
+    def label(self) -> str:
+        """The name for people to read: of FILE.py:NAME without the file's folder."""
+        return short_name(self.name)
 
     @property
     def settings(self) -> dict[str, Any]:

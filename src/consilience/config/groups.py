@@ -24,9 +24,9 @@ def _rate(value: Any) -> Any:
                 raise ValueError(str(error)) from None
     if isinstance(read, str):
         raise ValueError("it must be a number, or a schedule such as 'cosine(0.001, 0, 100)'")
-    if isinstance(read, Schedule) and (read.lowest < 0 or not read):
+    if isinstance(read, Schedule) and (read.lowest < 0 or not read.highest):
         raise ValueError("a learning rate must not be negative, and not 0 in every round")
-    if isinstance(read, int | float) and not isinstance(read, Schedule) and not 0 < read < math.inf:
+    if isinstance(read, int | float) and not 0 < read < math.inf:
         raise ValueError("it must be more than 0, and finite")
     return value
 

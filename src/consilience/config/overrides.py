@@ -7,11 +7,17 @@ import tomllib
 from typing import Any
 
 from consilience.errors import ConfigurationError
+from consilience.user_code import is_file_name, split_file_name
 
 
 def parse_method(text: str) -> dict[str, Any]:
-    """A method given as NAME or NAME:KEY=VALUE:KEY=VALUE, as a table of its name and settings."""
-    name, *given = text.split(":")
+    """A method given as NAME or FILE.py:NAME, then :KEY=VALUE for each setting, as a table of its name and settings."""
+    if is_file_name(text) and "=" not in text.partition(".py")[0]:
+        file, rest = split_file_name(text)
+        thing, *given = rest.split(":")
+        name = f"{file}:{thing}" if thing else str(file)
+    else:
+        name, *given = text.split(":")
     table: dict[str, Any] = {}
     for setting in given:
         apply_override(table, setting)

@@ -1,14 +1,16 @@
-"""Numbers that change with the rounds: `ramp(0, 10, 20)` goes from 0 to 10 over twenty rounds, and stays there.
+"""Schedules: numbers that change with the rounds, such as `ramp(0, 10, 20)`, which rises from 0 to 10 over 20 rounds.
 
-A schedule is a float, the one it comes to in the end, so it may stand wherever a weight or a rate does; the simulation
-asks it what it is in each round.
+A schedule is not a number: it has a value only in a round, `schedule.at(round)`. A setting that may be a number or a
+schedule is typed `Rate`, and `value_at(rate, round)` is its value.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from consilience.config.parsing import Form, Number, read
 from consilience.errors import ConfigurationError, UnknownName
@@ -21,10 +23,12 @@ _SHAPES: dict[str, Callable[[float], float]] = {
 _FROM, _TO = (Number(name, math.isfinite, "a finite number") for name in ("FIRST", "LAST"))
 _OVER = Number("ROUNDS", lambda n: n >= 1 and n.is_integer(), "a whole number, 1 or more")
 _FORMS = {shape: Form((_TO,) if shape == "constant" else (_FROM, _TO, _OVER)) for shape in _SHAPES}
+_Thing = TypeVar("_Thing")
 
 
-class Schedule(float):
-    """From `first` to `last` over so many rounds: in a straight line ("ramp") or slowly at both ends ("cosine").
+@dataclass(frozen=True, repr=False)
+class Schedule:
+    """From `first` to `last` over a number of rounds: in a straight line ("ramp") or slowly at both ends ("cosine").
 
     >>> Schedule("ramp", 0.0, 10.0, 20).at(5)
     2.5
@@ -32,29 +36,31 @@ class Schedule(float):
 
     shape: str
     first: float
+    last: float
     over: int
 
-    def __new__(cls, shape: str, first: float, last: float, over: int) -> Schedule:
-        """A schedule that ends at `last`."""
+    def __post_init__(self) -> None:
+        shape, first, last, over = self.shape, self.first, self.last, self.over
         if shape not in _SHAPES:
             raise UnknownName("schedule", shape, _SHAPES)
         if not (math.isfinite(first) and math.isfinite(last)):
-            raise ConfigurationError(f"{shape}({first:g}, {last:g}, {over}): a schedule goes between finite numbers")
+            raise ConfigurationError(f"{shape}({first:g}, {last:g}, {over}): first and last must be finite numbers")
         if over != int(over) or over < 1:
-            raise ConfigurationError(f"{shape}({first:g}, {last:g}, {over:g}): it must take whole rounds, 1 or more")
-        made = super().__new__(cls, last)
-        made.shape, made.first, made.over = shape, float(first), int(over)
-        return made
-
-    @property
-    def last(self) -> float:
-        """What it comes to."""
-        return float(self)
+            raise ConfigurationError(
+                f"{shape}({first:g}, {last:g}, {over:g}): the number of rounds must be a whole number, 1 or more"
+            )
+        for name, value in (("first", float(first)), ("last", float(last)), ("over", int(over))):
+            object.__setattr__(self, name, value)
 
     @property
     def lowest(self) -> float:
         """The smallest value it takes."""
         return min(self.first, self.last)
+
+    @property
+    def highest(self) -> float:
+        """The largest value it takes."""
+        return max(self.first, self.last)
 
     def at(self, round_: int) -> float:
         """Its value in a round; 0 is before the first."""
@@ -66,26 +72,16 @@ class Schedule(float):
             return f"constant({self.last:g})"
         return f"{self.shape}({self.first:g}, {self.last:g}, {self.over})"
 
-    __str__ = __repr__
-
     def __bool__(self) -> bool:
-        return bool(self.first or self.last)
+        return bool(as_number(self))  # refused: no number
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Schedule) and repr(self) == repr(other)
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Schedule, (self.shape, self.first, self.last, self.over)
+Rate = float | Schedule
+"""A number, or a schedule of numbers."""
 
 
 def scheduled(value: Any) -> Any:
-    """A setting that is spelled as a schedule, as one; whatever else it is stays as it is."""
+    """A setting spelled as a schedule, such as "ramp(0, 10, 20)", as a `Schedule`; any other value unchanged."""
     if not isinstance(value, str) or "(" not in value:
         return value
     shape, numbers = read("schedule", value, _FORMS)
@@ -93,20 +89,47 @@ def scheduled(value: Any) -> Any:
     return Schedule(shape, first, last, int(over))
 
 
-def value_at(value: float, round_: int) -> float:
-    """What a number, or a schedule of numbers, is in a round."""
+def value_at(value: Rate, round_: int) -> float:
+    """The value of a number, or of a schedule of numbers, in a round."""
     return value.at(round_) if isinstance(value, Schedule) else float(value)
 
 
-def number_or_schedule(what: str, value: float, low: float = 0.0) -> None:
-    """Refuse what is not a finite number of at least `low`, nor a schedule of such numbers."""
-    least = value.lowest if isinstance(value, Schedule) else value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or least < low:
-        raise ConfigurationError(f"{what} is {value!r}; it must be a finite number, {low:g} or more")
+def as_number(value: Rate) -> float:
+    """A setting as a number, where the round is known: engines have put its value in the place of a schedule."""
+    if isinstance(value, Schedule):
+        raise TypeError(f"{value} is a schedule and not a number; its value in a round is schedule.at(round)")
+    return value
 
 
-def constant_number(what: str, value: float, low: float = 0.0) -> None:
-    """Refuse what is not a finite number of at least `low`, and a number that changes with the rounds."""
+def highest_value(value: Rate) -> float:
+    """A number, or the largest value of a schedule; 0 where a weight is 0 in every round."""
+    return value.highest if isinstance(value, Schedule) else value
+
+
+def at_round(thing: _Thing, round_: int) -> _Thing:
+    """A frozen dataclass with the value that each schedule among its fields has in a round."""
+    found = {f.name: getattr(thing, f.name) for f in fields(thing)}  # type: ignore[arg-type]
+    schedules = {name: value for name, value in found.items() if isinstance(value, Schedule)}
+    if not schedules:
+        return thing
+    concrete = copy(thing)
+    for name, schedule in schedules.items():
+        object.__setattr__(concrete, name, schedule.at(round_))
+    return concrete
+
+
+def number_or_schedule(what: str, value: Rate, low: float = 0.0, high: float = math.inf) -> None:
+    """Refuse a value that is neither a finite number from `low` to `high` nor a schedule of such numbers."""
+    ends = (value.first, value.last) if isinstance(value, Schedule) else (value,)
+    if any(isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v) for v in ends) or not (
+        low <= min(ends) and max(ends) <= high
+    ):
+        limits = f"{low:g} or more" if high == math.inf else f"from {low:g} to {high:g}"
+        raise ConfigurationError(f"{what} is {value!r}; it must be a finite number, {limits}")
+
+
+def constant_number(what: str, value: Rate, low: float = 0.0) -> None:
+    """Refuse a value that is not a finite number of at least `low`, and a schedule."""
     if isinstance(value, Schedule):
         raise ConfigurationError(f"{what} is {value}, and cannot change with the rounds; give one number")
     number_or_schedule(what, value, low)

@@ -1,6 +1,6 @@
-"""Exchanges: what learners trade. One file each; `base` says what an exchange is."""
+"""Exchanges: what learners trade. One file each; `base` has the interface."""
 
-from consilience.exchanges.base import Contribution, Exchange, Received, State, Update, View
+from consilience.exchanges.base import BatchView, Contribution, Exchange, Received, State, Update, View
 from consilience.exchanges.gradients import Gradients
 from consilience.exchanges.logits import Logits
 from consilience.exchanges.observations import Observations
@@ -9,6 +9,7 @@ from consilience.exchanges.similarity import Similarity
 from consilience.exchanges.weights import Weights
 
 __all__ = [
+    "BatchView",
     "Contribution",
     "Exchange",
     "Gradients",

@@ -1,4 +1,4 @@
-"""What prototypes and logits have in common: class means, shared as one global mean that training is pulled to."""
+"""What prototypes and logits have in common: class means, averaged over learners, that training is pulled toward."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import ClassVar, get_args
 
 from torch import Tensor
 
-from consilience.config.schedules import number_or_schedule
+from consilience.config.schedules import Rate, number_or_schedule
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
-from consilience.functional.class_means import class_means, pull
+from consilience.functional.class_means import class_means, distance_to_means
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
@@ -25,7 +25,7 @@ class ClassMeans(Exchange):
     """
 
     uploads_before_training: ClassVar[bool] = True
-    weight: float = 10.0
+    weight: Rate = 10.0
     min_count: int = 2
     encoding: Encoding = FLOAT32
     scope: Scope = "everybody"
@@ -36,15 +36,15 @@ class ClassMeans(Exchange):
         check_choice("scope", self.scope, get_args(Scope))
 
     def of(self, view: View) -> Tensor:
-        """What is averaged of each sample, (rows, width)."""
+        """What is averaged over the samples of a class, (rows, width)."""
         raise NotImplementedError
 
     def width(self, task: Task) -> int:
-        """How wide that is."""
+        """Its width."""
         raise NotImplementedError
 
     def bound(self, task: Task) -> float:
-        """How large its values can be."""
+        """The largest absolute value it can have."""
         raise NotImplementedError
 
     def channel(self, task: Task) -> schema.Mean:
@@ -55,9 +55,9 @@ class ClassMeans(Exchange):
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Mean squared distance to the global mean of the sample's class."""
-        return pull(self.of(view), view.targets, received.tensors["mean"], received.count)
+        return distance_to_means(self.of(view), view.targets, received.tensors["mean"], received.count)
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
-        """The learner's own class means, weighted by how many samples stand behind each."""
+        """The learner's own class means, weighted by the number of samples of each."""
         means, count = class_means(self.of(view), view.targets, view.task.classes, view.valid, self.min_count)
         return Contribution({"mean": means}, count)

@@ -1,8 +1,8 @@
-"""Gradients: a part of the model that everybody has in common and that moves by vote alone (Ma et al. 2020).
+"""Gradients: a part of the model that all learners have in common and that moves by vote alone (Ma et al. 2020).
 
-Each voter says of every weight whether it should grow or shrink, one bit; the majority decides, one bit back, and the
-weight moves by a step of one length: w <- w - delta x sign(sum of signs), equation 9 of the paper. Nobody's vote weighs
-more. A tie, and a gradient of exactly 0, is decided by a keyed coin that falls alike for everybody.
+Each learner uploads one bit per weight, whether it should grow or shrink; the majority decides, one bit back, and the
+weight moves by a step of fixed length: w <- w - delta x sign(sum of signs), equation 9 of the paper. All votes count
+the same. A tie, and a gradient of exactly 0, is decided by a keyed coin that is the same for all.
 """
 
 from __future__ import annotations
@@ -23,26 +23,29 @@ from consilience.validation import check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Bit
 
-Length = float
-"""A number that decides what travels: learners of one federation cannot each have their own."""
 VOTE = Bit(unit=1.0)
 
 
 @dataclass(frozen=True)
 class Gradients(Exchange):
-    """Move a part of the model by everybody's gradients of it, the means over a round's batches.
+    """Move a part of the model by all learners' gradients of it, the means over a round's batches.
 
-    part: what moves so and not by the local optimizer, one of a cut model's two parts, a module's name or a glob.
+    part: what this exchange moves instead of the local optimizer: a part of a cut model, a module's name or a glob.
     delta: how far a weight moves in a round. vote: whether signs are counted, one bit each way, unweighted; else the
     mean gradient, weighted by sample counts, times delta. max_staleness: a vote about common values that have moved
     more often since does not count.
     """
 
     name: str = field(default="gradients", kw_only=True)
+    varies: ClassVar[tuple[str, ...]] = ()  # delta is part of the encoding, which all members share
+    mismatch_hint: ClassVar[str] = (
+        "delta must be the same for all: it is a setting of the method and not of a group. A part is shared this way "
+        "among equal models only"
+    )
     needs_representations: ClassVar[bool] = False
     start: Start = field(default="common", init=False)
     part: str = "server"
-    delta: Length = 1e-3
+    delta: float = 1e-3
     vote: bool = True
     every: int = 1
     max_staleness: int = 8
@@ -58,7 +61,7 @@ class Gradients(Exchange):
 
     @property
     def owned_part(self) -> str:
-        """The part that moves by this exchange alone."""
+        """The part that only this exchange moves."""
         return self.part
 
     def channel(self, task: Task) -> schema.Mean:
@@ -69,7 +72,7 @@ class Gradients(Exchange):
         return schema.Mean(self.name, tensors, moving=True, max_staleness=self.max_staleness)
 
     def describe_upload(self) -> str:
-        """In a few words: what leaves the learner."""
+        """What leaves the learner, in a few words."""
         what = "the sign of every gradient" if self.vote else "every gradient"
         return f"{what} of {self.part}"
 
@@ -78,17 +81,17 @@ class Gradients(Exchange):
         return {n: view.parameters[n] for n in view.task.covered(self.part, view.parameters)}
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
-        """Where each weight should go: against its gradient."""
+        """The direction in which each weight should move: against its gradient."""
         if not self.vote:
             return Contribution({n: -self.delta * g for n, g in view.gradients.items()}, view.samples)
         wishes = {n: _decided(f"{self.name}.{n}", -g, received.count) for n, g in view.gradients.items()}
         return Contribution(wishes, torch.ones_like(view.samples))
 
     def receive(self, state: State, view: View, received: Received) -> Update:
-        """Go on from the common values."""
+        """Continue from the common values."""
         return Update(dict(received.tensors), state=state)
 
 
 def _decided(what: str, wish: Tensor, version: Tensor) -> Tensor:
-    """The wish, but for a coin where there is none."""
+    """The wished direction, and a coin flip where the gradient is 0."""
     return torch.where(wish == 0, coin_flips(what, version, wish), wish)

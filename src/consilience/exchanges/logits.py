@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -10,7 +11,7 @@ from consilience.exchanges.base import View
 from consilience.exchanges.class_means import ClassMeans
 from consilience.task import Task
 
-_BOUND = 1e4  # no logit of a sane model comes near it, and a sum in float64 forgets nothing beside it
+_BOUND = 1e4  # larger than any plausible logit, and small enough for exact sums in float64
 
 
 @dataclass(frozen=True)
@@ -18,9 +19,10 @@ class Logits(ClassMeans):
     """Pull logits toward the mean that all learners' samples of the class have."""
 
     name: str = field(default="logits", kw_only=True)
+    mismatch_hint: ClassVar[str] = "Logits need the same classes and the same encoding at all learners"
 
     def describe_upload(self) -> str:
-        """In a few words: what leaves the learner."""
+        """What leaves the learner, in a few words."""
         return "the mean logits and the sample count of each class"
 
     def of(self, view: View) -> Tensor:
@@ -28,7 +30,7 @@ class Logits(ClassMeans):
         return view.logits
 
     def width(self, task: Task) -> int:
-        """One for each class."""
+        """The number of classes."""
         return task.classes
 
     def bound(self, task: Task) -> float:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from consilience.config.schedules import number_or_schedule
+from consilience.config.schedules import Rate, as_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
 from consilience.functional.class_means import one_hot, sampled_means
@@ -29,19 +29,21 @@ _TINY = 1e-7  # keeps logarithms finite
 class Observations(Exchange):
     """Ask of every sample s and every class's observation t: do they share a class?
 
-    n_avg: samples averaged in one observation. up, down: observations put up and drawn in a round.
-    discriminator: "classifier" takes the chance that the learner's own classifier gives both the same class;
-    "exponential" trains a linear layer g and takes exp(g(s).g(t)/tau) as the density ratio.
+    n_avg: samples averaged in one observation. up, down: observations uploaded and drawn in a round.
+    discriminator: "classifier" uses the probability that the learner's own classifier gives both the same class;
+    "exponential" trains a linear layer g and uses exp(g(s).g(t)/tau) as the density ratio.
     """
 
     name: str = field(default="observations", kw_only=True)
+    varies: ClassVar[tuple[str, ...]] = ("weight", "temperature")
+    feature_tensors: ClassVar[tuple[str, ...]] = ("mean",)
     uploads_before_training: ClassVar[bool] = True
-    weight: float = 1.0
+    weight: Rate = 1.0
     n_avg: int = 10
     up: int = 1
     down: int = 1
     discriminator: Discriminator = "classifier"
-    temperature: float = 0.1
+    temperature: Rate = 0.1
     min_count: int = 2
     encoding: Encoding = FLOAT32
     draw: Draw = "member"
@@ -59,17 +61,17 @@ class Observations(Exchange):
         if self.n_avg == 1 < self.min_count:
             raise ConfigurationError(
                 "n_avg is 1; it must be a whole number, 2 or more: an observation of one sample is that sample's "
-                "features. Where they may leave the learner, say so with min_count=1"
+                "features. If they may leave the learner, set min_count=1"
             )
 
     @property
     def batch_draws(self) -> int:
-        """One number a sample, where there is more than one observation to choose from."""
+        """One number per sample, where there is more than one observation to choose from."""
         return 1 if self.down > 1 else 0
 
     @property
     def sample_draws(self) -> int:
-        """One number a sample for each observation put up."""
+        """One number per sample for each observation uploaded."""
         return self.up
 
     def channel(self, task: Task) -> schema.Pool:
@@ -87,7 +89,7 @@ class Observations(Exchange):
         )
 
     def describe_upload(self) -> str:
-        """In a few words: what leaves the learner."""
+        """What leaves the learner, in a few words."""
         times = "" if self.up == 1 else f" {self.up} times"
         return f"the mean feature of up to {self.n_avg} samples of each class{times}"
 
@@ -98,7 +100,7 @@ class Observations(Exchange):
         return {"discriminator": nn.Linear(task.width, task.width)}
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
-        """Binary cross-entropy, averaged over batch and classes; classes the observation lacks leave it."""
+        """Binary cross-entropy, averaged over batch and classes; classes the observation lacks do not count."""
         same = self._same_class(view, received.tensors["mean"])  # (down, rows, classes)
         present = (received.count > 0).to(same.dtype)  # (down, classes)
         if self.down > 1:
@@ -112,14 +114,14 @@ class Observations(Exchange):
         return (loss * present).sum() / present.sum().clamp(min=1)
 
     def _same_class(self, view: View, entries: Tensor) -> Tensor:
-        """The chance that sample and observation share a class, (down, rows, classes)."""
+        """The probability that sample and observation share a class, (down, rows, classes)."""
         if self.discriminator == "classifier":
             mine = view.logits.softmax(-1)  # (rows, classes)
             theirs = view.classify(entries).softmax(-1)  # (down, classes of the observation, classes)
             return torch.einsum("bk,dck->dbc", mine, theirs)
         project = view.modules["discriminator"]
         mine, theirs = F.normalize(project(view.features), dim=-1), F.normalize(project(entries), dim=-1)
-        ratio = torch.einsum("bk,dck->dbc", mine, theirs) / self.temperature
+        ratio = torch.einsum("bk,dck->dbc", mine, theirs) / as_number(self.temperature)
         return (ratio - math.log(max(view.task.classes - 1, 1))).sigmoid()
 
     def metrics(self, task: Task, penalty: np.ndarray) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -16,9 +17,10 @@ class Prototypes(ClassMeans):
     """Pull features toward the mean that all learners' samples of the class have."""
 
     name: str = field(default="prototypes", kw_only=True)
+    feature_tensors: ClassVar[tuple[str, ...]] = ("mean",)
 
     def describe_upload(self) -> str:
-        """In a few words: what leaves the learner."""
+        """What leaves the learner, in a few words."""
         return "the mean feature and the sample count of each class"
 
     def of(self, view: View) -> Tensor:
@@ -26,9 +28,9 @@ class Prototypes(ClassMeans):
         return view.features
 
     def width(self, task: Task) -> int:
-        """As many as there are features."""
+        """The number of features."""
         return task.width
 
     def bound(self, task: Task) -> float:
-        """What the model's features are bounded by."""
+        """The bound of the model's features."""
         return task.bound

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from consilience.config.schedules import Schedule, number_or_schedule
+from consilience.config.schedules import Rate, as_number, constant_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, State, View
 from consilience.functional.augmentation import VIEWS, Views
@@ -20,8 +20,6 @@ from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
 
 Form = Literal["auto", "pool", "mean"]
-Share = float
-"""A share that decides what travels: learners who differ in it are of different kinds."""
 _MOMENTUM = "momentum/"  # before the names of the momentum encoder's parameters in the state
 
 
@@ -39,16 +37,21 @@ class Similarity(Exchange):
     """
 
     name: str = field(default="similarity", kw_only=True)
+    varies: ClassVar[tuple[str, ...]] = ("weight", "temperature", "student_temperature", "momentum")
+    mismatch_hint: ClassVar[str] = (
+        "Let the method fill representations up to the widest of all (width = ... in its settings), or share "
+        "similarities themselves (form = 'mean')"
+    )
     distills: bool = False
-    weight: float = 1.0
-    temperature: float = 0.1
-    student_temperature: float = 0.1
-    momentum: float = 0.999
+    weight: Rate = 1.0
+    temperature: Rate = 0.1
+    student_temperature: Rate = 0.1
+    momentum: Rate = 0.999
     queue: int = 2048
     form: Form = "auto"
     down: int = 0
     width: int = 0
-    keep: Share = 1.0
+    keep: float = 1.0
     encoding: Encoding = FLOAT32
     views: Views = VIEWS
 
@@ -59,14 +62,10 @@ class Similarity(Exchange):
         for what, least in (("queue", 2), ("down", 0), ("width", 0)):
             check_integer(what, getattr(self, what), low=least)
         check_choice("form", self.form, get_args(Form))
-        number_or_schedule("momentum", self.momentum)
-        if self.momentum > 1:
-            raise ConfigurationError(f"momentum is {self.momentum!r}; it is a share, 0 to 1")
-        number_or_schedule("keep", self.keep)
-        if isinstance(self.keep, Schedule) or not 0 < self.keep <= 1:
-            raise ConfigurationError(
-                f"keep is {self.keep!s}; it is a share, above 0 and at most 1, and no schedule: it decides what travels"
-            )
+        number_or_schedule("momentum", self.momentum, high=1.0)
+        constant_number("keep", self.keep)  # it decides what travels
+        if not 0 < self.keep <= 1:
+            raise ConfigurationError(f"keep is {self.keep!r}; it must be a share, above 0 and at most 1")
         if self.encoding.bits == 1:
             raise ConfigurationError("representations of one bit have no similarities; take float32, float16 or int8")
 
@@ -112,7 +111,7 @@ class Similarity(Exchange):
         floors = thresholds(rows, self.keep) if self.keep < 1 else None
         one = torch.ones((), dtype=rows.dtype, device=rows.device)
         if not self._pooled(view.task):
-            return Contribution({"similar": sharpened(rows, self.temperature, floors)}, one)
+            return Contribution({"similar": sharpened(rows, as_number(self.temperature), floors)}, one)
         wide = F.pad(rows, (0, (self.width or view.task.width) - rows.shape[1]))
         tensors = {"rows": wide[None]} | ({} if floors is None else {"floor": floors[None]})
         return Contribution(tensors, one[None])
@@ -160,25 +159,25 @@ class Similarity(Exchange):
     def on_batch(self, state: State, view: View) -> State:
         """Equation 10; then the momentum encoder's view of the batch goes into the queue, and the oldest go out."""
         slow = {k.removeprefix(_MOMENTUM): value for k, value in state.items() if k.startswith(_MOMENTUM)}
-        slow = {name: value.lerp(view.parameters[name], 1 - self.momentum) for name, value in slow.items()}
-        anchors = unit(view.encode(slow, self.views.of(view.task, view.source, view.draws)))
+        slow = {name: value.lerp(view.parameters[name], 1 - as_number(self.momentum)) for name, value in slow.items()}
+        anchors = unit(view.batch.encode(slow, self.views.of(view.task, view.batch.source, view.draws)))
         moved = {f"{_MOMENTUM}{name}": value for name, value in slow.items()}
         many = len(state["index"])
         queue = torch.cat([anchors, state["queue"]])[:many]
-        return moved | {"queue": queue, "index": torch.cat([view.positions, state["index"]])[:many]}
+        return moved | {"queue": queue, "index": torch.cat([view.batch.positions, state["index"]])[:many]}
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Equations 7 to 9: how far the batch lies to the anchors from how the ensemble has it."""
-        queries, anchors = view.positions, state["index"]
+        queries, anchors = view.batch.positions, state["index"]
         if self._pooled(view.task):
             present = (received.count > 0).to(view.features.dtype)
             entries, floors = received.tensors["rows"], received.tensors.get("floor")
-            similar = ensemble(entries, present, queries, anchors, self.temperature, floors)
+            similar = ensemble(entries, present, queries, anchors, as_number(self.temperature), floors)
         else:
             similar = block(received.tensors["similar"], _public(view.task).size, queries, anchors)
             # Where all have 0, a mean that old values were taken out of may be a hair less.
             similar = similar.clamp(min=0) * (received.count > 0)
-        return divergence(target(similar), unit(view.features), state["queue"], self.student_temperature)
+        return divergence(target(similar), unit(view.features), state["queue"], as_number(self.student_temperature))
 
 
 def _public(task: Task) -> Public:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from consilience.config.schedules import number_or_schedule
+from consilience.config.schedules import Rate, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.task import PARTS, Task
@@ -22,18 +22,23 @@ Buffers = Literal["share", "local"]
 
 @dataclass(frozen=True)
 class Weights(Exchange):
-    """Move a common model by the mean change of everybody's, weighted by sample counts.
+    """Move a common model by the mean change of all learners' models, weighted by sample counts.
 
     part: what is shared, a module's name or a glob. prox: how strongly training is held near the common weights.
     buffers: BatchNorm's running statistics travel as means ("share") or stay private ("local"). start: whether learners
-    begin with the common weights; a learner that begins elsewhere measures its first change from the common weights, so
-    the mean of changes is still the mean of weights. up, down: encodings; coarse ones keep their rounding error.
+    start with the common weights; a learner that starts elsewhere measures its first change from the common weights, so
+    the mean of changes is still the mean of weights. up, down: encodings; coarse ones keep a residual.
     """
 
     name: str = field(default="weights", kw_only=True)
+    varies: ClassVar[tuple[str, ...]] = ("prox",)
+    mismatch_hint: ClassVar[str] = (
+        "Weights travel between equal architectures only; share prototypes, logits or similarities (flesd with "
+        "distill = 'learner') instead"
+    )
     needs_representations: ClassVar[bool] = False
     part: str = "*"
-    prox: float = 0.0
+    prox: Rate = 0.0
     every: int = 1
     buffers: Buffers = "share"
     start: Start = "common"
@@ -49,7 +54,7 @@ class Weights(Exchange):
         check_choice("start", self.start, get_args(Start))
 
     @property
-    def weight(self) -> float:
+    def weight(self) -> Rate:
         """How strongly training is held near the common weights."""
         return self.prox
 
@@ -65,7 +70,7 @@ class Weights(Exchange):
         return task.covered(self.part, names) if self.buffers == "share" else []
 
     def describe_upload(self) -> str:
-        """In a few words: what leaves the learner."""
+        """What leaves the learner, in a few words."""
         what = "every weight" if self.part == "*" else f"every weight of {self.part}"
         return f"the change of {what}" + (", one bit each" if self.up.bits == 1 else "")
 
@@ -89,7 +94,7 @@ class Weights(Exchange):
         return Contribution({n: x - received.tensors[n] for n, x in mine.items()}, view.samples)
 
     def receive(self, state: State, view: View, received: Received) -> Update:
-        """Go on from the common weights."""
+        """Continue from the common weights."""
         parameters = {n: received.tensors[n] for n in view.task.covered(self.part, view.parameters)}
         buffers = {n: received.tensors[n] for n in self._buffers(view.task, view.buffers)}
         return Update(parameters, buffers, state)
@@ -100,8 +105,8 @@ def covering(exchange: str, part: str, task: Task) -> list[str]:
     names = task.covered(part, task.parameters)
     if not names and part in PARTS and not task.parts:
         raise ConfigurationError(
-            f"{exchange}: part {part!r} is of a model in two parts, and {task.model} is in one; take one that is cut "
-            f"after a layer, cut(model, at=...), or name another part"
+            f"{exchange}: part {part!r} needs a model in two parts, and {task.model} is in one; use a model that is "
+            f"cut after a layer, cut(model, at=...), or name another part"
         )
     if not names:
         parts = f"its parts are {', '.join(task.parts)} and " if task.parts else ""
@@ -113,5 +118,5 @@ def covering(exchange: str, part: str, task: Task) -> list[str]:
 
 
 def _gentle(encoding: Encoding) -> Encoding:
-    """Running statistics are means, not changes to vote on: never coarser than sixteen bits."""
+    """Running statistics are means and not changes: never coarser than sixteen bits."""
     return encoding if encoding.bits > 8 else FLOAT16

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def one_hot(targets: Tensor, classes: int) -> Tensor:
-    """(rows, classes): true at the row's class. torch's own looks at the values, which a stack does not allow."""
+    """(rows, classes): true at the row's class. torch.nn.functional.one_hot reads values, which vmap does not allow."""
     return targets[:, None] == torch.arange(classes, device=targets.device)
 
 
@@ -16,17 +16,17 @@ def membership(targets: Tensor, classes: int, valid: Tensor) -> Tensor:
     return one_hot(targets, classes).to(valid.dtype) * valid[:, None]
 
 
-def class_means(values: Tensor, targets: Tensor, classes: int, valid: Tensor, least: int) -> tuple[Tensor, Tensor]:
+def class_means(values: Tensor, targets: Tensor, classes: int, valid: Tensor, min_count: int) -> tuple[Tensor, Tensor]:
     """The mean of each class (classes, width) and its sample count (classes,).
 
-    A class with fewer than `least` samples counts as absent: the mean of a single sample is that sample.
+    A class with fewer than `min_count` samples counts as absent: the mean of a single sample is that sample.
     """
     member = membership(targets, classes, valid)  # (rows, classes)
-    return _means(member, values, member.sum(0), least)
+    return _means(member, values, member.sum(0), min_count)
 
 
 def sampled_means(
-    values: Tensor, targets: Tensor, classes: int, valid: Tensor, chance: Tensor, size: int, least: int
+    values: Tensor, targets: Tensor, classes: int, valid: Tensor, chance: Tensor, size: int, min_count: int
 ) -> tuple[Tensor, Tensor]:
     """As `class_means`, over at most `size` samples of each class: those with the smallest `chance` (rows,)."""
     member = membership(targets, classes, valid)
@@ -38,19 +38,19 @@ def sampled_means(
     first = total.cumsum(0) - total  # (classes,) where each block begins
     rank = position - first[targets].to(position.dtype)
     chosen = member * (rank < size).to(member.dtype)[:, None]
-    means, _ = _means(chosen, values, total, least)
-    return means, torch.where(total >= least, total.clamp(max=size), torch.zeros_like(total))
+    means, _ = _means(chosen, values, total, min_count)
+    return means, torch.where(total >= min_count, total.clamp(max=size), torch.zeros_like(total))
 
 
-def _means(member: Tensor, values: Tensor, total: Tensor, least: int) -> tuple[Tensor, Tensor]:
+def _means(member: Tensor, values: Tensor, total: Tensor, min_count: int) -> tuple[Tensor, Tensor]:
     taken = member.sum(0)
-    enough = total >= least
+    enough = total >= min_count
     means = (member.T @ values) / taken.clamp(min=1)[:, None]
     return torch.where(enough[:, None], means, torch.zeros_like(means)), torch.where(enough, taken, 0 * taken)
 
 
-def pull(values: Tensor, targets: Tensor, goal: Tensor, count: Tensor) -> Tensor:
-    """Mean squared distance of each row to its class's goal, over the rows whose class somebody has."""
+def distance_to_means(values: Tensor, targets: Tensor, means: Tensor, count: Tensor) -> Tensor:
+    """Mean squared distance of rows to the means (classes, width) of their classes, without classes of count 0."""
     known = (count > 0)[targets].to(values.dtype)  # (rows,)
-    distance = (values - goal[targets]).square().mean(1)  # (rows,)
+    distance = (values - means[targets]).square().mean(1)  # (rows,)
     return (distance * known).sum() / known.sum().clamp(min=1)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from consilience.config.schedules import highest_value, value_at
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import CUT, Contribution, Exchange
 from consilience.exchanges.weights import covering
@@ -60,7 +61,7 @@ class Body:
         self.spec, self.role, self.optimizer = spec, spec.role, spec.optimizer
         self.exchanges = self.role.exchanges
         self.uploading, self.downloading = self.role.uploading, self.role.downloading
-        weighed = {e.name for e in self.exchanges if e.weight} | set(spec.varied) - {OPTIMIZER}
+        weighed = {e.name for e in self.exchanges if highest_value(e.weight)} | set(spec.varied) - {OPTIMIZER}
         self.penalized = weighed & self.downloading
         """Names of the exchanges whose penalty may count for something."""
         self.dtype, self.device = spec.dtype, torch.device(spec.device)
@@ -161,7 +162,9 @@ class Body:
         """Settings of which every learner has its own value, as they are for the first."""
         owners = {e.name: e for e in self.role.exchanges} | {OPTIMIZER: self.spec.optimizer}
         return {
-            f"setting.{owner}.{name}": torch.tensor(getattr(owners[owner], name), dtype=self.dtype, device=self.device)
+            f"setting.{owner}.{name}": torch.tensor(
+                value_at(getattr(owners[owner], name), 0), dtype=self.dtype, device=self.device
+            )
             for owner, names in self.spec.varied.items()
             for name in names
         }

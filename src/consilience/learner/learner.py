@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from consilience.config.schedules import as_number
 from consilience.errors import ConfigurationError
-from consilience.exchanges.base import Contribution, Exchange, Received, View
+from consilience.exchanges.base import BatchView, Contribution, Exchange, Received, View
 from consilience.functional.class_means import one_hot
 from consilience.learner.body import Body, LearnerSpec, Row, as_sent
 from consilience.objectives import Objective
@@ -66,7 +67,6 @@ class Learner(Body):
             outputs={k: outputs[k] for k in owner.layers if k in outputs},
             modules=self.modules[owner.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
             samples=samples,
-            encode=self._encode,
             **{k: v for k, v in seen.items() if k != "outputs"},
             **more,
         )
@@ -159,14 +159,14 @@ class Learner(Body):
             if e.name not in self.penalized and not e.has_batch_hook:
                 terms.append(torch.zeros_like(terms[0]))
                 continue
-            known = {"positions": batch.positions, "source": batch.inputs}
-            view = self._view(e, seen, samples, **_draws(batch, e), **known)
+            beside = BatchView(batch.positions, batch.inputs, self._encode)
+            view = self._view(e, seen, samples, **_draws(batch, e), batch=beside)
             self._keep_pace(e, view)
             if e.name not in self.penalized:
                 terms.append(torch.zeros_like(terms[0]))
                 continue
             term = e.penalty(self._state(e), view, received[e.name])
-            loss = loss + e.weight * term
+            loss = loss + as_number(e.weight) * term
             terms.append(term.detach())
         return loss, torch.stack([*terms, right]).to(torch.float64)
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from consilience.config.schedules import number_or_schedule
+from consilience.config.schedules import constant_number
 from consilience.exchanges.base import View
 from consilience.functional.augmentation import VIEWS, Views
 from consilience.functional.contrastive import info_nce, nt_xent
@@ -33,7 +33,7 @@ class SimCLR(Objective):
     views: Views = VIEWS
 
     def __post_init__(self) -> None:
-        number_or_schedule("temperature", self.temperature, low=1e-3)
+        constant_number("temperature", self.temperature, low=1e-3)
         check_integer("projection", self.projection)
 
     @property

@@ -1,8 +1,9 @@
-"""From a method and a model to a federation's charter: what may travel, and where common weights start."""
+"""Create a federation's charter from a method and models: what may travel, and the common weights at the start."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +16,43 @@ from consilience.models import model_factory
 from consilience.optimizers import build_optimizer
 from consilience.randomness import seed_of
 from consilience.simulation.setup.participants import Model
+from consilience.user_code import absolute_name
 from consilience.wire import schema
 from consilience.wire.agreement import describe_difference, merge_channels, without_local_choices
 from consilience.wire.charter import Charter, CommonValues, Rules, build_charter, encode_start_values, start_values_file
 
 
-def charter_of(
+@dataclass(frozen=True)
+class TaskShape:
+    """What a model is built for: the shape of an input, the number of classes, and the feature width, if it is set."""
+
+    inputs: tuple[int, ...]
+    classes: int
+    width: int | None = None
+
+
+def create_charter(
     name: str,
     method: Mapping[str, Any],
-    shape: tuple[int, ...],
-    classes: int,
+    task: TaskShape,
     models: Sequence[Model],
     *,
-    width: int | None = None,
     seed: int = 0,
     rules: Rules | None = None,
 ) -> tuple[Charter, CommonValues]:
     """The charter of a federation for learners of these models, and the common values it starts from.
 
-    method: its name and its settings. shape: of an input.
+    method: its name, or FILE.py:NAME, and its settings. The charter names a file without its folder.
     """
     settings = dict(method)
-    chosen = build_method(settings.pop("name"), settings)
+    chosen = build_method(absolute_name(settings.pop("name")), settings)
     if len(chosen.roles) > 1:
         raise ConfigurationError(
             f"method {chosen.name!r} has the roles {', '.join(chosen.roles)} and a public set; members over a relay "
-            f"have one role so far: simulate it, or found a federation for a method of one role, such as fedavg"
+            f"have one role so far: simulate it, or create a federation for a method of one role, such as fedavg"
         )
     role = next(iter(chosen.roles.values()))
-    learners = [_learner(role, model, shape, classes, width) for model in models]
+    learners = [_learner(role, model, task) for model in models]
     first = learners[0]
     for learner in learners[1:]:
         for key, channel in learner.channels.items():
@@ -57,7 +66,7 @@ def charter_of(
         e.name: {k: t.numpy(force=True) for k, t in c.items()} for e in first.exchanges if (c := first.common_values(e))
     }
     channels: dict[str, schema.Channel] = merge_channels([learner.channels for learner in learners])
-    return build_charter(name, method, classes, channels, starts, seed, rules), starts
+    return build_charter(name, {**method, "name": chosen.name}, task.classes, channels, starts, seed, rules), starts
 
 
 def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Path]:
@@ -72,7 +81,7 @@ def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Pa
     return written
 
 
-def _learner(role: Role, model: Model, shape: tuple[int, ...], classes: int, width: int | None) -> Learner:
-    build = model_factory(model, shape, classes, width) if isinstance(model, str) else model
+def _learner(role: Role, model: Model, task: TaskShape) -> Learner:
+    build = model_factory(model, task.inputs, task.classes, task.width) if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
-    return Learner(LearnerSpec(build, role, build_optimizer("sgd", 0.1, 0.0, 0.0), shape, name))
+    return Learner(LearnerSpec(build, role, build_optimizer("sgd", 0.1, 0.0, 0.0), task.inputs, name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,13 @@ from consilience.channels import empty_answer
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Exchange, Received, View
 from consilience.learner.body import keeps_error
+from consilience.method import Method
 from consilience.models import SplitModel, to_split_model
 from consilience.peer.connection import RelayConnection
+from consilience.peer.member_method import check_channels
 from consilience.randomness import seed_of, uniform
 from consilience.task import Task
 from consilience.wire import schema
-from consilience.wire.agreement import describe_difference, without_local_choices
 
 
 class ExchangeContext:
@@ -27,13 +28,12 @@ class ExchangeContext:
     device: where the model was seen last; answers, states and modules move there with it.
     """
 
-    def __init__(self, connection: RelayConnection, exchanges: Sequence[Exchange]) -> None:
-        self._connection, self._exchanges = connection, exchanges
+    def __init__(self, connection: RelayConnection, method: Method, exchanges: Sequence[Exchange]) -> None:
+        self._connection, self._method, self._exchanges = connection, method, exchanges
         self.charter, self.channels = connection.charter, connection.channels
         self.model: SplitModel | None = None
         self._given: nn.Module | None = None
-        self._width = _feature_width(exchanges, self.channels, self.charter.classes)
-        self.task = Task(self.charter.classes, self._width or 0)
+        self.task = Task(self.charter.classes, self._shared_width())
         self.device = torch.device("cpu")
         self._received: dict[str, Received] = {}
         self._states: dict[str, dict[str, Tensor]] = {}
@@ -64,13 +64,16 @@ class ExchangeContext:
             raise ConfigurationError(
                 f"your model has {task.classes} classes, and federation {name!r} has {self.charter.classes}"
             )
-        for e in self._exchanges:
-            own, agreed = e.channel(task), self.channels[e.name]
-            if without_local_choices(own) != without_local_choices(agreed):
-                raise ConfigurationError(
-                    f"your model cannot share {e.name!r} in federation {name!r}: {describe_difference(own, agreed)}; "
-                    f"use the model the federation was created with, or one with the same feature width"
-                )
+        check_channels(self._method, {e.name: e.channel(task) for e in self._exchanges}, self.charter, "your model")
+
+    def _shared_width(self) -> int:
+        """The width of the features that the federation shares; 0 where it shares none."""
+        return max((width for e in self._exchanges for width in self._feature_widths(e)), default=0)
+
+    def _feature_widths(self, e: Exchange) -> list[int]:
+        """The widths of the tensors of an exchange that are as wide as the model's features."""
+        tensors = self.channels[e.name].tensors
+        return [tensors[name].shape[-1] for name in e.feature_tensors if name in tensors]
 
     def follow_model(self) -> None:
         """Move to the model's device, where there is a model: it may have been moved."""
@@ -164,28 +167,13 @@ class ExchangeContext:
                 f"{tuple(targets.shape)} of {targets.dtype}; it takes (rows, width), (rows, {classes}) and (rows,) of "
                 f"integers"
             )
-        if self._width is not None and features.shape[1] != self._width:
-            raise ConfigurationError(
-                f"your features have width {features.shape[1]}, and federation {self.charter.name!r} shares features "
-                f"of width {self._width}; give yours the same width, such as with one more linear layer"
-            )
-
-
-def _feature_width(exchanges: Iterable[Exchange], channels: Mapping[str, schema.Channel], classes: int) -> int | None:
-    """The width of the features that the federation shares; None where no exchange shares features.
-
-    It is read from the size of the channels' tensors that changes with the width of the task.
-    """
-    for e in (e for e in exchanges if not channels[e.name].moves):
-        try:
-            narrow, wide = (e.channel(Task(classes, width)).tensors for width in (1, 2))
-        except ConfigurationError:
-            continue
-        for name, tensor in channels[e.name].tensors.items():
-            for size, at_one, at_two in zip(tensor.shape, narrow[name].shape, wide[name].shape, strict=True):
-                if at_one != at_two:
-                    return 1 + (size - at_one) // (at_two - at_one)
-    return None
+        for e in self._exchanges:
+            wrong = [width for width in self._feature_widths(e) if width != features.shape[1]]
+            if wrong:
+                raise ConfigurationError(
+                    f"your features have width {features.shape[1]}, and federation {self.charter.name!r} shares "
+                    f"features of width {wrong[0]}; give yours the same width, such as with one more linear layer"
+                )
 
 
 def _task_of(model: SplitModel) -> Task:

@@ -26,14 +26,14 @@ import torch
 from torch import Tensor, nn
 
 from consilience.channels import Answer
-from consilience.config.schedules import value_at
+from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Contribution, Exchange
 from consilience.learner.body import as_sent
-from consilience.method import Role
-from consilience.methods import build_method
+from consilience.method import Method
 from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.exchange_context import ExchangeContext
+from consilience.peer.member_method import check_exchanges, member_method
 from consilience.peer.one_pass import Loader, one_pass
 from consilience.peer.state import ChannelUpload
 from consilience.wire.charter import values_fingerprint
@@ -45,6 +45,7 @@ def join(
     model: nn.Module | None = None,
     *,
     folder: Path | str | None = None,
+    method: str | Method | None = None,
     timeout: float = 5.0,
     ca_file: str | None = None,
 ) -> Peer:
@@ -52,12 +53,13 @@ def join(
 
     model: yours, where the federation shares weights; its weights become the common ones. folder: where the last
     answers and a pending upload are saved (default: one under `peers/`), so that a restart continues from there.
-    timeout: the most seconds that a call may take, unless you ask it to wait. ca_file: certificates to trust, as a PEM
-    file, where no public authority has signed the relay's.
+    method: FILE.py:NAME, your copy of the file where the federation's method is in one. timeout: the most seconds that
+    a call may take, unless you ask it to wait. ca_file: certificates to trust, as a PEM file, where no public authority
+    has signed the relay's.
     """
     connection = connect_to_relay(url, token, folder, timeout, ca_file)
     try:
-        return Peer(connection, model)
+        return Peer(connection, model, method)
     except BaseException:
         connection.client.close()
         raise
@@ -66,12 +68,16 @@ def join(
 class Peer:
     """One member of a federation, beside its own training loop."""
 
-    def __init__(self, connection: RelayConnection, model: nn.Module | None = None) -> None:
+    def __init__(
+        self, connection: RelayConnection, model: nn.Module | None = None, method: str | Method | None = None
+    ) -> None:
         self.connection, self.charter = connection, connection.charter
-        self.role = role_of(connection)
+        self.method = member_method(self.charter, method)
+        check_exchanges(self.method, self.charter)
+        self.role = self.method.roles[self.method.role_of(connection.number)]
         self.exchanges = [e for e in self.role.exchanges if e.name in connection.channels]
         _refuse_gradients(self.exchanges, self.charter.name)
-        self._context = ExchangeContext(connection, self.exchanges)
+        self._context = ExchangeContext(connection, self.method, self.exchanges)
         pending = connection.state.pending
         self._step, self._round = 0, max(connection.state.round, pending.round if pending else 0, 0)
         if model is not None:
@@ -182,8 +188,8 @@ class Peer:
         total = seen["logits"].new_zeros(())
         round_ = self.round + 1
         with torch.autocast(features.device.type, enabled=False):  # float32, as answers travel
-            for e in self.exchanges:
-                weight = value_at(e.weight, round_)
+            for e in (at_round(e, round_) for e in self.exchanges):
+                weight = as_number(e.weight)
                 if not weight or e.name not in self.role.downloading or not context.has_reference(e):
                     continue
                 draws = context.draws(e, e.batch_draws, len(targets), round_, self._step)
@@ -234,7 +240,7 @@ class Peer:
         seen, samples = one_pass(context.require_model(), loader, self.charter.classes, needed)
         count = torch.full((), float(samples), device=context.device)
         uploads = {}
-        for e in due:
+        for e in (at_round(e, round_) for e in due):
             channel = self.connection.channels[e.name]
             draws = context.draws(e, e.sample_draws, samples, round_, -1)
             view = context.view(e, **seen, samples=count, **draws)
@@ -259,13 +265,6 @@ class Peer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def role_of(connection: RelayConnection) -> Role:
-    """The member's role in the charter's method."""
-    settings = dict(connection.charter.method)
-    method = build_method(str(settings.pop("name")), settings)
-    return method.roles[method.role_of(connection.number)]
 
 
 def _refuse_gradients(exchanges: list[Exchange], federation: str) -> None:

@@ -25,6 +25,7 @@ from consilience.files import replace_file, report_write_errors
 from consilience.learner.learner import Learner
 from consilience.method import Method
 from consilience.peer.connection import RelayConnection
+from consilience.peer.member_method import check_channels
 from consilience.peer.state import ChannelUpload
 from consilience.randomness import seed_of
 from consilience.simulation.engines.jobs import Evaluate, Probe, Receive, StoreAnswers, Work
@@ -34,7 +35,6 @@ from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.setup.setup import build_setup
 from consilience.wire import schema
-from consilience.wire.agreement import describe_difference, without_local_choices
 from consilience.wire.charter import values_fingerprint
 
 _ROW = np.array([0])
@@ -63,7 +63,7 @@ class Member:
     def __init__(
         self, connection: RelayConnection, config: Config, method: Method, data: Dataset, model: Model, wait: float
     ) -> None:
-        self.connection, self.wait = connection, wait
+        self.connection, self.method, self.wait = connection, method, wait
         self.config = config.replace(learners=1, seed=connection.charter.seed, seeds=1)
         setup = build_setup(self.config, method, data, [model])
         (plan,) = setup.cohorts.plans
@@ -93,15 +93,9 @@ class Member:
     # -- before the first round ----------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Refuse a model whose channels are not the federation's."""
-        for name, theirs in self.connection.channels.items():
-            mine = self.learner.channels.get(name)
-            if mine is None or without_local_choices(mine) != without_local_choices(theirs):
-                said = "your method has no such exchange" if mine is None else describe_difference(mine, theirs)
-                raise ConfigurationError(
-                    f"your model {self.learner.task.model!r} cannot share {name!r} in federation "
-                    f"{self.connection.charter.name!r}: {said}"
-                )
+        """Refuse a method or a model whose channels are not the federation's."""
+        model = f"your model {self.learner.task.model!r}"
+        check_channels(self.method, self.learner.channels, self.connection.charter, model)
 
     def _begin(self) -> None:
         """First weights, as a simulated learner of this number has them; or those of a run that is gone on with."""

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from rich.table import Table
 
+from consilience.config.overrides import parse_method
 from consilience.config.parts import DEFAULT_MODELS
-from consilience.errors import UnknownName
+from consilience.errors import ConfigurationError, UnknownName
 from consilience.learner.learner import Learner, LearnerSpec
-from consilience.methods import METHODS, build_method, settings_of
+from consilience.methods import METHODS, build_method, method_names, spelled_settings
 from consilience.models import build_model
 from consilience.optimizers import Adam
 from consilience.presentation.tables import format_bytes, new_table
 from consilience.task import Public
 from consilience.wire.byte_count import ByteCount
 
+log = logging.getLogger("consilience")
 _PUBLIC = 1000  # samples of a public set, where a method has one
 SHAPES = {"digits": ((1, 8, 8), 10), "mnist": ((1, 28, 28), 10), "fashion-mnist": ((1, 28, 28), 10)}
 
 
-def catalog(data: str, model: str | None) -> list[dict[str, Any]]:
-    """One entry a method, with the bytes of a full message for this data and model."""
+def catalog(data: str, model: str | None, methods: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """One entry per method, with the bytes of a full message for this data and model.
+
+    methods: NAME or FILE.py:NAME, with settings or without; by default all, without those of packages that are broken.
+    """
     if data not in SHAPES:
         raise UnknownName("data set", data, SHAPES)
     (shape, classes), name = SHAPES[data], model or DEFAULT_MODELS[data]
-    return [_entry(m, data, name, shape, classes) for m in METHODS]
+    found = []
+    for method in methods or method_names():
+        try:
+            found.append(_entry(parse_method(method), data, name, shape, classes))
+        except ConfigurationError as error:
+            if methods or method in METHODS:
+                raise
+            log.warning("%s", error)
+    return found
 
 
-def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], classes: int) -> dict[str, Any]:
-    built, cost = build_method(method), {"up": 0, "down": 0}
+def _entry(
+    table: Mapping[str, Any], data: str, model: str, shape: tuple[int, int, int], classes: int
+) -> dict[str, Any]:
+    method, settings = str(table["name"]), {key: value for key, value in table.items() if key != "name"}
+    built, cost = build_method(method, settings), {"up": 0, "down": 0}
     for part in built.roles_of(1):  # 0 may be somebody special
         role = built.roles[part]
         public = Public(_PUBLIC) if role.data == "public" else None
@@ -40,10 +58,10 @@ def _entry(method: str, data: str, model: str, shape: tuple[int, int, int], clas
         cost["up"] += traffic.up(learner.uploading)
         cost["down"] += traffic.down(learner.receiving)
     return {
-        "method": method,
+        "method": built.name,
         "summary": built.summary,
         "leaves": built.describe_upload(),
-        "settings": settings_of(method),
+        "settings": spelled_settings(method) | settings,
         "data": data,
         "model": model,
         "message_bytes": cost,

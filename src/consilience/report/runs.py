@@ -241,7 +241,7 @@ def _so_far(run: RunFolder, config: Config | None, metrics: Metrics) -> dict[str
     rows = {way: metrics.curve(f"bytes.{way}") for way in ("up", "down")}
     probes = {probe: _reached(metrics, f"accuracy_{probe}") for probe in ("linear", "scaled", "knn")}
     return {
-        "method": config.method.name if config else run.path.name,
+        "method": config.method.label if config else run.path.name,
         "settings": config.method.settings if config else {},
         "rounds": metrics.rounds,
         "seeds": len(metrics.seeds),

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from consilience.config.schedules import value_at
 from consilience.exchanges import Similarity
 from consilience.functional.similarity import block, ensemble, unit
 from consilience.simulation.records.export import SavedRun
@@ -47,7 +48,8 @@ def similarities(kept: SavedRun, samples: int = SAMPLES) -> Similarities | None:
     chosen = np.argsort(targets, kind="stable")
     if len(chosen) > samples:
         chosen = chosen[np.linspace(0, len(chosen) - 1, samples).round().astype(int)]
-    matrices = dict(_before(put, chosen, trade)) | dict(_after(kept, inputs[chosen]))
+    temperature = value_at(trade.temperature, kept.round)
+    matrices = dict(_before(put, chosen, temperature)) | dict(_after(kept, inputs[chosen]))
     rows = [
         {"whose": whose, "row": place, "similar": [_short(value) for value in row]}
         for whose, matrix in matrices.items()
@@ -55,7 +57,7 @@ def similarities(kept: SavedRun, samples: int = SAMPLES) -> Similarities | None:
     ]
     labels = kept.data.labels
     names = [labels[c] if labels else str(c) for c in targets[chosen]]
-    return Similarities(rows, names, _in_words(kept, trade, len(chosen), len(put["who"])))
+    return Similarities(rows, names, _in_words(kept, temperature, len(chosen), len(put["who"])))
 
 
 def _put_up(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
@@ -65,7 +67,7 @@ def _put_up(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarr
     return there | {"who": np.flatnonzero(marked.reshape(len(marked), -1).any(1))}
 
 
-def _before(put: Mapping[str, np.ndarray], chosen: np.ndarray, trade: Similarity) -> Iterator[tuple[str, np.ndarray]]:
+def _before(put: Mapping[str, np.ndarray], chosen: np.ndarray, temperature: float) -> Iterator[tuple[str, np.ndarray]]:
     """Similarities at some learners, and what they are taken together as: all sharpened, and the mean of them."""
     some = put["who"][:_LEARNERS]
     if "values.rows" in put:
@@ -74,12 +76,12 @@ def _before(put: Mapping[str, np.ndarray], chosen: np.ndarray, trade: Similarity
             yield f"learner {who}", (rows @ rows.T).numpy()
         floors = torch.from_numpy(put["values.floor"][put["who"], 0][:, chosen]) if "values.floor" in put else None
         everything = torch.arange(len(chosen))
-        together = ensemble(entries, torch.ones(len(entries)), everything, everything, trade.temperature, floors)
+        together = ensemble(entries, torch.ones(len(entries)), everything, everything, temperature, floors)
         yield "ensemble", together.numpy()
         return
     for who in some:  # as they came, sharpened; one that was cut off is not known
         with np.errstate(divide="ignore"):
-            yield f"learner {who}", 1 + trade.temperature * np.log(_square(put["values.similar"][who], chosen))
+            yield f"learner {who}", 1 + temperature * np.log(_square(put["values.similar"][who], chosen))
     yield "ensemble", _square(put["sums.similar"] / put["count"], chosen)
 
 
@@ -101,11 +103,11 @@ def _short(value: float) -> float | None:
     return round(float(value), _DIGITS) if math.isfinite(value) else None
 
 
-def _in_words(kept: SavedRun, trade: Similarity, samples: int, learners: int) -> str:
+def _in_words(kept: SavedRun, temperature: float, samples: int, learners: int) -> str:
     many = f"{learners} learner" + "s" * (learners != 1)
     return (
         f"{samples} samples of the public set, sorted by class, after round {kept.round}{kept.which}: each cell is "
         f"the product of two samples' features of length 1. Learners are shown as they last put the set up. The "
-        f"ensemble is what is distilled, the mean over {many} of exp((product - 1) / {trade.temperature:g}). Last is "
+        f"ensemble is what is distilled, the mean over {many} of exp((product - 1) / {temperature:g}). Last is "
         f"what came of it."
     )

@@ -16,6 +16,7 @@ from consilience.methods import build_method
 from consilience.simulation.records.run_folder import RunFolder, keep_plan, kind_of, read_plan
 from consilience.simulation.setup.inputs import in_full, load_data
 from consilience.simulation.simulate import OnRound, begin_or_go_on, rehearse
+from consilience.user_code import absolute_name, short_name
 
 _KIND = "comparison"
 _PLAN = f"{_KIND}.toml"
@@ -64,7 +65,7 @@ def configured(config: Config, method: str) -> Config:
 
 
 def _folder_name(method: str) -> str:
-    return re.sub(r"[^\w.+-]+", "-", method)
+    return re.sub(r"[^\w.+-]+", "-", short_name(method))
 
 
 def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
@@ -75,12 +76,18 @@ def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
         raise ConfigurationError(f"{folder} holds a comparison already; resume it, or choose another folder")
     if config.variants:
         raise ConfigurationError("the configuration has variants, which are one method's; sweep it, or leave them out")
-    names = tuple(dict.fromkeys(methods))
-    if config.method.settings and config.method.name not in [name.split(":")[0] for name in names]:
+    names = tuple(dict.fromkeys(absolute_name(name) for name in methods))
+    if config.method.settings and config.method.name not in [parse_method(name)["name"] for name in names]:
         raise ConfigurationError(
             f"method.{next(iter(config.method.settings))} is set for method {config.method.name!r}, which is not "
             f"compared; say which it is for with --set method.name=NAME"
         )
+    folders = [_folder_name(name) for name in names]
+    for name in names:
+        if folders.count(_folder_name(name)) > 1:
+            raise ConfigurationError(
+                f"two methods would have the folder {_folder_name(name)!r}; rename one of the files"
+            )
     config = in_full(config)
     configs = [configured(config, name) for name in names]
     for each in configs:  # a wrong name before the data is read
@@ -101,7 +108,7 @@ def reopen(folder: Path) -> Comparison:
 
 def new_folder(config: Config, what: str) -> Path:
     """A folder under `runs/` that nobody has yet."""
-    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.data_name}-{what}"
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.data_name}-{_folder_name(what)}"
     tries = [base, *(base.with_name(f"{base.name}-{i}") for i in range(2, 1000))]
     return next(path for path in tries if not path.exists())
 

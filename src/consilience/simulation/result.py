@@ -70,7 +70,7 @@ class Result:
         moved = {way: history.total(f"bytes.{way}") for way in ("up", "down")}
         before = _spread(history.last("accuracy_before"))
         return {
-            "method": config.method.name,
+            "method": config.method.label,
             "settings": config.method.settings,
             "data": config.data.source,
             "model": self.model,

@@ -152,7 +152,7 @@ def _resolve(
     if isinstance(method, str):
         given["method"] = parse_method(method)
     elif method is not None:
-        given["method"] = {**method.settings, "name": method.name}
+        given["method"] = {**method.settings, "name": method.source or method.name}
     resolved = in_full(make_config(given))
     return resolved.replace(data=given["data"]) if isinstance(data, Dataset) else resolved
 

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from consilience.config.schedules import Schedule, value_at
+from consilience.config.schedules import Rate, Schedule, value_at
 from consilience.learner.learner import LearnerSpec, Row
 
 
@@ -59,7 +59,7 @@ class CohortPlan:
     members: Members
     work: LocalWork
     parameters: int  # how many a learner has
-    settings: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    settings: Mapping[str, tuple[Rate, ...]] = field(default_factory=dict)
     """What is a learner's own, by part of the row: one number, or a schedule of them, a row."""
 
     def settings_at(self, round_: int) -> dict[str, np.ndarray]:

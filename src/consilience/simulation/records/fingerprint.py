@@ -9,7 +9,9 @@ from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.data.description import dataset_sha256
 from consilience.method import Method
+from consilience.methods.from_file import method_digest
 from consilience.models import from_file
+from consilience.user_code import is_file_name
 
 
 def marks(data: Dataset, method: Method, config: Config) -> dict[str, str]:
@@ -18,6 +20,8 @@ def marks(data: Dataset, method: Method, config: Config) -> dict[str, str]:
     roles = re.sub(r" at 0x[0-9a-f]+", "", f"{dict(method.roles)} {dict(method.members)}{_cast(method)}")
     found = {"data": dataset_sha256(data)[:16], "method": hashlib.sha256(roles.encode()).hexdigest()[:16]}
     files = [from_file.digest(name) for name in dict.fromkeys(config.learner_models) if from_file.is_path(name)]
+    if is_file_name(method.source):
+        found["method file"] = method_digest(method.source)[:16]
     return found | ({"model": hashlib.sha256("".join(files).encode()).hexdigest()[:16]} if files else {})
 
 

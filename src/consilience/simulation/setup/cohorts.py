@@ -149,9 +149,9 @@ def _uses_bfloat16(config: Config, variants: Variants) -> bool:
     )
 
 
-def _individual_settings(participants: Sequence[Participant]) -> dict[tuple[str, str], tuple[float, ...]]:
+def _individual_settings(participants: Sequence[Participant]) -> dict[tuple[str, str], tuple[schedules.Rate, ...]]:
     """The numbers in which stackable learners differ, or that change with the rounds: one for each row."""
-    columns: dict[tuple[str, str], list[float]] = {}
+    columns: dict[tuple[str, str], list[schedules.Rate]] = {}
     for participant in participants:
         for owner, name, value in participant.numbers():
             columns.setdefault((owner, name), []).append(value)

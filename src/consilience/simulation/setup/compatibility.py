@@ -164,25 +164,11 @@ def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
             a, b = learners[j].task, learner.task
             raise ConfigurationError(
                 f"learners {who[j]} ({a.model}, d' = {a.width}) and {who[i]} ({b.model}, d' = {b.width}) cannot share "
-                f"{name!r}: {describe_difference(other, channel)}. {_way_out(name)}"
+                f"{name!r}: {describe_difference(other, channel)}. {_hint(learner, name)}"
             )
 
 
-def _way_out(name: str) -> str:
-    alone = "a group that should not take part in it leaves it out with exchanges = [...]"
-    if name == "weights":
-        return (
-            f"Weights travel between equal architectures only; share prototypes, logits or similarities (flesd with "
-            f"distill = 'learner') instead, or {alone}"
-        )
-    if name == "similarity":
-        return (
-            f"Let the method fill representations up to the widest of all (width = ... in its settings), or share "
-            f"similarities themselves (form = 'mean'), or {alone}"
-        )
-    if name == "gradients":
-        return (
-            f"delta must be the same for all: it is a setting of the method and not of a group. A part moves so among "
-            f"equal models only; {alone}"
-        )
-    return f"Give all models one feature width d' (width = ...), or share logits instead, or {alone}"
+def _hint(learner: Learner, name: str) -> str:
+    """What to do about it, as the exchange itself says."""
+    exchange = next(e for e in learner.role.exchanges if e.name == name)
+    return f"{exchange.mismatch_hint}, or a group that should not take part in it leaves it out with exchanges = [...]"

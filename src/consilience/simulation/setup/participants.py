@@ -7,24 +7,22 @@ differs makes them another kind, and a cohort of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from torch import nn
 
 from consilience.config.config import Config, GroupConfig
-from consilience.config.schedules import Schedule, scheduled
+from consilience.config.schedules import Rate, Schedule, scheduled
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.exchanges.base import Exchange
+from consilience.exchanges.base import Exchange, fixed_fields, varying_fields
 from consilience.learner.body import OPTIMIZER
 from consilience.method import Method, Role
-from consilience.methods import METHODS, settings_of, with_settings
+from consilience.methods import settings_of, with_settings
 from consilience.optimizers import Optimizer, build_optimizer
 
 Build = Callable[[], nn.Module]
 Model = str | Build
 """A model by name, or whatever makes one."""
-_RATE = "lr"
 
 
 @dataclass(frozen=True)
@@ -43,17 +41,21 @@ class Participant:
     def stacking_key(self) -> str:
         """All that decides shapes and the course of its work: learners of one kind can be stacked."""
         role = self.role
-        trades = [(type(e).__name__, _fixed(e)) for e in role.exchanges]
-        trained = type(self.optimizer).__name__, {k: v for k, v in vars(self.optimizer).items() if k != _RATE}
+        trades = [(type(e).__name__, fixed_fields(e)) for e in role.exchanges]
+        trained = (
+            type(self.optimizer).__name__,
+            {k: v for k, v in vars(self.optimizer).items() if k not in self.optimizer.varies},
+        )
         terms = role.objective, role.data, role.start, role.uploads, role.downloads
         return repr((self.role_name, self.model, self.batch_size, self.epochs, trained, terms, trades))
 
-    def numbers(self) -> Iterator[tuple[str, str, float]]:
+    def numbers(self) -> Iterator[tuple[str, str, Rate]]:
         """What may be its own among learners of its kind: whose it is, the field, and the value or its schedule."""
         for exchange in self.role.exchanges:
-            for name in _fractions(exchange):
+            for name in varying_fields(exchange):
                 yield exchange.name, name, getattr(exchange, name)
-        yield OPTIMIZER, _RATE, getattr(self.optimizer, _RATE)
+        for name in self.optimizer.varies:
+            yield OPTIMIZER, name, getattr(self.optimizer, name)
 
 
 def build_participants(config: Config, method: Method, models: Sequence[Model]) -> list[Participant]:
@@ -94,7 +96,7 @@ def _participant(config: Config, method: Method, who: int, part: str, model: Mod
     epochs = config.training.epochs if role.epochs is None else role.epochs
     role = replace(role, exchanges=tuple(e.for_federation(config.federation.learners) for e in role.exchanges))
     participant = Participant(who, part, role, model, optimizer, role.batch_size or config.training.batch_size, epochs)
-    usual = settings_of(method.name).values() if method.name in METHODS else ()
+    usual = settings_of(method.source).values() if method.source else ()
     for owner, name, value in participant.numbers():
         if isinstance(value, Schedule) and value.over > config.training.rounds and value not in usual:
             whose = "lr" if owner == OPTIMIZER else f"{owner}'s {name}"
@@ -139,13 +141,3 @@ def _chosen(
     if wanted is True:
         return None if before is None else tuple(names)
     return () if wanted is False else tuple(name for name in names if name in wanted)
-
-
-def _fractions(exchange: Exchange) -> list[str]:
-    """Fields that may be any number."""
-    return [f.name for f in fields(exchange) if f.type in (float, "float")]  # type: ignore[arg-type]
-
-
-def _fixed(exchange: Exchange) -> dict[str, Any]:
-    free = _fractions(exchange)
-    return {f.name: getattr(exchange, f.name) for f in fields(exchange) if f.name not in free}  # type: ignore[arg-type]

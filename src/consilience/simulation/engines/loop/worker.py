@@ -21,6 +21,7 @@ from consilience.simulation.engines.cohort import Cohort, CohortPlan
 from consilience.simulation.engines.loop.executor import Hands
 from consilience.simulation.engines.loop.shared_memory import SharedMemory
 from consilience.simulation.engines.shared_data import Data
+from consilience.user_code import load_module
 
 
 def assemble(plans: list[CohortPlan], tensors: dict[str, torch.Tensor]) -> Hands:
@@ -42,12 +43,16 @@ def serve(connection: Connection, channel: socket.socket) -> None:
         except (EOFError, OSError):
             return
         try:
-            if kind == "setup":
+            if kind == "files":
+                for file in content:
+                    load_module(file)
+                reply: tuple[str, Any] = ("ready", None)
+            elif kind == "setup":
                 hands = None  # lets go of the last simulation's memory first,
                 gc.collect()  # now: modules and their hooks hold each other, and with them all that was shared
                 _, (fd, *_), _, _ = socket.recv_fds(channel, 1, 1)
                 hands = _set_up(content[0], content[1], fd)
-                reply: tuple[str, Any] = ("ready", None)
+                reply = ("ready", None)
             else:
                 assert hands is not None
                 reply = ("done", hands.do(content))

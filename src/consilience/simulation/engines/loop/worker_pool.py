@@ -20,6 +20,7 @@ from consilience.errors import ConsilienceError
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.engines.jobs import Done, Job, StoreAnswers, Work
 from consilience.simulation.engines.loop.shared_memory import SharedMemory
+from consilience.user_code import files_of
 
 _AHEAD = 2  # jobs a worker has in hand, so that it never waits for the next
 
@@ -95,7 +96,11 @@ class WorkerPool:
 
     def set_up(self, plans: list[CohortPlan], shared_memory: SharedMemory) -> None:
         """Give everybody the cohorts and the memory they lie in."""
+        files = files_of(_modules_of(plans))
         for worker in self.workers:
+            if files:  # a user's own exchanges: each process runs the file itself, before it reads the plans
+                worker.tell("files", files)
+                worker.hear()
             worker.tell("setup", (plans, shared_memory.shapes))
             socket.send_fds(worker.socket, [b"+"], [shared_memory.fd])
         for worker in self.workers:
@@ -191,11 +196,17 @@ def dismiss_all() -> None:
 def portable(plans: list[CohortPlan]) -> bool:
     """Whether other processes can be given these plans: not where a class or function lives in a user's script."""
     try:
-        reader = _Reader(io.BytesIO(pickle.dumps(plans)))
-        reader.load()
+        modules = _modules_of(plans)
     except (pickle.PicklingError, AttributeError, TypeError):
         return False
-    return all(_importable(module.partition(".")[0]) for module in reader.modules)
+    return all(files_of([module]) or _importable(module.partition(".")[0]) for module in modules)
+
+
+def _modules_of(plans: list[CohortPlan]) -> set[str]:
+    """The modules that a process needs to read these plans."""
+    reader = _Reader(io.BytesIO(pickle.dumps(plans)))
+    reader.load()
+    return reader.modules
 
 
 class _Reader(pickle.Unpickler):
