@@ -236,7 +236,7 @@ def test_the_fields_of_an_exchange_are_its_settings_but_for_its_name(kinds: str)
         ("kinds.py:method:weight=3", r"kinds.py:method' is a Method object, which has no settings"),
         ("broken.py:x", r"broken.py: cannot be imported \(line 2\): ZeroDivisionError"),
         ("nowhere.py:x", r"nowhere.py: no such file; write path/to/file.py:NAME"),
-        ("kinds.txt:Own", r"unknown method 'kinds.txt'|no setting"),
+        ("kinds.txt:Own", r"'Own' is not a setting"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_name(

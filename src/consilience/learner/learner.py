@@ -153,7 +153,7 @@ class Learner(Body):
         seen = self.forward(inputs) | {"targets": batch.targets.repeat(views)}
         batch = _repeated(batch, views)
         view = self._view(objective, seen, samples, **_draws(batch, objective))
-        loss, right = objective.loss(view), objective.right(view).detach()
+        loss, right = objective.loss(view), objective.batch_accuracy(view).detach()
         terms = [loss.detach()]
         for e in self.exchanges:
             if e.name not in self.penalized and not e.has_batch_hook:
@@ -307,10 +307,10 @@ class Learner(Body):
 
     def _told(self, inputs: Tensor) -> Tensor:
         objective, seen = self.role.objective, self.forward(inputs)
-        if not objective.headed:
+        if not objective.has_own_head:
             return seen["logits"][None]  # type: ignore[no-any-return]
         nobody = torch.zeros(len(inputs), dtype=torch.int64, device=self.device)
-        own = objective.head(self._view(objective, seen | {"targets": nobody}, self.count(0)))
+        own = objective.head_logits(self._view(objective, seen | {"targets": nobody}, self.count(0)))
         return torch.stack([seen["logits"], own])
 
     @torch.no_grad()

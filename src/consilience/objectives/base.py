@@ -1,4 +1,4 @@
-"""What an objective is: a learner's own loss for a mini-batch, as a pure function for one learner."""
+"""The interface of an objective: a learner's own loss for a mini-batch, as a pure function for one learner."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ class Objective:
     """The learner's own loss; exchanges add their penalties to it. Subclasses are frozen dataclasses."""
 
     name: ClassVar[str] = "objective"
-    """Of its loss term."""
+    """Name of its loss term."""
     labeled: ClassVar[bool] = True
-    """Whether it teaches the model's classifier: where not, representations are tested and not what it tells."""
-    apart: ClassVar[bool] = False
-    """Whether the samples of a batch are told apart: then none is in a batch twice, and one alone is not enough."""
-    headed: ClassVar[bool] = False
-    """Whether it has a head of its own that tells classes, beside the model's classifier: see `head`."""
-    way_out: ClassVar[str] = "take another objective"
-    """What to do where batches of one sample are wanted and it needs more."""
+    """Whether it trains the model's classifier: where it does not, representations are evaluated by probes."""
+    compares_samples: ClassVar[bool] = False
+    """Whether it compares the samples of a batch: then a batch has at least two, and none twice."""
+    has_own_head: ClassVar[bool] = False
+    """Whether it has a classification head of its own beside the model's classifier: see `head_logits`."""
+    small_batch_hint: ClassVar[str] = "take another objective"
+    """What an error advises where batches have one sample and it compares samples."""
     layers: tuple[str, ...] = ()
-    """Modules of the model whose outputs the view should carry."""
+    """Modules of the model whose outputs the view carries."""
 
     @property
     def batch_draws(self) -> int:
-        """Uniform numbers it wants for each row of a batch."""
+        """How many uniform numbers `prepare` needs for each row of a mini-batch."""
         return 0
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
@@ -37,7 +37,7 @@ class Objective:
         return {}
 
     def prepare(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
-        """What the model is shown of a batch: the inputs themselves, (rows, ...), or views drawn of them.
+        """The inputs of the model for a mini-batch: the inputs themselves, (rows, ...), or augmented views of them.
 
         Several views of each are one after the other, (views x rows, ...), and each counts as a sample of its class.
         """
@@ -47,10 +47,10 @@ class Objective:
         """The loss of a mini-batch."""
         raise NotImplementedError
 
-    def head(self, view: View) -> Tensor:
-        """What its own head tells of samples, (rows, classes)."""
+    def head_logits(self, view: View) -> Tensor:
+        """The logits of its own head, (rows, classes)."""
         raise NotImplementedError
 
-    def right(self, view: View) -> Tensor:
-        """The share of a mini-batch that the model tells right, 0 to 1; no number where there is nothing to tell."""
+    def batch_accuracy(self, view: View) -> Tensor:
+        """The share of a mini-batch that the model predicts correctly, 0 to 1; NaN where it is not trained to."""
         return view.features.new_full((), math.nan)

@@ -14,7 +14,7 @@ from consilience.objectives.base import Objective
 
 @dataclass(frozen=True)
 class CrossEntropy(Objective):
-    """Mean negative log-likelihood of the right class."""
+    """Mean negative log-likelihood of the correct class."""
 
     name: ClassVar[str] = "cross_entropy"
 
@@ -22,6 +22,6 @@ class CrossEntropy(Objective):
         """The loss of a mini-batch."""
         return F.cross_entropy(view.logits, view.targets)
 
-    def right(self, view: View) -> Tensor:
+    def batch_accuracy(self, view: View) -> Tensor:
         """The share of a mini-batch whose largest logit is that of its class."""
         return (view.logits.argmax(1) == view.targets).to(view.logits.dtype).mean()

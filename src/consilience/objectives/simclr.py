@@ -1,4 +1,4 @@
-"""SimCLR: two views of a sample are to look more alike than views of different ones (Chen et al. 2020)."""
+"""SimCLR: two views of a sample should be more similar than views of different samples (Chen et al. 2020)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from consilience.validation import check_integer
 
 @dataclass(frozen=True)
 class SimCLR(Objective):
-    """Contrast of two views of every sample, through a projection head that only training uses; labels are not seen.
+    """Contrast of two views of every sample, through a projection head that only training uses; labels are not used.
 
-    both: contrast in both directions, as SimCLR has it; else one view with the other view's batch, as FLESD has it.
+    both: contrast in both directions, as SimCLR does; else one view with the other view's batch, as FLESD does.
     """
 
     name: ClassVar[str] = "simclr"
     labeled: ClassVar[bool] = False
-    apart: ClassVar[bool] = True
+    compares_samples: ClassVar[bool] = True
     temperature: float = 0.4
     both: bool = False
     projection: int = 128
@@ -58,7 +58,7 @@ class SimCLR(Objective):
 
 @dataclass(frozen=True)
 class Augmented(Objective):
-    """Nothing to learn by oneself: the model is shown a view of every sample, and exchanges say what to make of it."""
+    """No loss of its own: the model sees an augmented view of every sample, and only exchanges add penalties."""
 
     name: ClassVar[str] = "augmented"
     labeled: ClassVar[bool] = False

@@ -1,8 +1,8 @@
-"""Two-stage learning at a device: a private part that tells little of its inputs, under a common one (Ma et al. 2020).
+"""Two-stage learning: a private part that reveals little of its inputs, below a common one (Ma et al. 2020).
 
     alpha_1 log DCOR(x, z) + alpha_2 CE(local head(z), y) + lam CE(server(z), y)
 
-x are the inputs, z what the cut layer gives, DCOR their distance correlation. z never leaves the device.
+x are the inputs, z the output of the cut layer, DCOR their distance correlation. z never leaves the device.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from consilience.task import Task
 
 @dataclass(frozen=True)
 class TwoStage(CrossEntropy):
-    """Learn from labels at two heads, and let what is between the two parts of the model tell little of the inputs.
+    """Learn from labels at two heads, and keep the dependence of the cut layer's output on the inputs small.
 
-    alpha_1: how much the dependence of z on the inputs counts, alpha_2: the device's own small head, lam: the server.
+    alpha_1: weight of the dependence of z on the inputs, alpha_2: of the device's own small head, lam: of the server.
     """
 
     name: ClassVar[str] = "two_stage"
-    headed: ClassVar[bool] = True
-    way_out: ClassVar[str] = "set alpha_1 to 0"
+    has_own_head: ClassVar[bool] = True
+    small_batch_hint: ClassVar[str] = "set alpha_1 to 0"
     layers = (CUT,)
     alpha_1: float = 0.1
     alpha_2: float = 1.0
@@ -41,11 +41,11 @@ class TwoStage(CrossEntropy):
         for weight in ("alpha_1", "alpha_2", "lam"):
             constant_number(weight, getattr(self, weight))
         if not self.alpha_2 and not self.lam:
-            raise ConfigurationError("alpha_2 and lam are both 0, so nothing is learned; let one of them be above 0")
+            raise ConfigurationError("alpha_2 and lam are both 0, so nothing is learned; set one of them above 0")
 
     @property
-    def apart(self) -> bool:  # type: ignore[override]  # it depends on a weight
-        """One sample alone has no distance to another."""
+    def compares_samples(self) -> bool:  # type: ignore[override]  # it depends on a weight
+        """Distances need two samples."""
         return self.alpha_1 > 0
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
@@ -57,13 +57,13 @@ class TwoStage(CrossEntropy):
         z = view.outputs[CUT].to(view.logits.dtype)  # (rows, ...)
         total = self.lam * super().loss(view)
         if self.alpha_2:
-            total = total + self.alpha_2 * F.cross_entropy(self.head(view), view.targets)
+            total = total + self.alpha_2 * F.cross_entropy(self.head_logits(view), view.targets)
         if self.alpha_1:
             total = total + self.alpha_1 * log_distance_correlation(measured(view.task, view.inputs), z)
         return total
 
-    def head(self, view: View) -> Tensor:
-        """What the device's own head tells of samples, (rows, classes)."""
+    def head_logits(self, view: View) -> Tensor:
+        """The logits of the device's own head, (rows, classes)."""
         logits: Tensor = view.modules["head"](view.outputs[CUT].to(view.logits.dtype).flatten(1))
         return logits
 

@@ -131,7 +131,7 @@ def members_of(
     samples = [np.sort(parts[f][who]) for f, who in zip(federations, of, strict=True)]
     stops = np.cumsum([len(s) for s in samples])
     # Who contrasts samples with each other, or has the same ones as everybody, keeps its last batch as it is.
-    alike = participants[0].role.data == "public" or participants[0].role.objective.apart
+    alike = participants[0].role.data == "public" or participants[0].role.objective.compares_samples
     even = [alike or len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
     shared = [
         _shared(data, participant.learner, participant.role, mine, host)

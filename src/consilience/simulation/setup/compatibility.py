@@ -75,20 +75,20 @@ def least_batch(learner: Learner, members: Members, participant: Participant, da
     _check_features(learner)
     _check_views(learner, participant, data)
     normalizes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
-    if not participant.epochs or not (normalizes or participant.role.objective.apart):
+    if not participant.epochs or not (normalizes or participant.role.objective.compares_samples):
         return 1
-    why, way_out = f"BatchNorm in model {name!r}", "take a model without BatchNorm"
-    if participant.role.objective.apart:
-        why, way_out = f"objective {participant.role.objective.name!r}", participant.role.objective.way_out
+    why, hint = f"BatchNorm in model {name!r}", "take a model without BatchNorm"
+    if participant.role.objective.compares_samples:
+        why, hint = f"objective {participant.role.objective.name!r}", participant.role.objective.small_batch_hint
     single = np.flatnonzero(members.sizes < 2)
     if single.size:
         raise ConfigurationError(
-            f"learner {members.learner[single[0]]} has one sample, and {why} needs two; give it more data or {way_out}"
+            f"learner {members.learner[single[0]]} has one sample, and {why} needs two; give it more data or {hint}"
         )
     if participant.batch_size < 2:
         raise ConfigurationError(
             f"batch_size is {participant.batch_size}, and {why} needs at least 2 samples in a batch; take larger "
-            f"batches or {way_out}"
+            f"batches or {hint}"
         )
     return 2
 
