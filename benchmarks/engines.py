@@ -51,7 +51,7 @@ def federation(engine: str, model: str, shape: tuple[int, int, int], learners: i
     threads = torch.get_num_threads()
     rounds = Rounds(setup, LoopEngine(plans, data, cores) if engine == "loop" else StackEngine(plans, data))
     torch.set_num_threads(threads)  # the loop engine has set it to one
-    rounds.begin()
+    rounds.start()
     return rounds
 
 

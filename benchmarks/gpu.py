@@ -37,7 +37,7 @@ from consilience.data import Dataset
 from consilience.methods import build_method
 from consilience.models import SplitModel, build_model
 from consilience.simulation.engines.stack.engine import StackEngine
-from consilience.simulation.engines.stack.memory_budget import tidy_up
+from consilience.simulation.engines.stack.memory_budget import free_unused
 from consilience.simulation.records.round_record import PHASES
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.setup import build_setup
@@ -124,7 +124,7 @@ class Stack:
         setup = build_setup(config, build_method(method), data, ["lenet5"])
         self.engine = StackEngine(list(setup.cohorts.plans), data)
         self.rounds = Rounds(setup, self.engine)
-        self.rounds.begin()
+        self.rounds.start()
         for _ in range(3):  # warm up: select kernels, record graphs
             self.rounds.play(evaluate=False)
 
@@ -225,7 +225,7 @@ def many(learners: int = 10_000, samples: int = 12) -> dict[str, Any]:
     spent = median(lambda: seconds(lambda: stack.rounds.play(evaluate=False)), 3)
     tested = seconds(lambda: stack.rounds.play(evaluate=True))
     peak = torch.cuda.max_memory_allocated() / 2**30
-    plan = stack.engine.room.in_words()
+    plan = stack.engine.memory.describe()
     stack.close()
     times = {"begin_s": began, "round_s": spent, "tested_round_s": tested}
     return {"learners": learners, **times, "peak_gib": peak, "memory_plan": plan}
@@ -235,11 +235,11 @@ def with_little_memory(learners: int = 1000, share: float = 0.04) -> dict[str, A
     """Too little memory for the planned group: the group shrinks, and the losses do not change."""
     losses = []
     for fraction in (1.0, share):
-        tidy_up(torch.device("cuda"))  # memory reserved by earlier stacks counts toward the fraction
+        free_unused(torch.device("cuda"))  # memory reserved by earlier stacks counts toward the fraction
         torch.cuda.set_per_process_memory_fraction(fraction)
         stack = Stack(learners, "representation-sharing")
         losses.append(stack.rounds.play(evaluate=True)["loss.cross_entropy"])
-        rows = stack.engine.room.rows[0]
+        rows = stack.engine.memory.rows[0]
         stack.close()
         del stack
     torch.cuda.set_per_process_memory_fraction(1.0)

@@ -80,7 +80,7 @@ class Engine:
         setup = build_setup(config, build_method("fedavg"), data, ["lenet5"])
         self.engine = LoopEngine(list(setup.cohorts.plans), data, workers=THREADS)
         self.rounds = Rounds(setup, self.engine)
-        self.rounds.begin()
+        self.rounds.start()
 
     def round(self) -> None:
         torch.set_num_threads(1)

@@ -22,12 +22,12 @@ ROUNDS = 4
 
 def seconds(engine: str, together: int | None, method: str, term: str, **settings: Any) -> float:
     """Training time of a round, summed over the learners that have the loss term: the faster of the last two rounds."""
-    fit = memory_budget.Needs.fit
+    fit = memory_budget.MemoryNeeds.fit
 
-    def few(needs: memory_budget.Needs, budget: float, rows: int) -> int:
+    def few(needs: memory_budget.MemoryNeeds, budget: float, rows: int) -> int:
         return min(fit(needs, budget, rows), together or rows)
 
-    with mock.patch.object(memory_budget.Needs, "fit", few):
+    with mock.patch.object(memory_budget.MemoryNeeds, "fit", few):
         result = simulate(method=method, engine=engine, rounds=ROUNDS, probe="none", eval_every=ROUNDS, **settings)
     spent, has = result.history["seconds.train"][:, 0], result.history[f"loss.{term}"][-1, 0]
     return float(spent[-2:, ~np.isnan(has)].sum(1).min())

@@ -19,7 +19,7 @@ from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
 from consilience.errors import ConsilienceError, TrainingError
 from consilience.exchanges import Contribution, Exchange, Prototypes, Received, State, Update, View, Weights
-from consilience.learner.learner import EVALUATED_ROWS
+from consilience.learner.passes import EVALUATED_ROWS
 from consilience.method import Method, Role
 from consilience.methods import METHODS, build_method
 from consilience.models import SplitModel
@@ -30,12 +30,14 @@ from consilience.simulation.engines.stack import engine as stack_module
 from consilience.simulation.engines.stack import memory_budget as room_module
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer
+from consilience.simulation.records.checkpoint import run_checkpoint
 from consilience.simulation.records.history import History
 from consilience.simulation.records.round_record import Record
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round import round as rounds_module
-from consilience.simulation.round.plan import Presence, presences
+from consilience.simulation.round.participation import Presence, draw_presence
 from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.federations import Federations
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.setup.setup import Setup, build_setup
 from consilience.simulation.simulate import simulate
@@ -109,14 +111,14 @@ def stage(
 def with_own_settings(setup: Setup, varied: Variation) -> Setup:
     (plan,) = setup.cohorts.plans
     spec = replace(plan.spec, varied={owner: tuple(fields) for owner, fields in varied.items()})
-    values = {f"setting.{owner}.{name}": tuple(v) for owner, fields in varied.items() for name, v in fields.items()}
+    values = {(owner, name): tuple(v) for owner, fields in varied.items() for name, v in fields.items()}
     plans = (replace(plan, spec=spec, settings=values),)
     return replace(setup, cohorts=replace(setup.cohorts, plans=plans))
 
 
 def played(rounds: Rounds, count: int = 3) -> Played:
-    records = [rounds.begin(), *(rounds.play(evaluate=True) for _ in range(count))]
-    return {k: v.copy() for k, v in rounds.state()[0].items()}, records
+    records = [rounds.start(), *(rounds.play(evaluate=True) for _ in range(count))]
+    return {k: v.copy() for k, v in run_checkpoint(rounds).arrays.items()}, records
 
 
 def assert_close(one: Played, other: Played, rtol: float = 1e-9) -> None:
@@ -298,10 +300,10 @@ def test_however_many_come_formations_are_used_again(
     monkeypatch.setattr(StackedTrainer, "__init__", noted)
     config = settings("independent", device, learners=48, batch_size=2, participation=0.5)
     with stage("stack", config, data, models=["mlp", slim] * 24) as rounds:
-        rounds.begin()
+        rounds.start()
         for _ in range(16):
             rounds.play(evaluate=False)
-        assert all(len(counts) > 4 for counts in rounds.engine._counts), "or the test shows nothing"  # type: ignore[attr-defined]
+        assert all(len(counts) > 4 for counts in rounds.engine.trainers.counts), "or the test shows nothing"  # type: ignore[attr-defined]
     places = [rows for rows in made if rows % 3]  # of 24 rows, eight sizes are the multiples of three
     assert len(places) <= 2 * 3 and len(made) <= 2 * (3 + 4)
 
@@ -340,7 +342,7 @@ def test_tied_weights_unused_parameters_and_odd_buffers(case: str, device: str, 
     config = settings(case, device, partition="dirichlet(0.5)")
     state, _ = assert_engines_agree(config, data, models=[odd])
     steps = state["learners.0.step"]
-    assert state["learners.0.counters"][:, 0].tolist() == steps.tolist() and len(set(steps.tolist())) > 1
+    assert state["learners.0.other_buffers.int64"][:, 0].tolist() == steps.tolist() and len(set(steps.tolist())) > 1
 
 
 def frozen() -> SplitModel:
@@ -389,7 +391,7 @@ def test_batch_norm_with_private_and_shared_statistics(buffers: str, device: str
     method = build_method("fedavg", {"buffers": buffers})
     config = settings("fedavg", device, offline=0.3)
     state, _ = assert_engines_agree(config, noise(120, 6), method=method, models=[normalized])
-    assert state["learners.0.counters"].tolist() == [[6, 6]] * 4  # two steps in each of three rounds
+    assert state["learners.0.other_buffers.int64"].tolist() == [[6, 6]] * 4  # two steps in each of three rounds
 
 
 @pytest.mark.parametrize("case", ["independent", "fedprox", "representation-sharing", "consilience"])
@@ -475,8 +477,8 @@ def test_a_class_nobody_has(case: str, device: str, data: Dataset) -> None:
 def without(member: int, rounds: range) -> Callable[..., Presence]:
     """A member cannot be reached in these rounds."""
 
-    def decided(seeds: tuple[int, ...], round_: int, *others: Any) -> Presence:
-        there = presences(seeds, round_, *others)
+    def decided(federations: Federations, host: int | None, round_: int) -> Presence:
+        there = draw_presence(federations, host, round_)
         online = there.online.copy()
         online[:, member] &= round_ not in rounds
         return replace(there, online=online)
@@ -486,7 +488,7 @@ def without(member: int, rounds: range) -> Callable[..., Presence]:
 
 @each_together
 def test_a_learner_who_never_answers(case: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds_module, "presences", without(2, range(1, 9)))
+    monkeypatch.setattr(rounds_module, "draw_presence", without(2, range(1, 9)))
     _, records = assert_engines_agree(settings(case, device), data)
     assert not np.any([r["bytes.up"][0, 2] for r in records[1:]])
 
@@ -494,7 +496,7 @@ def test_a_learner_who_never_answers(case: str, device: str, data: Dataset, monk
 def test_a_learner_refused_as_too_stale_keeps_what_it_would_have_said(
     device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds_module, "presences", without(2, range(1, 3)))
+    monkeypatch.setattr(rounds_module, "draw_presence", without(2, range(1, 3)))
     strict = Method("strict", {"learner": Role(exchanges=(Weights(up=BIT, down=BIT, max_staleness=1),))})
     assert_engines_agree(settings("fedavg-1bit", device), data, method=strict, count=4)
 
@@ -664,7 +666,7 @@ def test_groups_give_the_same_as_all_at_once(case: str, chance: Mapping[str, Any
         whole = played(rounds)
     with stage("stack", config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
-        rounds.engine.room.rows[0] = 2
+        rounds.engine.memory.rows[0] = 2
         assert_close(whole, played(rounds))
 
 
@@ -676,12 +678,12 @@ def test_a_pass_in_parts_gives_the_same(
     config = settings("consilience", device, **COME_AND_GO)
     with stage("stack", config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
-        sample = rounds.engine.room.needs[0].sample
+        sample = rounds.engine.memory.needs[0].sample
         whole = played(rounds)
     monkeypatch.setattr(room_module, "_FULL", together * EVALUATED_ROWS * sample)
     with stage("stack", config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
-        assert rounds.engine.room.pass_of(0, 5)[0] == together
+        assert rounds.engine.memory.pass_of(0, 5)[0] == together
         assert_close(whole, played(rounds))
 
 
@@ -693,7 +695,7 @@ def test_the_smallest_room_will_do(device: str, data: Dataset, monkeypatch: pyte
     monkeypatch.setattr(room_module, "free_bytes", lambda device: 1)
     with stage("stack", config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
-        assert rounds.engine.room.rows == [1] and rounds.engine.room.home.type == "cpu"
+        assert rounds.engine.memory.rows == [1] and rounds.engine.memory.home.type == "cpu"
         assert_close(whole, played(rounds))
 
 
@@ -703,14 +705,14 @@ def fit_at_most(rows: int, monkeypatch: pytest.MonkeyPatch, work: str = "train")
 
     def limited(self: StackedTrainer, *given: Any) -> Any:
         done = real(self, *given)
-        if len(self.state["step"]) > rows:
+        if len(self.state.step) > rows:
             raise torch.OutOfMemoryError("pretended")
         return done
 
     monkeypatch.setattr(StackedTrainer, work, limited)
 
 
-@pytest.mark.parametrize("work", ["enter", "train", "represent", "contribute", "tell"])
+@pytest.mark.parametrize("work", ["enter", "train", "represent", "contribute", "summarize"])
 def test_out_of_memory_goes_on_with_fewer_at_a_time(
     work: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -723,8 +725,8 @@ def test_out_of_memory_goes_on_with_fewer_at_a_time(
     fit_at_most(2, monkeypatch, work)
     with stage("stack", config, data) as rounds:
         assert_close(whole, played(rounds))
-        assert isinstance(rounds.engine, StackEngine) and rounds.engine.room.rows == [2]
-    assert warned == [f"out of memory on {device}: going on with {n} learners at a time" for n in (3, 2)]
+        assert isinstance(rounds.engine, StackEngine) and rounds.engine.memory.rows == [2]
+    assert warned == [f"out of memory on {device}: continuing with {n} learners at a time" for n in (3, 2)]
 
 
 def test_a_learner_that_does_not_fit_alone_is_named(
@@ -733,7 +735,7 @@ def test_a_learner_that_does_not_fit_alone_is_named(
     fit_at_most(0, monkeypatch)
     alone = f"one learner of model 'mlp' does not fit into the memory of {device}"
     with stage("stack", settings("fedavg", device), data) as rounds:
-        rounds.begin()
+        rounds.start()
         with pytest.raises(ConsilienceError, match=alone):
             rounds.play(evaluate=False)
 
@@ -757,7 +759,7 @@ def test_training_that_fails_names_learner_and_seed(
     rates[5] = np.inf
     config = settings("independent", device, seeds=2, optimizer="sgd", batch_size=batch)
     said = failure(engine, config, data, varied={"optimizer": {"lr": rates}})
-    assert said.startswith(f"independent: learner 1 (seed 1), round 1: {what} is no number")
+    assert said.startswith(f"independent: learner 1 (seed 1), round 1: {what} is NaN or infinite")
 
 
 @dataclass(frozen=True)
@@ -787,12 +789,12 @@ def forty_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("engine", ["loop", "stack"])
 def test_nonsense_put_up_names_learner_and_exchange(engine: str, device: str, data: Dataset) -> None:
     said = failure(engine, settings("independent", device), data, method=own(Prototypes(), Dividing()))
-    assert said.startswith("own: learner 2 (seed 0), round 1: exchange 'dividing' would put up what is no number")
+    assert said.startswith("own: learner 2 (seed 0), round 1: the upload to exchange 'dividing' is NaN or infinite")
 
 
 @pytest.mark.usefixtures("forty_for_one")
 def test_nonsense_of_who_cannot_be_reached_harms_nobody(
     device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds_module, "presences", without(2, range(1, 9)))
+    monkeypatch.setattr(rounds_module, "draw_presence", without(2, range(1, 9)))
     assert_engines_agree(settings("independent", device), data, method=own(Prototypes(), Dividing()))

@@ -22,18 +22,23 @@ from consilience.channels import Answer, MovingMean, StandingMean
 from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
 from consilience.exchanges import Contribution, Exchange, Weights
+from consilience.learner.initial_state import common_seed, drawn_state
 from consilience.learner.learner import Learner
+from consilience.learner.state import LearnerState
 from consilience.method import Method, Role
 from consilience.methods import METHODS, build_method
 from consilience.simulation.engines.loop import worker_pool
 from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.records.checkpoint import run_checkpoint
 from consilience.simulation.records.history import History
 from consilience.simulation.records.round_record import Record
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round import round as rounds_module
+from consilience.simulation.round import start as start_module
 from consilience.simulation.round.federation import Federation
-from consilience.simulation.round.plan import Presence, presences
+from consilience.simulation.round.participation import Presence, draw_presence
 from consilience.simulation.round.round import Rounds
+from consilience.simulation.setup.federations import Federations
 from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.simulate import simulate
 from consilience.wire import codec, schema
@@ -81,10 +86,10 @@ def stage(config: Config, data: Dataset, method: Method | None = None) -> Iterat
 def played(config: Config, data: Dataset) -> Arrays:
     """Everything the next round would depend on, after all rounds."""
     with stage(config, data) as rounds:
-        rounds.begin()
+        rounds.start()
         for _ in range(config.training.rounds):
             rounds.play(evaluate=False)
-        return {k: v.copy() for k, v in rounds.state()[0].items()}
+        return {k: v.copy() for k, v in run_checkpoint(rounds).arrays.items()}
 
 
 def differing(a: Arrays, b: Arrays) -> list[str]:
@@ -93,11 +98,11 @@ def differing(a: Arrays, b: Arrays) -> list[str]:
 
 
 def parameters(rounds: Rounds) -> Tensor:
-    return rounds.engine.cohorts[0].state["parameters"].clone()
+    return rounds.engine.read(0).parameters.clone()
 
 
-def all_state(rounds: Rounds) -> dict[str, Tensor]:
-    return {k: t.clone() for k, t in rounds.engine.cohorts[0].state.items()}
+def all_state(rounds: Rounds) -> LearnerState:
+    return rounds.engine.read(0).clone()
 
 
 def common_of(rounds: Rounds) -> dict[str, Tensor]:
@@ -109,7 +114,7 @@ def common_of(rounds: Rounds) -> dict[str, Tensor]:
 def worn(rounds: Rounds, row: int) -> dict[str, Tensor]:
     """A learner's parameters by name."""
     learner = rounds.learners[0]
-    return {k: v.clone() for k, v in learner.parameters.views(parameters(rounds)[row]).items()}
+    return {k: v.clone() for k, v in learner.binding.parameters.views(parameters(rounds)[row]).items()}
 
 
 def held_by(rounds: Rounds, row: int) -> dict[str, int]:
@@ -158,7 +163,7 @@ class Notes:
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     seen = Notes()
-    reply_of, encoded_by = MovingMean._quantize, Learner._encoded
+    reply_of, encoded_by = MovingMean._quantize, Learner.encode
 
     class Noting(Federation):
         def __init__(self, *given: Any) -> None:
@@ -183,24 +188,24 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
         return seen.replies[name]
 
     def encoded(self: Learner, exchange: Exchange, put: Contribution) -> Contribution:
-        errors = {k: self.row.get(f"error.{exchange.name}.{k}") for k in put.tensors}
-        wanted = {k: t.clone() if (e := errors[k]) is None else t + e for k, t in put.tensors.items()}
+        residuals = self.state.residuals.get(exchange.name, {})
+        wanted = {k: t + residuals[k] if k in residuals else t.clone() for k, t in put.tensors.items()}
         seen.wanted.append((exchange.name, wanted, put.weight.clone()))
         return encoded_by(self, exchange, put)
 
-    monkeypatch.setattr(rounds_module, "Federation", Noting)
+    monkeypatch.setattr(start_module, "Federation", Noting)
     monkeypatch.setattr(MovingMean, "_quantize", reply)
-    monkeypatch.setattr(Learner, "_encoded", encoded)
+    monkeypatch.setattr(Learner, "encode", encoded)
     return seen
 
 
 def rounds_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Presence], Presence]) -> None:
     """Let `change` decide who is there, given the round and who would have been."""
 
-    def decided(seeds: tuple[int, ...], round_: int, *others: Any) -> Presence:
-        return change(round_, presences(seeds, round_, *others))
+    def decided(federations: Federations, host: int | None, round_: int) -> Presence:
+        return change(round_, draw_presence(federations, host, round_))
 
-    monkeypatch.setattr(rounds_module, "presences", decided)
+    monkeypatch.setattr(rounds_module, "draw_presence", decided)
 
 
 def without(rounds: range, member: int) -> Callable[[int, Presence], Presence]:
@@ -248,7 +253,7 @@ def assert_same(a: Answer, b: Answer) -> None:
 @each_together
 def test_contributions_may_come_in_any_order(case: str, data: Dataset, notes: Notes) -> None:
     with stage(settings(case, learners=4, precision="float64"), data) as rounds:
-        rounds.begin()
+        rounds.start()
         notes.clear()
         rounds.play(evaluate=False)
         rounds.play(evaluate=False)
@@ -266,7 +271,7 @@ def test_contributions_may_come_in_any_order(case: str, data: Dataset, notes: No
 @each_together
 def test_members_may_be_numbered_in_any_order(case: str, data: Dataset, notes: Notes) -> None:
     with stage(settings(case, learners=4, precision="float64"), data) as rounds:
-        rounds.begin()
+        rounds.start()
         notes.clear()
         rounds.play(evaluate=False)
         rounds.play(evaluate=False)
@@ -311,7 +316,7 @@ def without_class(data: Dataset, label: int) -> Dataset:
 @each_case
 def test_a_class_nobody_has_leaves_the_penalty(case: str, data: Dataset, notes: Notes) -> None:
     with stage(settings(case), without_class(data, 9)) as rounds:
-        rounds.begin()
+        rounds.start()
         for _ in range(2):
             assert_sound(rounds.play(evaluate=True))
         for name, answers in notes.answers.items():
@@ -337,7 +342,7 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
 
     monkeypatch.setattr("consilience.data.local_datasets.partition_samples", split)
     with stage(settings(case), data) as rounds:
-        rounds.begin()
+        rounds.start()
         notes.clear()
         for _ in range(2):
             assert_sound(rounds.play(evaluate=True))
@@ -367,7 +372,7 @@ def test_the_others_go_on_without_a_learner_who_never_answers(
 ) -> None:
     rounds_with(monkeypatch, without(range(1, 4), member=2))
     with stage(settings(case), data) as rounds:
-        rounds.begin()
+        rounds.start()
         before, heard = parameters(rounds), held_by(rounds, 2)
         records = [rounds.play(evaluate=True) for _ in range(3)]
         after = parameters(rounds)
@@ -390,7 +395,7 @@ def test_the_others_go_on_without_a_learner_who_never_answers(
 @each_case
 def test_everybody_offline_trains_on_and_says_nothing(case: str, data: Dataset) -> None:
     with stage(settings(case, offline=1.0), data) as rounds:
-        rounds.begin()
+        rounds.start()
         before = parameters(rounds)
         for _ in range(2):
             record = rounds.play(evaluate=True)
@@ -406,7 +411,7 @@ def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
     rounds_with(monkeypatch, without(range(1, 4), member=2))
     method = Method("strict", {"learner": Role(exchanges=(Weights(up=BIT, down=BIT, max_staleness=2),))})
     with stage(settings("fedavg-1bit"), data, method) as rounds:
-        rounds.begin()
+        rounds.start()
         for _ in range(3):
             rounds.play(evaluate=False)
         notes.clear()
@@ -414,10 +419,10 @@ def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
         put = next(p for p in notes.puts if p.member == 2)
         assert put.newest - put.version == 3
         # Refused: what was sent went back into the rounding error, so that the next put says it again.
-        errors = rounds.engine.cohorts[0].state
+        residuals = rounds.engine.read(0).residuals["weights"]
         for name, sent in put.tensors.items():
-            torch.testing.assert_close(BIT.quantize(errors[f"error.weights.{name}"][2]), sent)
-            assert not torch.allclose(BIT.quantize(errors[f"error.weights.{name}"][1]), sent)
+            torch.testing.assert_close(BIT.quantize(residuals[name][2]), sent)
+            assert not torch.allclose(BIT.quantize(residuals[name][1]), sent)
         assert all(torch.equal(worn(rounds, 2)[n], v) for n, v in common_of(rounds).items())
         notes.clear()
         rounds.play(evaluate=False)
@@ -428,7 +433,7 @@ def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
 @each_case
 def test_a_single_learner(case: str, data: Dataset) -> None:
     with stage(settings(case, learners=1), data) as rounds:
-        assert rounds.begin()["bytes.up"].shape == (1, 1)
+        assert rounds.start()["bytes.up"].shape == (1, 1)
         before = parameters(rounds)
         for _ in range(2):
             assert_sound(rounds.play(evaluate=True))
@@ -438,10 +443,10 @@ def test_a_single_learner(case: str, data: Dataset) -> None:
 def test_a_single_learner_of_fedavg_learns_as_if_independent(data: Dataset) -> None:
     def trained(method: str) -> Tensor:
         with stage(settings(method, learners=1, precision="float64"), data) as rounds:
-            rounds.begin()
+            rounds.start()
             if method == "independent":  # from where the common weights are
-                common = rounds.learners[0].initial(rounds.setup.federations.common_seed(0))
-                rounds.engine.cohorts[0].state["parameters"][0] = common["parameters"]
+                common = drawn_state(rounds.learners[0], common_seed(rounds.setup.federations.seeds[0]))
+                rounds.engine.write(0, np.array([0]), common.map(lambda tensor: tensor[None]))
             for _ in range(3):
                 rounds.play(evaluate=False)
             return parameters(rounds)
@@ -545,7 +550,7 @@ def test_resuming_after_a_crash_gives_the_same_bits(data: Dataset, tmp_path: Pat
 def test_worker_processes_give_the_same_bits_as_none(case: str, data: Dataset, tmp_path: Path) -> None:
     chance = {"learners": 4, "participation": 0.75, "offline": 0.3, "rounds": 3}
     results = [simulate(settings(case, workers=n, **chance), data=data, out=tmp_path / str(n)) for n in (0, 2)]
-    assert [w.process.poll() for w in worker_pool._teams[2].workers] == [None, None], "two are waiting for more"
+    assert [w.process.poll() for w in worker_pool._pools[2].workers] == [None, None], "two are waiting for more"
     assert differing(kept(tmp_path / "0"), kept(tmp_path / "2")) == []
     assert_same_history(results[0].history, results[1].history)
 
@@ -596,7 +601,7 @@ def body_of(name: str, tensors: Mapping[str, Tensor], count: Tensor, channel: sc
 
 def assert_bytes(rounds: Rounds, record: Record, notes: Notes) -> None:
     """Every learner's bodies of a round, up and down, weigh what was recorded and say what was meant."""
-    traffic, channels = rounds.traffic[0], rounds.learners[0].channels
+    traffic, channels = rounds.byte_counts[0], rounds.learners[0].channels
     names = {p.name for p in notes.puts}
     each = len(notes.wanted) // rounds.setup.federations.learners
     for who in range(rounds.setup.federations.learners):
@@ -619,7 +624,7 @@ def assert_bytes(rounds: Rounds, record: Record, notes: Notes) -> None:
 @each_case
 def test_counted_bytes_are_encoded_bytes(case: str, data: Dataset, notes: Notes) -> None:
     with stage(settings(case), data) as rounds:
-        record = rounds.begin()
+        record = rounds.start()
         eager = [e for e in rounds.learners[0].exchanges if e.uploads_before_training]
         assert {p.name for p in notes.puts} == {e.name for e in eager}
         assert_bytes(rounds, record, notes)
@@ -643,7 +648,7 @@ def test_the_absent_stand_still_and_the_present_catch_up(case: str, data: Datase
     absent_before = np.zeros(4, dtype=bool)
     returned = 0
     with stage(config, data) as rounds:
-        rounds.begin()
+        rounds.start()
         for round_ in range(1, 6):
             notes.clear()
             before = all_state(rounds)
@@ -651,10 +656,11 @@ def test_the_absent_stand_still_and_the_present_catch_up(case: str, data: Datase
             after, there = all_state(rounds), record["participated"][0].astype(bool)
             assert_sound(record)
             assert there.sum() == 2
-            for key, value in before.items():
-                if not key.startswith("setting."):  # a schedule goes by the federation's rounds
-                    assert torch.equal(value[~there], after[key][~there]), key
-            assert (before["parameters"][there] != after["parameters"][there]).any(dim=1).all()
+            new = after.flatten()
+            for path, value in before.flatten().items():
+                if path[0] != "settings":  # a schedule goes by the federation's rounds
+                    assert torch.equal(value[~there], new[path][~there]), path
+            assert (before.parameters[there] != after.parameters[there]).any(dim=1).all()
             assert record["bytes.up"][0, ~there].sum() == record["bytes.down"][0, ~there].sum() == 0
             assert all(p.version == p.newest for p in notes.puts), "whoever is back heard first what was said meanwhile"
             returned += int((there & absent_before).sum())

@@ -148,7 +148,9 @@ def test_loop_equals_stack_with_batch_norm(own: dict[str, Any], case: str, tmp_p
     steps = {k: v for k, v in kept(tmp_path / "stack").items() if k.endswith(".step")}
     assert counters and len(counters) == len(steps)
     if not own and case == "fedavg":
-        assert counters["learners.0.counters"].tolist() == [[4, 4]] * 4  # two batches of 29 samples, two rounds
+        assert (
+            counters["learners.0.other_buffers.int64"].tolist() == [[4, 4]] * 4
+        )  # two batches of 29 samples, two rounds
 
 
 # Alone and in company
@@ -214,7 +216,7 @@ def test_worker_processes_give_the_same_bits_as_none(case: str, data: Dataset, t
         simulate(settings(case, workers=n, learners=5, offline=0.3, rounds=2), data=data, out=tmp_path / str(n))
         for n in (0, 2)
     ]
-    assert [w.process.poll() for w in worker_pool._teams[2].workers] == [None, None], "two are waiting for more"
+    assert [w.process.poll() for w in worker_pool._pools[2].workers] == [None, None], "two are waiting for more"
     assert_same_bits(tmp_path / "0", tmp_path / "2")
     for metric in timeless(results[0].history):
         assert np.array_equal(results[0].history[metric], results[1].history[metric], equal_nan=True), metric

@@ -23,7 +23,10 @@ from consilience.data import Dataset, load
 from consilience.errors import ChannelError, ConfigurationError, TrainingError
 from consilience.exchanges import Contribution, Exchange, Gradients, Received, View
 from consilience.exchanges.gradients import VOTE
-from consilience.learner.learner import Learner, LearnerSpec
+from consilience.learner.initial_state import template_state
+from consilience.learner.learner import Learner
+from consilience.learner.local_training import zero_gradient
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.models import SplitModel, build_model, cut
@@ -36,7 +39,7 @@ from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round import round as rounds_module
-from consilience.simulation.round.plan import Presence
+from consilience.simulation.round.participation import Presence
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.simulate import simulate
@@ -293,7 +296,7 @@ def stage(
     plans = list(setup.cohorts.plans)
     with LoopEngine(plans, setup.data.train, 0) if engine == "loop" else StackEngine(plans, setup.data.train) as opened:
         rounds = Rounds(setup, opened)
-        rounds.begin()
+        rounds.start()
         yield rounds
 
 
@@ -305,8 +308,8 @@ def voted(**exchange: Any) -> Method:
 def flat(rounds: Rounds, part: str) -> Tensor:
     """A part of everybody's model, (learners, size)."""
     learner = rounds.learners[0]
-    mask = learner.parameters.mask(set(learner.task.covered(part, learner.task.parameters)))
-    return rounds.engine.cohorts[0].state["parameters"][:, mask].clone()
+    mask = learner.binding.parameters.mask(set(learner.task.covered(part, learner.task.parameters)))
+    return rounds.engine.read(0).parameters[:, mask].clone()
 
 
 def common_of(rounds: Rounds) -> dict[str, Tensor]:
@@ -318,7 +321,7 @@ def common_of(rounds: Rounds) -> dict[str, Tensor]:
 def served(rounds: Rounds, row: int) -> dict[str, Tensor]:
     """The server's part of one learner's model, by name."""
     learner = rounds.learners[0]
-    views = learner.parameters.views(rounds.engine.cohorts[0].state["parameters"][row])
+    views = learner.binding.parameters.views(rounds.engine.read(0).parameters[row])
     return {name: views[name].clone() for name in common_of(rounds)}
 
 
@@ -330,14 +333,14 @@ def test_a_round_is_what_plain_torch_gives(vote: bool, engine: str, data: Datase
     method = voted(delta=0.01, vote=vote)
     with stage(config, data, engine, method) as rounds:
         start = {name: value.clone() for name, value in common_of(rounds).items()}
-        sizes = rounds.engine.cohorts[0].plan.members.sizes
+        sizes = rounds.engine.plans[0].members.sizes
         assert len(set(sizes.tolist())) == 3 and sizes.max() > 4 * sizes.min()
         expected = {name: torch.zeros_like(value) for name, value in start.items()}
         loud = {name: torch.ones_like(value, dtype=torch.bool) for name, value in start.items()}
         for row in range(3):
             learner = rounds.learners[0]
-            learner.wear({k: t.clone() for k, t in rounds.engine.cohorts[0].row(row).items()})
-            chosen = rounds.engine.cohorts[0].samples(row)
+            learner.bind(rounds.engine.read(0).row(row).clone())
+            chosen = rounds.engine.plans[0].members.samples(row)
             inputs = torch.from_numpy(data.inputs[chosen]).double()
             loss = F.cross_entropy(learner.model(inputs), torch.from_numpy(data.targets[chosen]))
             named = dict(learner.model.named_parameters())
@@ -395,7 +398,7 @@ def test_server_parts_are_the_same_bits_for_all_who_have_caught_up(
                 assert all(torch.equal(mine[name], value) for name, value in by_version[int(held[row])].items())
         assert behind > 0 and newest > 2, "or the test shows nothing"
         everybody = np.ones((1, 10), dtype=bool)
-        monkeypatch.setattr(rounds_module, "presences", lambda *given: Presence(everybody, everybody))
+        monkeypatch.setattr(rounds_module, "draw_presence", lambda *given: Presence(everybody, everybody))
         rounds.play(evaluate=False)
         for row in range(10):
             mine = served(rounds, row)
@@ -459,7 +462,7 @@ def test_a_gradient_that_is_no_number_is_no_vote(engine: str, data: Dataset) -> 
         simulate(settings(rounds=2, engine=engine), data=data, model=rooted)
     said = str(stopped.value)
     assert said.startswith(
-        "two-stage: learner 0 (seed 0), round 1: exchange 'gradients' would put up what is no number"
+        "two-stage: learner 0 (seed 0), round 1: the upload to exchange 'gradients' is NaN or infinite"
     )
 
 
@@ -519,7 +522,7 @@ def test_a_part_that_covers_nothing_is_refused_with_what_there_is() -> None:
 def test_the_part_may_be_a_module_of_a_model_in_one() -> None:
     learner = learner_with(plain, Gradients(part="classifier"))
     assert list(learner.channels["gradients"].tensors) == ["classifier.weight", "classifier.bias"]
-    assert int(learner.trained.sum()) == 6 * 5 + 5 + 5 * 4 + 4
+    assert learner.optimized is not None and int(learner.optimized.sum()) == 6 * 5 + 5 + 5 * 4 + 4
 
 
 def test_a_frozen_weight_has_no_gradient_to_be_moved_by() -> None:
@@ -575,8 +578,10 @@ def test_learners_of_one_federation_have_one_length(data: Dataset) -> None:
 def test_a_contribution_has_a_wish_for_each_weight_of_the_part(data: Dataset) -> None:
     with stage(settings(), data) as rounds:
         learner = rounds.learners[0]
-        learner.wear(learner.template())
+        learner.bind(template_state(learner))
         received = {"gradients": Received(common_of(rounds), torch.zeros((), dtype=torch.float64), torch.tensor(True))}
-        put: Contribution = learner.contribute(learner.nothing(), learner.count(9), {}, received)["gradients"]
+        gradient = zero_gradient(learner)
+        uploads = learner.contribute(learner.no_samples(), learner.count(9), {}, received, gradient)
+        put: Contribution = uploads["gradients"]
         assert set(put.tensors) == set(common_of(rounds)) and float(put.weight) == 1.0
         assert all(set(value.flatten().tolist()) <= {-1.0, 1.0} for value in put.tensors.values())

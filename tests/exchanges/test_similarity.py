@@ -19,7 +19,10 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges import BatchView, Contribution, Received, Similarity, State, View
 from consilience.functional.augmentation import Views
 from consilience.functional.similarity import unit
-from consilience.learner.learner import Batch, Learner, LearnerSpec
+from consilience.learner.initial_state import template_state
+from consilience.learner.learner import Batch, Learner
+from consilience.learner.passes import represent
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Role
 from consilience.models import SplitModel
 from consilience.objectives import Augmented
@@ -323,7 +326,7 @@ def student(**settings: Any) -> Learner:
     exchange = Similarity(distills=True, form="pool", queue=5, momentum=0.5, **settings)
     role = Role(Augmented(), (exchange,), data="public")
     learner = Learner(LearnerSpec(tiny, role, SGD(lr=0.1), (1, 2, 2), dtype=DOUBLE, public=Public(6, "b" * 64)))
-    learner.wear(learner.template())
+    learner.bind(template_state(learner))
     return learner
 
 
@@ -340,10 +343,11 @@ def test_the_momentum_encoder_moves_then_encodes_then_fills_the_queue_and_then_t
     heard, inputs = taught(learner)
     exchange = learner.exchanges[0]
     assert isinstance(exchange, Similarity)
-    begun = learner.represent(inputs, torch.zeros(6, dtype=torch.int64))
-    learner.on_round_start(begun, learner.count(6), {"similarity": torch.rand(1, 6, dtype=DOUBLE)}, heard)
-    before = {k: v.clone() for k, v in learner.row.items() if k.startswith("state.")}
-    weight = learner.model_parameters["features.1.weight"]
+    begun = represent(learner, inputs, torch.zeros(6, dtype=torch.int64))
+    learner.start_round(begun, learner.count(6), {"similarity": torch.rand(1, 6, dtype=DOUBLE)}, heard)
+    state = learner.state.exchange_state["similarity"]
+    before = {k: v.clone() for k, v in state.items()}
+    weight = learner.binding.model_parameters["features.1.weight"]
     with torch.no_grad():
         weight += 1.0  # as if it had learned
     generator = torch.Generator().manual_seed(4)
@@ -351,14 +355,14 @@ def test_the_momentum_encoder_moves_then_encodes_then_fills_the_queue_and_then_t
     chosen = torch.tensor([4, 2])
     batch = Batch(inputs[chosen], torch.zeros(2, dtype=torch.int64), {"augmented": own, "similarity": other}, chosen)
     loss, terms = learner.losses(batch, learner.count(6), heard)
-    slow = before["state.similarity.momentum/features.1.weight"] * 0.5 + weight.detach() * 0.5
+    slow = before["momentum/features.1.weight"] * 0.5 + weight.detach() * 0.5
     anchors = unit(exchange.views.of(learner.task, inputs[chosen], other).flatten(1) @ slow.T)
-    queue = torch.cat([anchors, before["state.similarity.queue"]])[:5]
-    close(learner.row["state.similarity.momentum/features.1.weight"], slow)
-    close(learner.row["state.similarity.queue"], queue)
-    assert learner.row["state.similarity.index"].tolist()[:2] == [4, 2]
+    queue = torch.cat([anchors, before["queue"]])[:5]
+    close(state["momentum/features.1.weight"], slow)
+    close(state["queue"], queue)
+    assert state["index"].tolist()[:2] == [4, 2]
     shown = exchange.views.of(learner.task, inputs[chosen], own).flatten(1) @ weight.T  # another view than the anchors'
-    after = {"queue": queue, "index": learner.row["state.similarity.index"]}
+    after = {"queue": queue, "index": state["index"]}
     asked = exchange.penalty(after, view(shown, [4, 2], learner.task), heard["similarity"])
     close(loss.detach(), asked.detach())
     assert terms[:2].tolist() == [0.0, loss.item()] and loss > 0

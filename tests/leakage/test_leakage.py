@@ -28,6 +28,7 @@ from consilience.leakage.image_grids import select_columns
 from consilience.leakage.measure import OnProgress, measure_leakage
 from consilience.leakage.results import FILE, LeakageResult, LearnerStatistics, read_leakage, write_leakage
 from consilience.leakage.settings import LeakageSettings
+from consilience.simulation.records.checkpoint import Checkpoint
 from consilience.simulation.records.export import SavedRun, read_kept
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.simulate import simulate
@@ -436,8 +437,8 @@ def test_a_layer_is_refused_before_the_work(run: Path, command: Command) -> None
 
 def test_features_that_are_no_numbers_are_refused(run: Path) -> None:
     kept = read_kept(run)
-    arrays = {k: v * np.nan if "parameters" in k else v for k, v in kept.arrays.items()}
-    broken = SavedRun(kept.config, arrays, kept.numbers)
+    arrays = {k: v * np.nan if "parameters" in k else v for k, v in kept.checkpoint.arrays.items()}
+    broken = SavedRun(kept.config, Checkpoint(arrays, kept.checkpoint.numbers))
     with pytest.raises(TrainingError, match=r"outputs of layer 'features.hidden' of learner 0 are no numbers"):
         measure_leakage(broken, QUICK, quietly)
 

@@ -31,6 +31,9 @@ from consilience.exchanges import (
     View,
     Weights,
 )
+from consilience.learner.batches import LearnerKey, LocalWork, plan_batches
+from consilience.learner.initial_state import common_seed, learner_seed
+from consilience.learner.state import LearnerState
 from consilience.method import Method, Role
 from consilience.models import SplitModel, build_model
 from consilience.objectives import Objective
@@ -38,7 +41,6 @@ from consilience.randomness import uniform
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.round.plan import batches
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.setup import build_setup
 from consilience.task import Task, names_in_part
@@ -77,23 +79,24 @@ def place(rounds: Rounds, learner: int) -> tuple[int, int]:
     return int(rounds.setup.cohorts.main[0, learner]), int(rounds.setup.cohorts.rows[:, 0, learner].max())
 
 
-def row(rounds: Rounds, learner: int) -> dict[str, Tensor]:
+def state(rounds: Rounds, learner: int) -> LearnerState:
     cohort, number = place(rounds, learner)
-    return rounds.engine.cohorts[cohort].row(number)
+    return rounds.engine.read(cohort).row(number)
 
 
 def parameters(rounds: Rounds, learner: int) -> dict[str, Tensor]:
     """One learner's parameters by name, copied."""
     cohort, _ = place(rounds, learner)
-    views = rounds.learners[cohort].parameters.views(row(rounds, learner)["parameters"])
+    views = rounds.learners[cohort].binding.parameters.views(state(rounds, learner).parameters)
     return {name: view.clone() for name, view in views.items()}
 
 
 def local_batches(rounds: Rounds, data: Dataset, learner: int, round_: int) -> list[tuple[Tensor, Tensor]]:
     """What a learner trains on in a round, as the plan has it."""
     cohort, number = place(rounds, learner)
-    samples = rounds.engine.cohorts[cohort].samples(number)
-    planned = batches(rounds.setup.federations.seeds[0], round_, learner, len(samples), 8, 1, even=True, least=1)
+    samples = rounds.engine.plans[cohort].members.samples(number)
+    key = LearnerKey(rounds.setup.federations.seeds[0], learner)
+    planned = plan_batches(LocalWork(8, 1, 1, False), key, round_, len(samples), even=True)
     return [
         (torch.from_numpy(data.inputs[samples[p]]).double(), torch.from_numpy(data.targets[samples[p]]))
         for p in planned
@@ -136,12 +139,12 @@ class Guessing(Exchange):
 def test_modules_are_trained_by_the_local_optimizer_on_named_outputs(digits: Dataset) -> None:
     """Two rounds against torch.optim over the model and the module together."""
     with rounds_of(method(Guessing()), digits) as rounds:
-        rounds.begin()
+        rounds.start()
         records = [rounds.play(evaluate=False) for _ in range(2)]
         expected: list[tuple[Tensor, Tensor]] = []
         for learner in range(2):
             with torch.random.fork_rng():
-                torch.manual_seed(rounds.setup.federations.learner_seed(0, learner))
+                torch.manual_seed(learner_seed(rounds.setup.federations.seeds[0], learner))
                 model, guess = build_model("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
             optimizer = torch.optim.SGD([*model.parameters(), *guess.parameters()], lr=0.1)
             hidden = model.get_submodule("features.hidden")
@@ -200,16 +203,16 @@ class Counting(Exchange):
 def test_state_begins_once_and_moves_with_every_batch(digits: Dataset) -> None:
     """24 samples in batches of 8, two epochs a round: six steps a round."""
     with rounds_of(method(Counting()), digits, epochs=2) as rounds:
-        rounds.begin()
+        rounds.start()
         first = [parameters(rounds, i)["classifier.bias"] for i in range(2)]
         for i in range(2):
-            assert torch.equal(row(rounds, i)["state.counting.momentum"], first[i])
+            assert torch.equal(state(rounds, i).exchange_state["counting"]["momentum"], first[i])
         assert not torch.equal(first[0], first[1])
         for played in (1, 2):
             rounds.play(evaluate=False)
             for i in range(2):
-                mine = row(rounds, i)
-                assert (int(mine["state.counting.steps"]), float(mine["state.counting.samples"])) == (
+                mine = state(rounds, i).exchange_state["counting"]
+                assert (int(mine["steps"]), float(mine["samples"])) == (
                     6 * played,
                     48 * played,
                 )
@@ -220,14 +223,14 @@ def test_state_begins_once_and_moves_with_every_batch(digits: Dataset) -> None:
 def test_step_sees_the_parameters_before_the_move(digits: Dataset) -> None:
     """A momentum encoder follows the student, sees the batch, and only then is asked for a penalty."""
     with rounds_of(method(Counting()), digits, batch_size=24) as rounds:  # a single step a round
-        rounds.begin()
-        slow = row(rounds, 0)["state.counting.momentum"].clone()
+        rounds.start()
+        slow = state(rounds, 0).exchange_state["counting"]["momentum"].clone()
         for _ in range(2):
             seen = parameters(rounds, 0)["classifier.bias"]
             rounds.play(evaluate=False)
             slow = 0.9 * slow + 0.1 * seen
         assert not torch.allclose(parameters(rounds, 0)["classifier.bias"], seen)
-        torch.testing.assert_close(row(rounds, 0)["state.counting.momentum"], slow)
+        torch.testing.assert_close(state(rounds, 0).exchange_state["counting"]["momentum"], slow)
 
 
 def kept(folder: Path) -> dict[str, np.ndarray]:
@@ -245,10 +248,10 @@ def test_state_is_in_checkpoints_and_goes_on_from_them(digits: Dataset, tmp_path
     whole = simulate(data=digits, method=chosen, model="mlp", out=tmp_path / "whole", **SETTINGS)
     half = simulate(data=digits, method=chosen, model="mlp", out=tmp_path / "half", on_round=interrupt, **SETTINGS)
     assert (whole.finished, half.finished, half.history.rounds) == (True, False, 1)
-    assert kept(tmp_path / "half")["learners.0.state.counting.steps"].tolist() == [3, 3]
+    assert kept(tmp_path / "half")["learners.0.exchange_state.counting.steps"].tolist() == [3, 3]
     resumed = simulate(resume=tmp_path / "half", data=digits, method=chosen)
     assert resumed.finished
-    assert kept(tmp_path / "half")["learners.0.state.counting.steps"].tolist() == [6, 6]
+    assert kept(tmp_path / "half")["learners.0.exchange_state.counting.steps"].tolist() == [6, 6]
     one, other = kept(tmp_path / "whole"), kept(tmp_path / "half")
     assert one.keys() == other.keys()
     for key, value in one.items():
@@ -302,11 +305,11 @@ def mean_gradient(model: SplitModel, learner_batches: list[tuple[Tensor, Tensor]
 def test_owned_parts_move_by_the_exchange_alone(digits: Dataset) -> None:
     """Two rounds by hand: features by SGD at home, the common classifier by 0.3 times the mean of mean gradients."""
     with rounds_of(method(Steering()), digits) as rounds:
-        rounds.begin()
-        models = [model_of(rounds.setup.federations.learner_seed(0, i), digits) for i in range(2)]
+        rounds.start()
+        models = [model_of(learner_seed(rounds.setup.federations.seeds[0], i), digits) for i in range(2)]
         common = {
             n: p.detach().clone()
-            for n, p in model_of(rounds.setup.federations.common_seed(0), digits).named_parameters()
+            for n, p in model_of(common_seed(rounds.setup.federations.seeds[0]), digits).named_parameters()
         }
         for round_ in (1, 2):
             gradients = []
@@ -327,7 +330,7 @@ def test_owned_parts_move_by_the_exchange_alone(digits: Dataset) -> None:
 
 def test_owned_parts_stand_still_while_their_exchange_rests(digits: Dataset) -> None:
     with rounds_of(method(Steering(every=2)), digits) as rounds:
-        rounds.begin()
+        rounds.start()
         start = parameters(rounds, 0)
         rounds.play(evaluate=False)
         between = parameters(rounds, 0)
@@ -341,7 +344,7 @@ def test_owned_parts_stand_still_while_their_exchange_rests(digits: Dataset) -> 
 def test_an_owned_part_beside_an_eager_exchange(digits: Dataset) -> None:
     """Before the first round there is no gradient yet, and nobody asks for one."""
     with rounds_of(method(Steering(), Prototypes()), digits) as rounds:
-        assert (rounds.begin()["bytes.up"] > 0).all()
+        assert (rounds.start()["bytes.up"] > 0).all()
         rounds.play(evaluate=True)
 
 
@@ -378,7 +381,7 @@ class EagerTallying(Tallying):
 
 
 def losses(rounds: Rounds, learner: int, count: int, name: str = "tally") -> list[float]:
-    rounds.begin()
+    rounds.start()
     return [float(rounds.play(evaluate=False)[f"loss.{name}"][0, learner]) for _ in range(count)]
 
 
@@ -387,14 +390,14 @@ def test_an_eager_exchange_puts_up_before_the_first_round(digits: Dataset) -> No
         with rounds_of(method(exchange), digits) as rounds:
             assert losses(rounds, 0, 3) == known
         with rounds_of(method(exchange), digits) as rounds:
-            first = rounds.begin()
+            first = rounds.start()
             assert ((first["bytes.up"] > 0) == exchange.uploads_before_training).all()
             assert ((first["bytes.down"] > 0) == exchange.uploads_before_training).all()
 
 
 def test_untrained_representations_are_there_in_the_first_round(digits: Dataset) -> None:
     with rounds_of(method(Prototypes(), Observations(), Weights()), digits) as rounds:
-        rounds.begin()
+        rounds.start()
         for name in ("prototypes", "observations"):
             answers, _ = rounds.federations[0].answers(name, np.arange(2), 0, 0)
             assert (answers.count > 0).all()
@@ -407,7 +410,7 @@ def test_an_exchange_takes_part_in_every_kth_round(digits: Dataset) -> None:
     with rounds_of(method(Tallying(every=2)), digits) as rounds:
         assert losses(rounds, 0, 5) == [0.0, 0.0, 3.0, 3.0, 5.0]
     with rounds_of(method(Tallying(every=2)), digits) as rounds:
-        rounds.begin()
+        rounds.start()
         sent = [rounds.play(evaluate=False) for _ in range(4)]
         assert [bool((r["bytes.up"] > 0).all()) for r in sent] == [False, True, False, True]
         assert [bool((r["bytes.down"] > 0).all()) for r in sent] == [False, True, False, True]
@@ -421,10 +424,10 @@ def test_where_learners_start(digits: Dataset) -> None:
     """With a learning rate of nearly nothing the first merge is the mean of the first weights."""
     for start in ("common", "different"):
         with rounds_of(method(Weights(start=start)), digits, lr=1e-300) as rounds:
-            rounds.begin()
+            rounds.start()
             first = [parameters(rounds, i) for i in range(2)]
-            common = dict(model_of(rounds.setup.federations.common_seed(0), digits).named_parameters())
-            own = dict(model_of(rounds.setup.federations.learner_seed(0, 1), digits).named_parameters())
+            common = dict(model_of(common_seed(rounds.setup.federations.seeds[0]), digits).named_parameters())
+            own = dict(model_of(learner_seed(rounds.setup.federations.seeds[0], 1), digits).named_parameters())
             rounds.play(evaluate=False)
             for name, merged in parameters(rounds, 0).items():
                 assert torch.equal(first[1][name], (common if start == "common" else own)[name])
@@ -464,7 +467,7 @@ def test_roles_act_in_order_within_a_round(digits: Dataset) -> None:
 
 def test_a_listener_trains_and_hears_and_puts_up_nothing(digits: Dataset) -> None:
     with rounds_of(two_roles("speaker", "listener"), digits, learners=3, batch_size=6) as rounds:
-        rounds.begin()
+        rounds.start()
         start = parameters(rounds, 2)
         record = rounds.play(evaluate=True)
         channel = rounds.federations[0].channels["tally"]
@@ -473,7 +476,7 @@ def test_a_listener_trains_and_hears_and_puts_up_nothing(digits: Dataset) -> Non
         assert (record["bytes.up"][0] > 0).tolist() == [True, True, False]
         assert (record["bytes.down"][0] > 0).tolist() == [True, True, True]
         assert len(set(record["bytes.down"][0])) == 1  # one answer each: nobody is told twice
-        assert int(row(rounds, 2)["step"]) == 6 and int(row(rounds, 0)["step"]) == 3  # the role's own epochs
+        assert int(state(rounds, 2).step) == 6 and int(state(rounds, 0).step) == 3  # the role's own epochs
         assert not torch.equal(parameters(rounds, 2)["classifier.bias"], start["classifier.bias"])
         assert np.isfinite(record["accuracy"]).all()
 
@@ -493,7 +496,7 @@ def test_a_role_may_follow_a_moving_mean_without_moving_it(digits: Dataset) -> N
         {0: "worker", 1: "worker", 2: "follower"},
     )
     with rounds_of(chosen, digits, learners=3) as rounds:
-        rounds.begin()
+        rounds.start()
         for played in (1, 2):
             rounds.play(evaluate=False)
             channel = rounds.federations[0].channels["weights"]
@@ -550,11 +553,11 @@ class Dimmed(Objective):
 def test_an_objective_has_modules_draws_views_and_named_outputs(digits: Dataset) -> None:
     """One round against torch.optim over the model and the head together."""
     with rounds_of(Method("trial", {"learner": Role(Dimmed())}), digits) as rounds:
-        rounds.begin()
+        rounds.start()
         record = rounds.play(evaluate=False)
         for learner in range(2):
             with torch.random.fork_rng():
-                torch.manual_seed(rounds.setup.federations.learner_seed(0, learner))
+                torch.manual_seed(learner_seed(rounds.setup.federations.seeds[0], learner))
                 model, head = build_model("mlp", digits.shape, digits.classes).double(), nn.Linear(64, 1).double()
             optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
             losses = []
@@ -580,7 +583,7 @@ def test_a_role_may_hold_two_of_a_kind_under_two_names(digits: Dataset) -> None:
     head, rest = Weights(part="classifier", name="head"), Weights(part="features", up=BIT, down=BIT)
     with rounds_of(method(head, rest), digits) as rounds, rounds_of(method(Weights(part="classifier")), digits) as one:
         for each in (rounds, one):
-            each.begin()
+            each.start()
             each.play(evaluate=False)
         assert set(rounds.federations[0].channels) == {"head", "weights"}
         both, alone = (parameters(rounds, who) for who in (0, 1)), parameters(one, 0)
@@ -588,7 +591,7 @@ def test_a_role_may_hold_two_of_a_kind_under_two_names(digits: Dataset) -> None:
         assert all(torch.equal(first[name], second[name]) for name in first)
         torch.testing.assert_close(first["classifier.weight"], second["classifier.weight"])
         assert not torch.equal(first["features.hidden.weight"], alone["features.hidden.weight"])
-        sizes = {n: rounds.traffic[0].up([n]) for n in ("head", "weights")}
+        sizes = {n: rounds.byte_counts[0].up([n]) for n in ("head", "weights")}
         assert sizes["head"] > 330 * 4 and sizes["weights"] < 6240 / 8 + 300
 
 

@@ -1,4 +1,4 @@
-"""One data owner: what its row holds, what its exchanges see, and what the relay sees of them."""
+"""One data owner: what its state holds, what its exchanges see, and what the relay sees of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ from consilience.exchanges import (
     View,
     Weights,
 )
-from consilience.learner.learner import PASS_ROWS, Batch, Learner, LearnerSpec, Row
+from consilience.learner.initial_state import drawn_state
+from consilience.learner.learner import Batch, Learner
+from consilience.learner.local_training import reset_optimizer, train, zero_gradient
+from consilience.learner.passes import PASS_ROWS, count_correct, needs_representations, represent
+from consilience.learner.spec import LearnerSpec
+from consilience.learner.state import LearnerState
 from consilience.method import Role
 from consilience.models import SplitModel
 from consilience.optimizers import SGD, Adam, Optimizer
@@ -37,7 +42,7 @@ STEEP = SGD(0.5)
 
 
 class Normalized(nn.Module):
-    """Features with everything a row must hold: parameters, floating buffers, whole numbers."""
+    """Features with everything a state must hold: parameters, floating buffers, whole numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,12 +63,22 @@ def made(*exchanges: Exchange, optimizer: Optimizer = STEEP, dtype: torch.dtype 
     return Learner(LearnerSpec(build, Role(exchanges=exchanges), optimizer, (4,), "normalized", dtype))
 
 
-def worn(learner: Learner, seed: int = 0) -> Row:
-    """A new row, worn, with the exchanges' first states."""
-    row = learner.initial(seed)
-    learner.wear(row)
-    row |= learner.states()
-    return row
+def bound(learner: Learner, seed: int = 0) -> LearnerState:
+    """A new state, bound, with the exchanges' first states."""
+    state = drawn_state(learner, seed)
+    learner.bind(state)
+    state.exchange_state = {e.name: e.init_state(learner.model_view(e)) for e in learner.exchanges}
+    return state
+
+
+def common_of(learner: Learner, exchange: Exchange) -> dict[str, Tensor]:
+    """What a moving mean starts from where the bound model is the common one."""
+    return {k: v.detach().clone() for k, v in exchange.common_values(learner.model_view(exchange)).items()}
+
+
+def same(one: LearnerState, other: LearnerState) -> bool:
+    theirs = other.flatten()
+    return all(torch.equal(tensor, theirs[path]) for path, tensor in one.flatten().items())
 
 
 def samples(n: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -78,26 +93,29 @@ def nothing_received(learner: Learner) -> dict[str, Received]:
         channel = learner.channels[exchange.name]
         lead = (channel.draw,) if isinstance(channel, schema.Pool) else ()
         zeros = {k: torch.zeros((*lead, *t.shape), dtype=learner.dtype) for k, t in channel.tensors.items()}
-        start = learner.common_values(exchange)
+        start = common_of(learner, exchange)
         held[exchange.name] = Received(start or zeros, torch.zeros((*lead, *channel.rows)), torch.tensor(True))
     return held
 
 
-def put_up(learner: Learner, received: Mapping[str, Received] | None = None, n: int = 6) -> dict[str, Contribution]:
+def uploads(
+    learner: Learner, received: Mapping[str, Received] | None = None, n: int = 6, gradient: Tensor | None = None
+) -> dict[str, Contribution]:
     inputs, targets = samples(n)
     wanted = {e.name: e.sample_draws for e in learner.exchanges if e.sample_draws}
     draws = {name: torch.linspace(0, 0.9, k * n, dtype=torch.float64).reshape(k, n) for name, k in wanted.items()}
     held = nothing_received(learner) if received is None else received
-    seen = learner.represent(inputs, targets) if learner.needs_representations(held) else learner.nothing()
-    return learner.contribute(seen, learner.count(n), draws, held)
+    seen = represent(learner, inputs, targets) if needs_representations(learner, held) else learner.no_samples()
+    gradient = zero_gradient(learner) if gradient is None else gradient
+    return learner.contribute(seen, learner.count(n), draws, held, gradient)
 
 
-# --- rows
+# --- states
 
 
-def test_a_row_holds_the_whole_learner() -> None:
+def test_a_state_holds_the_whole_learner() -> None:
     learner = made(Weights(up=BIT), optimizer=Adam())
-    row = worn(learner)
+    state = bound(learner)
     parameters = {"features.linear.weight": (2, 4), "features.linear.bias": (2,), "features.norm.weight": (2,)}
     parameters |= {"features.norm.bias": (2,), "classifier.weight": (3, 2), "classifier.bias": (3,)}
     assert learner.task == Task(
@@ -109,24 +127,24 @@ def test_a_row_holds_the_whole_learner() -> None:
         {"features.norm.running_mean": (2,), "features.norm.running_var": (2,)},
         "normalized",
     )
-    errors = {f"error.weights.{n}": s for n, s in parameters.items()}
-    assert {k: tuple(t.shape) for k, t in row.items()} == {
-        "parameters": (23,),
-        "buffers": (4,),
-        "counters": (1,),
-        "step": (),
-        "optimizer.first": (23,),
-        "optimizer.second": (23,),
-        **errors,  # of parameters alone: buffers are means and keep no error
+    residuals: dict[tuple[str, ...], tuple[int, ...]] = {("residuals", "weights", n): s for n, s in parameters.items()}
+    assert {path: tuple(t.shape) for path, t in state.flatten().items()} == {
+        ("parameters",): (23,),
+        ("buffers",): (4,),
+        ("other_buffers", "int64"): (1,),
+        ("step",): (),
+        ("optimizer", "first"): (23,),
+        ("optimizer", "second"): (23,),
+        **residuals,  # of parameters alone: buffers are means and keep none
     }
-    assert row["parameters"].dtype == torch.float64 and row["counters"].dtype == torch.int64
+    assert state.parameters.dtype == torch.float64 and state.other_buffers["int64"].dtype == torch.int64
 
 
 def test_num_batches_tracked_stays_at_home() -> None:
     learner = made(Weights())
-    worn(learner)
+    bound(learner)
     assert "features.norm.num_batches_tracked" not in learner.channels["weights"].tensors
-    assert "features.norm.num_batches_tracked" not in put_up(learner)["weights"].tensors
+    assert "features.norm.num_batches_tracked" not in uploads(learner)["weights"].tensors
     assert "features.norm.running_mean" in learner.channels["weights"].tensors
 
 
@@ -135,50 +153,48 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_generator_alone() -
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    one, same, other = (learner.initial(seed) for seed in (1, 1, 2))
+    one, again, other = (drawn_state(learner, seed) for seed in (1, 1, 2))
     assert torch.equal(torch.rand(3), expected)
-    assert torch.equal(one["parameters"], same["parameters"])
-    assert not torch.equal(one["parameters"], other["parameters"])
+    assert torch.equal(one.parameters, again.parameters)
+    assert not torch.equal(one.parameters, other.parameters)
     torch.manual_seed(1)
     plain = build()  # as anybody would make it
-    learner.wear(one)
+    learner.bind(one)
     for name, parameter in plain.named_parameters():
         assert torch.equal(dict(learner.model.named_parameters())[name].float(), parameter), name
 
 
 def test_extra_modules_do_not_change_the_model_s_first_weights() -> None:
-    plain, extended = made().initial(3), made(Observations(discriminator="exponential")).initial(3)
-    assert torch.equal(plain["parameters"], extended["parameters"][:23])
-    assert len(extended["parameters"]) == 23 + 2 * 2 + 2
+    plain, extended = drawn_state(made(), 3), drawn_state(made(Observations(discriminator="exponential")), 3)
+    assert torch.equal(plain.parameters, extended.parameters[:23])
+    assert len(extended.parameters) == 23 + 2 * 2 + 2
 
 
-def test_wearing_a_row_is_looking_into_it() -> None:
+def test_binding_a_state_is_a_view_of_it() -> None:
     learner = made()
-    one, other = learner.initial(1), learner.initial(2)
-    learner.wear(one)
+    one, other = drawn_state(learner, 1), drawn_state(learner, 2)
+    learner.bind(one)
     with torch.no_grad():
         learner.model.classifier.bias.fill_(7.0)
         learner.model.get_buffer("features.norm.running_mean").fill_(8.0)
         learner.model.get_buffer("features.norm.num_batches_tracked").fill_(9)
-    assert one["parameters"][-3:].tolist() == [7.0] * 3
-    assert one["buffers"].tolist() == [8.0, 8.0, 1.0, 1.0] and one["counters"].tolist() == [9]
-    learner.wear(other)
-    assert torch.equal(learner.model.classifier.bias, other["parameters"][-3:])
-    other["parameters"].zero_()
+    assert one.parameters[-3:].tolist() == [7.0] * 3
+    assert one.buffers.tolist() == [8.0, 8.0, 1.0, 1.0] and one.other_buffers["int64"].tolist() == [9]
+    learner.bind(other)
+    assert torch.equal(learner.model.classifier.bias, other.parameters[-3:])
+    other.parameters.zero_()
     assert not learner.model.classifier.bias.any()
-    assert one["parameters"][-3:].tolist() == [7.0] * 3
+    assert one.parameters[-3:].tolist() == [7.0] * 3
 
 
-def test_training_one_row_leaves_the_others_alone() -> None:
+def test_training_one_learner_leaves_the_others_alone() -> None:
     learner = made(optimizer=SGD(0.1, momentum=0.9))
-    stacked = {k: torch.stack([t, t, t]) for k, t in learner.initial(1).items()}
-    learner.wear({k: t[1] for k, t in stacked.items()})
-    learner.train([Batch(*samples())], 6, {})
-    for key, rows in stacked.items():
-        assert torch.equal(rows[0], rows[2]), key
-        assert not torch.equal(rows[0], rows[1]), (
-            key
-        )  # parameters, buffers, whole numbers, steps and velocity all moved
+    stacked = drawn_state(learner, 1).map(lambda tensor: torch.stack([tensor, tensor, tensor]))
+    learner.bind(stacked.row(1))
+    train(learner, [Batch(*samples())], 6, {})
+    for path, rows in stacked.flatten().items():
+        assert torch.equal(rows[0], rows[2]), path
+        assert not torch.equal(rows[0], rows[1]), path  # parameters, buffers, steps and velocity moved
 
 
 # --- training
@@ -187,7 +203,7 @@ def test_training_one_row_leaves_the_others_alone() -> None:
 @pytest.mark.parametrize("optimizer", [SGD(0.3, momentum=0.5), Adam(0.02)], ids=["sgd", "adam"])
 def test_training_is_that_of_torch(optimizer: Optimizer) -> None:
     learner = made(optimizer=optimizer)
-    row = worn(learner, seed=4)
+    state = bound(learner, seed=4)
     torch.manual_seed(4)
     model = build().double()
     theirs = (
@@ -205,9 +221,9 @@ def test_training_is_that_of_torch(optimizer: Optimizer) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         theirs.step()
         expected.append(loss.item())
-    losses = learner.train([Batch(*b) for b in batches], 4, {})
+    losses, _ = train(learner, [Batch(*b) for b in batches], 4, {})
     assert losses.tolist() == pytest.approx([np.mean(expected), np.mean(right)], rel=1e-12)
-    assert int(row["step"]) == 5
+    assert int(state.step) == 5
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         mine = learner.model.get_parameter(name) if isinstance(tensor, nn.Parameter) else learner.model.get_buffer(name)
         torch.testing.assert_close(mine, tensor.to(mine.dtype), rtol=1e-10, atol=1e-9)
@@ -216,28 +232,29 @@ def test_training_is_that_of_torch(optimizer: Optimizer) -> None:
 def test_penalties_are_weighed_and_told_apart() -> None:
     """One step with prox alone: the loss reports the penalty itself, the gradient carries its weight."""
     plain, held = made(), made(Weights(prox=0.25))
-    worn(plain)
-    row = worn(held)
-    start = row["parameters"].clone()
-    elsewhere = {n: t - 2.0 for n, t in held.common_values(held.exchanges[0]).items()}
+    bound(plain)
+    state = bound(held)
+    start = state.parameters.clone()
+    elsewhere = {n: t - 2.0 for n, t in common_of(held, held.exchanges[0]).items()}
     received = {"weights": Received(elsewhere, torch.ones(()), torch.tensor(True))}
-    alone = plain.train([Batch(*samples())], 6, {})
-    losses = held.train([Batch(*samples())], 6, received)
+    alone, _ = train(plain, [Batch(*samples())], 6, {})
+    losses, _ = train(held, [Batch(*samples())], 6, received)
     assert losses[0] == alone[0]
     assert losses[1].item() == pytest.approx(23 * 2.0**2 / 2)
-    moved = start - plain.row["parameters"]
-    torch.testing.assert_close(start - row["parameters"], moved + 0.5 * 0.25 * 2.0)
+    moved = start - plain.state.parameters
+    torch.testing.assert_close(start - state.parameters, moved + 0.5 * 0.25 * 2.0)
 
 
 def test_forgetting_the_optimizer() -> None:
     learner = made(optimizer=Adam())
-    row = worn(learner)
-    learner.train([Batch(*samples())], 6, {})
-    kept = {k: row[k].clone() for k in ("parameters", "buffers", "counters")}
-    assert row["step"] == 1 and row["optimizer.first"].any() and row["optimizer.second"].any()
-    learner.forget_optimizer()
-    assert row["step"] == 0 and not row["optimizer.first"].any() and not row["optimizer.second"].any()
-    assert all(torch.equal(row[k], v) for k, v in kept.items())
+    state = bound(learner)
+    train(learner, [Batch(*samples())], 6, {})
+    kept = state.clone()
+    assert state.step == 1 and state.optimizer["first"].any() and state.optimizer["second"].any()
+    reset_optimizer(learner)
+    assert state.step == 0 and not state.optimizer["first"].any() and not state.optimizer["second"].any()
+    assert torch.equal(state.parameters, kept.parameters) and torch.equal(state.buffers, kept.buffers)
+    assert torch.equal(state.other_buffers["int64"], kept.other_buffers["int64"])
 
 
 # --- the one pass
@@ -245,33 +262,33 @@ def test_forgetting_the_optimizer() -> None:
 
 def test_one_pass_serves_every_exchange() -> None:
     learner = made(Prototypes(), Observations(up=2), Logits(), Weights())
-    worn(learner)
+    bound(learner)
     seen: list[int] = []
     learner.model.features.register_forward_hook(lambda m, i, o: seen.append(len(o)))
-    put = put_up(learner)
+    put = uploads(learner)
     assert set(put) == {"prototypes", "observations", "logits", "weights"}
     assert seen == [6]
 
 
 def test_where_nobody_looks_at_samples_there_is_no_pass() -> None:
     learner = made(Weights())
-    worn(learner)
+    bound(learner)
     seen: list[int] = []
     learner.model.features.register_forward_hook(lambda m, i, o: seen.append(len(o)))
-    assert put_up(learner)["weights"].weight.item() == 6.0
+    assert uploads(learner)["weights"].weight.item() == 6.0
     assert seen == []
 
 
 def test_a_large_pass_is_made_in_parts_and_in_evaluation_mode() -> None:
     learner = made(Prototypes())
-    row = worn(learner)
-    buffers = row["buffers"].clone()
+    state = bound(learner)
+    buffers = state.buffers.clone()
     seen: list[int] = []
     learner.model.features.register_forward_hook(lambda m, i, o: seen.append(len(o)))
     n = PASS_ROWS + 5
-    put = put_up(learner, n=n)["prototypes"]
+    put = uploads(learner, n=n)["prototypes"]
     assert seen == [PASS_ROWS, 5]
-    assert torch.equal(row["buffers"], buffers)
+    assert torch.equal(state.buffers, buffers)
     inputs, targets = samples(n)
     with torch.no_grad():
         features = learner.model.eval().features(inputs)
@@ -282,8 +299,8 @@ def test_a_large_pass_is_made_in_parts_and_in_evaluation_mode() -> None:
 
 def test_only_who_is_asked_contributes() -> None:
     learner = made(Prototypes(), Logits())
-    worn(learner)
-    assert [*put_up(learner, {"logits": nothing_received(learner)["logits"]})] == ["logits"]
+    bound(learner)
+    assert [*uploads(learner, {"logits": nothing_received(learner)["logits"]})] == ["logits"]
 
 
 # --- what the relay sees
@@ -313,7 +330,7 @@ def told(learner: Learner, *values: float) -> list[float]:
     """What the relay sees when the exchange wants to put up these values more than its own."""
     extra = {"x": torch.tensor(values, dtype=torch.float64)}
     found: list[float] = (
-        put_up(learner, {"telling": Received(extra, torch.ones(()), torch.tensor(True))})["telling"]
+        uploads(learner, {"telling": Received(extra, torch.ones(()), torch.tensor(True))})["telling"]
         .tensors["x"]
         .tolist()
     )
@@ -323,22 +340,22 @@ def told(learner: Learner, *values: float) -> list[float]:
 def test_rounding_errors_are_sent_later() -> None:
     """Two rounds at one bit, by hand; the sign of 0 is +."""
     learner = made(Telling())
-    row = worn(learner)
-    assert row["error.telling.x"].tolist() == [0.0, 0.0]
+    state = bound(learner)
+    assert state.residuals["telling"]["x"].tolist() == [0.0, 0.0]
     assert told(learner, 0.0, 0.0) == [2.0, -2.0]  # of (1, -3)
-    assert row["error.telling.x"].tolist() == [-1.0, -1.0]
+    assert state.residuals["telling"]["x"].tolist() == [-1.0, -1.0]
     assert told(learner, 0.0, -2.0) == [3.0, -3.0]  # of (1, -5) + (-1, -1) = (0, -6)
-    assert row["error.telling.x"].tolist() == [-3.0, -3.0]
+    assert state.residuals["telling"]["x"].tolist() == [-3.0, -3.0]
 
 
-def test_every_row_has_its_own_rounding_error() -> None:
+def test_every_learner_has_its_own_residual() -> None:
     learner = made(Telling())
-    one, other = (learner.initial(s) for s in (0, 1))
-    learner.wear(one)
+    one, other = (drawn_state(learner, s) for s in (0, 1))
+    learner.bind(one)
     told(learner, 0.0, 0.0)
-    learner.wear(other)
+    learner.bind(other)
     assert told(learner, 0.0, 0.0) == [2.0, -2.0]
-    assert one["error.telling.x"].tolist() == other["error.telling.x"].tolist() == [-1.0, -1.0]
+    assert one.residuals["telling"]["x"].tolist() == other.residuals["telling"]["x"].tolist() == [-1.0, -1.0]
 
 
 @pytest.mark.parametrize(
@@ -356,7 +373,7 @@ def test_every_row_has_its_own_rounding_error() -> None:
     ids=lambda x: f"{x.encoding.name} {x.moving}" if isinstance(x, Telling) else "",
 )
 def test_coarse_changes_keep_their_error(exchange: Telling, kept: bool) -> None:
-    assert ("error.telling.x" in made(exchange).initial(0)) == kept
+    assert ("x" in drawn_state(made(exchange), 0).residuals.get("telling", {})) == kept
 
 
 @pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT], ids=lambda e: e.name)
@@ -371,16 +388,15 @@ def test_the_relay_sees_what_the_wire_would_show_it(encoding: Encoding) -> None:
         for e in ((Prototypes(), Observations(up=2), Weights(start="different")), exchanges)
     )
     for learner in (exact, coded):
-        worn(learner)
+        bound(learner)
     away = {
-        n: t + 0.3 * torch.arange(t.numel()).reshape(t.shape)
-        for n, t in exact.common_values(exact.exchanges[2]).items()
+        n: t + 0.3 * torch.arange(t.numel()).reshape(t.shape) for n, t in common_of(exact, exact.exchanges[2]).items()
     }
     held = nothing_received(exact) | {"weights": Received(away, torch.ones(()), torch.tensor(True))}
     inputs, targets = samples(12)
     draws = {"observations": torch.rand(2, 12, generator=torch.Generator().manual_seed(0), dtype=torch.float64)}
     wanted, shown = (
-        m.contribute(m.represent(inputs.float(), targets), m.count(12), draws, held) for m in (exact, coded)
+        m.contribute(represent(m, inputs.float(), targets), m.count(12), draws, held) for m in (exact, coded)
     )
     for name, channel in coded.channels.items():
         message = channel.message("up")
@@ -399,15 +415,15 @@ def test_the_relay_sees_what_the_wire_would_show_it(encoding: Encoding) -> None:
 
 def test_only_exchanges_that_change_the_model_receive() -> None:
     learner = made(Prototypes(), Weights(part="classifier"))
-    row = worn(learner)
-    before = row["parameters"].clone()
+    state = bound(learner)
+    before = state.parameters.clone()
     held = nothing_received(learner)
     moved = {n: t + 1.0 for n, t in held["weights"].tensors.items()}
     learner.receive({"prototypes": held["prototypes"], "weights": Received(moved, torch.ones(()), torch.tensor(True))})
-    assert torch.equal(row["parameters"][:14], before[:14])
-    torch.testing.assert_close(row["parameters"][14:], before[14:] + 1.0)
+    assert torch.equal(state.parameters[:14], before[:14])
+    torch.testing.assert_close(state.parameters[14:], before[14:] + 1.0)
     learner.receive({"prototypes": held["prototypes"]})
-    torch.testing.assert_close(row["parameters"][14:], before[14:] + 1.0)
+    torch.testing.assert_close(state.parameters[14:], before[14:] + 1.0)
 
 
 @dataclass(frozen=True)
@@ -433,34 +449,34 @@ class Remembering(Telling):
 def test_states_move_as_if_by_pure_functions(newest_first: bool) -> None:
     """A hook may hand back one of its old values under another name, in any order."""
     learner = made(Remembering(newest_first=newest_first))
-    row = worn(learner)
+    state = bound(learner)
     inputs, _ = samples(2)
     batches = [Batch(inputs, torch.tensor(t)) for t in ([0, 0], [1, 1], [2, 2])]
-    learner.train(batches, 2, nothing_received(learner))
-    assert {k: v.item() for k, v in row.items() if k.startswith("state.")} == {
-        "state.remembering.now": 2.0,
-        "state.remembering.before": 1.0,
-        "state.remembering.received": 0.0,
+    train(learner, batches, 2, nothing_received(learner))
+    assert {k: v.item() for k, v in state.exchange_state["remembering"].items()} == {
+        "now": 2.0,
+        "before": 1.0,
+        "received": 0.0,
     }
 
 
 def test_what_is_not_fresh_changes_nothing() -> None:
     learner = made(Weights())
-    row = worn(learner)
-    before = row["parameters"].clone()
-    away = {name: value + 1 for name, value in learner.common_values(learner.exchanges[0]).items()}
+    state = bound(learner)
+    before = state.parameters.clone()
+    away = {name: value + 1 for name, value in common_of(learner, learner.exchanges[0]).items()}
     for fresh, moved in ((False, 0.0), (True, 1.0)):
         learner.receive({"weights": Received(away, torch.ones(()), torch.tensor(fresh))})
-        torch.testing.assert_close(row["parameters"], before + moved)
+        torch.testing.assert_close(state.parameters, before + moved)
 
 
 def test_states_move_when_answers_come() -> None:
     learner = made(Remembering())
-    row = worn(learner)
+    state = bound(learner)
     answer = Received({"x": torch.tensor([2.0, 3.0])}, torch.ones(()), torch.tensor(True))
     for total in (5.0, 10.0):
         learner.receive({"remembering": answer})
-        assert row["state.remembering.received"].item() == total
+        assert state.exchange_state["remembering"]["received"].item() == total
 
 
 # --- layers, modules, owned parts
@@ -485,26 +501,26 @@ class Watching(Telling):
 
 def test_layers_are_seen_in_training_and_after() -> None:
     learner = made(Watching(encoding=FLOAT32))
-    worn(learner)
+    bound(learner)
     inputs, targets = samples()
     with torch.no_grad():
         watched = learner.model.get_submodule("features.linear")(inputs)
     before = learner.model.get_parameter("features.linear.weight").detach().clone()
     plain = made()
-    worn(plain)
-    plain.train([Batch(inputs, targets)], 6, {})
-    losses = learner.train([Batch(inputs, targets)], 6, nothing_received(learner))
+    bound(plain)
+    train(plain, [Batch(inputs, targets)], 6, {})
+    losses, _ = train(learner, [Batch(inputs, targets)], 6, nothing_received(learner))
     assert losses[1].item() == pytest.approx(watched.square().mean().item())
     # Behind BatchNorm the bias alone moves nothing, so what it moves by is the penalty's doing.
     assert not torch.equal(learner.model.get_parameter("features.linear.weight"), before)
-    assert not torch.equal(learner.row["parameters"], plain.row["parameters"])
+    assert not torch.equal(learner.state.parameters, plain.state.parameters)
 
 
 def test_layers_of_a_large_pass_are_whole() -> None:
     learner = made(Watching(encoding=FLOAT32))
-    worn(learner)
+    bound(learner)
     n = PASS_ROWS + 5
-    put = put_up(learner, n=n)["watching"].tensors["x"]
+    put = uploads(learner, n=n)["watching"].tensors["x"]
     with torch.no_grad():
         whole = learner.model.get_submodule("features.linear")(samples(n)[0]).mean(0)
     torch.testing.assert_close(put, whole)
@@ -526,11 +542,11 @@ class Peeking(Watching):
 def test_no_data_is_seen_where_there_is_none() -> None:
     """Outputs of whoever was worn before must not be left over."""
     learner = made(Peeking(encoding=FLOAT32))
-    row = worn(learner)
-    learner.train([Batch(*samples())], 6, nothing_received(learner))
+    state = bound(learner)
+    train(learner, [Batch(*samples())], 6, nothing_received(learner))
     learner.receive(nothing_received(learner))
-    assert row["state.peeking.outputs"] == 0
-    assert worn(learner, seed=1)["state.peeking.outputs"] == 0
+    assert state.exchange_state["peeking"]["outputs"] == 0
+    assert bound(learner, seed=1).exchange_state["peeking"]["outputs"] == 0
 
 
 @dataclass(frozen=True)
@@ -552,31 +568,31 @@ class Projecting(Telling):
 
 def test_modules_are_trained_and_stay_with_their_learner() -> None:
     learner = made(Projecting(encoding=FLOAT32), Weights())
-    one, other = (worn(learner, seed) for seed in (1, 2))
-    assert len(one["parameters"]) == 23 + 6 + 4 and len(one["buffers"]) == 4 + 4 and len(one["counters"]) == 2
-    start, untouched = one["parameters"].clone(), {k: v.clone() for k, v in other.items()}
-    learner.wear(one)
-    losses = learner.train([Batch(*samples())], 6, nothing_received(learner))
+    one, other = (bound(learner, seed) for seed in (1, 2))
+    assert len(one.parameters) == 23 + 6 + 4 and len(one.buffers) == 4 + 4 and len(one.other_buffers["int64"]) == 2
+    start, untouched = one.parameters.clone(), other.clone()
+    learner.bind(one)
+    losses, _ = train(learner, [Batch(*samples())], 6, nothing_received(learner))
     assert losses[1].item() == pytest.approx(2.0, rel=1e-3)  # normalized to mean 0 and variance 1, one away from 1
-    assert (one["parameters"][-4:] != start[-4:]).all()  # scale and shift
-    assert one["counters"].tolist() == [1, 1] and (one["buffers"][4:] != torch.tensor([0.0, 0, 1, 1])).all()
-    assert all(torch.equal(v, untouched[k]) for k, v in other.items())
+    assert (one.parameters[-4:] != start[-4:]).all()  # scale and shift
+    assert one.other_buffers["int64"].tolist() == [1, 1] and (one.buffers[4:] != torch.tensor([0.0, 0, 1, 1])).all()
+    assert same(other, untouched)
     travels = set(learner.task.parameters) | set(learner.task.buffers)
-    assert set(learner.channels["weights"].tensors) == set(learner.common_values(learner.exchanges[1])) == travels
+    assert set(learner.channels["weights"].tensors) == set(common_of(learner, learner.exchanges[1])) == travels
     assert not any("/" in name for name in travels)
 
 
 def test_modules_are_in_evaluation_mode_when_nothing_is_trained() -> None:
     """Another learner's running statistics, or the batch's, would show in what is put up."""
     learner = made(Projecting(encoding=FLOAT32))
-    one, other = (worn(learner, seed) for seed in (1, 2))
-    learner.wear(one)
-    learner.train([Batch(*samples())], 6, nothing_received(learner))
-    learner.wear(other)
-    before = {k: v.clone() for k, v in other.items()}
-    put = put_up(learner)["projecting"].tensors["x"]
-    assert all(torch.equal(other[k], v) for k, v in before.items())
-    linear = learner.modules["projecting"].get_submodule("head.0")
+    one, other = (bound(learner, seed) for seed in (1, 2))
+    learner.bind(one)
+    train(learner, [Batch(*samples())], 6, nothing_received(learner))
+    learner.bind(other)
+    before = other.clone()
+    put = uploads(learner)["projecting"].tensors["x"]
+    assert same(other, before)
+    linear = learner.modules.extra["projecting"].get_submodule("head.0")
     with torch.no_grad():
         means = linear(learner.model.features(samples()[0])).mean(0)
     torch.testing.assert_close(put, means / (1 + 1e-5) ** 0.5)  # of fresh statistics: mean 0, variance 1
@@ -600,36 +616,36 @@ class Owning(Telling):
 )
 def test_the_optimizer_leaves_owned_parts_alone(optimizer: Optimizer) -> None:
     learner = made(Owning(), optimizer=optimizer)
-    row = worn(learner)
-    before = row["parameters"].clone()
-    learner.train([Batch(*samples(seed=s)) for s in range(3)], 6, nothing_received(learner))
-    assert torch.equal(row["parameters"][14:], before[14:])
-    assert (row["parameters"][:14] != before[:14]).all()
+    state = bound(learner)
+    before = state.parameters.clone()
+    train(learner, [Batch(*samples(seed=s)) for s in range(3)], 6, nothing_received(learner))
+    assert torch.equal(state.parameters[14:], before[14:])
+    assert (state.parameters[:14] != before[:14]).all()
 
 
 def test_gradients_of_owned_parts_are_the_mean_over_the_batches() -> None:
     learner = made(Owning(encoding=FLOAT32))
-    row = worn(learner)
+    state = bound(learner)
     expected, batches = [], [samples(6, seed) for seed in range(3)]
     twin = made()
     for inputs, targets in batches:  # by hand, from where the learner is at each batch
-        twin.wear({k: v.clone() for k, v in row.items() if k in twin.initial(0)})
+        twin.bind(state.clone())
         twin.model.train()
         loss = nn.functional.cross_entropy(twin.model(inputs), targets)
         expected.append(torch.autograd.grad(loss, twin.model.classifier.bias)[0])
-        learner.train([Batch(inputs, targets)], 6, nothing_received(learner))
+        train(learner, [Batch(inputs, targets)], 6, nothing_received(learner))
     learner = made(Owning(encoding=FLOAT32))
-    worn(learner)
-    learner.train([Batch(*b) for b in batches], 6, nothing_received(learner))
-    put = put_up(learner)["owning"].tensors["x"]
+    bound(learner)
+    _, gradient = train(learner, [Batch(*b) for b in batches], 6, nothing_received(learner))
+    put = uploads(learner, gradient=gradient)["owning"].tensors["x"]
     torch.testing.assert_close(put, torch.stack(expected).mean(0)[:2], rtol=1e-12, atol=1e-14)
 
 
 def test_before_any_training_gradients_are_zero() -> None:
     """Eager exchanges put up before the first round."""
     learner = made(Owning(encoding=FLOAT32), Prototypes())
-    worn(learner)
-    put = put_up(learner)
+    bound(learner)
+    put = uploads(learner)
     assert put["owning"].tensors["x"].tolist() == [0.0, 0.0]
     assert put["prototypes"].weight.tolist() == [2.0, 2.0, 2.0]
 
@@ -652,25 +668,25 @@ def test_parts_and_layers_the_model_lacks_are_refused(exchange: Exchange, messag
 
 def test_evaluation_counts_what_is_told_right_by_class() -> None:
     learner = made()
-    worn(learner)
+    bound(learner)
     with torch.no_grad():
         learner.model.classifier.weight.zero_()
         learner.model.classifier.bias.copy_(torch.tensor([0.0, 1.0, 0.5]))  # always the second class
     inputs, targets = samples(7)
     assert targets.tolist() == [0, 1, 2, 0, 1, 2, 0]
-    right = learner.evaluate(inputs, targets)
+    right = count_correct(learner, inputs, targets)
     assert right.tolist() == [0, 2, 0]
 
 
 def test_evaluation_is_that_of_the_model_in_evaluation_mode() -> None:
     learner = made()
-    row = worn(learner)
-    learner.train([Batch(*samples())], 6, {})
+    state = bound(learner)
+    train(learner, [Batch(*samples())], 6, {})
     inputs, targets = samples(600, seed=9)
-    before = {k: v.clone() for k, v in row.items()}
-    right = learner.evaluate(inputs, targets)
+    before = state.clone()
+    right = count_correct(learner, inputs, targets)
     with torch.no_grad():
         told_right = targets[learner.model.eval()(inputs).argmax(1) == targets]
     assert right.tolist() == torch.bincount(told_right, minlength=CLASSES).tolist()
     assert 0 < right.sum() < 600
-    assert all(torch.equal(row[k], v) for k, v in before.items())
+    assert same(state, before)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.learner.learner import Learner, LearnerSpec
+from consilience.learner.learner import Learner
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Role
 from consilience.models import SplitModel, build_model, cut, model_factory
 from consilience.models.cut import cut_shape

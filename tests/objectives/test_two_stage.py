@@ -21,7 +21,11 @@ from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges import Gradients
 from consilience.functional.distance_correlation import log_distance_correlation
-from consilience.learner.learner import Batch, Learner, LearnerSpec
+from consilience.learner.batches import batch_widths
+from consilience.learner.initial_state import template_state
+from consilience.learner.learner import Batch, Learner
+from consilience.learner.passes import layer_outputs
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.models import SplitModel, build_model, cut
@@ -31,10 +35,10 @@ from consilience.optimizers import SGD
 from consilience.simulation.engines.inspection import SAMPLES
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack.engine import StackEngine
+from consilience.simulation.records.checkpoint import run_checkpoint
 from consilience.simulation.records.export import read_kept
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.round.plan import widths
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.simulate import simulate
@@ -58,13 +62,13 @@ def settings(**others: Any) -> Config:
 # The loss, by hand
 
 
-def worn(objective: TwoStage, model: Callable[[], nn.Module] | None = None, symbols: int = 0) -> Learner:
+def bound_learner(objective: TwoStage, model: Callable[[], nn.Module] | None = None, symbols: int = 0) -> Learner:
     """A learner on digits, in double precision."""
     made = model or (lambda: build_model("mlp", (1, 8, 8), 10))
     shape = (1, 8, 8) if not symbols else (5,)
     role, dtype = Role(objective), torch.float64
     learner = Learner(LearnerSpec(made, role, SGD(0.1), shape, "net", dtype, symbols=symbols))
-    learner.template()
+    template_state(learner)
     return learner
 
 
@@ -84,11 +88,11 @@ def z_of(learner: Learner, inputs: Tensor) -> Tensor:
 )
 def test_the_loss_of_a_batch_is_three_terms(weights: tuple[float, float, float]) -> None:
     alpha_1, alpha_2, lam = weights
-    learner, some = worn(TwoStage(alpha_1, alpha_2, lam)), batch()
+    learner, some = bound_learner(TwoStage(alpha_1, alpha_2, lam)), batch()
     loss, told = learner.losses(some, learner.count(12), {})
     z = z_of(learner, some.inputs)
     server = learner.model.classifier(torch.tanh(learner.model.get_submodule("features.linear")(torch.relu(z))))
-    head = learner.modules["two_stage"]["head"](z)
+    head = learner.modules.extra["two_stage"]["head"](z)
     by_library = dcor.distance_correlation(some.inputs.flatten(1).numpy(), z.detach().numpy())
     expected = alpha_1 * np.log(by_library) + alpha_2 * F.cross_entropy(head, some.targets).item()
     expected += lam * F.cross_entropy(server, some.targets).item()
@@ -101,9 +105,9 @@ def test_the_loss_of_a_batch_is_three_terms(weights: tuple[float, float, float])
 
 def gradients(objective: TwoStage) -> dict[str, float]:
     """The largest gradient of each part, and of the device's own head."""
-    learner, some = worn(objective), batch()
+    learner, some = bound_learner(objective), batch()
     learner.losses(some, learner.count(12), {})[0].backward()  # type: ignore[no-untyped-call]
-    named = {n: learner._parameters[n].grad for n in learner.task.parameters}
+    named = {n: learner.binding.tensor(n).grad for n in learner.task.parameters}
     found = {}
     for part in ("device", "server"):
         own = [named[n] for n in learner.model.parts[part] if n in named]
@@ -129,7 +133,7 @@ def test_the_server_s_gradient_is_lam_s_alone() -> None:
 
 
 def test_the_head_is_of_the_device_and_never_of_the_server() -> None:
-    task = worn(TwoStage()).task
+    task = bound_learner(TwoStage()).task
     assert task.cut == (64,)
     head = {"two_stage/head.weight", "two_stage/head.bias"}
     assert head <= task.parts["device"] and not head & task.parts["server"]
@@ -181,8 +185,8 @@ def test_a_last_sample_gets_company(data: Dataset) -> None:
     some = replace(data, inputs=data.inputs[:51], targets=data.targets[:51])
     config = settings(precision="float64")
     (plan,) = build_setup(config, build_method("two-stage"), some, ["mlp"]).cohorts.plans
-    assert plan.members.sizes.tolist() == [17, 17, 17] and plan.work.least == 2
-    assert widths(17, 16, 1, even=bool(plan.members.even[0]), least=plan.work.least) == [16, 2]
+    assert plan.members.sizes.tolist() == [17, 17, 17] and plan.work.smallest_batch == 2
+    assert batch_widths(plan.work, 17, even=bool(plan.members.even[0])) == [16, 2]
     result = simulate(config, data=some)
     assert np.isfinite(result.history["loss.two_stage"]).all()
 
@@ -214,8 +218,8 @@ def played(engine: str, config: Config, data: Dataset) -> tuple[dict[str, np.nda
     plans = list(setup.cohorts.plans)
     with LoopEngine(plans, setup.data.train, 0) if engine == "loop" else StackEngine(plans, setup.data.train) as opened:
         rounds = Rounds(setup, opened)
-        records = [rounds.begin(), *(rounds.play(evaluate=True) for _ in range(3))]
-        return {k: v.copy() for k, v in rounds.state()[0].items()}, records
+        records = [rounds.start(), *(rounds.play(evaluate=True) for _ in range(3))]
+        return {k: v.copy() for k, v in run_checkpoint(rounds).arrays.items()}, records
 
 
 @pytest.mark.parametrize("device", ["private", "1bit"])
@@ -243,12 +247,12 @@ def test_what_devices_begin_with_and_what_they_share(device: str, start: str, da
     setup = build_setup(config, build_method("two-stage", config.method.settings), data, ["mlp"])
     with LoopEngine(list(setup.cohorts.plans), data, 0) as engine:
         rounds = Rounds(setup, engine)
-        rounds.begin()
+        rounds.start()
         learner = rounds.learners[0]
-        masks = [learner.parameters.mask(set(learner.task.covered(p, learner.task.parameters))) for p in PARTS]
+        masks = [learner.binding.parameters.mask(set(learner.task.covered(p, learner.task.parameters))) for p in PARTS]
 
         def alike() -> list[bool]:
-            one, other = engine.cohorts[0].state["parameters"]
+            one, other = engine.read(0).parameters
             return [torch.equal(one[mask], other[mask]) for mask in masks]
 
         assert alike() == [start == "common", True]
@@ -301,7 +305,10 @@ def test_the_devices_own_heads_are_asked_together_as_well(tmp_path: Path) -> Non
     inputs = torch.from_numpy(kept.data.test_inputs)
     learners = [kept.learner(who) for who in range(kept.learners)]
     with torch.no_grad():
-        told = [one.modules["two_stage"]["head"](one.outputs(inputs, ["cut"])["cut"].flatten(1)) for one in learners]
+        told = [
+            one.modules.extra["two_stage"]["head"](layer_outputs(one, inputs, ["cut"])["cut"].flatten(1))
+            for one in learners
+        ]
     right = (torch.stack(told).sum(0).argmax(1).numpy() == kept.data.test_targets).mean()
     assert result.summary()["heads"]["mean"] == pytest.approx(100 * right)
     alone = simulate(settings(rounds=1, method={"name": "independent"}, ensemble="on"))
@@ -316,9 +323,9 @@ def test_z_is_what_the_cut_layer_gave_whatever_follows_changes() -> None:
 
     seen = []
     for inplace in (False, True):
-        learner, one = worn(TwoStage(alpha_1=1.0), partial(chain, inplace)), batch()
+        learner, one = bound_learner(TwoStage(alpha_1=1.0), partial(chain, inplace)), batch()
         loss, _ = learner.losses(one, learner.count(12), {})
-        seen.append((float(loss.detach()), learner.outputs(one.inputs, ["cut"])["cut"]))
+        seen.append((float(loss.detach()), layer_outputs(learner, one.inputs, ["cut"])["cut"]))
     assert seen[0][0] == seen[1][0]
     assert torch.equal(seen[0][1], seen[1][1]) and (seen[1][1] < 0).any()
 
@@ -368,7 +375,7 @@ def test_what_is_watched_is_the_library_s_distance_correlation(watch: str, layer
     inputs = kept.data.test_inputs[:SAMPLES]
     for who in range(2):
         learner = kept.learner(who)
-        z = learner.outputs(torch.from_numpy(inputs), [layer])[layer].numpy().astype(np.float64)
+        z = layer_outputs(learner, torch.from_numpy(inputs), [layer])[layer].numpy().astype(np.float64)
         expected = dcor.distance_correlation(inputs.reshape(SAMPLES, -1).astype(np.float64), z)
         assert result.history["dependence"][-1, 0, who] == pytest.approx(expected, rel=1e-5)
     assert 0 < result.summary()["dependence"]["mean"] < 1

@@ -12,7 +12,7 @@ from consilience.config.config import read_config
 from consilience.data import Dataset
 from consilience.methods import build_method
 from consilience.peer.connection import connect_to_relay
-from consilience.peer.trainer import Member
+from consilience.peer.trainer import FederatedTrainer
 
 
 def main(url: str, token: str, folder: str, config_file: str, data_file: str) -> None:
@@ -22,17 +22,18 @@ def main(url: str, token: str, folder: str, config_file: str, data_file: str) ->
     data = Dataset("dealt", inputs, targets, *tests, int(arrays["classes"]), *scaling)
     config = read_config(Path(config_file))
     method = build_method(config.method.name, config.method.settings)
-    member = Member(connect_to_relay(url, token, folder), config, method, data, config.learner_models[0], wait=20.0)
+    connection = connect_to_relay(url, token, folder)
+    trainer = FederatedTrainer(connection, config, method, data, config.learner_models[0], wait=20.0)
     for line in sys.stdin:
         match line.strip():
             case "introduce":
-                print(json.dumps(member.share(train=False)), flush=True)
+                print(json.dumps(trainer.upload(train=False)), flush=True)
             case "share":
-                print(json.dumps(member.share()), flush=True)
+                print(json.dumps(trainer.upload()), flush=True)
             case "hear":
-                told = vars(member.hear())
-                print(json.dumps({**told, "heard": sorted(told["heard"])}), flush=True)
-    member.close()
+                result = vars(trainer.download())
+                print(json.dumps({**result, "received": sorted(result["received"])}), flush=True)
+    trainer.close()
 
 
 if __name__ == "__main__":

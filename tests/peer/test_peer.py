@@ -17,7 +17,10 @@ from consilience import split
 from consilience.config.schedules import Schedule, value_at
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Received
-from consilience.learner.learner import Batch, Learner, LearnerSpec
+from consilience.learner.initial_state import template_state
+from consilience.learner.learner import Batch, Learner
+from consilience.learner.passes import represent
+from consilience.learner.spec import LearnerSpec
 from consilience.models import SplitModel
 from consilience.optimizers import build_optimizer
 from consilience.peer.peer import Peer
@@ -50,10 +53,10 @@ def learner_of(peer: Peer, model: SplitModel) -> Learner:
     for e in (e for e in role.exchanges if isinstance(e.weight, Schedule)):
         object.__setattr__(e, "weight", value_at(e.weight, peer.round + 1))
     learner = Learner(LearnerSpec(lambda: deepcopy(model), role, optimizer, SHAPE))
-    learner.wear(learner.template())
-    learner.take(dict(model.named_parameters()))
+    learner.bind(template_state(learner))
+    learner.binding.assign(dict(model.named_parameters()))
     for name, module in peer.modules.items():
-        learner.take({f"{name}/{k}": p for k, p in module.named_parameters()})
+        learner.binding.assign({f"{name}/{k}": p for k, p in module.named_parameters()})
     return learner
 
 
@@ -120,7 +123,7 @@ def test_penalties_and_contributions_are_the_learner_s(tmp_path: Path, method: d
                         if e.batch_draws
                     }
                     loss, _ = learner.losses(Batch(inputs, targets, wanted), torch.tensor(24.0), answers)
-                    learner.gradient.zero_()
+                    learner.binding.gradient.zero_()
                     loss.backward()  # type: ignore[no-untyped-call]
                     features = model.features(inputs)
                     logits = model.classifier(features)
@@ -128,17 +131,18 @@ def test_penalties_and_contributions_are_the_learner_s(tmp_path: Path, method: d
                     model.zero_grad()
                     mine.backward()  # type: ignore[no-untyped-call]
                     torch.testing.assert_close(mine, loss, rtol=1e-5, atol=1e-6)
-                    gradients = learner.parameters.views(learner.gradient)
+                    gradients = learner.binding.parameters.views(learner.binding.gradient)
                     for name, parameter in model.named_parameters():
                         torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-6)
                 train(peer, model, loader)
             for peer, model, loader in zip(peers, models, loaders, strict=True):
                 learner, answers, heard = learner_of(peer, model), received(peer), overheard(peer)
                 for name, error in residuals_of(peer).items():
-                    learner.row[f"error.{name}"].copy_(torch.tensor(error))
+                    exchange, _, key = name.partition(".")
+                    learner.state.residuals[exchange][key].copy_(torch.tensor(error))
                 wanted = {e.name: draws(peer, e.name, e.sample_draws, 24, round_, -1) for e in peer.exchanges}
                 inputs, targets = (torch.cat(parts) for parts in zip(*loader, strict=True))
-                put = learner.contribute(learner.represent(inputs, targets), torch.tensor(24.0), wanted, answers)
+                put = learner.contribute(represent(learner, inputs, targets), torch.tensor(24.0), wanted, answers)
                 assert peer.share(model, loader)
                 ((number, parts, body),) = heard
                 sent = decoded(peer, parts, body)

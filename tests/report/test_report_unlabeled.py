@@ -186,7 +186,7 @@ def test_matrices_are_what_was_put_up_its_ensemble_and_what_came_of_it(
     kept, found = read_kept(runs / name), matrices(pages[name])
     assert list(found) == ["learner 1", "learner 2", "learner 3", "ensemble", "distilled, learner 0"]
     order = chosen(kept)
-    put = [products(kept.arrays["channels.0.similarity.values.rows"][who, 0][order]) for who in (1, 2, 3)]
+    put = [products(kept.checkpoint.arrays["channels.0.similarity.values.rows"][who, 0][order]) for who in (1, 2, 3)]
     for who in (1, 2, 3):
         np.testing.assert_allclose(found[f"learner {who}"], put[who - 1], atol=0.006)
     np.testing.assert_allclose(found["ensemble"], np.mean([np.exp((m - 1) / 0.5) for m in put], axis=0), atol=0.006)
@@ -199,14 +199,14 @@ def test_means_are_shown_as_the_learners_similarities(runs: Path, pages: dict[st
     kept, found = read_kept(runs / "means"), matrices(pages["means"])
     order, size = chosen(kept), SAMPLES
     sharp = np.eye(size)
-    sharp[np.triu_indices(size, 1)] = kept.arrays["channels.0.similarity.values.similar"][2]
+    sharp[np.triu_indices(size, 1)] = kept.checkpoint.arrays["channels.0.similarity.values.similar"][2]
     sharp = np.maximum(sharp, sharp.T)[order][:, order]
     there = sharp > 0
     assert 0.2 < there.mean() < 0.9  # half of each row is kept
     np.testing.assert_array_equal(np.isfinite(found["learner 2"]), there)
     np.testing.assert_allclose(found["learner 2"][there], 1 + 0.5 * np.log(sharp[there]), atol=0.006)
     assert found["ensemble"].diagonal().tolist() == [1.0] * size
-    off = kept.arrays["channels.0.similarity.sums.similar"] / 3
+    off = kept.checkpoint.arrays["channels.0.similarity.sums.similar"] / 3
     assert found["ensemble"].sum() == pytest.approx(size + 2 * off.sum(), rel=0.01)
 
 
@@ -233,7 +233,7 @@ def test_a_learner_of_several_roles_has_the_model_of_its_first(runs: Path) -> No
         "distiller",
     ]
     found = feature_map(runs / "learner")
-    weights = [kept.arrays["learners.0.parameters"][0], kept.arrays["learners.1.parameters"][0]]
+    weights = [kept.checkpoint.arrays["learners.0.parameters"][0], kept.checkpoint.arrays["learners.1.parameters"][0]]
     inputs = kept.data.test_inputs.reshape(60, 64)
     for who, flat in enumerate(weights):  # of who only distills, and of the first who learns: the MLP by hand
         hidden = np.maximum(inputs @ flat[: 64 * 64].reshape(64, 64).T + flat[4096:4160], 0)

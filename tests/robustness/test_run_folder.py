@@ -104,7 +104,7 @@ def test_a_loss_that_is_no_number_names_learner_round_and_term(
     with pytest.raises(TrainingError) as stopped:
         simulate(wild, data=data, out=tmp_path / "wild")
     words = str(stopped.value)
-    assert words.startswith("independent: learner 0 (seed 0), round 3: loss term 'cross_entropy' is no number")
+    assert words.startswith("independent: learner 0 (seed 0), round 3: loss term 'cross_entropy' is NaN or infinite")
     assert "smaller learning rate" in words
     kept = arrays(tmp_path / "wild")
     assert all(np.isfinite(v).all() for v in kept.values()), "the last good checkpoint"
@@ -133,7 +133,7 @@ def test_the_right_learner_and_seed_are_named(data: Dataset, workers: int, monke
 
 def test_a_penalty_that_is_no_number_is_named_as_such(data: Dataset) -> None:
     wild = settings(method={"name": "federated-distillation"}, optimizer="sgd", lr=1e15, batch_size=8)
-    with pytest.raises(TrainingError, match=r"learner 0 \(seed 0\), round 1: loss term 'logits' is no number"):
+    with pytest.raises(TrainingError, match=r"learner 0 \(seed 0\), round 1: loss term 'logits' is NaN or infinite"):
         simulate(wild, data=data)
 
 
@@ -143,7 +143,7 @@ def test_parameters_that_are_no_numbers_stop_the_run_before_they_are_kept(
 ) -> None:
     """The step after the last loss may spoil them: nothing of it reaches a channel or a checkpoint."""
     wild = settings(method={"name": method}, optimizer="sgd", lr=1e300)
-    with pytest.raises(TrainingError, match=r"learner 0 .*, round 1: a parameter is no number after training"):
+    with pytest.raises(TrainingError, match=r"learner 0 .*, round 1: a parameter is NaN or infinite after training"):
         simulate(wild, data=data, out=tmp_path / "wild")
     assert all(np.isfinite(v).all() for v in arrays(tmp_path / "wild").values())
 
@@ -449,11 +449,11 @@ def test_a_worker_killed_in_the_middle_is_reported_and_the_run_goes_on(
 ) -> None:
     def kill(method: str, round_: int, rounds: int, history: History) -> None:
         if round_ == 1:
-            worker_pool._teams[2].workers[1].process.kill()
+            worker_pool._pools[2].workers[1].process.kill()
 
     with pytest.raises(ConsilienceError, match=r"worker process \d+ ended with exit code -9"):
         simulate(settings(workers=2), data=data, out=tmp_path / "killed", on_round=kill)
-    assert 2 not in worker_pool._teams, "what is left of the team is sent home"
+    assert 2 not in worker_pool._pools, "what is left of the team is sent home"
     assert simulate(settings(workers=2), data=data).finished, "the next one gets a new team"
     assert simulate(data=data, resume=tmp_path / "killed").finished
     assert np.array_equal(arrays(tmp_path / "killed")["learners.0.parameters"], arrays(whole)["learners.0.parameters"])
@@ -461,8 +461,8 @@ def test_a_worker_killed_in_the_middle_is_reported_and_the_run_goes_on(
 
 def test_a_worker_that_died_between_runs_is_replaced(data: Dataset) -> None:
     simulate(settings(workers=2), data=data)
-    dead = worker_pool._teams[2].workers[0].process
+    dead = worker_pool._pools[2].workers[0].process
     dead.kill()
     dead.wait()
     assert simulate(settings(workers=2), data=data).finished
-    assert dead.pid not in [w.process.pid for w in worker_pool._teams[2].workers]
+    assert dead.pid not in [w.process.pid for w in worker_pool._pools[2].workers]

@@ -133,7 +133,7 @@ def _masked() -> SplitModel:
 
 def test_one_module_cannot_serve_every_learner(data: Dataset) -> None:
     only = forgetful()
-    with pytest.raises(ConfigurationError, match="gave the same module twice; it must make a new one"):
+    with pytest.raises(ConfigurationError, match="returned the same module twice; it must make a new one"):
         simulate(data=data, model=lambda: only, **SMALL)
 
 
@@ -207,10 +207,10 @@ def test_an_error_in_a_worker_comes_with_its_place() -> None:
     try:
         Failing().penalty({}, None, None)  # type: ignore[arg-type]
     except Particular as error:
-        told = worker._told(error)
+        told = worker._portable(error)
     assert isinstance(told, RuntimeError) and str(told) == "Particular: 1 and 2"
     assert "in penalty" in told.__notes__[0] and "raise Particular(1, 2)" in told.__notes__[0]
-    plain = worker._told(ValueError("as it is"))
+    plain = worker._portable(ValueError("as it is"))
     assert isinstance(plain, ValueError) and plain.__notes__
 
 

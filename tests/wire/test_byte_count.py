@@ -15,13 +15,15 @@ from torch import nn
 from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
 from consilience.exchanges import Observations, Prototypes, Weights
-from consilience.learner.learner import Learner, LearnerSpec
+from consilience.learner.learner import Learner
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import SplitModel, build_model
 from consilience.optimizers import SGD
 from consilience.simulation.round import round as rounds_module
-from consilience.simulation.round.plan import Presence
+from consilience.simulation.round.participation import Presence
+from consilience.simulation.setup.federations import Federations
 from consilience.simulation.simulate import simulate
 from consilience.wire import codec, schema
 from consilience.wire.byte_count import ByteCount
@@ -189,12 +191,13 @@ def test_a_channel_that_sends_nothing_costs_nothing() -> None:
 def test_a_learner_who_was_away_pays_for_what_it_missed(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     """Away for rounds 1 to 3 and offline: the fourth answer brings four replies of a bit a weight."""
 
-    def there(seeds: tuple[int, ...], round_: int, learners: int, *others: float) -> Presence:
+    def there(federations: Federations, host: int | None, round_: int) -> Presence:
+        learners = federations.learners
         online = np.ones(learners, dtype=bool)
         online[0] = round_ >= 4
         return Presence(np.ones((1, learners), dtype=bool), online[None])
 
-    monkeypatch.setattr(rounds_module, "presences", there)
+    monkeypatch.setattr(rounds_module, "draw_presence", there)
     result = simulate(data=data, method="fedavg-1bit", learners=2, rounds=4, workers=0)
     one = result.message_bytes["down"]
     assert result.history["bytes.down"][:, 0].tolist() == [[0, one], [0, one], [0, one], [4 * one, one]]
@@ -204,12 +207,13 @@ def test_a_learner_who_was_away_pays_for_what_it_missed(data: Dataset, monkeypat
 def test_a_learner_who_did_not_take_part_hears_first_what_it_missed(
     data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def there(seeds: tuple[int, ...], round_: int, learners: int, *others: float) -> Presence:
+    def there(federations: Federations, host: int | None, round_: int) -> Presence:
+        learners = federations.learners
         present = np.ones(learners, dtype=bool)
         present[0] = round_ != 1
         return Presence(present[None], np.ones((1, learners), dtype=bool))
 
-    monkeypatch.setattr(rounds_module, "presences", there)
+    monkeypatch.setattr(rounds_module, "draw_presence", there)
     result = simulate(data=data, method="fedavg-1bit", learners=2, rounds=3, workers=0)
     one = result.message_bytes["down"]
     # In round 2 it hears round 1's reply before it trains, and round 2's after.

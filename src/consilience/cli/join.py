@@ -19,7 +19,7 @@ from consilience.files import lock_file
 from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.member_method import member_method
-from consilience.peer.trainer import Member, Played
+from consilience.peer.trainer import FederatedTrainer, RoundResult
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import in_full, load_data, models_of, with_model
 
@@ -72,29 +72,29 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     config = make_config({**given, "method": method, "learners": 1, "seed": connection.charter.seed})
     data = load_data(config, progress=True)
     config = in_full(with_model(config, data))
-    member = Member(connection, config, built, data, models_of(None, config)[0], options.wait)
+    trainer = FederatedTrainer(connection, config, built, data, models_of(None, config)[0], options.wait)
     place = _placed(connection.folder, config)
-    begun = member.go_on(connection.folder)
+    begun = trainer.resume(connection.folder)
     say = _silent if options.as_json else _say
     federation_of = f"{connection.charter.name} ({config.method.label})"
     say(f"{connection.name} in {federation_of}, {len(data.targets)} samples; saved in {connection.folder}")
     if begun:
-        _forget_after(place, member.round)
-        say(f"going on after round {member.round}")
+        _forget_after(place, trainer.round)
+        say(f"going on after round {trainer.round}")
     try:
         with _asked_to_stop() as asked:
-            member.stopped = lambda: bool(asked)
+            trainer.stopped = lambda: bool(asked)
             if not begun:
-                member.introduce()
-            while member.round < config.training.rounds and not asked:
-                played = member.play()
+                trainer.introduce()
+            while trainer.round < config.training.rounds and not asked:
+                played = trainer.play()
                 _record(place, played, options.as_json, config.training.rounds)
-                member.keep(connection.folder)
-        member.save_model(connection.folder / "model.safetensors")
+                trainer.save(connection.folder)
+        trainer.save_model(connection.folder / "model.safetensors")
     finally:
-        member.close()
+        trainer.close()
     if asked:
-        _say(f"stopped after round {member.round}; the same command goes on")
+        _say(f"stopped after round {trainer.round}; the same command goes on")
     say(f"the model is {connection.folder / 'model.safetensors'}")
     return bool(asked)
 
@@ -129,13 +129,13 @@ def _placed(folder: Path, config: Config) -> RunFolder:
     return place
 
 
-def _record(place: RunFolder, played: Played, as_json: bool, rounds: int) -> None:
+def _record(place: RunFolder, played: RoundResult, as_json: bool, rounds: int) -> None:
     line = {
         "round": played.round,
         "accuracy": round(played.accuracy, 3),
         "loss": {k: round(v, 6) for k, v in played.losses.items()},
         "acknowledged": played.acknowledged,
-        "heard": list(played.heard),
+        "heard": list(played.received),
         "bytes": {"up": played.bytes_up, "down": played.bytes_down},
     }
     place.append([json.dumps(line)])

@@ -1,29 +1,31 @@
-"""One data owner: a model, private data, an optimizer, and what the exchanges of its role do with them."""
+"""One data owner: what the objective and the exchanges of its role do with its model, its samples and its state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from consilience.config.schedules import as_number
+from consilience.config.schedules import as_number, highest_value
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import BatchView, Contribution, Exchange, Received, View
-from consilience.functional.class_means import one_hot
-from consilience.learner.body import Body, LearnerSpec, Row, as_sent
+from consilience.exchanges.weights import covering
+from consilience.learner.model_binding import ModelBinding
+from consilience.learner.modules import LearnerModules, Representations
+from consilience.learner.residuals import as_sent
+from consilience.learner.spec import OPTIMIZER, LearnerSpec
+from consilience.learner.state import LearnerState, Tensors
 from consilience.objectives import Objective
+from consilience.optimizers import Optimizer
+from consilience.task import Task
+from consilience.wire import schema
 
-__all__ = ["PASS_ROWS", "Batch", "Learner", "LearnerSpec", "Row"]
-
-PASS_ROWS, EVALUATED_ROWS = 1024, 256
-"""Samples seen at once when nothing is trained: bounds the memory of a pass."""
-Seen = dict[str, Any]
-"""Samples as exchanges see them: inputs, features, logits, targets, which are valid, and outputs of named layers."""
+SettingsOwner = TypeVar("SettingsOwner", Exchange, Optimizer)
 
 
 @dataclass
@@ -36,243 +38,211 @@ class Batch:
     positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # among the learner's samples
 
 
-class Learner(Body):
-    """A body that learns: trains, contributes, receives, is tested; always as the learner whose row it wears."""
+class Learner:
+    """Computes losses, contributes and receives, always for the learner whose state is bound.
 
-    def states(self) -> Row:
-        """The exchanges' own states at the start, seen in the row that is worn."""
-        return {
-            f"state.{e.name}.{k}": v.detach().clone()
-            for e in self.exchanges
-            for k, v in e.init_state(self._bare_view(e)).items()
-        }
+    `bind` binds a state for work in place, `bound` binds one for a while inside a `vmap`.
+    """
 
-    def template(self) -> Row:
-        """A whole new row, worn: what every learner of this kind has."""
-        row = self.initial(0)
-        self.wear(row)
-        row |= self.states()
-        return row
+    def __init__(self, spec: LearnerSpec) -> None:
+        self.spec, self.role = spec, spec.role
+        self.exchanges, self.optimizer = spec.role.exchanges, spec.optimizer  # with the bound learner's own settings
+        self.modules = LearnerModules(spec)
+        self.model, self.task = self.modules.model, self.modules.task
+        self.channels = {e.name: e.channel(self.task) for e in self.exchanges}
+        _refuse_overlap(self.channels)
+        self.binding = ModelBinding(self.modules)
+        weighed = {e.name for e in self.exchanges if highest_value(e.weight)} | set(spec.varied) - {OPTIMIZER}
+        self.penalized = weighed & self.downloading
+        """Names of the exchanges whose penalty may add to the loss."""
+        moving = {name for name, channel in self.channels.items() if channel.moves}
+        self.receiving = self.downloading | self.uploading & moving
+        """Names of the exchanges whose answers it is sent: a change is measured from the newest common values."""
+        owned = _owned_parameters(self.exchanges, self.task)
+        _refuse_frozen(owned & self.binding.frozen, self.task)
+        mask = ~self.binding.parameters.mask(owned | self.binding.frozen)
+        self.optimized: Tensor | None = None if bool(mask.all()) else mask.to(self.device)
+        """(parameters,) which parameters the local optimizer changes; None where it changes all of them."""
 
-    # -- what exchanges see --------------------------------------------------------------------------------------------
+    # -- the bound state -----------------------------------------------------------------------------------------------
 
-    def _view(self, owner: Exchange | Objective, seen: Seen, samples: Tensor, **more: Any) -> View:
-        """What an exchange or the objective may see."""
-        outputs = seen["outputs"]
-        return View(
-            task=self.task,
-            parameters=self.model_parameters,
-            buffers=self.model_buffers,
-            classify=self.model.classifier,
-            outputs={k: outputs[k] for k in owner.layers if k in outputs},
-            modules=self.modules[owner.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
-            samples=samples,
-            **{k: v for k, v in seen.items() if k != "outputs"},
-            **more,
-        )
+    @property
+    def state(self) -> LearnerState:
+        """The state that is bound now."""
+        return self.binding.state
 
-    @torch.no_grad()
-    def _encode(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Features of inputs, (rows, width), by these parameters; buffers are copies, and stay as they were."""
-        worn = [(holder, key, name, held) for holder, key, name in self._holders if (held := holder[key]) is not None]
-        for holder, key, name, held in worn:
-            holder[key] = parameters.get(name, held) if name in self._parameters else held.clone()
-        try:
-            with self._precision():
-                features: Tensor = self.model.features(inputs)
-            return features.to(self.dtype)
-        finally:
-            for holder, key, _, held in worn:
-                holder[key] = held
+    def bind(self, state: LearnerState) -> None:
+        """Work on this state, in place."""
+        self.binding.bind(state)
+        self._use_settings(state)
 
-    def _bare_view(self, exchange: Exchange) -> View:
-        """A view for hooks that look at the model and not at data."""
-        return self._view(exchange, self.nothing(), self.count(0))
+    @contextmanager
+    def bound(self, state: LearnerState, parameters: Tensors, buffers: Tensors) -> Iterator[None]:
+        """For a while, work on this state, with these tensors in the place of the modules' own."""
+        before = self.exchanges, self.optimizer
+        with self.binding.bound(state, parameters, buffers):
+            self._use_settings(state)
+            try:
+                yield
+            finally:
+                self.exchanges, self.optimizer = before
 
-    def nothing(self) -> Seen:
-        """Nobody's samples."""
-        empty = torch.empty(0, dtype=self.dtype, device=self.device)
-        names = ("inputs", "features", "logits", "valid")
-        return dict.fromkeys(names, empty) | {"targets": empty.long(), "outputs": {}}
+    def _use_settings(self, state: LearnerState) -> None:
+        if self.spec.varied:
+            self.exchanges = tuple(self.with_settings(e, e.name, state.settings) for e in self.role.exchanges)
+            self.optimizer = self.with_settings(self.spec.optimizer, OPTIMIZER, state.settings)
 
-    def count(self, samples: int) -> Tensor:
-        """A number of samples as exchanges see it."""
-        return torch.full((), float(samples), dtype=self.dtype, device=self.device)
+    def with_settings(self, owner: SettingsOwner, name: str, settings: Mapping[str, Tensors]) -> SettingsOwner:
+        """An exchange or the optimizer with a learner's own values of its settings."""
+        own = copy(owner)
+        for setting in self.spec.varied.get(name, ()):
+            object.__setattr__(own, setting, settings[name][setting])
+        return own
 
-    def _state(self, exchange: Exchange) -> dict[str, Tensor]:
-        prefix = f"state.{exchange.name}."
-        return {k[len(prefix) :]: v for k, v in self.row.items() if k.startswith(prefix)}
-
-    def _keep_state(self, exchange: Exchange, state: Mapping[str, Tensor]) -> None:
-        kept = {key: self.row[f"state.{exchange.name}.{key}"] for key in state}
+    def _keep_exchange_state(self, exchange: Exchange, state: Mapping[str, Tensor]) -> None:
+        kept = self.state.exchange_state.get(exchange.name, {})
         # Cloned before anything is written: a new value may be an old one under another name.
         fresh = {key: value.detach().clone() for key, value in state.items() if value is not kept[key]}
         for key, value in fresh.items():
             kept[key].copy_(value)
 
-    def common_values(self, exchange: Exchange) -> dict[str, Tensor]:
-        """The values a moving mean starts from, where this row is the federation's common model."""
-        return {k: v.detach().clone() for k, v in exchange.common_values(self._bare_view(exchange)).items()}
+    # -- what it is ----------------------------------------------------------------------------------------------------
 
     @property
-    def told(self) -> int:
-        """How many numbers a mini-batch tells."""
+    def dtype(self) -> torch.dtype:
+        """Of its parameters."""
+        return self.spec.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where its state and its samples are."""
+        return torch.device(self.spec.device)
+
+    @property
+    def uploading(self) -> frozenset[str]:
+        """Names of the exchanges it uploads to."""
+        return self.role.uploading
+
+    @property
+    def downloading(self) -> frozenset[str]:
+        """Names of the exchanges whose answers change what it learns."""
+        return self.role.downloading
+
+    @property
+    def loss_terms(self) -> list[str]:
+        """Names of the loss terms, in the order in which `losses` returns them."""
+        return [self.role.objective.name, *(e.name for e in self.exchanges)]
+
+    @property
+    def batch_values(self) -> int:
+        """How many numbers `losses` returns for a mini-batch: the loss terms, and the share of correct predictions."""
         return 2 + len(self.exchanges)
 
-    # -- the round -----------------------------------------------------------------------------------------------------
+    # -- what exchanges see --------------------------------------------------------------------------------------------
 
-    def train(self, batches: Iterable[Batch], samples: int, received: Mapping[str, Received]) -> Tensor:
-        """Local steps. Returns what batches tell, as means over them: see `losses`."""
-        self.mode(training=True)
-        losses = torch.zeros(self.told, dtype=torch.float64, device=self.device)
-        self.summed = torch.zeros_like(self.gradient) if not self.all_trained else self.gradient
-        steps, count = 0, self.count(samples)
-        for batch in batches:
-            losses += self._step(batch, count, received)
-            steps += 1
-        if not self.all_trained and steps:
-            self.summed /= steps
-        return losses / max(steps, 1)
+    def view(self, owner: Exchange | Objective, seen: Representations, samples: Tensor, **more: Any) -> View:
+        """What an exchange or the objective sees of the learner."""
+        outputs, binding = seen["outputs"], self.binding
+        return View(
+            task=self.task,
+            parameters=binding.model_parameters,
+            buffers=binding.model_buffers,
+            classify=self.model.classifier,
+            outputs={k: outputs[k] for k in owner.layers if k in outputs},
+            modules=self.modules.extra[owner.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
+            samples=samples,
+            **{k: v for k, v in seen.items() if k != "outputs"},
+            **more,
+        )
 
-    def _step(self, batch: Batch, samples: Tensor, received: Mapping[str, Received]) -> Tensor:
-        loss, terms = self.losses(batch, samples, received)
-        self.gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._move()
-        return terms
+    def model_view(self, exchange: Exchange) -> View:
+        """A view of the model without samples."""
+        return self.view(exchange, self.no_samples(), self.count(0))
+
+    def no_samples(self) -> Representations:
+        """Representations of no samples at all."""
+        empty = torch.empty(0, dtype=self.dtype, device=self.device)
+        names = ("inputs", "features", "logits", "valid")
+        return dict.fromkeys(names, empty) | {"targets": empty.long(), "outputs": {}}
+
+    def count(self, samples: int) -> Tensor:
+        """A number of samples, as exchanges see it."""
+        return torch.full((), float(samples), dtype=self.dtype, device=self.device)
+
+    # -- a learner's part of a round -----------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def start_round(
+        self, seen: Representations, samples: Tensor, draws: Mapping[str, Tensor], received: Mapping[str, Received]
+    ) -> None:
+        """Let exchanges prepare their state before local training, with all of the learner's samples."""
+        for e in (e for e in self.exchanges if e.has_round_start):
+            view = self.view(e, seen, samples, **_draws(draws, e))
+            self._keep_exchange_state(e, e.on_round_start(self._exchange_state(e), view, received[e.name]))
 
     def losses(self, batch: Batch, samples: Tensor, received: Mapping[str, Received]) -> tuple[Tensor, Tensor]:
-        """The loss of a mini-batch and what it tells; exchanges' own states move on the way.
+        """The loss of a mini-batch, and its parts: each loss term, and the share of correct predictions.
 
-        What it tells: loss terms, the objective's and then each exchange's, and last the share of samples told right.
+        The terms are the objective's and then each exchange's, without its weight. Exchanges that follow the batches
+        update their state here.
         """
         objective = self.role.objective
         drawn = batch.draws.get(objective.name, batch.inputs.new_empty(0, 0))
         inputs = objective.prepare(self.task, batch.inputs, drawn)
         views = len(inputs) // len(batch.inputs)  # of each sample, one after the other
-        seen = self.forward(inputs) | {"targets": batch.targets.repeat(views)}
+        seen = self.modules.forward(inputs) | {"targets": batch.targets.repeat(views)}
         batch = _repeated(batch, views)
-        view = self._view(objective, seen, samples, **_draws(batch, objective))
-        loss, right = objective.loss(view), objective.batch_accuracy(view).detach()
+        view = self.view(objective, seen, samples, **_draws(batch.draws, objective))
+        loss, correct = objective.loss(view), objective.batch_accuracy(view).detach()
         terms = [loss.detach()]
         for e in self.exchanges:
             if e.name not in self.penalized and not e.has_batch_hook:
                 terms.append(torch.zeros_like(terms[0]))
                 continue
-            beside = BatchView(batch.positions, batch.inputs, self._encode)
-            view = self._view(e, seen, samples, **_draws(batch, e), batch=beside)
-            self._keep_pace(e, view)
+            more = BatchView(batch.positions, batch.inputs, self.binding.features_with)
+            view = self.view(e, seen, samples, **_draws(batch.draws, e), batch=more)
+            self._follow_batch(e, view)
             if e.name not in self.penalized:
                 terms.append(torch.zeros_like(terms[0]))
                 continue
-            term = e.penalty(self._state(e), view, received[e.name])
+            term = e.penalty(self._exchange_state(e), view, received[e.name])
             loss = loss + as_number(e.weight) * term
             terms.append(term.detach())
-        return loss, torch.stack([*terms, right]).to(torch.float64)
-
-    def forward(self, inputs: Tensor) -> Seen:
-        """What the model makes of inputs, each of which is a sample."""
-        self._outputs.clear()
-        with self._precision():
-            features = self.model.features(inputs)
-            logits = self.model.classifier(features)
-        valid = torch.ones(len(inputs), dtype=self.dtype, device=self.device)
-        return {
-            "inputs": inputs,
-            "features": features.to(self.dtype),
-            "logits": logits.to(self.dtype),
-            "valid": valid,
-            "outputs": dict(self._outputs),
-        }
-
-    def _precision(self) -> AbstractContextManager[object]:
-        if not self.spec.half:
-            return nullcontext()
-        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+        return loss, torch.stack([*terms, correct]).to(torch.float64)
 
     @torch.no_grad()
-    def _keep_pace(self, exchange: Exchange, view: View) -> None:
-        """Let an exchange's own state move with the batch."""
+    def _follow_batch(self, exchange: Exchange, view: View) -> None:
         if exchange.has_batch_hook:
-            self._keep_state(exchange, exchange.on_batch(self._state(exchange), view))
-
-    @property
-    def has_round_start(self) -> bool:
-        """Whether any exchange begins local training with a look at all samples."""
-        return any(e.has_round_start for e in self.exchanges)
-
-    @torch.no_grad()
-    def on_round_start(
-        self, seen: Seen, samples: Tensor, draws: Mapping[str, Tensor], received: Mapping[str, Received]
-    ) -> None:
-        """Let exchanges' own states begin, after `represent`."""
-        for e in (e for e in self.exchanges if e.has_round_start):
-            drawn = {"draws": draws[e.name]} if e.name in draws else {}
-            state = e.on_round_start(self._state(e), self._view(e, seen, samples, **drawn), received[e.name])
-            self._keep_state(e, state)
-
-    def _move(self) -> None:
-        row = self.row
-        row["step"] += 1
-        slots = {s: row[f"optimizer.{s}"] for s in self.optimizer.slots}
-        moved, kept = self.optimizer.update(row["parameters"], self.gradient, slots, int(row["step"]))
-        if not self.all_trained:
-            self.summed += self.gradient
-            moved = torch.where(self.trained, moved, row["parameters"])
-        row["parameters"].copy_(moved)
-        for slot, value in kept.items():
-            row[f"optimizer.{slot}"].copy_(value)
-
-    def forget_optimizer(self) -> None:
-        """Begin the optimizer anew."""
-        for key in ("step", *(f"optimizer.{s}" for s in self.optimizer.slots)):
-            self.row[key].zero_()
-
-    def needs_representations(self, names: Iterable[str]) -> bool:
-        """Whether any of these exchanges looks at samples: else the pass over them is left out."""
-        return any(e.needs_representations for e in self.exchanges if e.name in names)
-
-    @torch.no_grad()
-    def represent(self, inputs: Tensor, targets: Tensor, valid: Tensor | None = None, rows: int = PASS_ROWS) -> Seen:
-        """One pass over the learner's samples, in evaluation mode, `rows` at a time: what all exchanges see of them.
-
-        valid: 1 where there is a sample, 0 where the array is only filled up.
-        """
-        self.mode(training=False)
-        seen = _joined([self.forward(part) for part in torch.split(inputs, rows)]) | {"targets": targets}
-        return seen if valid is None else seen | {"valid": valid}
+            self._keep_exchange_state(exchange, exchange.on_batch(self._exchange_state(exchange), view))
 
     @torch.no_grad()
     def contribute(
         self,
-        seen: Seen,
+        seen: Representations,
         samples: Tensor,
         draws: Mapping[str, Tensor],
         received: Mapping[str, Received],
-        summed: Tensor | None = None,
+        mean_gradient: Tensor | None = None,
     ) -> dict[str, Contribution]:
-        """What every exchange in `received` puts up, as the wire shows it, after `represent` or of `nothing`.
+        """What it uploads to every exchange in `received`, as the relay decodes it.
 
-        summed: the round's mean gradient, where it is not the one `train` left.
+        mean_gradient: of the round's batches, needed where an exchange owns a part of the model.
         """
-        gradients = {} if self.all_trained else self.parameters.views(self.summed if summed is None else summed)
-        put: dict[str, Contribution] = {}
+        gradients = {} if mean_gradient is None else self.binding.parameters.views(mean_gradient)
+        uploads: dict[str, Contribution] = {}
         for e in (e for e in self.exchanges if e.name in received):
-            own = (
-                {n: gradients[n] for n in self.task.covered(e.owned_part, self.task.parameters)} if e.owned_part else {}
-            )
-            drawn = {"draws": draws[e.name]} if e.name in draws else {}
-            view = self._view(e, seen, samples, gradients=own, **drawn)
-            put[e.name] = self._encoded(e, e.contribute(self._state(e), view, received[e.name]))
-        return put
+            names = self.task.covered(e.owned_part, self.task.parameters) if e.owned_part else ()
+            owned = {name: gradients[name] for name in names}
+            view = self.view(e, seen, samples, gradients=owned, **_draws(draws, e))
+            uploads[e.name] = self.encode(e, e.contribute(self._exchange_state(e), view, received[e.name]))
+        return uploads
 
-    def _encoded(self, exchange: Exchange, put: Contribution) -> Contribution:
-        """What the relay will see: quantized, with what was rounded away last time added first."""
-        channel, prefix = self.channels[exchange.name], f"error.{exchange.name}."
-        errors = {k[len(prefix) :]: error for k, error in self.row.items() if k.startswith(prefix)}
-        sent, after = as_sent(channel, put, errors)
-        for name, error in after.items():
-            errors[name].copy_(error)
+    def encode(self, exchange: Exchange, contribution: Contribution) -> Contribution:
+        """The contribution as the relay decodes it; what the encoding rounds away stays in the state's residuals."""
+        residuals = self.state.residuals.get(exchange.name, {})
+        sent, after = as_sent(self.channels[exchange.name], contribution, residuals)
+        for name, residual in after.items():
+            residuals[name].copy_(residual)
         return sent
 
     @torch.no_grad()
@@ -281,87 +251,42 @@ class Learner(Body):
         for e in self.exchanges:
             if not e.changes_model or e.name not in self.downloading or e.name not in received:
                 continue
-            state, fresh = self._state(e), received[e.name].fresh
-            update = e.receive(state, self._bare_view(e), received[e.name])
-            held = {**self._parameters, **self._buffers}
+            state, fresh = self._exchange_state(e), received[e.name].fresh
+            update = e.receive(state, self.model_view(e), received[e.name])
             new = {**update.parameters, **update.buffers}
-            self.take({n: torch.where(fresh, value, held[n]) for n, value in new.items()})
-            self._keep_state(e, {k: torch.where(fresh, value, state[k]) for k, value in update.state.items()})
+            self.binding.assign({n: torch.where(fresh, value, self.binding.tensor(n)) for n, value in new.items()})
+            self._keep_exchange_state(e, {k: torch.where(fresh, value, state[k]) for k, value in update.state.items()})
 
-    @torch.no_grad()
-    def features(self, inputs: Tensor, rows: int = PASS_ROWS) -> Tensor:
-        """What the model makes of inputs, in evaluation mode, `rows` at a time, (samples, width)."""
-        self.mode(training=False)
-        parts = []
-        for part in torch.split(inputs, rows):
-            with self._precision():
-                parts.append(self.model.features(part).to(self.dtype))
-        return torch.cat(parts)
-
-    @torch.no_grad()
-    def logits(self, inputs: Tensor, rows: int = PASS_ROWS) -> Tensor:
-        """What is told of inputs, in evaluation mode, `rows` at a time: by the model and, where the objective has a
-        head of its own, by that, (1 or 2, samples, classes)."""
-        self.mode(training=False)
-        return torch.cat([self._told(part) for part in torch.split(inputs, rows)], dim=1)
-
-    def _told(self, inputs: Tensor) -> Tensor:
-        objective, seen = self.role.objective, self.forward(inputs)
-        if not objective.has_own_head:
-            return seen["logits"][None]  # type: ignore[no-any-return]
-        nobody = torch.zeros(len(inputs), dtype=torch.int64, device=self.device)
-        own = objective.head_logits(self._view(objective, seen | {"targets": nobody}, self.count(0)))
-        return torch.stack([seen["logits"], own])
-
-    @torch.no_grad()
-    def outputs(self, inputs: Tensor, layers: Sequence[str], rows: int = EVALUATED_ROWS) -> dict[str, Tensor]:
-        """What layers of the model make of inputs, in evaluation mode, `rows` at a time, (samples, ...) each."""
-        self.mode(training=False)
-        heard: dict[str, Any] = {}
-        parts: dict[str, list[Tensor]] = {layer: [] for layer in layers}
-        with ExitStack() as hooks:
-            for layer in layers:
-                keep = partial(_keep, heard, layer)
-                hooks.callback(self.layer(layer).register_forward_hook(keep).remove)
-            for part in torch.split(inputs, rows):
-                heard.clear()
-                self.forward(part)
-                for layer in layers:
-                    what = f"layer {layer!r} of {self.task.model}"
-                    parts[layer].append(_one_each(heard.get(layer), len(part), what).to(self.dtype))
-        return {layer: torch.cat(seen) for layer, seen in parts.items()}
-
-    @torch.no_grad()
-    def evaluate(self, inputs: Tensor, targets: Tensor, rows: int = EVALUATED_ROWS) -> Tensor:
-        """How many test samples of each class are told right, (classes,); `rows` samples at a time."""
-        self.mode(training=False)
-        told = torch.cat([self.forward(part)["logits"].argmax(1) for part in torch.split(inputs, rows)])
-        right = one_hot(targets, self.task.classes) & (told == targets)[:, None]  # (samples, classes)
-        return right.sum(0)
+    def _exchange_state(self, exchange: Exchange) -> Tensors:
+        """A dictionary of its own: an exchange may change the one it is given."""
+        return dict(self.state.exchange_state.get(exchange.name, {}))
 
 
-def _keep(heard: dict[str, Any], layer: str, module: nn.Module, given: object, output: Any) -> Any:
-    heard[layer] = output
-    return output.clone() if isinstance(output, Tensor) else None  # which what follows may change in place
+def _owned_parameters(exchanges: Collection[Exchange], task: Task) -> set[str]:
+    """Names of the parameters that exchanges move by themselves, in the place of the local optimizer."""
+    owned: set[str] = set()
+    for e in exchanges:
+        owned |= set(covering(e.name, e.owned_part, task)) if e.owned_part is not None else set()
+    return owned
 
 
-def _one_each(output: Any, samples: int, what: str) -> Tensor:
-    """A layer's output for each of the samples; of one that gives several things the first, as a recurrent one does."""
-    first = output[0] if isinstance(output, tuple) and output else output
-    if first is None:
-        raise ConfigurationError(f"{what} is not reached when the model is run; name another")
-    if not isinstance(first, Tensor) or first.shape[:1] != (samples,):
-        given = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
-        raise ConfigurationError(f"{what} gives {given} for {samples} samples, and not a value for each; name another")
-    return first
+def _refuse_overlap(channels: Mapping[str, schema.Channel]) -> None:
+    """Two moving means cannot both move one tensor of the model."""
+    moved: dict[str, str] = {}
+    for name, channel in channels.items():
+        for tensor in channel.tensors if channel.moves else ():
+            if tensor in moved:
+                raise ConfigurationError(f"{moved[tensor]!r} and {name!r} both share {tensor!r}; give them other parts")
+            moved[tensor] = name
 
 
-def _joined(parts: Sequence[Seen]) -> Seen:
-    """Parts of a pass as one."""
-    return {
-        key: _joined([part[key] for part in parts]) if isinstance(first, dict) else torch.cat([p[key] for p in parts])
-        for key, first in parts[0].items()
-    }
+def _refuse_frozen(frozen: Collection[str], task: Task) -> None:
+    """A parameter that an exchange moves by its gradient needs one."""
+    if frozen:
+        raise ConfigurationError(
+            f"{task.model}: {min(frozen)!r} is frozen (requires_grad=False), and an exchange moves it by its gradient; "
+            f"unfreeze it, or leave it out of the exchange's part"
+        )
 
 
 def _repeated(batch: Batch, views: int) -> Batch:
@@ -373,5 +298,5 @@ def _repeated(batch: Batch, views: int) -> Batch:
     return Batch(inputs, batch.targets.repeat(views), draws, batch.positions.repeat(views))
 
 
-def _draws(batch: Batch, owner: Exchange | Objective) -> dict[str, Tensor]:
-    return {"draws": batch.draws[owner.name]} if owner.name in batch.draws else {}
+def _draws(draws: Mapping[str, Tensor], owner: Exchange | Objective) -> dict[str, Tensor]:
+    return {"draws": draws[owner.name]} if owner.name in draws else {}

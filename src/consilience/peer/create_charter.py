@@ -9,12 +9,13 @@ from typing import Any
 
 from consilience.errors import ConfigurationError
 from consilience.files import replace_file, report_write_errors
-from consilience.learner.learner import Learner, LearnerSpec
+from consilience.learner.initial_state import common_values
+from consilience.learner.learner import Learner
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import model_factory
 from consilience.optimizers import build_optimizer
-from consilience.randomness import seed_of
 from consilience.simulation.setup.participants import Model
 from consilience.user_code import absolute_name
 from consilience.wire import schema
@@ -61,10 +62,8 @@ def create_charter(
                     f"{first.task.model} and {learner.task.model} cannot share {key!r}: "
                     f"{describe_difference(first.channels[key], channel)}"
                 )
-    first.wear(first.initial(seed_of("common weights", seed)))
-    starts = {
-        e.name: {k: t.numpy(force=True) for k, t in c.items()} for e in first.exchanges if (c := first.common_values(e))
-    }
+    common = common_values(first, seed)
+    starts = {name: {k: t.numpy(force=True) for k, t in values.items()} for name, values in common.items()}
     channels: dict[str, schema.Channel] = merge_channels([learner.channels for learner in learners])
     return build_charter(name, {**method, "name": chosen.name}, task.classes, channels, starts, seed, rules), starts
 

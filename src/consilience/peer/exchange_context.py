@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from consilience.channels import empty_answer
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Exchange, Received, View
-from consilience.learner.body import keeps_error
+from consilience.learner.batches import LearnerKey
+from consilience.learner.draws import draw_uniform
+from consilience.learner.residuals import keeps_residual
 from consilience.method import Method
 from consilience.models import SplitModel, to_split_model
 from consilience.peer.connection import RelayConnection
 from consilience.peer.member_method import check_channels
-from consilience.randomness import seed_of, uniform
+from consilience.randomness import seed_of
 from consilience.task import Task
 from consilience.wire import schema
 
@@ -120,9 +122,8 @@ class ExchangeContext:
         """`count` uniform numbers for each row, (count, rows), as the view takes them; nothing where it needs none."""
         if not count:
             return {}
-        where = self.charter.seed, round_, self._connection.number, step
-        drawn = uniform(f"draws {e.name}", *where, np.arange(count)[:, None], np.arange(rows)[None, :])
-        return {"draws": torch.from_numpy(drawn).to(self.device)}
+        key = LearnerKey(self.charter.seed, self._connection.number)
+        return {"draws": draw_uniform(e.name, (count, rows), key, round_, step).to(self.device)}
 
     def has_reference(self, e: Exchange) -> bool:
         """Whether the values are held that a change of weights is measured from; other exchanges need none."""
@@ -139,7 +140,7 @@ class ExchangeContext:
         return {
             k: torch.from_numpy(np.array(held[k] if k in held else np.zeros(t.shape, np.float32))).to(self.device)
             for k, t in channel.tensors.items()
-            if keeps_error(channel, t)
+            if keeps_residual(channel, t)
         }
 
     def view(self, e: Exchange, **seen: Any) -> View:

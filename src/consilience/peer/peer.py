@@ -29,7 +29,7 @@ from consilience.channels import Answer
 from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Contribution, Exchange
-from consilience.learner.body import as_sent
+from consilience.learner.residuals import as_sent
 from consilience.method import Method
 from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.exchange_context import ExchangeContext

@@ -1,14 +1,14 @@
-"""A member with no loop of its own: trains as a simulated learner does, with the same code, and exchanges for real.
+"""Trains a member of a federation as a simulation trains a learner, with the same code, and exchanges over a network.
 
-Its samples, batches, draws and first weights hang on the federation's seed and its own number, so that real processes
-over a relay give a simulation's numbers.
+Samples, batches, draws and first weights depend on the federation's seed and the member's number alone, so that real
+processes over a relay give a simulation's numbers.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,285 +21,300 @@ from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.evaluation import accuracy
+from consilience.exchanges.base import Contribution, Received
 from consilience.files import replace_file, report_write_errors
+from consilience.learner.batches import LearnerKey
+from consilience.learner.initial_state import CommonValues, common_values, first_state
 from consilience.learner.learner import Learner
+from consilience.learner.session import LearnerSession, LocalSamples, is_finite
 from consilience.method import Method
 from consilience.peer.connection import RelayConnection
 from consilience.peer.member_method import check_channels
 from consilience.peer.state import ChannelUpload
-from consilience.randomness import seed_of
-from consilience.simulation.engines.jobs import Evaluate, Probe, Receive, StoreAnswers, Work
-from consilience.simulation.engines.loop.engine import LoopEngine
-from consilience.simulation.records.round_record import terms_of
+from consilience.simulation.engines.jobs import non_finite_parameter, non_finite_upload
+from consilience.simulation.engines.probing import ProbeSamples, probe
+from consilience.simulation.engines.shared_data import SharedData, data_arrays, on_device
+from consilience.simulation.records.checkpoint import (
+    learner_checkpoint,
+    load_checkpoint,
+    restore_learner,
+    save_checkpoint,
+)
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.participants import Model
-from consilience.simulation.setup.setup import build_setup
+from consilience.simulation.setup.setup import Setup, build_setup
 from consilience.wire import schema
 from consilience.wire.charter import values_fingerprint
 
-_ROW = np.array([0])
-
 
 @dataclass(frozen=True)
-class Played:
-    """What a round came to: accuracy on the member's own test set, loss terms, and how the exchange went."""
+class RoundResult:
+    """The results of a round: accuracy on the member's own test set, loss terms, and how the exchange went."""
 
     round: int
     accuracy: float
     losses: Mapping[str, float]
     acknowledged: bool
-    heard: tuple[str, ...]
+    received: tuple[str, ...]
     bytes_up: int
     bytes_down: int
 
 
-class Member:
+@dataclass
+class _Upload:
+    """A round between upload and download."""
+
+    due: tuple[str, ...]
+    bytes_before: tuple[int, int]  # sent and received
+    losses: Mapping[str, float] = field(default_factory=dict)
+    own: Mapping[str, Answer] = field(default_factory=dict)  # of exchanges that do not travel
+    round: int = 0  # under which the relay has it
+    acknowledged: bool = False
+
+
+class FederatedTrainer:
     """A learner in a process of its own.
 
-    wait: the most seconds to wait in a round for the others, where a moving mean must close before going on. Without
-    an answer by then it trains on with the last one.
+    wait: the most seconds to wait in a round for the others, where a moving mean must be aggregated before the next
+    round. Without an answer by then, training continues with the last one.
     """
 
     def __init__(
         self, connection: RelayConnection, config: Config, method: Method, data: Dataset, model: Model, wait: float
     ) -> None:
-        self.connection, self.method, self.wait = connection, method, wait
-        self.config = config.replace(learners=1, seed=connection.charter.seed, seeds=1)
-        setup = build_setup(self.config, method, data, [model])
-        (plan,) = setup.cohorts.plans
-        charter = connection.charter
+        self.connection, self.wait, charter = connection, wait, connection.charter
+        single = config.replace(learners=1, seed=charter.seed, seeds=1)
+        self.setup = build_setup(single, method, data, [model])
         if data.classes != charter.classes:
             raise ConfigurationError(
                 f"your data has {data.classes} classes, and federation {charter.name!r} has {charter.classes}"
             )
-        self.plan = replace(plan, members=replace(plan.members, learner=np.array([connection.number])))
-        self.engine = LoopEngine([self.plan], setup.data.train, workers=0)
-        self.tested, self.labeled, self.seen = setup.data.test_counts, setup.evaluation.labeled, setup.data.ranges
-        self.learner: Learner = self.engine.learners[0]
-        self.uploading, self.receiving = self.learner.uploading, self.learner.receiving
-        self.round = 0
-        self._numbers: dict[str, int] = {}
-        self._next = 0
-        self._own: dict[str, Answer] = {}
-        self._before = 0, 0
-        self.due: tuple[str, ...] = ()
-        self.losses: dict[str, float] = {}
-        self.acknowledged, self.put_as = False, 0
+        (self.plan,) = self.setup.cohorts.plans
+        self.learner = Learner(self.plan.spec)
+        model_name = f"your model {self.learner.task.model!r}"
+        check_channels(method, self.learner.channels, charter, model_name)
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in a simulation, so that bits are the same
+        self.data = on_device(data_arrays(self.setup.data.train, None), self.learner.device, self.learner.dtype)
+        self.round, self._received = 0, dict[str, Received]()
+        self._upload = _Upload((), (0, 0))
         self.stopped: Callable[[], bool] = lambda: False
-        """Whether somebody wants to go, and not to wait for the others any longer."""
-        self._check()
-        self._begin()
+        """Whether to stop, and not to wait for the others any longer."""
+        common = common_values(self.learner, charter.seed)
+        self.session = self._start_session(common)
+        self._follow_schedules()
+        for name, channel in self.learner.channels.items():
+            self._hold(name, self._first_answer(name, channel, common))
 
     # -- before the first round ----------------------------------------------------------------------------------------
 
-    def _check(self) -> None:
-        """Refuse a method or a model whose channels are not the federation's."""
-        model = f"your model {self.learner.task.model!r}"
-        check_channels(self.method, self.learner.channels, self.connection.charter, model)
-
-    def _begin(self) -> None:
-        """First weights, as a simulated learner of this number has them; or those of a run that is gone on with."""
-        learner, cohort, seed = self.learner, self.engine.cohorts[0], self.connection.charter.seed
-        learner.wear(learner.initial(seed_of("common weights", seed)))
-        common = {e.name: c for e in learner.exchanges if (c := learner.common_values(e))}
-        row = cohort.row(0)
-        alike = learner.role.start == "common"
-        mine = learner.weights(
-            seed_of("common weights", seed) if alike else seed_of("weights", seed, self.connection.number)
+    def _start_session(self, common: CommonValues) -> LearnerSession:
+        """A session with the first state of a simulated learner of the member's number."""
+        members, key = self.plan.members, LearnerKey(self.connection.charter.seed, self.connection.number)
+        state = first_state(self.learner, key.seed, key.number, common)
+        samples = LocalSamples(
+            self.data.inputs, self.data.targets, members.samples(0), members.shareable(0), bool(members.even[0])
         )
-        mine |= {key: row[key] for key in row if key.startswith("setting.")}
-        learner.wear(mine)
-        for e in learner.exchanges:
-            learner.take(common.get(e.name, {}) if e.start == "common" else {})
-        for key, value in (mine | learner.states()).items():
-            row[key].copy_(value)
-        self._follow_schedules()
-        for name, channel in learner.channels.items():
-            self._hold(name, self._first(name, channel, common.get(name, {})))
+        return LearnerSession(self.learner, state, key, samples, self.plan.work)
 
-    def _first(self, name: str, channel: schema.Channel, common: Mapping[str, Tensor]) -> Answer:
-        """What is held before anything is heard: nothing with count 0, or the common values at the start."""
-        if name in self.connection.state.answers:
-            return self.connection.state.answers[name]
-        if not common:
+    def _first_answer(self, name: str, channel: schema.Channel, common: CommonValues) -> Answer:
+        """The answer before any download: nothing with count 0, or the common values at the start."""
+        connection = self.connection
+        if name in connection.state.answers:
+            return connection.state.answers[name]
+        if name not in common:
             return empty_answer(channel)
-        values = {k: t.numpy(force=True).copy() for k, t in common.items()}
+        values = {k: t.numpy(force=True).copy() for k, t in common[name].items()}
         if (
-            name in self.connection.channels
-            and values_fingerprint(channel, values) != self.connection.charter.channel_settings[name].start
+            name in connection.channels
+            and values_fingerprint(channel, values) != connection.charter.channel_settings[name].start
         ):
-            found = self.connection.inbox.download([name], {}, self.connection.timeout)
+            found = connection.inbox.download([name], {}, connection.timeout)
             if name not in found:
                 raise ConfigurationError(
-                    f"the common values of {name!r} cannot be made here, and the relay is out of reach"
+                    f"the common values of {name!r} cannot be made here, and the relay cannot be reached"
                 )
             return found[name]
-        self.connection.state.answers[name] = Answer(values, np.zeros(()), 0)
-        return self.connection.state.answers[name]
+        connection.state.answers[name] = Answer(values, np.zeros(()), 0)
+        return connection.state.answers[name]
+
+    def introduce(self) -> None:
+        """Upload the untrained model's representations, and download the others', before the first round.
+
+        Where the others are rounds ahead, start from the common values as they are now.
+        """
+        channels = self.connection.channels
+        moving = [name for name in self.learner.receiving if name in channels and channels[name].moves]
+        self._receive(self.connection.inbox.download(moving, {}, self.connection.timeout))
+        if self.connection.state.round < 0 and self.upload(train=False):
+            self.download()
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
-    def introduce(self) -> None:
-        """Put up the untrained model's representations, and hear the others', before the first round.
+    def play(self) -> RoundResult:
+        """One whole round: train, upload, wait for the others where that is needed, download, and test."""
+        self.upload()
+        return self.download()
 
-        Where the others have begun long ago, go on from the common values as they are now.
-        """
-        moving = [
-            name for name in self.receiving if name in self.connection.channels and self.connection.channels[name].moves
-        ]
-        self._take(self.connection.inbox.download(moving, {}, self.connection.timeout))
-        if self.connection.state.round < 0 and self.share(train=False):
-            self.hear()
-
-    def play(self) -> Played:
-        """One whole round: train, put up, wait for the others where that is needed, hear, and test."""
-        self.share()
-        return self.hear()
-
-    def share(self, *, train: bool = True) -> bool:
-        """Train, and put up what is due; whether anything was. Without training, what is due before the first round."""
+    def upload(self, *, train: bool = True) -> bool:
+        """Train, and upload what is due; whether anything was. Without training, what is due before the first round."""
         self.round += train
         self._follow_schedules()
-        active = [e for e in self.learner.exchanges if e.name in self.uploading and self.round % e.every == 0]
-        self.due = tuple(e.name for e in active if train or e.uploads_before_training)
-        if not train and not self.due:
+        connection, uploading = self.connection, self.learner.uploading
+        due = [e for e in self.learner.exchanges if e.name in uploading and self.round % e.every == 0]
+        names = tuple(e.name for e in due if train or e.uploads_before_training)
+        if not train and not names:
             return False
-        self._before = self.connection.client.bytes_sent, self.connection.client.bytes_received
-        putting = tuple(name for name in self.due if not self.connection.state.unconfirmed and self._may_put(name))
-        self._restore_errors()
-        self.losses, offers = self._work(self.round, putting, train)
-        traveling = {name: offer for name, offer in offers.items() if name in self.connection.channels}
-        self._own = {n: Answer(dict(o.tensors), o.weight) for n, o in offers.items() if n not in traveling}
-        self.put_as = max(
-            self.round, self.connection.state.round + train
-        )  # in a new folder, on from where the relay is
-        self.acknowledged = self.connection.outbox.queue(self.put_as, traveling) and self.connection.outbox.flush(
-            self.connection.timeout
+        self._upload = _Upload(names, (connection.client.bytes_sent, connection.client.bytes_received))
+        open_ = [name for name in names if not connection.state.unconfirmed and self._may_upload(name)]
+        self._restore_residuals()
+        self._upload.losses, uploads = self._work(open_, train)
+        traveling = {name: each for name, each in uploads.items() if name in connection.channels}
+        self._upload.own = {n: Answer(dict(u.tensors), u.weight) for n, u in uploads.items() if n not in traveling}
+        self._upload.round = max(
+            self.round, connection.state.round + train
+        )  # a new folder continues where the relay is
+        self._upload.acknowledged = connection.outbox.queue(self._upload.round, traveling) and connection.outbox.flush(
+            connection.timeout
         )
         return True
 
-    def _may_put(self, name: str) -> bool:
-        """Whether a channel would take something now: a change is measured from common values that are held."""
-        if name not in self.connection.channels:
+    def _may_upload(self, name: str) -> bool:
+        """Whether a channel would accept an upload now: a change is measured from common values that are held."""
+        connection = self.connection
+        if name not in connection.channels:
             return True
-        return name not in self.connection.state.awaiting and (
-            name in self.connection.state.answers or not self.connection.channels[name].moves
+        return name not in connection.state.awaiting and (
+            name in connection.state.answers or not connection.channels[name].moves
         )
 
-    def hear(self) -> Played:
-        """Hear what is due, wait for a moving mean to close where it has this round's contribution, and test."""
-        names = [name for name in self.due if name in self.receiving and name in self.connection.channels]
-        reached = self.acknowledged or not self.connection.backoff.left
-        found = self._own | (self._answers(names, self.put_as) if reached else {})
-        self._take(found)
-        client, (sent, received) = self.connection.client, self._before
-        up, down = client.bytes_sent - sent, client.bytes_received - received
-        return Played(self.round, self.test(), self.losses, self.acknowledged, tuple(found), up, down)
+    def _work(self, names: Sequence[str], train: bool) -> tuple[dict[str, float], dict[str, ChannelUpload]]:
+        """The learner's part of the round: loss terms, and what it uploads."""
+        losses: dict[str, float] = dict.fromkeys(self.learner.loss_terms, 0.0)
+        if train:
+            found = self.session.train(self.round, self._received).tolist()
+            losses = dict(zip(losses, found, strict=False))
+        uploads = self.session.upload(self.round, {name: self._received[name] for name in names}) if names else {}
+        wrong = _non_finite(self.session, losses, uploads)
+        if wrong:
+            raise TrainingError(f"round {self.round}: {wrong}; try a smaller learning rate or weight")
+        held, residuals = self.connection.state.answers, self.session.state.residuals
+        versions = {name: held[name].version if name in held else 0 for name in uploads}
+        return losses, {
+            name: _channel_upload(upload, versions[name], residuals.get(name, {}), self.learner.dtype)
+            for name, upload in uploads.items()
+        }
 
-    def _take(self, found: Mapping[str, Answer]) -> None:
+    def download(self) -> RoundResult:
+        """Download what is due, wait for a moving mean that has this round's upload to be aggregated, and test."""
+        connection, upload = self.connection, self._upload
+        names = [name for name in upload.due if name in self.learner.receiving and name in connection.channels]
+        reachable = upload.acknowledged or not connection.backoff.left
+        found = {**upload.own, **(self._fetch(names) if reachable else {})}
+        self._receive(found)
+        sent, received = upload.bytes_before
+        up, down = connection.client.bytes_sent - sent, connection.client.bytes_received - received
+        return RoundResult(self.round, self.test(), upload.losses, upload.acknowledged, tuple(found), up, down)
+
+    def _fetch(self, names: Sequence[str]) -> dict[str, Answer]:
+        connection, channels = self.connection, self.learner.channels
+        draws = {n: c.draw for n, c in channels.items() if isinstance(c, schema.Pool) and n in names}
+        end = time.monotonic() + self.wait
+        while connection.state.awaiting.keys() & set(names) and connection.backoff.allows(end) and not self.stopped():
+            if connection.inbox.aggregated(names, end, connection.timeout):
+                break
+            connection.inbox.wait(min(end - time.monotonic(), 5.0))
+        return connection.inbox.download(names, draws, connection.timeout, self._upload.round)
+
+    def _receive(self, found: Mapping[str, Answer]) -> None:
         """Hold answers from now on, and let them change the model where they do."""
         for name, answer in found.items():
             self._hold(name, answer)
-        changing = [e.name for e in self.learner.exchanges if e.changes_model and e.name in self.learner.downloading]
-        news = {name: np.array([self._numbers[name] if name in found else -1]) for name in changing}
-        if any((numbers >= 0).any() for numbers in news.values()):
-            self.engine.hands.do(Receive(0, _ROW, news))
-
-    def _follow_schedules(self) -> None:
-        for key, values in self.plan.settings_at(self.round).items():
-            self.engine.cohorts[0].state[key].copy_(torch.from_numpy(values))
-
-    def _restore_errors(self) -> None:
-        """What encodings have rounded away is what the relay has acknowledged of it, and nothing else."""
-        row = self.engine.cohorts[0].row(0)
-        for key, tensor in row.items():
-            if key.startswith("error."):
-                channel, _, name = key.removeprefix("error.").partition(".")
-                kept = self.connection.state.residuals.get(channel, {}).get(name)
-                tensor.zero_() if kept is None else tensor.copy_(torch.from_numpy(np.array(kept)))
-
-    def _work(
-        self, round_: int, putting: tuple[str, ...], train: bool
-    ) -> tuple[dict[str, float], dict[str, ChannelUpload]]:
-        """Local work, and what is to be put up."""
-        held = {name: np.array([number]) for name, number in self._numbers.items()}
-        job = Work(0, _ROW, round_, held, putting, np.array([True]), train)
-        done = self.engine.hands.do(job)
-        assert done.losses is not None
-        losses = dict(zip(terms_of(self.learner), done.losses[0].tolist(), strict=False))
-        wrong = done.non_finite.get(0) or next((k for k, v in losses.items() if not np.isfinite(v)), None)
-        if wrong:
-            raise TrainingError(f"round {round_}: {wrong} is no number; try a smaller learning rate or weight")
-        offers, row = {}, self.engine.cohorts[0].row(0)
-        for name in putting:
-            tensors, weights = self.engine.contributions(job, name)
-            prefix = f"error.{name}."
-            after = {k.removeprefix(prefix): v.numpy(force=True).copy() for k, v in row.items() if k.startswith(prefix)}
-            offers[name] = ChannelUpload(
-                {k: t[0].numpy(force=True).copy() for k, t in tensors.items()},
-                weights[0].numpy(force=True).copy(),
-                self.connection.state.answers[name].version if name in self.connection.state.answers else 0,
-                after,
-            )
-        return losses, offers
-
-    def _answers(self, names: Sequence[str], round_: int) -> dict[str, Answer]:
-        draws = {n: c.draw for n, c in self.learner.channels.items() if isinstance(c, schema.Pool) and n in names}
-        end = time.monotonic() + self.wait
-        while (
-            self.connection.state.awaiting.keys() & set(names)
-            and self.connection.backoff.allows(end)
-            and not self.stopped()
-        ):
-            if self.connection.inbox.aggregated(names, end, self.connection.timeout):
-                break
-            self.connection.inbox.wait(min(end - time.monotonic(), 5.0))
-        return self.connection.inbox.download(names, draws, self.connection.timeout, round_)
+        self.session.receive({name: self._received[name] for name in found})
 
     def _hold(self, name: str, answer: Answer) -> None:
         """Hold an answer from now on, in the place of the last."""
-        dtype = self.learner.dtype
-        tensors = {k: torch.from_numpy(np.array(t)).to(self.learner.device, dtype) for k, t in answer.tensors.items()}
-        count = torch.from_numpy(np.array(answer.count, dtype=np.float64)).to(self.learner.device)
-        stale = (self._numbers[name],) if name in self._numbers else ()
-        self.engine.learn(StoreAnswers({self._next: Answer(tensors, count, answer.version).for_one()}, stale))
-        self._numbers[name], self._next = self._next, self._next + 1
+        device, dtype = self.learner.device, self.learner.dtype
+        tensors = {k: torch.from_numpy(np.array(t)).to(device, dtype) for k, t in answer.tensors.items()}
+        count = torch.from_numpy(np.array(answer.count, dtype=np.float64)).to(device)
+        self._received[name] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=device))
+
+    def _follow_schedules(self) -> None:
+        """Give settings that change with the rounds their values in this one."""
+        for (owner, name), values in self.plan.settings_at(self.round).items():
+            self.session.state.settings[owner][name].copy_(torch.from_numpy(values)[0])
+
+    def _restore_residuals(self) -> None:
+        """Residuals are those of the last upload that the relay has acknowledged."""
+        for exchange, residuals in self.session.state.residuals.items():
+            for key, residual in residuals.items():
+                saved = self.connection.state.residuals.get(exchange, {}).get(key)
+                residual.zero_() if saved is None else residual.copy_(torch.from_numpy(np.array(saved)))
 
     def test(self) -> float:
-        """Accuracy on the test set, in %: the classifier's, or where it is not taught that of a linear probe."""
-        done = self.engine.hands.do(Evaluate(0, _ROW) if self.labeled else Probe(0, _ROW, ("scaled",), self.seen))
-        assert done.right is not None
-        return float(accuracy(done.right if self.labeled else done.right[:, 0], self.tested)[0])
+        """Accuracy on the test set, in %: of the classifier, or where none is trained of a linear probe."""
+        return measure_accuracy(self.session, self.setup, self.data)
 
-    # -- keeping -------------------------------------------------------------------------------------------------------
+    # -- saving --------------------------------------------------------------------------------------------------------
 
-    def keep(self, folder: Path) -> None:
-        """Keep the learner as it is, so that a restart goes on with it."""
-        arrays = {k: t.numpy(force=True) for k, t in self.engine.state().items()}
-        RunFolder(folder).save(arrays, {"round": self.round}, self.round)
+    def save(self, folder: Path) -> None:
+        """Save the learner's state, so that a restart continues from it."""
+        save_checkpoint(RunFolder(folder), learner_checkpoint(self.session.state, self.round))
 
-    def go_on(self, folder: Path) -> bool:
-        """Take up what `keep` kept; whether there was anything."""
-        kept = RunFolder(folder).load() if folder.exists() else None
-        if kept is None:
+    def resume(self, folder: Path) -> bool:
+        """Continue from what `save` wrote; whether there was anything."""
+        checkpoint = load_checkpoint(RunFolder(folder)) if folder.exists() else None
+        if checkpoint is None:
             return False
-        arrays, numbers = kept
-        self.engine.load({k: torch.from_numpy(v.copy()) for k, v in arrays.items()})
-        self.round = int(numbers["round"])
-        if self.connection.state.round > self.round:  # stopped between hearing and keeping: what was heard counts
-            self._take(
-                {name: answer for name, answer in self.connection.state.answers.items() if name in self.receiving}
-            )
+        restore_learner(self.session.state, checkpoint)
+        self.round = checkpoint.round
+        if self.connection.state.round > self.round:  # stopped between download and saving: the download counts
+            held = self.connection.state.answers.items()
+            self._receive({name: answer for name, answer in held if name in self.learner.receiving})
         return True
 
     def save_model(self, file: Path) -> None:
-        """The model alone, as safetensors."""
-        self.learner.wear(self.engine.cohorts[0].row(0))
+        """Write the model alone, as safetensors."""
         tensors = {k: v.detach().contiguous().clone() for k, v in self.learner.model.state_dict().items()}
         with report_write_errors(file, "choose another folder"):
             replace_file(file, save(tensors))
 
     def close(self) -> None:
-        """Hang up."""
-        self.engine.__exit__(None, None, None)
+        """Close the connection."""
+        torch.set_num_threads(self._threads)
         self.connection.close()
+
+
+def measure_accuracy(session: LearnerSession, setup: Setup, data: SharedData) -> float:
+    """Accuracy of a session's model on the test set, in %."""
+    if setup.evaluation.labeled:
+        correct = session.evaluate(*data.tests()).numpy(force=True)
+    else:
+        ((first, last),) = setup.data.ranges.tolist()
+        tests = data.test_inputs, data.test_targets
+        samples = ProbeSamples(data.inputs[first:last], data.targets[first:last], *tests)
+        correct = probe(session.learner, samples, ("scaled",), session.key.seed)[0]
+    return float(accuracy(correct[None], setup.data.test_counts)[0])
+
+
+def _non_finite(session: LearnerSession, losses: Mapping[str, float], uploads: Mapping[str, Contribution]) -> str:
+    """What is NaN or infinite after local work; nothing where all is well."""
+    if not session.has_finite_parameters():
+        return non_finite_parameter()
+    wrong = [non_finite_upload(name) for name, upload in uploads.items() if not is_finite(upload)]
+    wrong += [f"loss term {term!r} is NaN or infinite" for term, value in losses.items() if not np.isfinite(value)]
+    return next(iter(wrong), "")
+
+
+def _channel_upload(
+    upload: Contribution, version: int, residuals: Mapping[str, Tensor], dtype: torch.dtype
+) -> ChannelUpload:
+    """An upload as the outbox takes it, in the learner's precision."""
+
+    def array(tensor: Tensor) -> np.ndarray:
+        return tensor.to(dtype).numpy(force=True).copy()
+
+    tensors = {key: array(tensor) for key, tensor in upload.tensors.items()}
+    return ChannelUpload(
+        tensors, array(upload.weight), version, {key: array(residual) for key, residual in residuals.items()}
+    )

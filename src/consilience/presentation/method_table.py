@@ -12,7 +12,8 @@ from rich.table import Table
 from consilience.config.overrides import parse_method
 from consilience.config.parts import DEFAULT_MODELS
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.learner.learner import Learner, LearnerSpec
+from consilience.learner.learner import Learner
+from consilience.learner.spec import LearnerSpec
 from consilience.methods import METHODS, build_method, method_names, spelled_settings
 from consilience.models import build_model
 from consilience.optimizers import Adam

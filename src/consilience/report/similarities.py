@@ -41,7 +41,7 @@ def similarities(kept: SavedRun, samples: int = SAMPLES) -> Similarities | None:
     )
     if trade is None or kept.method.host is None:
         return None
-    put = _put_up(kept.arrays, f"channels.0.{trade.name}.")
+    put = _put_up(kept.checkpoint.channel(0, trade.name))
     if not len(put["who"]):
         return None
     inputs, targets = kept.public
@@ -60,11 +60,10 @@ def similarities(kept: SavedRun, samples: int = SAMPLES) -> Similarities | None:
     return Similarities(rows, names, _in_words(kept, temperature, len(chosen), len(put["who"])))
 
 
-def _put_up(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+def _put_up(there: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What lies in the channel, and the learners it is of."""
-    there = {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
     marked = there.get("present", there.get("weights", np.zeros((0, 1))))  # (learners, entries) or (learners,)
-    return there | {"who": np.flatnonzero(marked.reshape(len(marked), -1).any(1))}
+    return {**there, "who": np.flatnonzero(marked.reshape(len(marked), -1).any(1))}
 
 
 def _before(put: Mapping[str, np.ndarray], chosen: np.ndarray, temperature: float) -> Iterator[tuple[str, np.ndarray]]:

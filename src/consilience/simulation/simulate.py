@@ -25,6 +25,7 @@ from consilience.method import Method
 from consilience.methods import build_method
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.engines.choose import check_device, choose_engine, open_engine, settled
+from consilience.simulation.records.checkpoint import load_checkpoint, restore_run, run_checkpoint, save_checkpoint
 from consilience.simulation.records.fingerprint import marks
 from consilience.simulation.records.history import History
 from consilience.simulation.records.memory import device_peak_mb, held_mb
@@ -187,7 +188,7 @@ class _Run:
         self._measured = self._saved = -float("inf")
 
     def go(self) -> Result:
-        first = self.rounds.begin()
+        first = self.rounds.start()
         if not self._resumed():
             self.history.add(first)
             self._keep(0)
@@ -208,14 +209,14 @@ class _Run:
         return result
 
     def _resumed(self) -> bool:
-        checkpoint = self.folder.load() if self.folder else None
+        checkpoint = load_checkpoint(self.folder) if self.folder else None
         if self.folder is not None and checkpoint is None and (self.folder.result or {}).get("finished"):
             raise CheckpointError(
                 f"{self.folder.path} has come to its end and keeps no models: there is nothing to go on with"
             )
         if checkpoint is None or self.folder is None:
             return False
-        arrays, numbers = checkpoint
+        numbers = checkpoint.numbers
         other = [what for what, mark in self.made_of.items() if numbers.get("made_of", {}).get(what) != mark]
         if other:
             raise CheckpointError(
@@ -223,7 +224,7 @@ class _Run:
                 f"with the very same, your own if it was your own, and in the version that made it"
             )
         try:
-            self.rounds.load(arrays, numbers)
+            restore_run(self.rounds, checkpoint)
         except torch.OutOfMemoryError:
             raise
         except (KeyError, RuntimeError) as error:  # a model, data or method of one's own that is not the run's
@@ -257,10 +258,9 @@ class _Run:
     def _save(self) -> None:
         self.saved_round, self._saved = self.rounds.round, time.monotonic()
         if self.folder is not None:
-            arrays, numbers = self.rounds.state()
             peaks = {"peak_memory_mb": self.peak, "peak_device_mb": self._device_peak() or 0.0}
             spent = {"seconds": self.history.seconds, **peaks, "made_of": self.made_of}
-            self.folder.save(arrays, numbers | spent, self.rounds.round)
+            save_checkpoint(self.folder, run_checkpoint(self.rounds), spent)
 
     def _device_peak(self) -> float | None:
         now = device_peak_mb(self.config.execution.device)
@@ -291,7 +291,7 @@ class _Run:
             signal.signal(signal.SIGINT, before)
 
     def _result(self, asked_to_stop: bool) -> Result:
-        learners = list(zip(self.rounds.traffic, self.rounds.learners, strict=True))
+        learners = list(zip(self.rounds.byte_counts, self.rounds.learners, strict=True))
         return Result(
             config=self.config,
             history=self.history,

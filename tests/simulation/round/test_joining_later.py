@@ -22,7 +22,8 @@ from consilience.errors import ConfigurationError
 from consilience.randomness import seed_of
 from consilience.report.runs import read_runs
 from consilience.simulation.records.export import read_kept
-from consilience.simulation.round.plan import ParticipationGroup, presences
+from consilience.simulation.round.participation import draw_presence
+from consilience.simulation.setup.federations import Federations, ParticipationGroup
 from consilience.simulation.sweep import Sweep
 from tests.simulation.setup.test_groups import parameters, play, stage
 
@@ -79,20 +80,20 @@ def test_the_one_with_the_public_set_is_there_from_the_first_round(data: Dataset
 def test_who_has_not_joined_is_not_drawn_and_not_counted() -> None:
     joins = np.array([1] * 8 + [5] * 4)
     for round_, many in ((4, 4), (5, 6)):
-        there = presences(range(20), round_, 12, 0.5, 0.0, None, (), joins).participates
+        there = draw_presence(Federations(tuple(range(20)), 12, 0.5, 0.0, joins, ()), None, round_).participates
         assert (there.sum(1) == many).all() and there[:, 8:].any() == (round_ == 5)
 
 
 def test_a_group_s_share_is_drawn_among_itself_and_the_others_among_them() -> None:
-    crowds = (ParticipationGroup(np.array([1, 3]), 1.0), ParticipationGroup(np.arange(6, 10), 0.25))
-    there = presences(range(20), 2, 12, 0.5, 0.0, None, crowds).participates
+    groups_ = (ParticipationGroup(np.array([1, 3]), 1.0), ParticipationGroup(np.arange(6, 10), 0.25))
+    there = draw_presence(Federations(tuple(range(20)), 12, 0.5, 0.0, np.ones(12), groups_), None, 2).participates
     assert there[:, [1, 3]].all() and (there[:, 6:10].sum(1) == 1).all()
     assert (there[:, [0, 2, 4, 5, 10, 11]].sum(1) == 3).all()
 
 
 def test_the_host_comes_on_top_in_the_crowd_it_is_in() -> None:
-    crowds = (ParticipationGroup(np.arange(5), 0.5),)
-    there = presences(range(20), 2, 10, 0.2, 0.0, 0, crowds).participates
+    groups_ = (ParticipationGroup(np.arange(5), 0.5),)
+    there = draw_presence(Federations(tuple(range(20)), 10, 0.2, 0.0, np.ones(10), groups_), 0, 2).participates
     assert there[:, 0].all() and (there[:, 1:5].sum(1) == 2).all() and (there[:, 5:].sum(1) == 1).all()
 
 
@@ -186,7 +187,7 @@ def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Datase
     groups = {"new": {"learners": 2, "joins": 3, "shift": "rotate(90)", "samples": 20, "participation": 1.0}}
     with stage(data, "centralized", groups=groups) as rounds:
         records = play(rounds)
-        seen = rounds.setup.data.train.inputs[rounds.engine.cohorts[0].plan.members.index]
+        seen = rounds.setup.data.train.inputs[rounds.engine.plans[0].members.index]
         local = rounds.setup.data.local_datasets[0]
     assert len(seen) == 90 and np.isfinite(records[1]["accuracy"]).all()
     turned = local.parts[2]
@@ -200,12 +201,14 @@ def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Datase
 @pytest.mark.parametrize("method", ["fedavg", "representation-sharing", "fedavg-1bit"])
 def test_before_they_join_they_are_not_there(data: Dataset, method: str, engine: str) -> None:
     with stage(data, method, engine, groups={"new": NEW}) as rounds:
-        records = [rounds.begin()]
+        records = [rounds.start()]
         first = parameters(rounds, 2)
         records += [rounds.play(evaluate=True) for _ in range(2)]
         assert torch.equal(parameters(rounds, 2), first)
         records += [rounds.play(evaluate=True) for _ in range(2)]
-        heard = rounds.traffic[0].down(rounds.trades[0], {"weights": 2} if method != "representation-sharing" else {})
+        heard = rounds.byte_counts[0].down(
+            rounds.learners[0].channels, {"weights": 2} if method != "representation-sharing" else {}
+        )
     for name in ("accuracy", "accuracy_local", "loss.cross_entropy"):
         known = np.stack([np.isfinite(record[name][0]) for record in records[1:]])
         assert known[:, :2].all() and known[:, 2].tolist() == [False, False, True, True], name
@@ -252,7 +255,7 @@ def test_the_first_change_of_one_with_weights_of_its_own_is_measured_from_the_co
     """Nobody moves by itself here, so that the mean tells where the newcomer began."""
     still: dict[str, Any] = {"optimizer": "sgd", "lr": 1e-30, "precision": "float64"}
     with stage(data, "fedavg", own={"start": "different"}, groups={"new": NEW}, **still) as rounds:
-        rounds.begin()
+        rounds.start()
         first = [parameters(rounds, who) for who in range(3)]
         for _ in range(2):
             rounds.play(evaluate=False)

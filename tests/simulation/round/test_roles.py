@@ -18,6 +18,7 @@ from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
 from consilience.exchanges import Similarity, Weights
 from consilience.functional.similarity import unit
+from consilience.learner.passes import compute_features
 from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.objectives import Augmented, CrossEntropy, build_objective
@@ -53,11 +54,11 @@ def stage(data: Dataset, method: Method, **settings: Any) -> Iterator[Rounds]:
 def model(rounds: Rounds, who: int, role: str | None = None, federation: int = 0) -> dict[str, Tensor]:
     """A learner's model as it lies in its first role's cohort, or in another's."""
     home = rounds.setup.cohorts.main[federation, who]
-    cohorts = [i for i, c in enumerate(rounds.engine.cohorts) if c.plan.role == role] if role else [home]
+    cohorts = [i for i, plan in enumerate(rounds.engine.plans) if plan.role == role] if role else [home]
     (cohort,) = [i for i in cohorts if rounds.setup.cohorts.rows[i, federation, who] >= 0]
     learner, row = rounds.learners[cohort], int(rounds.setup.cohorts.rows[cohort, federation, who])
-    parameters = learner.parameters.views(rounds.engine.cohorts[cohort].state["parameters"][row])
-    return {name: parameters[name].clone() for name in learner.model_parameters}
+    parameters = learner.binding.parameters.views(rounds.engine.read(cohort).parameters[row])
+    return {name: parameters[name].clone() for name in learner.binding.model_parameters}
 
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor], part: str = "") -> bool:
@@ -69,11 +70,11 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor], part: str = "")
 
 def features(rounds: Rounds, who: int) -> Tensor:
     """The public set as a learner's model has it now, of length 1."""
-    learner = rounds.learners[int(rounds.setup.cohorts.main[0, who])]
-    cohort = rounds.engine.cohorts[int(rounds.setup.cohorts.main[0, who])]
-    learner.wear(cohort.row(int(rounds.setup.cohorts.rows[rounds.setup.cohorts.main[0, who], 0, who])))
+    cohort = int(rounds.setup.cohorts.main[0, who])
+    learner = rounds.learners[cohort]
+    learner.bind(rounds.engine.read(cohort).row(int(rounds.setup.cohorts.rows[cohort, 0, who])))
     public = np.sort(rounds.setup.data.local_datasets[0].parts[0])
-    return unit(learner.features(torch.from_numpy(rounds.setup.data.train.inputs[public]).double()))
+    return unit(compute_features(learner, torch.from_numpy(rounds.setup.data.train.inputs[public]).double()))
 
 
 def shown(rounds: Rounds) -> Tensor:
@@ -134,10 +135,10 @@ def test_a_cast_that_cannot_be_is_refused(method: Method, learners: int, words: 
 def test_anybody_may_be_the_host(data: Dataset) -> None:
     last = replace(WATCHED, members={3: "witness"}, host=3)
     with stage(data, last) as rounds:
-        rounds.begin()
+        rounds.start()
         rounds.play(evaluate=False)
         public = rounds.setup.data.local_datasets[0].parts[3]
-        assert np.array_equal(rounds.engine.cohorts[1].samples(0), np.sort(public))
+        assert np.array_equal(rounds.engine.plans[1].members.samples(0), np.sort(public))
         assert rounds.setup.public_bytes[0].tolist() == [64 * len(public)] * 3 + [0]
 
 
@@ -146,7 +147,7 @@ def test_anybody_may_be_the_host(data: Dataset) -> None:
 
 def test_a_role_that_trains_nothing_shows_what_the_first_one_learned(data: Dataset) -> None:
     with stage(data, WATCHED) as rounds:
-        rounds.begin()
+        rounds.start()
         for _ in range(2):
             untrained = [features(rounds, who) for who in range(4)]
             rounds.play(evaluate=False)
@@ -163,7 +164,7 @@ def test_taking_it_along_changes_nothing_of_what_is_learned(data: Dataset) -> No
     found = []
     for method in (WATCHED, only):
         with stage(data, method) as rounds:
-            rounds.begin()
+            rounds.start()
             for _ in range(3):
                 rounds.play(evaluate=False)
             found.append([model(rounds, who) for who in range(1, 4)])
@@ -173,7 +174,7 @@ def test_taking_it_along_changes_nothing_of_what_is_learned(data: Dataset) -> No
 def test_weights_that_are_received_win_over_what_another_role_had(data: Dataset) -> None:
     """The distiller's features go to the learners, whose newest model lay with the witnesses."""
     with stage(data, build_method("flesd", FLESD)) as rounds:
-        rounds.begin()
+        rounds.start()
         for _ in range(2):
             rounds.play(evaluate=False)
             channel = rounds.federations[0].channels["weights"]
@@ -188,7 +189,7 @@ def test_weights_that_are_received_win_over_what_another_role_had(data: Dataset)
 def test_everybody_ends_a_round_with_the_model_of_the_last_role(data: Dataset) -> None:
     """Where everybody distills: what is tested, and trained on in the next round, is what came of distilling."""
     with stage(data, build_method("flesd", FLESD | {"distill": "learner"})) as rounds:
-        rounds.begin()
+        rounds.start()
         for _ in range(2):
             record = rounds.play(evaluate=True)
             for who in range(1, 4):
@@ -197,7 +198,7 @@ def test_everybody_ends_a_round_with_the_model_of_the_last_role(data: Dataset) -
                 assert not torch.allclose(shown(rounds)[who], features(rounds, who))
     told = record["accuracy"].copy()
     with stage(data, build_method("flesd", FLESD | {"distill": "learner", "distill_lr": 1e-9})) as rounds:
-        rounds.begin()
+        rounds.start()
         for _ in range(2):
             record = rounds.play(evaluate=True)
     assert (record["accuracy"] != told).any(), "or it would not matter which model is tested"
@@ -205,7 +206,7 @@ def test_everybody_ends_a_round_with_the_model_of_the_last_role(data: Dataset) -
 
 def test_who_does_not_take_part_keeps_its_model_wherever_it_lay(data: Dataset) -> None:
     with stage(data, build_method("flesd", FLESD | {"distill": "learner"}), participation=0.4) as rounds:
-        rounds.begin()
+        rounds.start()
         for _ in range(4):
             before = [model(rounds, who) for who in range(4)]
             there = rounds.play(evaluate=False)["participated"][0].astype(bool)
@@ -218,7 +219,7 @@ def test_who_does_not_take_part_keeps_its_model_wherever_it_lay(data: Dataset) -
 
 def test_the_host_takes_part_in_every_round(data: Dataset) -> None:
     with stage(data, WATCHED, learners=5, participation=0.5) as rounds:
-        rounds.begin()
+        rounds.start()
         there = np.stack([rounds.play(evaluate=False)["participated"][0] for _ in range(8)])
     assert there[:, 0].all() and (there[:, 1:].sum(1) == 2).all(), "half of the other four"
     assert there[:, 1:].any(0).sum() > 2
@@ -226,7 +227,7 @@ def test_the_host_takes_part_in_every_round(data: Dataset) -> None:
 
 def test_the_losses_of_all_roles_are_recorded(data: Dataset) -> None:
     with stage(data, build_method("flesd", FLESD | {"distill": "learner"})) as rounds:
-        rounds.begin()
+        rounds.start()
         record = rounds.play(evaluate=False)
     assert np.isnan(record["loss.simclr"][0, 0]) and (record["loss.simclr"][0, 1:] > 0).all()
     assert (record["loss.similarity"][0] > 0).all()
@@ -234,8 +235,8 @@ def test_the_losses_of_all_roles_are_recorded(data: Dataset) -> None:
 
 def encoded(rounds: Rounds, role: str, direction: str, names: list[str]) -> int:
     """The length of a body with these exchanges of a role, written out."""
-    (cohort,) = [i for i, c in enumerate(rounds.engine.cohorts) if c.plan.role == role]
-    message = rounds.traffic[cohort].message(direction, names)  # type: ignore[arg-type]
+    (cohort,) = [i for i, plan in enumerate(rounds.engine.plans) if plan.role == role]
+    message = rounds.byte_counts[cohort].message(direction, names)  # type: ignore[arg-type]
     return len(codec.encode(message, {k: np.zeros(f.shape, dtype=np.float32) for k, f in message.items()}))
 
 
@@ -246,7 +247,7 @@ def test_bytes_of_all_roles_are_summed(data: Dataset) -> None:
     roles = {"learner": sharing, "witness": WITNESS, "pupil": pupil}
     both = Method("both", roles, {0: ("witness", "pupil")}, ("learner", "witness"), host=0)
     with stage(data, both) as rounds:
-        start = rounds.begin()
+        start = rounds.start()
         record = rounds.play(evaluate=False)
         weights = [encoded(rounds, "learner", way, ["weights"]) for way in ("up", "down")]
         rows = encoded(rounds, "witness", "up", ["similarity"]), encoded(rounds, "pupil", "down", ["similarity"])
@@ -263,7 +264,7 @@ def test_bytes_of_all_roles_are_summed(data: Dataset) -> None:
 def test_counted_bytes_are_encoded_bytes(distill: str, encoding: str, data: Dataset) -> None:
     method = build_method("flesd", FLESD | {"distill": distill, "encoding": encoding, "keep": 0.5})
     with stage(data, method) as rounds:
-        rounds.begin()
+        rounds.start()
         record = rounds.play(evaluate=False)
         up, down = (
             encoded(rounds, role, way, ["similarity"]) for role, way in (("witness", "up"), ("distiller", "down"))
@@ -289,7 +290,7 @@ def test_numbers_of_a_table_are_four_bytes_each(data: Dataset) -> None:
     method = Method("plain", {"learner": Role(), "witness": plain}, {0: "witness"}, ("learner", "witness"), host=0)
     with stage(replace(data, **flat), method) as rounds:
         assert rounds.setup.public_bytes[0].tolist() == [0] + [4 * 64 * 20] * 3
-        rounds.begin()
+        rounds.start()
         assert np.isfinite(rounds.play(evaluate=True)[f"loss.{CrossEntropy.name}"][0, 1:]).all()
 
 
@@ -300,12 +301,12 @@ def test_a_group_s_terms_are_for_its_own_data(data: Dataset) -> None:
     """How the public set is gone through is the method's to say."""
     groups = {"eager": {"learners": [1], "epochs": 3, "batch_size": 5, "lr": 0.01}}
     with stage(data, build_method("flesd", FLESD | {"distill": "learner"}), groups=groups) as rounds:
-        rounds.begin()
+        rounds.start()
         rounds.play(evaluate=False)
         steps = {
-            (c.plan.role, int(who)): int(c.state["step"][row])
-            for c in rounds.engine.cohorts
-            for row, who in enumerate(c.plan.members.learner)
+            (plan.role, int(who)): int(rounds.engine.read(i).step[row])
+            for i, plan in enumerate(rounds.engine.plans)
+            for row, who in enumerate(plan.members.learner)
         }
     assert steps["learner", 1] == 12 and steps["learner", 2] == 2  # twenty samples, by 5 three times, by 10 once
     assert steps["distiller", 1] == steps["distiller", 2] == steps["distiller", 0] == 4  # by 16, twice
@@ -314,7 +315,7 @@ def test_a_group_s_terms_are_for_its_own_data(data: Dataset) -> None:
 def test_a_group_that_gives_nothing_shows_nothing(data: Dataset) -> None:
     groups = {"quiet": {"learners": [2], "uploads": False}}
     with stage(data, build_method("flesd", FLESD), groups=groups) as rounds:
-        rounds.begin()
+        rounds.start()
         record = rounds.play(evaluate=False)
         assert not shown(rounds)[2].any() and shown(rounds)[1].any() and shown(rounds)[3].any()
     assert (record["bytes.up"][0] > 0).tolist() == [True, True, False, True]

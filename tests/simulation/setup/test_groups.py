@@ -54,12 +54,12 @@ def stage(
 
 
 def play(rounds: Rounds, count: int = 2) -> list[dict[str, np.ndarray]]:
-    return [rounds.begin(), *(rounds.play(evaluate=True) for _ in range(count))]
+    return [rounds.start(), *(rounds.play(evaluate=True) for _ in range(count))]
 
 
 def parameters(rounds: Rounds, learner: int) -> Tensor:
     cohort, row = rounds.setup.cohorts.main[0, learner], rounds.setup.cohorts.rows[:, 0, learner].max()
-    found: Tensor = rounds.engine.cohorts[cohort].state["parameters"][row].clone()
+    found: Tensor = rounds.engine.read(cohort).parameters[row].clone()
     return found
 
 
@@ -75,7 +75,7 @@ def alone(data: Dataset, learner: int, **settings: Any) -> Tensor:
 
 def test_a_group_that_weighs_nothing_learns_as_if_alone_and_the_others_do_not(data: Dataset) -> None:
     with stage(data, groups={"deaf": {"learners": [1], "method": {"kd": 0.0, "contrast": 0.0}}}) as rounds:
-        assert len(rounds.engine.cohorts) == 1  # numbers that weigh something do not break a stack
+        assert len(rounds.engine.plans) == 1  # numbers that weigh something do not break a stack
         play(rounds)
         assert torch.equal(parameters(rounds, 1), alone(data, 1))
         assert not torch.equal(parameters(rounds, 0), alone(data, 0))
@@ -84,14 +84,14 @@ def test_a_group_that_weighs_nothing_learns_as_if_alone_and_the_others_do_not(da
 def test_each_learner_weighs_by_its_own_number(data: Dataset) -> None:
     groups = {"a": {"learners": "0-1", "method": {"kd": 3}}, "b": {"learners": 2, "method": {"kd": 5}}}
     with stage(data, groups=groups) as rounds:
-        rounds.begin()
-        assert rounds.engine.cohorts[0].state["setting.prototypes.weight"].tolist() == [3, 3, 5]
+        rounds.start()
+        assert rounds.engine.read(0).settings["prototypes"]["weight"].tolist() == [3, 3, 5]
 
 
 def test_settings_that_decide_shapes_make_another_cohort(data: Dataset) -> None:
     with stage(data, groups={"few": {"learners": [0], "method": {"n_avg": 3}}}) as rounds:
         play(rounds)
-        assert [c.plan.spec.role.exchanges[1].n_avg for c in rounds.engine.cohorts] == [3, 10]  # type: ignore[attr-defined]
+        assert [plan.spec.role.exchanges[1].n_avg for plan in rounds.engine.plans] == [3, 10]  # type: ignore[attr-defined]
 
 
 # --- schedules
@@ -99,11 +99,11 @@ def test_settings_that_decide_shapes_make_another_cohort(data: Dataset) -> None:
 
 def test_a_weight_follows_its_schedule(data: Dataset) -> None:
     with stage(data, own={"kd": "ramp(0, 10, 4)"}) as rounds:
-        rounds.begin()
+        rounds.start()
         seen = []
         for _ in range(4):
             rounds.play(evaluate=False)
-            seen.append(rounds.engine.cohorts[0].state["setting.prototypes.weight"].tolist())
+            seen.append(rounds.engine.read(0).settings["prototypes"]["weight"].tolist())
         assert seen == [[2.5] * 3, [5.0] * 3, [7.5] * 3, [10.0] * 3]
 
 
@@ -120,20 +120,20 @@ def test_a_constant_schedule_is_the_number_itself(data: Dataset, engine: str) ->
 def test_a_rate_follows_its_schedule_and_a_group_has_its_own(data: Dataset) -> None:
     groups = {"slow": {"learners": 2, "lr": 0.0005}}
     with stage(data, "independent", lr="ramp(0.001, 0.003, 2)", groups=groups) as rounds:
-        rounds.begin()
+        rounds.start()
         rates = []
         for _ in range(3):
             rounds.play(evaluate=False)
-            rates.append(rounds.engine.cohorts[0].state["setting.optimizer.lr"].tolist())
+            rates.append(rounds.engine.read(0).settings["optimizer"]["lr"].tolist())
         assert np.allclose(rates, [[0.002, 0.002, 0.0005], [0.003, 0.003, 0.0005], [0.003, 0.003, 0.0005]])
 
 
 def test_a_schedule_may_stand_in_an_exchange_put_together_by_hand(data: Dataset) -> None:
     ramp = Method("mine", {"learner": Role(exchanges=(Prototypes(weight=Schedule("ramp", 0, 8, 2)),))})
     with stage(data, ramp) as rounds:
-        rounds.begin()
+        rounds.start()
         rounds.play(evaluate=False)
-        assert rounds.engine.cohorts[0].state["setting.prototypes.weight"].tolist() == [4.0] * 3
+        assert rounds.engine.read(0).settings["prototypes"]["weight"].tolist() == [4.0] * 3
 
 
 def test_a_schedule_longer_than_the_run_is_refused(data: Dataset) -> None:
@@ -202,7 +202,7 @@ def test_where_weights_are_shared_one_that_only_listens_takes_the_mean_of_the_ot
 
 def test_where_weights_are_shared_one_that_only_gives_keeps_its_own(data: Dataset) -> None:
     with stage(data, "fedavg", groups={"giver": {"learners": [0], "downloads": False}}) as rounds:
-        rounds.begin()
+        rounds.start()
         record = rounds.play(evaluate=True)
         first = parameters(rounds, 0)
         common = flat(rounds)
@@ -220,7 +220,7 @@ def test_where_weights_are_shared_one_that_only_gives_keeps_its_own(data: Datase
 def flat(rounds: Rounds) -> Tensor:
     channel = rounds.federations[0].channels["weights"]
     assert isinstance(channel, MovingMean)
-    return rounds.learners[0].parameters.flat(channel.common)
+    return rounds.learners[0].binding.parameters.flat(channel.common)
 
 
 def test_exchanges_are_chosen_one_by_one(data: Dataset) -> None:
@@ -260,7 +260,7 @@ def test_nobody_gives_and_nothing_travels(data: Dataset) -> None:
 
 def test_one_that_exchanges_more_seldom_keeps_what_it_learned_meanwhile(data: Dataset) -> None:
     with stage(data, "fedavg", groups={"slow": {"learners": [2], "method": {"every": 2}}}) as rounds:
-        rounds.begin()
+        rounds.start()
         record = rounds.play(evaluate=False)
         assert record["bytes.down"][0, 2] == record["bytes.up"][0, 2] == 0 < record["bytes.down"][0, 0]
         assert not torch.equal(parameters(rounds, 2), flat(rounds))
@@ -294,7 +294,7 @@ def test_samples_marked_never_to_be_shared_leave_no_trace_in_the_means(data: Dat
     found = []
     for marked in (replace(data, shareable=share), replace(data, shareable=share, inputs=inputs)):
         with stage(marked, engine=engine) as rounds:
-            rounds.begin()
+            rounds.start()
             means = rounds.federations[0].channels["prototypes"]
             assert isinstance(means, StandingMean)
             found.append(means.answer())
@@ -343,14 +343,14 @@ def test_what_has_seen_the_batches_is_refused_too(data: Dataset) -> None:
 def test_classes_are_known_by_name_too(data: Dataset) -> None:
     named = replace(data, labels=tuple("abcdefghij"))
     with stage(named, groups={"private": {"learners": [0], "never_share": ["c"]}}) as rounds:
-        marks = rounds.engine.cohorts[0].shared(0)
+        marks = rounds.engine.plans[0].members.shareable(0)
         assert marks is not None
-        mine = named.targets[rounds.engine.cohorts[0].samples(0)]
+        mine = named.targets[rounds.engine.plans[0].members.samples(0)]
         assert marks.tolist() == (mine != 2).tolist()
     with pytest.raises(UnknownName, match="unknown class 'z'"):
         stage(named, groups={"private": {"learners": [0], "never_share": ["z"]}}).__enter__()
     with stage(data, groups={"private": {"learners": [0], "never_share": ["4"]}}) as rounds:
-        assert rounds.engine.cohorts[0].plan.members.shared is not None
+        assert rounds.engine.plans[0].members.shared is not None
     with pytest.raises(ConfigurationError, match="never_share names class 10"):
         stage(data, groups={"private": {"learners": [0], "never_share": [10]}}).__enter__()
 
@@ -362,7 +362,7 @@ def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> No
     groups = {"eager": {"learners": [0], "epochs": 3, "batch_size": 5}, "large": {"learners": [1], "model": "lenet5"}}
     with stage(data, width=16, groups=groups) as rounds:
         play(rounds, 1)
-        steps = [int(rounds.engine.cohorts[rounds.setup.cohorts.main[0, w]].state["step"][0]) for w in range(3)]
+        steps = [int(rounds.engine.read(rounds.setup.cohorts.main[0, w]).step[0]) for w in range(3)]
         assert steps == [18, 1, 1]
         assert [learner.task.model for learner in rounds.learners] == ["mlp", "lenet5", "mlp"]
         assert {learner.task.width for learner in rounds.learners} == {16}

@@ -8,7 +8,8 @@ from functools import cache
 from math import prod
 from typing import Any
 
-from consilience.learner.learner import Learner, LearnerSpec
+from consilience.learner.learner import Learner
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import model_factory

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from consilience.learner.learner import Learner, LearnerSpec
+from consilience.learner.learner import Learner
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import model_factory, model_size

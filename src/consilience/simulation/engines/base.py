@@ -1,59 +1,66 @@
-"""What an engine is: it holds the cohorts' state and does jobs on it. How is its own affair."""
+"""What an engine is: it holds the states of all learners, and does jobs on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
 from consilience.learner.learner import Learner
-from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.jobs import Done, Job, StoreAnswers, Work
+from consilience.learner.state import LearnerState
+from consilience.simulation.engines.answers import AnswerStore
+from consilience.simulation.engines.cohort import CohortPlan, Settings
+from consilience.simulation.engines.jobs import Job, JobResult, Work
 
 
 class Engine(Protocol):
-    """One learner after the other, or a thousand in one step: the round sees the same stacked arrays."""
+    """One learner after the other, or a thousand in one step: the round sees the same stacked states."""
 
     name: str
-    cohorts: list[Cohort]
+    answers: AnswerStore
+
+    @property
+    def plans(self) -> Sequence[CohortPlan]:
+        """What each cohort is."""
+        ...
 
     @property
     def learners(self) -> Sequence[Learner]:
-        """The machinery of each cohort."""
+        """The learner of each cohort: one for all of its rows."""
         ...
 
     @property
-    def like(self) -> Tensor:
-        """An array of the kind, and in the place, that channels should keep."""
-        ...
-
-    def cut(self, kind: type[Job], cohort: int, rows: np.ndarray) -> list[np.ndarray]:
-        """Some rows of a cohort, cut into jobs of a kind."""
+    def example(self) -> Tensor:
+        """A tensor of the kind, and on the device, that channels should keep."""
         ...
 
     @property
     def processes(self) -> Sequence[int]:
-        """Numbers of the processes it has started."""
+        """Ids of the processes it has started."""
         ...
 
-    def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Done]]:
-        """Do jobs and give their results in the order of the jobs."""
+    def split(self, kind: type[Job], cohort: int, rows: np.ndarray) -> list[np.ndarray]:
+        """Rows of a cohort, split into jobs of a kind."""
         ...
 
-    def learn(self, job: StoreAnswers) -> None:
-        """Hear new answers."""
+    def run(self, jobs: list[Job]) -> Iterator[tuple[Job, JobResult]]:
+        """Do jobs and yield their results in the order of the jobs."""
         ...
 
-    def contributions(self, job: Work, name: str) -> tuple[dict[str, Tensor], Tensor]:
-        """What the rows of a job just done have put up for an exchange: tensors (rows, ...) and weights."""
+    def uploads(self, job: Work, name: str) -> tuple[dict[str, Tensor], Tensor]:
+        """What the rows of a job just done upload to an exchange: tensors (rows, ...) and weights."""
         ...
 
-    def state(self) -> dict[str, Tensor]:
-        """Every learner's state, for a checkpoint."""
+    def read(self, cohort: int, rows: np.ndarray | None = None) -> LearnerState:
+        """The stacked states of some learners, as a copy; without rows those of all, as views not to be changed."""
         ...
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+    def write(self, cohort: int, rows: np.ndarray, state: LearnerState) -> None:
+        """Replace the states of some learners by those of a stacked state."""
+        ...
+
+    def set_settings(self, cohort: int, settings: Settings) -> None:
+        """Give every learner of a cohort its own values of these settings."""
         ...

@@ -16,7 +16,7 @@ from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.engines.loop.engine import LoopEngine, default_workers
-from consilience.simulation.engines.loop.worker_pool import ready
+from consilience.simulation.engines.loop.worker_pool import is_running
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.engines.stack.stackable import refuse_unstackable
 from consilience.simulation.setup.setup import Setup
@@ -68,7 +68,7 @@ def open_engine(config: Config, setup: Setup, stacked: bool) -> LoopEngine | Sta
     """The engine that was chosen."""
     if stacked:
         engine = StackEngine(list(setup.cohorts.plans), setup.data.train, setup.data.local_test_sets)
-        log.info("%s", engine.room.in_words())
+        log.info("%s", engine.memory.describe())
         return engine
     return LoopEngine(list(setup.cohorts.plans), setup.data.train, _workers(config, setup), setup.data.local_test_sets)
 
@@ -114,7 +114,7 @@ def _workers(config: Config, setup: Setup) -> int:
         config.training.rounds * config.federation.participation * sum(_seconds(plan) for plan in setup.cohorts.plans)
     )
     wanted = min(default_workers(), sum(len(plan.members) for plan in setup.cohorts.plans))
-    return wanted if seconds > (_WORTH_HANDING_OUT if ready(wanted) else _WORTH_WORKERS) else 0
+    return wanted if seconds > (_WORTH_HANDING_OUT if is_running(wanted) else _WORTH_WORKERS) else 0
 
 
 def _seconds(plan: CohortPlan) -> float:

@@ -1,4 +1,4 @@
-"""Learners of one role and one architecture, with their state stacked: row i of every array is learner i.
+"""Learners of one role and one architecture, with their states stacked: row i of every tensor is learner i.
 
 The loop engine works on one row after the other, the stack engine on all rows at once; channels, checkpoints and
 evaluation see the same arrays either way. Rows are federations x learners: seeds are just more federations.
@@ -12,15 +12,20 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from consilience.channels import as_slice
 from consilience.config.schedules import Rate, Schedule, value_at
-from consilience.learner.learner import LearnerSpec, Row
+from consilience.learner.batches import LocalWork
+from consilience.learner.spec import LearnerSpec
+from consilience.learner.state import LearnerState
+
+Settings = Mapping[tuple[str, str], np.ndarray]
+"""Settings of which learners have their own values, by owner and field, (rows,) each."""
 
 
 @dataclass(frozen=True)
 class Members:
-    """Who the rows are: each array has one entry a row."""
+    """The learners of the rows: each array has one entry per row."""
 
     federation: np.ndarray
     learner: np.ndarray
@@ -29,25 +34,23 @@ class Members:
     stop: NDArray[np.int64]
     even: np.ndarray  # whether all learners of the federation have equally many samples
     index: np.ndarray  # all learners' samples, as positions in the training set
-    shared: NDArray[np.bool_] | None = None  # for each of them, whether it may enter what is put up; None if all may
+    shared: NDArray[np.bool_] | None = None  # for each of them, whether it may enter uploads; None if all may
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """How many samples each row has."""
         return self.stop - self.start
 
+    def samples(self, row: int) -> np.ndarray:
+        """Positions of one learner's samples in the training set."""
+        return self.index[self.start[row] : self.stop[row]]
+
+    def shareable(self, row: int) -> np.ndarray | None:
+        """Which of one learner's samples may enter uploads; None where all may."""
+        return None if self.shared is None else self.shared[self.start[row] : self.stop[row]]
+
     def __len__(self) -> int:
         return len(self.learner)
-
-
-@dataclass(frozen=True)
-class LocalWork:
-    """Local work in a round."""
-
-    batch_size: int
-    epochs: int
-    least: int  # samples in a batch
-    reset: bool  # begin the optimizer anew each round
 
 
 @dataclass(frozen=True)
@@ -59,41 +62,39 @@ class CohortPlan:
     members: Members
     work: LocalWork
     parameters: int  # how many a learner has
-    settings: Mapping[str, tuple[Rate, ...]] = field(default_factory=dict)
-    """What is a learner's own, by part of the row: one number, or a schedule of them, a row."""
+    settings: Mapping[tuple[str, str], tuple[Rate, ...]] = field(default_factory=dict)
+    """Settings that are a learner's own, by owner and field: one number, or a schedule of numbers, per row."""
 
-    def settings_at(self, round_: int) -> dict[str, np.ndarray]:
-        """What is a learner's own in a round, by part of the row, (rows,)."""
+    def settings_at(self, round_: int) -> dict[tuple[str, str], np.ndarray]:
+        """Settings that are a learner's own in a round, by owner and field, (rows,) each."""
         return {key: np.array([value_at(v, round_) for v in values]) for key, values in self.settings.items()}
 
     @property
     def scheduled(self) -> bool:
-        """Whether any of it changes with the rounds."""
+        """Whether any of these settings changes with the rounds."""
         return any(isinstance(value, Schedule) for values in self.settings.values() for value in values)
 
 
 @dataclass
 class Cohort:
-    """A cohort and its stacked state, (rows, ...) each."""
+    """A cohort and its stacked state."""
 
     plan: CohortPlan
-    state: dict[str, Tensor]
+    state: LearnerState
 
-    def row(self, number: int) -> Row:
-        """One learner's state, as views."""
-        return {name: stacked[number] for name, stacked in self.state.items()}
+    def read(self, rows: np.ndarray | None) -> LearnerState:
+        """The states of some learners; of all of them as views."""
+        if rows is None:
+            return self.state
+        return self.state.select(torch.from_numpy(rows).to(self.state.step.device))
 
-    def samples(self, number: int) -> np.ndarray:
-        """Where one learner's samples lie in the training set."""
-        members = self.plan.members
-        return members.index[members.start[number] : members.stop[number]]
+    def write(self, rows: np.ndarray, state: LearnerState) -> None:
+        """Replace the states of some learners."""
+        mine, where = self.state.flatten(), as_slice(rows)
+        for path, tensor in state.flatten().items():
+            mine[path][where] = tensor.to(mine[path].device)
 
-    def shared(self, number: int) -> np.ndarray | None:
-        """Which of them may enter what one learner puts up; None where all may."""
-        members = self.plan.members
-        return None if members.shared is None else members.shared[members.start[number] : members.stop[number]]
-
-
-def stacked_shapes(template: Row, rows: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shapes of the stacked state of `rows` learners like the template."""
-    return {name: ((rows, *t.shape), t.dtype) for name, t in template.items()}
+    def set_settings(self, settings: Settings) -> None:
+        """Give every learner its own values of these settings; what is too large becomes infinite."""
+        for (owner, name), values in settings.items():
+            self.state.settings[owner][name].copy_(torch.from_numpy(values))

@@ -1,4 +1,4 @@
-"""Looking at models from outside: what they tell of test samples together, and what a layer gives away of inputs."""
+"""Inspecting models from outside: their logits for the test samples, and what a layer gives away of the inputs."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from torch import Tensor
 
 from consilience.functional.distance_correlation import distance_correlation
 from consilience.learner.learner import Learner
+from consilience.learner.passes import compute_logits, layer_outputs
 from consilience.objectives.two_stage import measured
 from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.jobs import Done, Inspect
+from consilience.simulation.engines.jobs import Inspect, JobResult
 from consilience.simulation.records.timing import Clock
 
 SAMPLES = 500
 """Test samples between which distances are measured."""
 
 
-def look_rows(learner: Learner, cohort: Cohort, inputs: Tensor, job: Inspect) -> Done:
-    """Look at one row after the other, on test inputs (samples, ...): in large batches they keep a device busy."""
+def inspect_rows(learner: Learner, cohort: Cohort, inputs: Tensor, job: Inspect) -> JobResult:
+    """Inspect one row after the other, on test inputs (samples, ...): large batches keep a device busy."""
     clock, total, dependence = Clock(inputs.device), None, []
     for number in job.rows:
-        learner.wear({key: tensor.to(inputs.device) for key, tensor in cohort.row(int(number)).items()})
+        learner.bind(cohort.state.row(int(number)).to(inputs.device))
         if job.logits:
-            told = learner.logits(inputs).to(torch.float64)
-            total = told if total is None else total + told
+            logits = compute_logits(learner, inputs).to(torch.float64)
+            total = logits if total is None else total + logits
         if job.layer is not None:
             dependence.append(_dependence(learner, inputs[:SAMPLES], job.layer))
     clock.lap("evaluate")
-    return Done(
+    return JobResult(
         logits=None if total is None else total.numpy(force=True),
         dependence=np.array(dependence) if dependence else None,
         seconds=clock.each(len(job.rows)),
@@ -37,5 +38,5 @@ def look_rows(learner: Learner, cohort: Cohort, inputs: Tensor, job: Inspect) ->
 
 @torch.no_grad()
 def _dependence(learner: Learner, inputs: Tensor, layer: str) -> float:
-    seen = learner.outputs(inputs, [layer])[layer]
-    return float(distance_correlation(measured(learner.task, inputs), seen))
+    outputs = layer_outputs(learner, inputs, [layer])[layer]
+    return float(distance_correlation(measured(learner.task, inputs), outputs))

@@ -1,7 +1,7 @@
-"""What engines are asked to do, and what comes of it.
+"""Jobs for engines, and their results.
 
-Large things do not travel with jobs: learners' state and the training data lie in memory that everybody sees, and so
-does what learners put up, in the loop in numbered slots of it.
+Large things do not travel with jobs: learners' states, the training data and uploads are in memory that all processes
+share, and the engine brings the answers that learners hold to where the job is done.
 """
 
 from __future__ import annotations
@@ -11,22 +11,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from consilience.channels import Answer
-
-Held = Mapping[str, np.ndarray]
-"""The numbers of answers by exchange, one a row; -1 where a row has none."""
+from consilience.simulation.engines.answers import Held
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Train some rows of a cohort and write what they put up into a slot."""
+    """Train some rows of a cohort, and write what they upload into a slot."""
 
     cohort: int
     rows: np.ndarray
     round: int
     held: Held
-    put: tuple[str, ...]  # the exchanges to contribute to
-    up: np.ndarray  # (rows,) whether a row can be reached, and so does contribute
+    uploads: tuple[str, ...]  # the exchanges to upload to
+    online: np.ndarray  # (rows,) whether a row can be reached: only then it uploads
     train: bool = True
     evaluate: bool = False
     slot: int = 0
@@ -38,7 +35,7 @@ class Receive:
 
     cohort: int
     rows: np.ndarray
-    news: Held
+    fresh: Held
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,17 +49,17 @@ class Evaluate:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Test what some rows of a cohort make of samples, by classifiers trained on it."""
+    """Test the representations of some rows of a cohort, by classifiers trained on them."""
 
     cohort: int
     rows: np.ndarray
     probes: tuple[str, ...]
-    seen: np.ndarray  # (rows, 2) from where to where in the training set a row's probe is trained
+    training: np.ndarray  # (rows, 2) first and last position in the training set for each row's probe
 
 
 @dataclass(frozen=True, eq=False)
 class Inspect:
-    """Ask some rows of a cohort what they tell of the test samples, all together, and what a layer gives away."""
+    """Sum the test samples' logits over some rows of a cohort, or measure what a layer gives away of the inputs."""
 
     cohort: int
     rows: np.ndarray
@@ -70,24 +67,26 @@ class Inspect:
     layer: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class StoreAnswers:
-    """Hear new answers, by the number of the first reader's, and forget those nobody has any more."""
-
-    answers: Mapping[int, Answer]
-    forget: tuple[int, ...] = ()
-
-
-Job = Work | Receive | Evaluate | Probe | Inspect | StoreAnswers
+Job = Work | Receive | Evaluate | Probe | Inspect
 
 
 @dataclass
-class Done:
-    """What came of a job, one entry a row."""
+class JobResult:
+    """The result of a job, with one entry per row."""
 
-    losses: np.ndarray | None = None  # (rows, terms and the share of samples told right)
-    right: np.ndarray | None = None  # (rows, classes) test samples told right; (rows, probes, classes) by probes
-    non_finite: Mapping[int, str] = field(default_factory=dict)  # which entry is no number where one should be, and how
+    losses: np.ndarray | None = None  # (rows, loss terms and the share of correct predictions)
+    correct: np.ndarray | None = None  # (rows, classes) correct test samples; (rows, probes, classes) of probes
+    non_finite: Mapping[int, str] = field(default_factory=dict)  # by entry: what is NaN or infinite
     seconds: dict[str, np.ndarray] = field(default_factory=dict)
-    logits: np.ndarray | None = None  # (heads, samples, classes) of the test samples, the sum over all rows
+    logits: np.ndarray | None = None  # (heads, samples, classes) of the test samples, summed over all rows
     dependence: np.ndarray | None = None  # (rows,) distance correlation of the inputs and a layer's outputs
+
+
+def non_finite_parameter() -> str:
+    """What is wrong with a learner whose training diverged."""
+    return "a parameter is NaN or infinite after training"
+
+
+def non_finite_upload(exchange: str) -> str:
+    """What is wrong with an upload that no channel takes."""
+    return f"the upload to exchange {exchange!r} is NaN or infinite"

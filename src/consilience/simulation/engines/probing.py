@@ -1,6 +1,8 @@
-"""Testing representations: a classifier is trained on what a model makes of the training set, and tested."""
+"""Testing representations: a classifier is trained on a model's features of the training set, and tested."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,6 +11,11 @@ from torch import Tensor
 from consilience.evaluation.probes import knn_probe, linear_probe
 from consilience.functional.class_means import one_hot
 from consilience.learner.learner import Learner
+from consilience.learner.passes import compute_features
+from consilience.simulation.engines.cohort import Cohort
+from consilience.simulation.engines.jobs import JobResult, Probe
+from consilience.simulation.engines.shared_data import SharedData
+from consilience.simulation.records.timing import Clock
 
 PROBES = {
     "none": (),
@@ -18,32 +25,47 @@ PROBES = {
     "both": ("linear", "knn"),
     "auto": ("scaled", "knn"),
 }
-"""What is asked of a representation, by the name of the setting."""
+"""The probes of a representation, by the name of the setting."""
 
 
-def probed(
-    learner: Learner,
-    inputs: Tensor,
-    targets: Tensor,
-    test_inputs: Tensor,
-    test_targets: Tensor,
-    probes: tuple[str, ...],
-    seed: int,
-) -> np.ndarray:
-    """Test samples of each class told right by each probe of the row that is worn, (probes, classes)."""
+@dataclass(frozen=True)
+class ProbeSamples:
+    """The samples a probe is trained on, and those it is tested on."""
+
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor
+    test_targets: Tensor
+
+
+def probe(learner: Learner, samples: ProbeSamples, probes: tuple[str, ...], seed: int) -> np.ndarray:
+    """Test samples of each class that each probe of the bound state predicts correctly, (probes, classes)."""
     classes = learner.task.classes
-    seen, tests = learner.features(inputs), learner.features(test_inputs)
-    told = {
-        "linear": lambda: linear_probe(seen, targets, tests, classes, seed=seed),
-        "scaled": lambda: linear_probe(*_scaled(seen, targets, tests), classes, seed=seed),
-        "knn": lambda: knn_probe(seen, targets, tests, classes),
+    features, tests = compute_features(learner, samples.inputs), compute_features(learner, samples.test_inputs)
+    predicted = {
+        "linear": lambda: linear_probe(features, samples.targets, tests, classes, seed=seed),
+        "scaled": lambda: linear_probe(*_scaled(features, samples.targets, tests), classes, seed=seed),
+        "knn": lambda: knn_probe(features, samples.targets, tests, classes),
     }
-    right = [one_hot(test_targets, classes) & (told[p]() == test_targets)[:, None] for p in probes]
-    return torch.stack(right).sum(1).numpy(force=True)
+    wanted = one_hot(samples.test_targets, classes)
+    correct = [wanted & (predicted[each]() == samples.test_targets)[:, None] for each in probes]
+    return torch.stack(correct).sum(1).numpy(force=True)
 
 
-def _scaled(seen: Tensor, targets: Tensor, tests: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Features with mean 0 and deviation 1 over the training samples; one that is always the same stays at 0."""
-    mean, deviation = seen.mean(0), seen.std(0, correction=0)
+def probe_rows(learner: Learner, cohort: Cohort, data: SharedData, job: Probe) -> JobResult:
+    """Probe one row after the other: training a classifier keeps a device busy."""
+    clock, correct = Clock(data.inputs.device), []
+    for number, (first, last) in zip(job.rows, job.training.tolist(), strict=True):
+        learner.bind(cohort.state.row(int(number)).to(data.inputs.device))
+        some = slice(first, last)
+        samples = ProbeSamples(data.inputs[some], data.targets[some], data.test_inputs, data.test_targets)
+        correct.append(probe(learner, samples, job.probes, int(cohort.plan.members.seed[number])))
+    clock.lap("evaluate")
+    return JobResult(correct=np.stack(correct), seconds=clock.each(len(job.rows)))
+
+
+def _scaled(features: Tensor, targets: Tensor, tests: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Features with mean 0 and deviation 1 over the training samples; a constant feature stays at 0."""
+    mean, deviation = features.mean(0), features.std(0, correction=0)
     wide = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
-    return (seen - mean) / wide, targets, (tests - mean) / wide
+    return (features - mean) / wide, targets, (tests - mean) / wide

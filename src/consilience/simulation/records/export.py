@@ -5,12 +5,11 @@ They are those of a run's first seed, and of its first variant where it has seve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,11 +27,13 @@ from consilience.errors import (
     DataError,
     TrainingError,
 )
-from consilience.learner.layout import Layout
-from consilience.learner.learner import Learner, LearnerSpec, Row
+from consilience.learner.learner import Learner
+from consilience.learner.passes import compute_features, layer_outputs
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.models import from_file, model_factory
+from consilience.simulation.records.checkpoint import Checkpoint, load_checkpoint
 from consilience.simulation.records.fingerprint import marks
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.assign_data import data_overrides, joined, may_share, split_for_seed
@@ -49,13 +50,12 @@ class SavedRun:
     """A run's settings and its last checkpoint; the rest is made again when it is asked for."""
 
     config: Config
-    arrays: Mapping[str, np.ndarray]
-    numbers: Mapping[str, Any]
+    checkpoint: Checkpoint
 
     @property
     def round(self) -> int:
         """After which it was kept."""
-        return int(self.numbers["round"])
+        return self.checkpoint.round
 
     @property
     def which(self) -> str:
@@ -97,7 +97,7 @@ class SavedRun:
                 raise DataError(
                     f"the data set {config.data.source!r} is not in {cache}, and is not downloaded for a look at a run"
                 )
-        data, made_of = load_data(config), self.numbers.get("made_of", {})
+        data, made_of = load_data(config), self.checkpoint.numbers.get("made_of", {})
         found = marks(data, build_method(config.method.name, config.method.settings), config)
         for what in ("data", "model"):  # a method may be told in other words by now, and its weights are the same
             if made_of.get(what) != found.get(what):
@@ -165,15 +165,14 @@ class SavedRun:
                 symbols=len(self.data.alphabet),
             )
             learner = Learner(spec)
-            row = _row(learner, self.arrays, f"learners.{cohort}.", number, self.config.execution.device)
-            learner.wear({key: value.to(device) for key, value in row.items()})
+            learner.bind(self.checkpoint.model_state(cohort, number, learner, self.config.execution.device))
         return learner
 
     def features(self, who: int, inputs: np.ndarray) -> np.ndarray:
         """What a learner's own model makes of the inputs, (samples, width)."""
         learner = self.learner(who)
         with _made_again(who), torch.random.fork_rng(devices=[]):
-            seen = learner.features(_tensor(inputs, learner))
+            seen = compute_features(learner, _tensor(inputs, learner))
         features: np.ndarray = seen.numpy().reshape(len(seen), -1)
         return _finite(features, f"features of learner {who}")
 
@@ -183,7 +182,7 @@ class SavedRun:
         """What layers of a learner's own model, by their names as modules, make of the inputs, (samples, ...) each."""
         learner = self.learner(who, device)
         with _made_again(who), torch.random.fork_rng(devices=[]):
-            seen = learner.outputs(_tensor(inputs, learner), layers)
+            seen = layer_outputs(learner, _tensor(inputs, learner), layers)
         found = {layer: outputs.float().numpy(force=True) for layer, outputs in seen.items()}
         return {layer: _finite(each, f"outputs of layer {layer!r} of learner {who}") for layer, each in found.items()}
 
@@ -233,24 +232,7 @@ def read_kept(folder: Path) -> SavedRun:
     size = sum(file.stat().st_size for file in run.path.glob("checkpoint-*.safetensors"))
     if size > _LARGEST:
         raise CheckpointError(f"the checkpoint is of {size / 1e9:.1f} GB, which is too much to be read")
-    kept = run.load()
+    kept = load_checkpoint(run)
     if kept is None:
         raise CheckpointError("no checkpoint is kept in the run's folder")
-    return SavedRun(config, *kept)
-
-
-def _row(learner: Learner, arrays: Mapping[str, np.ndarray], prefix: str, number: int, device: str) -> Row:
-    """A learner's row out of a checkpoint, laid out as the learner here has it: on a GPU kernels lie otherwise."""
-    row = {
-        key.removeprefix(prefix): torch.from_numpy(np.array(stacked[number]))
-        for key, stacked in arrays.items()
-        if key.startswith(prefix)
-    }
-    for part, layout in (("parameters", learner.parameters), ("buffers", learner.buffers)):
-        lain = Layout(layout.shapes, channels_last=torch.device(device).type == "cpu")
-        if layout.size != row[part].numel():
-            raise CheckpointError(
-                f"the checkpoint has {row[part].numel()} {part} of a learner, its model {layout.size}"
-            )
-        row[part] = layout.flat(lain.views(row[part])).to(row[part].dtype)
-    return row
+    return SavedRun(config, kept)

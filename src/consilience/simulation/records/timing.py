@@ -1,4 +1,4 @@
-"""Where the time goes: seconds by phase of a round."""
+"""Seconds by phase of a round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from consilience.simulation.records.round_record import PHASES
 
 
 class Clock:
-    """Laps by phase, each ended when the device has caught up."""
+    """Laps by phase; each ends when the device has done its work."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -19,7 +19,7 @@ class Clock:
         self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:
-        """What has passed since the last lap was spent on this."""
+        """The time since the last lap was spent on this phase."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()
@@ -27,5 +27,5 @@ class Clock:
         self._last = now
 
     def each(self, rows: int) -> dict[str, np.ndarray]:
-        """The same for each of some rows that were worked on together."""
+        """The laps shared evenly between rows that were worked on together."""
         return {phase: np.full(rows, seconds / rows) for phase, seconds in self.laps.items()}

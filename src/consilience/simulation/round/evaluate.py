@@ -1,4 +1,4 @@
-"""Testing every learner's model, each different model once."""
+"""Evaluating every learner's model, each different model once."""
 
 from __future__ import annotations
 
@@ -13,113 +13,120 @@ from consilience.learner.learner import Learner
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, Probe
 from consilience.simulation.records.round_record import Record
-from consilience.simulation.setup.setup import Setup
+from consilience.simulation.round.run_state import RunState
 
 _COMPARED = 2**24  # values at a time
 
 
-def examine(setup: Setup, engine: Engine, record: Record, there: np.ndarray) -> None:
-    """Write every learner's accuracy into the record: what its classifier tells, and what probes do.
+def evaluate_models(run: RunState, record: Record) -> None:
+    """Record the accuracy of every learner that has joined: of its classifier, and of probes of its features.
 
-    Where no classifier is taught, the accuracy is the first probe's. there: (learners,), who has joined; others are not
-    tested.
+    Where no classifier is trained, the accuracy is the first probe's.
     """
     started = time.perf_counter()
-    for i in np.unique(setup.cohorts.main).tolist():
-        members = engine.cohorts[i].plan.members
-        home = (setup.cohorts.main[members.federation, members.learner] == i) & there[members.learner]
-        if not home.any():
+    setup, engine, joined = run.setup, run.engine, run.setup.federations.joined(run.round)
+    for cohort in np.unique(setup.cohorts.main).tolist():
+        rows = _rows_at_home(run, cohort, joined)
+        if not rows.size:
             continue
-        different, like = _different_models(engine, i, np.flatnonzero(home), setup.evaluation.labeled)
-        at = members.federation[home], members.learner[home]
-        told = _right(engine, i, different)[like] if setup.evaluation.labeled else None  # (rows, classes)
+        different, like = _different_models(engine, cohort, rows, setup.evaluation.labeled)
+        at = tuple(members[rows] for members in run.at(cohort))
+        correct = _correct(engine, cohort, different)[like] if setup.evaluation.labeled else None  # (rows, classes)
         if setup.evaluation.probes:
-            probed = _probed(setup, engine, i, different)[like]  # (rows, probes, classes)
-            told = probed[:, 0] if told is None else told
+            probed = _probed(run, cohort, different)[like]  # (rows, probes, classes)
+            correct = probed[:, 0] if correct is None else correct
             for k, probe in enumerate(setup.evaluation.probes):
                 record[f"accuracy_{probe}"][at] = accuracy(probed[:, k], setup.data.test_counts)
-        if told is None:
-            continue  # nothing tells how good they are
-        record["accuracy"][at] = accuracy(told, setup.data.test_counts)
+        if correct is None:
+            continue  # there is nothing to measure accuracy by
+        record["accuracy"][at] = accuracy(correct, setup.data.test_counts)
         counts = setup.data.test_counts
         if setup.data.local_test_sets is not None and setup.evaluation.labeled:
-            told, counts = _right(engine, i, np.flatnonzero(home), own=True), setup.data.local_test_sets.counts()[at[1]]
-        record["accuracy_local"][at] = accuracy(told, counts, setup.data.shares[at])
+            correct, counts = _correct(engine, cohort, rows, own=True), setup.data.local_test_sets.counts()[at[1]]
+        record["accuracy_local"][at] = accuracy(correct, counts, setup.data.shares[at])
     if setup.evaluation.ensemble:
-        _ask_all(setup, engine, record, there)
+        _evaluate_ensemble(run, record, joined)
     if setup.evaluation.watched_layer is not None:
-        _watch(setup, engine, record, setup.evaluation.watched_layer, there)
+        _measure_dependence(run, record, setup.evaluation.watched_layer, joined)
     elapsed = time.perf_counter() - started
     record["wall.evaluate"] += elapsed
-    record["seconds.evaluate"][:, there] += elapsed / record["accuracy"][:, there].size
+    record["seconds.evaluate"][:, joined] += elapsed / record["accuracy"][:, joined].size
 
 
-def _ask_all(setup: Setup, engine: Engine, record: Record, there: np.ndarray) -> None:
-    """What the mean of everybody's logits tells, as one who is new would ask all of them."""
-    targets = setup.data.train.test_targets
+def _rows_at_home(run: RunState, cohort: int, joined: np.ndarray) -> np.ndarray:
+    """Rows of a cohort whose learners have joined and have their model there between rounds."""
+    federation, learner = run.at(cohort)
+    return np.flatnonzero((run.setup.cohorts.main[federation, learner] == cohort) & joined[learner])
+
+
+def _evaluate_ensemble(run: RunState, record: Record, joined: np.ndarray) -> None:
+    """The accuracy of the mean of all learners' logits."""
+    setup, engine, targets = run.setup, run.engine, run.setup.data.train.test_targets
     for f in range(setup.federations.count):
         jobs: list[Job] = []
         for i in np.unique(setup.cohorts.main[f]).tolist():
-            rows = setup.cohorts.rows[i][f, (setup.cohorts.main[f] == i) & there]
-            jobs += [Inspect(i, some, logits=True) for some in engine.cut(Inspect, i, rows)]
+            rows = setup.cohorts.rows[i][f, (setup.cohorts.main[f] == i) & joined]
+            jobs += [Inspect(i, some, logits=True) for some in engine.split(Inspect, i, rows)]
         logits = np.zeros((1 + setup.evaluation.headed, len(targets), len(setup.data.test_counts)))
-        for _, done in engine.run(jobs):  # one after the other, in the order of the jobs
-            logits += 0.0 if done.logits is None else done.logits
-        for key, told in zip(("accuracy_ensemble", "accuracy_heads"), logits, strict=False):
-            right = np.bincount(targets[told.argmax(1) == targets], minlength=len(setup.data.test_counts))
-            record[key][f, there] = accuracy(right[None], setup.data.test_counts)
+        for _, result in engine.run(jobs):  # one after the other, in the order of the jobs
+            logits += 0.0 if result.logits is None else result.logits
+        for key, each in zip(("accuracy_ensemble", "accuracy_heads"), logits, strict=False):
+            correct = np.bincount(targets[each.argmax(1) == targets], minlength=len(setup.data.test_counts))
+            record[key][f, joined] = accuracy(correct[None], setup.data.test_counts)
 
 
-def _watch(setup: Setup, engine: Engine, record: Record, layer: str, there: np.ndarray) -> None:
+def _measure_dependence(run: RunState, record: Record, layer: str, joined: np.ndarray) -> None:
     """How much of the inputs a layer of each model gives away."""
-    for i in np.unique(setup.cohorts.main).tolist():
-        members = engine.cohorts[i].plan.members
-        home = (setup.cohorts.main[members.federation, members.learner] == i) & there[members.learner]
-        if not home.any():
+    for i in np.unique(run.setup.cohorts.main).tolist():
+        rows = _rows_at_home(run, i, joined)
+        if not rows.size:
             continue
-        different, like = _different_models(engine, i, np.flatnonzero(home), told=True)
-        jobs: list[Job] = [Inspect(i, some, False, layer) for some in engine.cut(Inspect, i, different)]
-        found = np.concatenate([done.dependence for _, done in engine.run(jobs) if done.dependence is not None])
-        record["dependence"][members.federation[home], members.learner[home]] = found[like]
+        different, like = _different_models(run.engine, i, rows, classifiers=True)
+        jobs: list[Job] = [Inspect(i, some, False, layer) for some in run.engine.split(Inspect, i, different)]
+        found = [result.dependence for _, result in run.engine.run(jobs) if result.dependence is not None]
+        federation, learner = run.at(i)
+        record["dependence"][federation[rows], learner[rows]] = np.concatenate(found)[like]
 
 
-def _probed(setup: Setup, engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:
-    """What probes that learned from the federation's whole training set tell right, (rows, probes, classes)."""
-    seen = setup.data.ranges[engine.cohorts[cohort].plan.members.federation]
+def _probed(run: RunState, cohort: int, rows: np.ndarray) -> np.ndarray:
+    """Correct test samples of probes trained on the federation's whole training set, (rows, probes, classes)."""
+    training, engine = run.setup.data.ranges[run.at(cohort)[0]], run.engine
     jobs: list[Job] = [
-        Probe(cohort, some, setup.evaluation.probes, seen[some]) for some in engine.cut(Probe, cohort, rows)
+        Probe(cohort, some, run.setup.evaluation.probes, training[some]) for some in engine.split(Probe, cohort, rows)
     ]
-    return np.concatenate([done.right for _, done in engine.run(jobs) if done.right is not None])
+    return np.concatenate([result.correct for _, result in engine.run(jobs) if result.correct is not None])
 
 
-def _right(engine: Engine, cohort: int, rows: np.ndarray, own: bool = False) -> np.ndarray:
-    jobs: list[Job] = [Evaluate(cohort, some, own) for some in engine.cut(Evaluate, cohort, rows)]
-    found = [done.right for _, done in engine.run(jobs) if done.right is not None]
-    return np.concatenate(found)
+def _correct(engine: Engine, cohort: int, rows: np.ndarray, own: bool = False) -> np.ndarray:
+    """Correct test samples of each class, (rows, classes)."""
+    jobs: list[Job] = [Evaluate(cohort, some, own) for some in engine.split(Evaluate, cohort, rows)]
+    return np.concatenate([result.correct for _, result in engine.run(jobs) if result.correct is not None])
 
 
-def _different_models(engine: Engine, cohort: int, rows: np.ndarray, told: bool) -> tuple[np.ndarray, np.ndarray]:
+def _different_models(
+    engine: Engine, cohort: int, rows: np.ndarray, classifiers: bool
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows to test, and for each row which of them has its model: where weights are shared, one test does for all.
 
-    told: whether classifiers are tested, too; else models with the same features are the same.
+    classifiers: whether classifiers are tested too; otherwise models with the same features are the same.
     """
-    state, learner = engine.cohorts[cohort].state, engine.learners[cohort]
+    state, learner = engine.read(cohort), engine.learners[cohort]
     if not any(e.changes_model for e in learner.exchanges):
         return rows, np.arange(len(rows))
-    members = engine.cohorts[cohort].plan.members
-    _, firsts, of = np.unique(members.federation[rows], return_index=True, return_inverse=True)
+    federation = engine.plans[cohort].members.federation
+    _, firsts, of = np.unique(federation[rows], return_index=True, return_inverse=True)
     first = rows[firsts[of]]  # of the row's federation
     same = np.ones(len(rows), dtype=bool)
-    for flat in (state["parameters"] if told else _features(learner, state["parameters"]), state["buffers"]):
+    for flat in (state.parameters if classifiers else _feature_parameters(learner, state.parameters), state.buffers):
         same &= _equal_rows(flat, rows, first)
     return np.unique(np.where(same, first, rows), return_inverse=True)
 
 
-def _features(learner: Learner, parameters: Tensor) -> Tensor:
-    """Of stacked parameters those that make features, (rows, some): what comes before the classifier and heads."""
+def _feature_parameters(learner: Learner, parameters: Tensor) -> Tensor:
+    """Of stacked parameters those that make features, (rows, values): without the classifier and heads."""
     classifier = {f"classifier.{name}" for name, _ in learner.model.classifier.named_parameters()}
     making = {name for name, _ in learner.model.named_parameters()} - classifier
-    return parameters[:, learner.parameters.mask(making).to(parameters.device)]
+    return parameters[:, learner.binding.parameters.mask(making).to(parameters.device)]
 
 
 def _equal_rows(stacked: Tensor, rows: np.ndarray, other: np.ndarray) -> np.ndarray:

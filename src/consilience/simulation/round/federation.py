@@ -1,4 +1,4 @@
-"""One federation's relay, in memory: its channels, what is uploaded to them and what they answer."""
+"""One federation's relay, in memory: its channels, uploads into them, and their answers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from consilience.wire import schema
 
 
 class Federation:
-    """Learners of one federation meet here. Everything is keyed by the federation's own seed."""
+    """The channels of one federation. Random draws depend on the federation's own seed.
+
+    common: the values that moving means start from, by channel. example: a tensor of the kind that channels keep.
+    """
 
     def __init__(
         self,
         seed: int,
         channels: Mapping[str, schema.Channel],
         learners: int,
-        starts: Mapping[str, Tensors],
-        like: Tensor,
+        common: Mapping[str, Tensors],
+        example: Tensor,
     ) -> None:
         self.seed = seed
         self.channels: dict[str, AnyChannel] = {
-            name: build_channel(channel, learners, starts.get(name, {}), like) for name, channel in channels.items()
+            name: build_channel(channel, learners, common.get(name, {}), example) for name, channel in channels.items()
         }
 
     def expect(self, name: str, members: np.ndarray) -> None:
-        """Set which members will upload before the next aggregation."""
+        """Tell a moving mean who will upload."""
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
             channel.expect(members)
@@ -37,7 +40,7 @@ class Federation:
     def upload(
         self, name: str, members: np.ndarray, tensors: Tensors, weights: Tensor, versions: np.ndarray, now: int
     ) -> list[int]:
-        """Take contributions; returns the members whose contribution was refused as too stale."""
+        """Put contributions into a channel; return the members whose uploads are refused as too stale."""
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
             return channel.upload(members, tensors, weights, versions)
@@ -48,48 +51,48 @@ class Federation:
         return []
 
     def aggregate(self, names: Iterable[str]) -> None:
-        """Aggregate moving means: their common values move."""
+        """Aggregate the uploads of these channels: moving means move; other channels do so with every upload."""
         for name in names:
             channel = self.channels[name]
             if isinstance(channel, MovingMean):
                 channel.aggregate()
 
     def version(self, name: str) -> int:
-        """How often a moving mean has moved."""
+        """How often a moving mean has moved; 0 for other channels."""
         channel = self.channels[name]
         return channel.version if isinstance(channel, MovingMean) else 0
 
     def answers(self, name: str, readers: np.ndarray, *when: int, draw: int = 0) -> tuple[Answer, np.ndarray]:
-        """Answers as the wire shows them, and which of them each reader gets: many may share one.
+        """Answers as learners decode them, and which of them each reader gets: many may share one.
 
-        draw: how many entries each reader takes out of a pool; 0 leaves it to the channel.
+        when: numbers that random draws depend on. draw: how many entries of a pool each reader gets; 0 leaves it to the
+        channel.
         """
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
             return channel.answer().for_one(), np.zeros_like(readers)
         if isinstance(channel, EntryPool) and channel.same_for_all_readers(draw or channel.channel.draw):
-            return _as_sent(channel.answer(readers[:1], self.seed, *when, draw=draw), channel.channel), 0 * readers
+            return _as_decoded(channel.answer(readers[:1], self.seed, *when, draw=draw), channel.channel), 0 * readers
         if isinstance(channel, EntryPool):
             each = channel.answer(readers, self.seed, *when, draw=draw)
         elif channel.channel.scope == "oneself":
             each = channel.own_contributions(readers)
         else:
-            return _as_sent(channel.answer().for_one(), channel.channel), np.zeros_like(readers)
-        return _as_sent(each, channel.channel), np.arange(len(readers))
+            return _as_decoded(channel.answer().for_one(), channel.channel), np.zeros_like(readers)
+        return _as_decoded(each, channel.channel), np.arange(len(readers))
 
-    def state(self) -> dict[str, Tensor]:
-        """Everything a restart needs."""
-        return {f"{name}.{k}": v for name, c in self.channels.items() for k, v in c.state().items()}
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Everything that resuming needs, by channel and name."""
+        return {name: dict(channel.state()) for name, channel in self.channels.items()}
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+    def load(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Continue from what `state` gave."""
         for name, channel in self.channels.items():
-            prefix = f"{name}."
-            channel.load({k[len(prefix) :]: v for k, v in state.items() if k.startswith(prefix)})
+            channel.load(state[name])
 
 
-def _as_sent(answers: Answer, channel: schema.Channel) -> Answer:
-    """What decoding gives, for each reader's answer by itself."""
+def _as_decoded(answers: Answer, channel: schema.Channel) -> Answer:
+    """Answers as each reader decodes them."""
     if channel.scope == "oneself":
         return answers  # nothing travels
     tensors = {

@@ -11,10 +11,12 @@ import torch
 
 from consilience.config import schedules
 from consilience.config.config import Config
-from consilience.learner.learner import Learner, LearnerSpec
+from consilience.learner.batches import LocalWork
+from consilience.learner.learner import Learner
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Method
 from consilience.models import model_factory
-from consilience.simulation.engines.cohort import CohortPlan, LocalWork
+from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.setup.assign_data import AssignedData, members_of
 from consilience.simulation.setup.compatibility import check_channels, check_watched, check_width, least_batch
 from consilience.simulation.setup.federations import Federations
@@ -99,8 +101,7 @@ class _CohortPlanner:
             check_watched(learner, config.evaluation.watch)
         reset = config.training.optimizer_state == "reset" or participant.role.data == "public"
         work = LocalWork(participant.batch_size, participant.epochs, least, reset)
-        named = {f"setting.{owner}.{setting}": values for (owner, setting), values in settings.items()}
-        plan = CohortPlan(participant.role_name, spec, members, work, learner.parameters.size, named)
+        plan = CohortPlan(participant.role_name, spec, members, work, learner.binding.parameters.size, settings)
         return plan, learner
 
     def _participants(self, federation: int) -> tuple[Participant, ...]:

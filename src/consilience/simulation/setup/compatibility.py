@@ -11,6 +11,7 @@ from torch import nn
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError
 from consilience.learner.learner import Learner
+from consilience.learner.passes import layer_outputs
 from consilience.method import Method
 from consilience.models import from_file
 from consilience.models.nets.lstm import Characters
@@ -116,7 +117,7 @@ def _check_features(learner: Learner) -> None:
     try:
         with torch.random.fork_rng(devices=[]):  # dropout draws
             for training in (True, False):
-                learner.mode(training=training)
+                learner.modules.set_training(training)
                 features = learner.model.features(inputs)
     except ConsilienceError:
         raise
@@ -135,7 +136,7 @@ def _check_features(learner: Learner) -> None:
 def check_watched(learner: Learner, layer: str) -> None:
     """Refuse a layer to watch that is not there, is not reached, or gives no value for each sample."""
     inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
-    learner.outputs(inputs, [layer])
+    layer_outputs(learner, inputs, [layer])
 
 
 def _check_views(learner: Learner, participant: Participant, data: Dataset) -> None:

@@ -9,8 +9,18 @@ import numpy as np
 from consilience.config.config import Config
 from consilience.errors import ConfigurationError
 from consilience.method import Method
-from consilience.randomness import seed_of
-from consilience.simulation.round.plan import ParticipationGroup
+
+
+@dataclass(frozen=True)
+class ParticipationGroup:
+    """Learners among whom participants of a round are drawn, and what share of them takes part."""
+
+    learners: np.ndarray
+    share: float
+
+    def participants(self, present: int, host: bool) -> int:
+        """How many of those present take part; a host among them takes part in addition."""
+        return int(host) + max(1, round(self.share * (present - host)))
 
 
 @dataclass(frozen=True)
@@ -38,14 +48,6 @@ class Federations:
         """Which learners have joined by a round, (learners,); round 0 counts as round 1."""
         joined: np.ndarray = self.joins <= max(round_, 1)
         return joined
-
-    def common_seed(self, federation: int) -> int:
-        """Seed of a federation's common weights."""
-        return seed_of("common weights", self.seeds[federation])
-
-    def learner_seed(self, federation: int, learner: int) -> int:
-        """Seed of a learner's own first weights."""
-        return seed_of("weights", self.seeds[federation], int(learner))
 
 
 def build_federations(config: Config, method: Method, learners: int, variants: int) -> Federations:

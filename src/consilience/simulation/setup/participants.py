@@ -15,7 +15,7 @@ from consilience.config.config import Config, GroupConfig
 from consilience.config.schedules import Rate, Schedule, scheduled
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange, fixed_fields, varying_fields
-from consilience.learner.body import OPTIMIZER
+from consilience.learner.spec import OPTIMIZER
 from consilience.method import Method, Role
 from consilience.methods import settings_of, with_settings
 from consilience.optimizers import Optimizer, build_optimizer

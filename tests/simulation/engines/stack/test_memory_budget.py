@@ -127,7 +127,7 @@ def test_state_too_large_for_the_device_stays_in_main_memory(data: Dataset, free
     tight = room_of(data, "cuda")
     assert tight.home == torch.device("cpu") and tight.rows == [need.fit(1.9 * room.state, 10)]
     assert tight.rows[0] * each <= 1.9 * room.state
-    assert "stay in main memory" in tight.in_words() and "main memory" not in roomy.in_words()
+    assert "stay in main memory" in tight.describe() and "main memory" not in roomy.describe()
 
 
 def test_every_architecture_has_its_own_rows(data: Dataset, free: list[int]) -> None:
@@ -141,7 +141,7 @@ def test_out_of_memory_is_told(data: Dataset, free: list[int], monkeypatch: pyte
     warned: list[str] = []
     monkeypatch.setattr(room_module.log, "warning", lambda text, *given: warned.append(text % given))
     room_of(data).shrink(0, 3)
-    assert warned == ["out of memory on cpu: going on with 3 learners at a time"]
+    assert warned == ["out of memory on cpu: continuing with 3 learners at a time"]
 
 
 def test_samples_seen_at_once(data: Dataset, free: list[int]) -> None:
@@ -161,21 +161,21 @@ def test_samples_seen_at_once(data: Dataset, free: list[int]) -> None:
 
 def test_what_fits_is_told_in_a_line(data: Dataset, free: list[int]) -> None:
     free[0] = 3 * 2**30
-    told = room_of(data).in_words()
+    told = room_of(data).describe()
     assert "\n" not in told and "main memory" not in told
     for part in ("cpu", "3 GiB free", "25.8 KiB of data", "10 learners of mlp at once (77 KiB"):
         assert part in told
     room = room_of(data, learners=4, model="mlp,lenet5,mlp,mlp")
     room.shrink(0, 2)
-    assert "3 learners of mlp in 2 groups of 2 (" in room.in_words()
-    assert "1 learners of lenet5 at once (" in room.in_words()
+    assert "3 learners of mlp in 2 groups of 2 (" in room.describe()
+    assert "1 learners of lenet5 at once (" in room.describe()
 
 
 @pytest.mark.parametrize("left", [1, 999, 1000, 1023, 1024, 1023 * 2**10, 1010 * 2**20, 140 * 2**30, 2**40])
 def test_sizes_are_plain_numbers(left: int, data: Dataset, free: list[int]) -> None:
     free[0] = left
-    told = re.search(r" ([\d.]+) ([KMGT]i)?B free", room_of(data).in_words())
-    assert told, room_of(data).in_words()
+    told = re.search(r" ([\d.]+) ([KMGT]i)?B free", room_of(data).describe())
+    assert told, room_of(data).describe()
     assert float(told[1]) * 1024 ** (" KMGT".index(told[2][0]) if told[2] else 0) == pytest.approx(left, rel=0.01)
 
 

@@ -16,11 +16,13 @@ from consilience import simulate
 from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
 from consilience.exchanges import Prototypes, Received, State, View
-from consilience.learner.learner import Learner, LearnerSpec
+from consilience.learner.initial_state import template_state
+from consilience.learner.learner import Learner
+from consilience.learner.spec import LearnerSpec
 from consilience.method import Method, Role
 from consilience.models import MODELS, SplitModel, build_model
 from consilience.optimizers import SGD
-from consilience.simulation.engines.stack.stackable import in_words, refuse_unstackable
+from consilience.simulation.engines.stack.stackable import explain_unstackable, refuse_unstackable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -95,15 +97,15 @@ def test_ordinary_models_can_be_stacked(name: str, data: Dataset) -> None:
 
 def test_a_trial_leaves_everything_as_it_was() -> None:
     trial = learner(layers(lambda: nn.BatchNorm1d(16)))
-    row = trial.template()
-    before = {key: value.clone() for key, value in row.items()}
+    state = template_state(trial)
+    before = state.clone().flatten()
     torch.manual_seed(1)
     refuse_unstackable(trial)
     drawn = torch.rand(3)
     torch.manual_seed(1)
     assert torch.equal(drawn, torch.rand(3)), "the caller's numbers"
-    trial.wear(row)
-    assert all(torch.equal(trial.row[key], value) for key, value in before.items())
+    trial.bind(state)
+    assert all(torch.equal(value, before[path]) for path, value in trial.state.flatten().items())
 
 
 # --- what cannot
@@ -123,8 +125,8 @@ REFUSED = {
     ".item()": (model(lambda own, x: own.linear(x) * x.mean().item()), r"looks at values .*`\.item\(\)`"),
     "a mean over all batches so far": (layers(lambda: nn.BatchNorm1d(16, momentum=None)), "looks at values"),
     "if": (model(lambda own, x: own.linear(x) if x.mean() > 0 else -own.linear(x)), "(looks at|hangs on) values"),
-    "a mask": (model(lambda own, x: own.linear(x)[x.sum(1) > -1e9]), "shape.* hangs on values"),
-    "unique values": (model(lambda own, x: own.linear(x) + torch.unique(x).sum()), "hangs on values|aten::_unique2"),
+    "a mask": (model(lambda own, x: own.linear(x)[x.sum(1) > -1e9]), "shape.* depends on values"),
+    "unique values": (model(lambda own, x: own.linear(x) + torch.unique(x).sum()), "depends on values|aten::_unique2"),
     ".tolist()": (model(lambda own, x: own.linear(x) * x.sum().tolist()), "looks at values"),
     ".numpy()": (model(lambda own, x: own.linear(x) * float(x.detach().numpy().mean())), "looks at values"),
 }
@@ -175,7 +177,7 @@ def test_what_torch_does_one_after_the_other_is_refused_by_name() -> None:
 def test_other_errors_are_left_as_they_are() -> None:
     trial = learner(layers())
     for error in (RuntimeError("sizes do not match"), torch.OutOfMemoryError("vmap ran out"), ValueError("vmap")):
-        with pytest.raises(type(error)) as caught, in_words(trial):
+        with pytest.raises(type(error)) as caught, explain_unstackable(trial):
             raise error
         assert caught.value is error
 

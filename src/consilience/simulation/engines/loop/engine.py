@@ -6,148 +6,127 @@ The fastest way on a CPU, for any mixture of architectures, and the readable ref
 from __future__ import annotations
 
 import gc
-import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from consilience.data import Dataset
 from consilience.data.local_test_sets import LocalTestSets
 from consilience.learner.learner import Learner
-from consilience.simulation.engines.cohort import CohortPlan, stacked_shapes
-from consilience.simulation.engines.jobs import Done, Job, Receive, StoreAnswers, Work
-from consilience.simulation.engines.loop.executor import Hands
-from consilience.simulation.engines.loop.shared_memory import Shapes, SharedMemory, plain
-from consilience.simulation.engines.loop.worker import assemble
-from consilience.simulation.engines.loop.worker_pool import WorkerPool, forget, portable, worker_pool_of
+from consilience.learner.state import LearnerState
+from consilience.simulation.engines.answers import AnswerStore
+from consilience.simulation.engines.cohort import CohortPlan, Settings
+from consilience.simulation.engines.jobs import Job, JobResult, Receive, Work
+from consilience.simulation.engines.loop.memory_layout import fill_data, make_executor, shared_shapes, upload_values
+from consilience.simulation.engines.loop.shared_memory import SharedMemory, private_memory
+from consilience.simulation.engines.loop.worker_pool import WorkerPool, discard, portable, worker_pool_of
 from consilience.simulation.engines.shared_data import data_arrays
-from consilience.wire import schema
 
-_JOBS = 16  # into how many jobs a cohort is cut at least, so that every process finds something to do
-_ROWS = 16  # at most so many rows a job
-_SLOT_BYTES = 2**24  # what the rows of a job may put up together, unless one row alone puts up more
+_JOBS = 16  # into how many jobs a cohort is split at least, so that every process finds something to do
+_ROWS = 16  # the most rows of a job
+_SLOT_BYTES = 2**24  # what the rows of a job may upload together, unless one row alone uploads more
 
 
 class LoopEngine:
-    """Holds the cohorts' state and does jobs on it, in this process or in workers.
+    """Holds the learners' states and does jobs on them, in this process or in workers.
 
-    How rows are cut into jobs depends on the cohort alone and never on the number of processes: sums are formed in the
-    same order, and bits come out the same.
+    How rows are split into jobs depends on the cohort alone and never on the number of processes: sums are formed in
+    the same order, and give the same bits.
     """
 
     name = "loop"
 
     def __init__(self, plans: list[CohortPlan], data: Dataset, workers: int, own: LocalTestSets | None = None) -> None:
-        device = torch.device(plans[0].spec.device)
+        device, self.plans = torch.device(plans[0].spec.device), plans
         self.workers = workers if device.type == "cpu" and workers > 1 and portable(plans) else 0
         self.slots = self.workers * 2 + 2 if self.workers else 1
         learners = [Learner(plan.spec) for plan in plans]
         self.job_rows = [_rows_per_job(plan, learner) for plan, learner in zip(plans, learners, strict=True)]
+        self.answers = AnswerStore([list(each.channels) for each in learners], [len(plan.members) for plan in plans])
         arrays = data_arrays(data, own)
-        shapes = self._shapes(plans, learners, arrays)
-        self._team: WorkerPool | None = None
+        shapes = shared_shapes(plans, learners, arrays, self.slots, self.job_rows)
+        self._pool: WorkerPool | None = None
         if self.workers:
-            gc.collect()  # what the last simulation shared is held by modules and hooks that hold each other
+            gc.collect()  # modules and hooks that hold each other still hold the memory of the last simulation
             shared_memory = SharedMemory(shapes)
             tensors = shared_memory.tensors
         else:
-            tensors = plain(shapes, device)
-        for key, array in arrays.items():
-            tensors[f"data.{key}"].copy_(torch.from_numpy(array))
+            tensors = private_memory(shapes, device)
+        fill_data(tensors, arrays)
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # one thread in any process, so that bits do not depend on their number
-        self.hands: Hands = assemble(plans, tensors)
-        self.cohorts = self.hands.cohorts
+        self._executor = make_executor(plans, tensors, self.answers.batches)
         if self.workers:
-            self._team = worker_pool_of(self.workers)
+            self._pool = worker_pool_of(self.workers)
             try:
-                self._team.set_up(plans, shared_memory)
+                self._pool.set_up(plans, shared_memory)
             except BaseException as error:
                 self.__exit__(type(error), error, None)
                 raise
             finally:
                 shared_memory.close()
 
-    def _shapes(self, plans: list[CohortPlan], learners: list[Learner], data: Mapping[str, NDArray[Any]]) -> Shapes:
-        dtype = plans[0].spec.dtype
-        shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-            f"data.{key}": (array.shape, dtype if array.dtype.kind == "f" else torch.int64)
-            for key, array in data.items()
-        }
-        for i, (plan, learner) in enumerate(zip(plans, learners, strict=True)):
-            stacked = stacked_shapes(learner.template(), len(plan.members))
-            shapes |= {f"state.{i}.{k}": s for k, s in stacked.items()}
-            lead = (self.slots, self.job_rows[i])
-            for name, channel in learner.channels.items():
-                slot = {k: (*lead, *s) for k, s in _put_shapes(channel).items()}
-                shapes |= {f"slot.{i}.{name}.{k}": (s, dtype) for k, s in slot.items()}
-        return shapes
-
-    def run(self, jobs: list[Job]) -> Iterator[tuple[Job, Done]]:
-        """Do jobs and give their results in order; a slot may be overwritten when the next result is asked for."""
-        if self._team is None:
+    def run(self, jobs: list[Job]) -> Iterator[tuple[Job, JobResult]]:
+        """Do jobs and yield their results in order; a slot may be overwritten when the next result is asked for."""
+        if self._pool is None:
             for job in jobs:
-                yield job, self.hands.do(job)
+                yield job, self._executor.do(job)
             return
-        yield from self._team.run(jobs, self.slots)
+        yield from self._pool.run(jobs, self.slots, self.answers.batches)
 
-    def cut(self, kind: type[Job], cohort: int, rows: np.ndarray) -> list[np.ndarray]:
-        """Work by the cohort's own measure; tests one by one; answers, which are quick to take, in larger pieces."""
+    def split(self, kind: type[Job], cohort: int, rows: np.ndarray) -> list[np.ndarray]:
+        """Work by the cohort's own measure, tests one by one, and answers, quickly received, in large jobs."""
         if not rows.size:
             return []
-        hands = max(self.workers, 1)
-        size = {Work: self.job_rows[cohort], Receive: min(_ROWS, -(-len(rows) // hands))}.get(kind, 1)
+        processes = max(self.workers, 1)
+        size = {Work: self.job_rows[cohort], Receive: min(_ROWS, -(-len(rows) // processes))}.get(kind, 1)
         return [rows[i : i + size] for i in range(0, len(rows), size)]
-
-    def learn(self, job: StoreAnswers) -> None:
-        """Let every process hear new answers."""
-        if self._team is None:
-            self.hands.do(job)
-        else:
-            self._team.tell_all(job)
 
     @property
     def learners(self) -> list[Learner]:
-        """The machinery of each cohort."""
-        return self.hands.learners
+        """The learner of each cohort."""
+        return self._executor.learners
 
     @property
-    def like(self) -> Tensor:
-        """An array of the kind, and in the place, that channels should keep."""
-        return self.hands.data.inputs
+    def example(self) -> Tensor:
+        """A tensor of the kind, and on the device, that channels should keep."""
+        return self._executor.data.inputs
 
     @property
     def processes(self) -> list[int]:
-        """Process numbers of the workers."""
-        return [w.process.pid for w in self._team.workers] if self._team else []
+        """Process ids of the workers."""
+        return [w.process.pid for w in self._pool.workers] if self._pool else []
 
-    def contributions(self, job: Work, name: str) -> tuple[dict[str, Tensor], Tensor]:
-        """What the rows of a job have put up for an exchange: tensors (rows, ...) and weights."""
-        slot, rows = self.hands.slots[job.cohort], len(job.rows)
-        found = {k[len(name) + 1 :]: t[job.slot, :rows] for k, t in slot.items() if k.startswith(f"{name}.")}
-        return found, found.pop("")
+    def uploads(self, job: Work, name: str) -> tuple[dict[str, Tensor], Tensor]:
+        """What the rows of a job upload to an exchange: tensors (rows, ...) and weights."""
+        (tensors, weights), rows = self._executor.slots[job.cohort][name], len(job.rows)
+        return {key: tensor[job.slot, :rows] for key, tensor in tensors.items()}, weights[job.slot, :rows]
 
-    def state(self) -> dict[str, Tensor]:
-        """Every learner's state, for a checkpoint."""
-        return {f"{i}.{k}": t for i, c in enumerate(self.cohorts) for k, t in c.state.items()}
+    def read(self, cohort: int, rows: np.ndarray | None = None) -> LearnerState:
+        """The stacked states of some learners, as a copy; without rows those of all, as views not to be changed."""
+        return self._executor.cohorts[cohort].read(rows)
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
-        for key, tensor in self.state().items():
-            tensor.copy_(state[key])
+    def write(self, cohort: int, rows: np.ndarray, state: LearnerState) -> None:
+        """Replace the states of some learners by those of a stacked state."""
+        self._executor.cohorts[cohort].write(rows, state)
+
+    def set_settings(self, cohort: int, settings: Settings) -> None:
+        """Give every learner of a cohort its own values of these settings."""
+        self._executor.cohorts[cohort].set_settings(settings)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is not None and self._team is not None:
-            forget(self._team)  # it may be in the middle of a job
+        if kind is not None and self._pool is not None:
+            discard(self._pool)  # it may be in the middle of a job
+        elif self._pool is not None:
+            self._pool.release()
         torch.set_num_threads(self._threads)
 
 
@@ -156,14 +135,6 @@ def default_workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _put_shapes(channel: schema.Channel) -> dict[str, tuple[int, ...]]:
-    """Shapes of one learner's contribution; the weight's name is empty."""
-    lead = (channel.keep,) if isinstance(channel, schema.Pool) else ()
-    return {k: (*lead, *t.shape) for k, t in channel.tensors.items()} | {"": (*lead, *channel.rows)}
-
-
 def _rows_per_job(plan: CohortPlan, learner: Learner) -> int:
-    shapes = [shape for channel in learner.channels.values() for shape in _put_shapes(channel).values()]
-    put = sum(math.prod(shape) * learner.dtype.itemsize for shape in shapes)
-    by_memory = _SLOT_BYTES // max(put, 1)
+    by_memory = _SLOT_BYTES // max(upload_values(learner) * learner.dtype.itemsize, 1)
     return max(1, min(_ROWS, len(plan.members) // _JOBS, by_memory))

@@ -1,4 +1,4 @@
-"""Memory that worker processes share: named tensors laid out in one anonymous file."""
+"""Memory that worker processes share: tensors laid out in one anonymous file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from torch import Tensor
 
 from consilience.errors import StorageError
 
-Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+Key = tuple[str | int, ...]
+"""By what a tensor is found again."""
+Shapes = Mapping[Key, tuple[tuple[int, ...], torch.dtype]]
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 
 
-def plain(shapes: Shapes, device: torch.device) -> dict[str, Tensor]:
+def private_memory(shapes: Shapes, device: torch.device) -> dict[Key, Tensor]:
     """The same tensors in this process's own memory."""
-    return {name: torch.zeros(shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes.items()}
+    return {key: torch.zeros(shape, dtype=dtype, device=device) for key, (shape, dtype) in shapes.items()}
 
 
 class SharedMemory:
@@ -35,13 +37,13 @@ class SharedMemory:
         self.fd = _unnamed_file(self.size) if fd is None else fd
         memory = mmap.mmap(self.fd, self.size)
         self.tensors, start = {}, 0
-        for (name, (shape, dtype)), size in zip(self.shapes.items(), sizes, strict=True):
+        for (key, (shape, dtype)), size in zip(self.shapes.items(), sizes, strict=True):
             flat = _view(memory, dtype, math.prod(shape), start)
-            self.tensors[name] = flat.view(shape)
+            self.tensors[key] = flat.view(shape)
             start += _padded(size)
 
     def close(self) -> None:
-        """Let go of the file; the tensors stay valid as long as they are held."""
+        """Close the file; the tensors stay valid as long as they are held."""
         os.close(self.fd)
 
 

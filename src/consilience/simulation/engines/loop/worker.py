@@ -1,6 +1,6 @@
-"""A worker process: one pair of hands with one thread, told what to do over a socket.
+"""A worker process: one executor with one thread, which gets its jobs over a socket.
 
-Started as a program of its own, so that it never runs the script of whoever started the simulation.
+Started as a program of its own, so that it never runs the script that started the simulation.
 """
 
 from __future__ import annotations
@@ -17,69 +17,76 @@ from typing import Any
 
 import torch
 
-from consilience.simulation.engines.cohort import Cohort, CohortPlan
-from consilience.simulation.engines.loop.executor import Hands
+from consilience.channels import Answer
+from consilience.simulation.engines.cohort import CohortPlan
+from consilience.simulation.engines.loop.executor import LocalExecutor
+from consilience.simulation.engines.loop.memory_layout import make_executor
 from consilience.simulation.engines.loop.shared_memory import SharedMemory
-from consilience.simulation.engines.shared_data import Data
 from consilience.user_code import load_module
 
-
-def assemble(plans: list[CohortPlan], tensors: dict[str, torch.Tensor]) -> Hands:
-    """Hands over tensors named `data.*`, `state.COHORT.*` and `slot.COHORT.*`."""
-
-    def under(prefix: str) -> dict[str, torch.Tensor]:
-        return {k[len(prefix) :]: t for k, t in tensors.items() if k.startswith(prefix)}
-
-    cohorts = [Cohort(plan, under(f"state.{i}.")) for i, plan in enumerate(plans)]
-    return Hands(cohorts, Data(**under("data.")), [under(f"slot.{i}.") for i in range(len(plans))])
+FILES, SET_UP, ANSWERS, JOB = "files", "set up", "answers", "job"
+"""Messages to a worker: files of the user's own code, a new simulation, new answers (without a reply), and a job."""
+DONE, FAILED = "done", "failed"
+"""Replies of a worker."""
 
 
 def serve(connection: Connection, channel: socket.socket) -> None:
-    """Set up, do jobs and answer, until the other side is gone."""
-    hands: Hands | None = None
+    """Set up simulations, store answers and do jobs, until the other side is gone."""
+    executor: LocalExecutor | None = None
+    batches: dict[int, Answer] = {}
     while True:
         try:
             kind, content = connection.recv()
         except (EOFError, OSError):
             return
+        reply: tuple[str, Any] = (DONE, None)
         try:
-            if kind == "files":
+            if kind == FILES:
                 for file in content:
                     load_module(file)
-                reply: tuple[str, Any] = ("ready", None)
-            elif kind == "setup":
-                hands = None  # lets go of the last simulation's memory first,
+            elif kind == SET_UP:
+                executor = None  # lets go of the last simulation's memory first,
+                batches = {}
                 gc.collect()  # now: modules and their hooks hold each other, and with them all that was shared
                 _, (fd, *_), _, _ = socket.recv_fds(channel, 1, 1)
-                hands = _set_up(content[0], content[1], fd)
-                reply = ("ready", None)
+                executor = _set_up(content[0], content[1], fd, batches)
+            elif kind == ANSWERS:
+                _store(batches, *content)
+                continue
             else:
-                assert hands is not None
-                reply = ("done", hands.do(content))
-                if kind == "learn":
-                    continue
+                assert executor is not None
+                reply = (DONE, executor.do(content))
         except Exception as error:  # the other side raises it
-            reply = ("failed", _told(error))
+            reply = (FAILED, _portable(error))
         connection.send(reply)
 
 
-def _told(error: Exception) -> Exception:
-    """The error with the place it happened at, as something the other side can take out of a pickle."""
+def _set_up(plans: list[CohortPlan], shapes: Any, fd: int, batches: dict[int, Answer]) -> LocalExecutor:
+    try:
+        return make_executor(plans, SharedMemory(shapes, fd).tensors, batches)
+    finally:
+        os.close(fd)
+
+
+def _store(batches: dict[int, Answer], new: dict[int, Answer], unused: list[int]) -> None:
+    """Answers travel as NumPy arrays."""
+    for first in unused:
+        del batches[first]
+    for first, batch in new.items():
+        tensors = {k: torch.as_tensor(t) for k, t in batch.tensors.items()}
+        batches[first] = Answer(tensors, torch.as_tensor(batch.count), batch.version)
+
+
+def _portable(error: Exception) -> Exception:
+    """The error with the place it happened at, in a form that the other side can unpickle."""
     place = f"in a worker process:\n{''.join(traceback.format_exception(error))}"
     error.add_note(place)
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # of a class that is not made from its message alone
+    except Exception:  # its class cannot be made from its message alone
         error = RuntimeError(f"{type(error).__name__}: {error}")
         error.add_note(place)
     return error
-
-
-def _set_up(plans: list[CohortPlan], shapes: Any, fd: int) -> Hands:
-    try:
-        return assemble(plans, SharedMemory(shapes, fd).tensors)
-    finally:
-        os.close(fd)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Worker processes, kept between simulations: importing torch takes longer than many a run."""
+"""Worker processes, kept between simulations: importing torch takes longer than many runs do."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from typing import Any
 
 from consilience.channels import Answer
 from consilience.errors import ConsilienceError
+from consilience.simulation.engines.answers import Batches
 from consilience.simulation.engines.cohort import CohortPlan
-from consilience.simulation.engines.jobs import Done, Job, StoreAnswers, Work
+from consilience.simulation.engines.jobs import Job, JobResult, Work
 from consilience.simulation.engines.loop.shared_memory import SharedMemory
+from consilience.simulation.engines.loop.worker import ANSWERS, FAILED, FILES, JOB, SET_UP
 from consilience.user_code import files_of
 
-_AHEAD = 2  # jobs a worker has in hand, so that it never waits for the next
-
-
+_AHEAD = 2  # jobs sent to a worker ahead, so that it never waits for the next
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    # glibc gives memory of this size back at once and takes it anew at every step; page faults cost a tenth of one.
+    # By default glibc returns memory of this size at once; the page faults of getting it again cost a tenth of a step.
     "MALLOC_MMAP_THRESHOLD_": str(2**25),
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
     "MALLOC_TOP_PAD_": str(2**24),
@@ -36,7 +36,7 @@ _ENVIRONMENT = {
 
 
 class Worker:
-    """One process and the line to it."""
+    """One process, and the connection to it."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -51,35 +51,54 @@ class Worker:
                 stdin=subprocess.DEVNULL,
             )
         self.socket = ours
-        self.line: Connection[Any, Any] = Connection(os.dup(ours.fileno()))
+        self.connection: Connection[Any, Any] = Connection(os.dup(ours.fileno()))
+        self._answers: dict[int, Answer] = {}  # those it has been sent
 
-    def tell(self, kind: str, content: Any) -> None:
-        """Say something."""
+    def set_up(self, plans: list[CohortPlan], shared_memory: SharedMemory) -> None:
+        """Send the cohorts of a simulation, and the memory they share."""
+        self._answers = {}
+        self.send(SET_UP, (plans, shared_memory.shapes))
+        socket.send_fds(self.socket, [b"+"], [shared_memory.fd])
+
+    def update_answers(self, batches: Batches) -> None:
+        """Send the answers it does not have yet, and the numbers of those no longer held. It does not reply."""
+        new = {first: batch for first, batch in batches.items() if self._answers.get(first) is not batch}
+        unused = [first for first in self._answers if first not in batches]
+        if new or unused:
+            self.send(ANSWERS, ({first: _as_numpy(batch) for first, batch in new.items()}, unused))
+            self._answers = dict(batches)
+
+    def release(self) -> None:
+        """Let go of this process's references to answers; the next simulation sends its own."""
+        self._answers = {}
+
+    def send(self, kind: str, content: Any) -> None:
+        """Send a message."""
         try:
-            self.line.send((kind, content))
+            self.connection.send((kind, content))
         except OSError as error:
-            raise self._gone() from error
+            raise self._ended() from error
 
-    def hear(self) -> Any:
-        """Wait for a reply; what failed there is raised here."""
+    def reply(self) -> Any:
+        """Wait for a reply; an error in the worker is raised here."""
         try:
-            kind, content = self.line.recv()
+            kind, content = self.connection.recv()
         except (EOFError, OSError) as error:
-            raise self._gone() from error
-        if kind == "failed":
+            raise self._ended() from error
+        if kind == FAILED:
             raise content
         return content
 
-    def _gone(self) -> ConsilienceError:
+    def _ended(self) -> ConsilienceError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5)
         code = self.process.poll()
         why = "out of memory?" if code == -9 else "see its messages above"
         return ConsilienceError(f"worker process {self.process.pid} ended with exit code {code} ({why})")
 
-    def dismiss(self) -> None:
-        """Hang up and wait for the process to end."""
-        self.line.close()
+    def stop(self) -> None:
+        """Close the connection and wait for the process to end."""
+        self.connection.close()
         self.socket.close()
         try:
             self.process.wait(timeout=10)
@@ -89,112 +108,114 @@ class Worker:
 
 
 class WorkerPool:
-    """Some workers that share an arena."""
+    """Worker processes that share memory."""
 
     def __init__(self, size: int) -> None:
         self.workers = [Worker() for _ in range(size)]
 
     def set_up(self, plans: list[CohortPlan], shared_memory: SharedMemory) -> None:
-        """Give everybody the cohorts and the memory they lie in."""
+        """Send every worker the cohorts of a simulation, and the memory they share."""
         files = files_of(_modules_of(plans))
         for worker in self.workers:
             if files:  # a user's own exchanges: each process runs the file itself, before it reads the plans
-                worker.tell("files", files)
-                worker.hear()
-            worker.tell("setup", (plans, shared_memory.shapes))
-            socket.send_fds(worker.socket, [b"+"], [shared_memory.fd])
+                worker.send(FILES, files)
+                worker.reply()
+            worker.set_up(plans, shared_memory)
         for worker in self.workers:
-            worker.hear()
+            worker.reply()
 
-    def tell_all(self, job: StoreAnswers) -> None:
-        """New answers for everybody, as plain arrays. Nobody replies: what is told next is heard after it."""
-        job = StoreAnswers({n: _plain(a) for n, a in job.answers.items()}, job.forget)
-        for worker in self.workers:
-            worker.tell("learn", job)
+    def run(self, jobs: list[Job], slots: int, batches: Batches) -> Iterator[tuple[Job, JobResult]]:
+        """Do jobs in parallel and yield results in the order of the jobs, whatever order they end in.
 
-    def run(self, jobs: list[Job], slots: int) -> Iterator[tuple[Job, Done]]:
-        """Do jobs in parallel and give results in the order of the jobs, whatever order they end in.
-
-        A job's slot is free again when the caller asks for the next result.
+        A job's slot is free again when the caller asks for the next result. batches: the answers that learners hold.
         """
+        if not jobs:
+            return
+        for worker in self.workers:  # none has a job now: they all read what they are sent
+            worker.update_answers(batches)
         waiting, free = list(enumerate(jobs))[::-1], list(range(slots))
-        in_hand: dict[Worker, list[tuple[int, Job]]] = {w: [] for w in self.workers}
-        finished: dict[int, tuple[Job, Done]] = {}
-        lines = {w.line: w for w in self.workers}
+        sent: dict[Worker, list[tuple[int, Job]]] = {w: [] for w in self.workers}
+        finished: dict[int, tuple[Job, JobResult]] = {}
+        workers = {w.connection: w for w in self.workers}
         for following in range(len(jobs)):
             while True:
-                self._hand_out(waiting, free, in_hand)
+                self._send_jobs(waiting, free, sent)
                 if following in finished:
                     break
-                for line in wait([w.line for w, todo in in_hand.items() if todo]):
-                    worker = lines[line]  # type: ignore[index]
-                    number, job = in_hand[worker].pop(0)
-                    finished[number] = (job, worker.hear())
-            job, done = finished.pop(following)
-            yield job, done
+                for connection in wait([w.connection for w, todo in sent.items() if todo]):
+                    worker = workers[connection]  # type: ignore[index]
+                    number, job = sent[worker].pop(0)
+                    finished[number] = (job, worker.reply())
+            job, result = finished.pop(following)
+            yield job, result
             if isinstance(job, Work):
                 free.append(job.slot)
 
-    def _hand_out(self, waiting: Any, free: list[int], in_hand: Any) -> None:
+    def _send_jobs(self, waiting: Any, free: list[int], sent: Any) -> None:
         while waiting:
-            worker = min(in_hand, key=lambda w: len(in_hand[w]))
+            worker = min(sent, key=lambda w: len(sent[w]))
             needs_slot = isinstance(waiting[-1][1], Work)
-            if len(in_hand[worker]) >= _AHEAD or (needs_slot and not free):
+            if len(sent[worker]) >= _AHEAD or (needs_slot and not free):
                 return
             number, job = waiting.pop()
             if needs_slot:
                 job = replace(job, slot=free.pop())
-            worker.tell("do", job)
-            in_hand[worker].append((number, job))
+            worker.send(JOB, job)
+            sent[worker].append((number, job))
 
-    def dismiss(self) -> None:
+    def release(self) -> None:
+        """Let go of answers: a simulation is over."""
+        for worker in self.workers:
+            worker.release()
+
+    def stop(self) -> None:
         """End every process."""
         for worker in self.workers:
-            worker.dismiss()
+            worker.stop()
         self.workers = []
 
 
-def _plain(answer: Answer) -> Answer:
+def _as_numpy(answer: Answer) -> Answer:
     tensors = {k: t.numpy(force=True) for k, t in answer.tensors.items()}
     return Answer(tensors, answer.count.numpy(force=True), answer.version)
 
 
-_teams: dict[int, WorkerPool] = {}
+_pools: dict[int, WorkerPool] = {}
 
 
 def worker_pool_of(size: int) -> WorkerPool:
-    """The team of that size; it is kept until the program ends."""
-    pool = _teams.get(size)
+    """The pool of that size; it is kept until the program ends."""
+    pool = _pools.get(size)
     if pool is None or any(w.process.poll() is not None for w in pool.workers):
         if pool is not None:
-            pool.dismiss()
-        pool = _teams[size] = WorkerPool(size)
+            pool.stop()
+        pool = _pools[size] = WorkerPool(size)
     return pool
 
 
-def ready(size: int) -> bool:
-    """Whether there is a team of that size already."""
-    return size in _teams
+def is_running(size: int) -> bool:
+    """Whether a pool of that size has been started."""
+    return size in _pools
 
 
-def forget(pool: WorkerPool) -> None:
-    """End a team that may be in the middle of something, so that nobody gets it again."""
-    for size in [s for s, t in _teams.items() if t is pool]:
-        del _teams[size]
+def discard(pool: WorkerPool) -> None:
+    """End a pool that may be in the middle of a job, so that it is not used again."""
+    for size in [s for s, p in _pools.items() if p is pool]:
+        del _pools[size]
     for worker in pool.workers:
         worker.process.kill()
-    pool.dismiss()
+    pool.stop()
 
 
 @atexit.register
-def dismiss_all() -> None:
-    """End every team."""
-    while _teams:
-        _teams.popitem()[1].dismiss()
+def stop_all() -> None:
+    """End every pool."""
+    while _pools:
+        _pools.popitem()[1].stop()
 
 
 def portable(plans: list[CohortPlan]) -> bool:
-    """Whether other processes can be given these plans: not where a class or function lives in a user's script."""
+    """Whether other processes can be sent these plans: not where a class or function is in a user's script."""
     try:
         modules = _modules_of(plans)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -210,7 +231,7 @@ def _modules_of(plans: list[CohortPlan]) -> set[str]:
 
 
 class _Reader(pickle.Unpickler):
-    """Notes which modules a pickle needs."""
+    """Records which modules a pickle needs."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -222,5 +243,5 @@ class _Reader(pickle.Unpickler):
 
 
 def _importable(package: str) -> bool:
-    """Whether a new process finds it too, and not only this one, which has loaded it by some other way."""
+    """Whether a new process can import a package: this one may have loaded it in another way."""
     return package != "__main__" and any(finder.find_spec(package, None) for finder in sys.meta_path)

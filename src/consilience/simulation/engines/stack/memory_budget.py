@@ -1,4 +1,4 @@
-"""How many learners fit on a device at once: reckoned before a run from what a learner's state and one step take."""
+"""How many learners fit on a device at once: estimated before a run from what a learner's state and one step take."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from consilience.learner.learner import EVALUATED_ROWS, Learner
+from consilience.learner.initial_state import template_state
+from consilience.learner.learner import Learner
+from consilience.learner.passes import EVALUATED_ROWS
 from consilience.simulation.engines.cohort import CohortPlan
 
 log = logging.getLogger("consilience")
 
 _USED = 0.85  # of what is free: the rest is for what libraries take for themselves
 _STEP = 2.5  # what a step takes, as a multiple of what the forward pass keeps for the backward one
-_MOVES = 5  # vectors of a learner's parameters that are there while an optimizer moves them
-_COPIES = 4  # of what is exchanged: put up, on its way into the channel, held, and on its way to the learner
-_PASS = 0.15  # of what is free, for samples seen at once when nothing is trained
+_MOVES = 5  # copies of a learner's parameters that exist while an optimizer moves them
+_COPIES = 4  # of what is exchanged: the upload, on its way into the channel, held, and on its way to the learner
+_PASS = 0.15  # of what is free, for one forward pass when nothing is trained
 _FULL = 2**29  # bytes that a pass works on at once, to keep a device busy
-_ALONE = 2**30  # bytes that a forward pass keeps, from which on a learner keeps a device busy by itself
-_UNKNOWN = 2**33  # bytes of main memory, where the system does not tell
+_ALONE = 2**30  # bytes kept by a forward pass, from which on a learner keeps a device busy by itself
+_UNKNOWN = 2**33  # bytes of main memory, where the system does not say
 _VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
 
 
 class MemoryBudget:
-    """What fits: `rows` learners of each cohort at once, with their state at `home`."""
+    """What fits: `rows` learners of each cohort at once, with the states of all learners on the device `home`."""
 
     def __init__(
         self, learners: Sequence[Learner], plans: Sequence[CohortPlan], data: Mapping[str, NDArray[Any]]
@@ -40,39 +42,39 @@ class MemoryBudget:
         self.passing = _PASS * self.free
         item = plans[0].spec.dtype.itemsize
         self.data = sum(array.size * (item if array.dtype.kind == "f" else 8) for array in data.values())
-        self.needs = [Needs(learner, plan) for learner, plan in zip(learners, plans, strict=True)]
+        self.needs = [MemoryNeeds(learner, plan) for learner, plan in zip(learners, plans, strict=True)]
         self.counts = [len(plan.members) for plan in plans]
         self.state = sum(need.state * n for need, n in zip(self.needs, self.counts, strict=True))
         budget = _USED * self.free - self.data
         fits = self.state < 0.5 * budget
         self.home = self.device if fits else torch.device("cpu")
-        budget = (budget - (self.state if fits else 0)) / len(plans)  # formations of every cohort are kept ready
+        budget = (budget - (self.state if fits else 0)) / len(plans)  # trainers of every cohort are kept ready
         self.rows = [need.fit(budget, n) for need, n in zip(self.needs, self.counts, strict=True)]
 
     def shrink(self, cohort: int, rows: int) -> None:
-        """Less fitted than was reckoned: take fewer learners at once from now on."""
+        """Less fits than was estimated: use fewer learners at once from now on."""
         self.rows[cohort] = rows
         self.passing /= 2
         seen = self.pass_rows(cohort, 1)
         fewer = f"{rows} learners" if rows > 1 else f"one learner, and {seen} samples in a pass,"
-        log.warning("out of memory on %s: going on with %s at a time", self.device, fewer)
+        log.warning("out of memory on %s: continuing with %s at a time", self.device, fewer)
 
     def pass_rows(self, cohort: int, rows: int) -> int:
-        """How many samples of each learner to see at once when nothing is trained."""
+        """How many samples of each learner one forward pass takes when nothing is trained."""
         return max(1, int(self.passing / (rows * self.needs[cohort].sample)))
 
     def pass_of(self, cohort: int, rows: int, samples: int = EVALUATED_ROWS) -> tuple[int, int]:
-        """How many of these learners see samples at once when nothing is trained, and how many samples of each.
+        """How many learners, and how many samples of each, one forward pass takes when nothing is trained.
 
-        Learners of a large model go one after the other: each fills the device by itself, and a model that is alone is
-        faster than one of a stack.
+        Learners of a large model go one after the other: each fills the device by itself, and a single model is faster
+        than a stack.
         """
         each = min(samples, EVALUATED_ROWS) * self.needs[cohort].sample
         together = max(1, min(rows, int(min(self.passing, _FULL) / each)))
         return together, self.pass_rows(cohort, together)
 
-    def in_words(self) -> str:
-        """What fits, in a line."""
+    def describe(self) -> str:
+        """What fits, in one line."""
         parts = []
         for need, n, rows in zip(self.needs, self.counts, self.rows, strict=True):
             groups = -(-n // rows)
@@ -84,24 +86,24 @@ class MemoryBudget:
         return f"stack: {free}; {_size(self.data)} of data; {'; '.join(parts)}{where}"
 
 
-class Needs:
-    """What a learner of a cohort takes, in bytes: its state, a step, and a sample seen in a pass."""
+class MemoryNeeds:
+    """What a learner of a cohort takes, in bytes: its state, a step, and a sample in a forward pass."""
 
     def __init__(self, learner: Learner, plan: CohortPlan) -> None:
         self.model, self.batch = learner.task.model, plan.work.batch_size
-        self.state = sum(t.nbytes for t in learner.template().values())
+        self.state = sum(tensor.nbytes for tensor in template_state(learner).tensors())
         kept, largest = _kept(learner, self.batch)
         self.sample = max(kept // self.batch, 1)
-        self.step = int(_STEP * kept) + _MOVES * learner.gradient.nbytes + _exchanged(learner)
+        self.step = int(_STEP * kept) + _MOVES * learner.binding.gradient.nbytes + _exchanged(learner)
         seen = learner.task.width + math.prod(learner.task.inputs)  # of each sample, in the pass that exchanges share
         self.passed = int(plan.members.sizes.max()) * 2 * seen * learner.dtype.itemsize if learner.channels else 0
         self.largest, self.busy = largest, kept >= _ALONE and learner.device.type == "cuda"
 
     def fit(self, budget: float, rows: int) -> int:
-        """How many rows fit into so many bytes, of `rows`; groups of nearly one size.
+        """How many of `rows` learners fit into this many bytes, in groups of nearly one size.
 
-        Where one keeps the device busy they go one after the other: a convolution of one model is faster than one in
-        groups, and nobody waits for who has more samples.
+        Where one keeps the device busy they go one after the other: a convolution of one model is faster than a grouped
+        one, and no learner waits for another with more samples.
         """
         if self.busy:
             return 1
@@ -111,7 +113,7 @@ class Needs:
 
 
 def _exchanged(learner: Learner) -> int:
-    """Bytes of what a learner puts up and of the answers it holds, where everybody holds another."""
+    """Bytes of a learner's uploads and of the answers it holds, where every learner holds another."""
     sizes = [math.prod(t.shape) for channel in learner.channels.values() for t in channel.tensors.values()]
     return _COPIES * sum(sizes) * learner.dtype.itemsize
 
@@ -124,36 +126,36 @@ def _kept(learner: Learner, batch: int) -> tuple[int, int]:
         seen[tensor.data_ptr()] = tensor.nbytes, tensor.numel()
         return tensor
 
-    learner.mode(training=True)
+    learner.modules.set_training(True)
     objective = learner.role.objective
     inputs = torch.zeros((batch, *learner.task.inputs), dtype=learner.dtype, device=learner.device)
     draws = torch.zeros((objective.batch_draws, batch), dtype=torch.float64, device=learner.device)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-        learner.forward(objective.prepare(learner.task, inputs, draws))
+        learner.modules.forward(objective.prepare(learner.task, inputs, draws))
     return sum(size for size, _ in seen.values()), max((n for _, n in seen.values()), default=1)
 
 
 def free_bytes(device: torch.device) -> int:
-    """What a device has left."""
+    """Bytes of memory that are free on a device."""
     if device.type == "cuda":
-        tidy_up(device)
+        free_unused(device)
         return int(torch.cuda.mem_get_info(device)[0])
     try:
-        told = Path("/proc/meminfo").read_text(encoding="ascii")
+        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:  # not on Linux
         return _UNKNOWN
-    return int(told.partition("MemAvailable:")[2].split()[0]) * 1024
+    return int(meminfo.partition("MemAvailable:")[2].split()[0]) * 1024
 
 
-def tidy_up(device: torch.device) -> None:
-    """Give back what nobody uses any more."""
+def free_unused(device: torch.device) -> None:
+    """Free memory that is no longer used."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def _size(count: float) -> str:
-    """Bytes in words: 812 B, 3.12 KiB, 139 GiB."""
+    """A number of bytes with its unit: 812 B, 3.12 KiB, 139 GiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1000 or unit == "GiB":
             break

@@ -14,18 +14,21 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from consilience.errors import ConfigurationError, first_sentence
-from consilience.learner.learner import Batch, Learner, Row
-from consilience.simulation.engines.stack.answer_cache import received_of
+from consilience.learner.initial_state import template_state
+from consilience.learner.learner import Batch, Learner
+from consilience.learner.passes import represent
+from consilience.learner.state import LearnerState, Tensors
 from consilience.simulation.engines.stack.batched_layers import Layers
+from consilience.simulation.engines.stack.stacked_answers import one_received
 from consilience.simulation.round.federation import Federation
 
 _SAMPLES = 2
-_SIGNS = ("vmap", "Batching rule", "data pointer of Tensor")  # by which torch's refusals are known
+_SIGNS = ("vmap", "Batching rule", "data pointer of Tensor")  # in messages by which torch refuses to stack
 _WAY_OUT = '; run it with --engine loop (engine="loop"), which trains one learner after the other'
 
 
 def refuse_unstackable(learner: Learner) -> None:
-    """Refuse a model that two learners cannot run side by side, saying which layer or operation is in the way."""
+    """Refuse a model that two stacked learners cannot run, naming the layer or operation that prevents it."""
     model = learner.task.model
     layers = [(name, m) for name, m in learner.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
     dropout = [name for name, layer in layers if layer.p > 0]
@@ -43,7 +46,7 @@ def refuse_unstackable(learner: Learner) -> None:
         )
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        with in_words(learner):
+        with explain_unstackable(learner):
             _try(learner)
     for warning in heard:
         slow = re.search(r"batching rule for (\S+?)\.?\s", f"{warning.message} ")
@@ -55,8 +58,8 @@ def refuse_unstackable(learner: Learner) -> None:
 
 
 @contextmanager
-def in_words(learner: Learner) -> Iterator[None]:
-    """Say in words what torch refuses to do for a stack of learners."""
+def explain_unstackable(learner: Learner) -> Iterator[None]:
+    """Explain what torch refuses to do for a stack of learners."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -72,7 +75,7 @@ def in_words(learner: Learner) -> Iterator[None]:
         elif "random" in said:
             what = "an operation that draws random numbers"
         elif "dynamic shape" in said:
-            what = "an operation whose result's shape hangs on values"
+            what = "an operation whose result's shape depends on values"
         raise ConfigurationError(
             f"model {learner.task.model!r}, or an exchange with it, has {what}, which learners in a stack cannot share "
             f"(torch says: {first_sentence(error)}){_WAY_OUT}"
@@ -81,47 +84,55 @@ def in_words(learner: Learner) -> Iterator[None]:
 
 @torch.no_grad()
 def _try(learner: Learner) -> None:
-    """Two learners go through all that a round asks of them: a step, a pass, a contribution, an answer."""
-    row = learner.template()
-    rows = {key: torch.stack([value, value]) for key, value in row.items()}
-    commons = {e.name: learner.common_values(e) for e in learner.exchanges}
-    relay = Federation(0, learner.channels, 1, commons, row["parameters"])
-    answers = {name: relay.answers(name, np.zeros(1, dtype=np.int64), 0)[0][0] for name in learner.channels}
-    fresh = torch.ones(2, dtype=torch.bool, device=learner.device)
-    held = {
-        name: ({k: torch.stack([t, t]) for k, t in answer.tensors.items()}, torch.stack([answer.count] * 2), fresh)
-        for name, answer in answers.items()
-    }
-    count = learner.count(_SAMPLES)
+    """Two learners do all that a round asks of them: a step, a pass, a contribution, an answer."""
+    state = template_state(learner)
+    stacked = state.map(lambda tensor: torch.stack([tensor, tensor]))
+    held = _first_answers(learner, state)
+    count, binding = learner.count(_SAMPLES), learner.binding
     inputs = torch.zeros((2, _SAMPLES, *learner.task.inputs), dtype=learner.dtype, device=learner.device)
     targets = torch.zeros((2, _SAMPLES), dtype=torch.int64, device=learner.device)
 
     def zeros(wanted: int) -> Tensor:
         return torch.zeros((wanted, _SAMPLES), dtype=torch.float64, device=learner.device)
 
-    def step(row: Row, held: Any, parameters: Row, buffers: Row, inputs: Tensor, targets: Tensor) -> Tensor:
-        received = {name: received_of(parts) for name, parts in held.items()}
-        drawn = {o.name: zeros(o.batch_draws) for o in learner.owners if o.batch_draws}
+    def step(
+        state: dict[str, Any], held: Any, parameters: Tensors, buffers: Tensors, inputs: Tensor, targets: Tensor
+    ) -> Tensor:
+        drawn = {o.name: zeros(o.batch_draws) for o in learner.modules.owners if o.batch_draws}
         batch = Batch(inputs, targets, drawn, torch.arange(_SAMPLES, device=learner.device))
-        with learner.dressed(row, parameters, buffers):
-            loss, _ = learner.losses(batch, count, received)
+        with learner.bound(LearnerState.from_dict(state), parameters, buffers):
+            loss, _ = learner.losses(batch, count, one_received(held))
         return loss
 
-    def rest(row: Row, held: Any, inputs: Tensor, targets: Tensor) -> Tensor:
-        received = {name: received_of(parts) for name, parts in held.items()}
-        putting = {e.name: received[e.name] for e in learner.exchanges if e.name in learner.uploading}
+    def rest(state: dict[str, Any], held: Any, inputs: Tensor, targets: Tensor) -> Tensor:
+        row, received = LearnerState.from_dict(state), one_received(held)
+        uploading = {e.name: received[e.name] for e in learner.exchanges if e.name in learner.uploading}
         draws = {e.name: zeros(e.sample_draws) for e in learner.exchanges if e.sample_draws}
-        with learner.dressed(row, *learner.tensors(row)):
-            learner.contribute(learner.represent(inputs, targets), count, draws, putting)
+        gradient = None if learner.optimized is None else torch.zeros_like(row.parameters)
+        with learner.bound(row, *binding.tensors(row)):
+            learner.contribute(represent(learner, inputs, targets), count, draws, uploading, gradient)
             learner.receive(received)
-        return row["parameters"]
+        return row.parameters
 
-    learner.mode(training=True)
-    views, buffers = learner.tensors(rows)
+    learner.modules.set_training(True)
+    views, buffers = binding.tensors(stacked)
     with torch.enable_grad():
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         with Layers():
-            loss = vmap(step)(rows, held, leaves, {k: b.clone() for k, b in buffers.items()}, inputs, targets)
+            copies = {k: b.clone() for k, b in buffers.items()}
+            loss = vmap(step)(stacked.as_dict(), held, leaves, copies, inputs, targets)
         torch.autograd.grad(loss.sum(), list(leaves.values()), allow_unused=True)
     with Layers():
-        vmap(rest)(rows, held, inputs, targets)
+        vmap(rest)(stacked.as_dict(), held, inputs, targets)
+
+
+def _first_answers(learner: Learner, state: LearnerState) -> dict[str, Any]:
+    """The answers of channels before any upload, stacked for two learners; the state must be bound."""
+    common = {e.name: dict(e.common_values(learner.model_view(e))) for e in learner.exchanges}
+    relay = Federation(0, learner.channels, 1, common, state.parameters)
+    answers = {name: relay.answers(name, np.zeros(1, dtype=np.int64), 0)[0][0] for name in learner.channels}
+    fresh = torch.ones(2, dtype=torch.bool, device=learner.device)
+    return {
+        name: ({k: torch.stack([t, t]) for k, t in answer.tensors.items()}, torch.stack([answer.count] * 2), fresh)
+        for name, answer in answers.items()
+    }

@@ -1,0 +1,64 @@
+"""Local training: the steps of a round, for the learner whose state is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from consilience.exchanges.base import Received
+from consilience.learner.learner import Batch, Learner
+
+
+def train(
+    learner: Learner, batches: Iterable[Batch], samples: int, received: Mapping[str, Received]
+) -> tuple[Tensor, Tensor | None]:
+    """One step per batch: means over the batches of what `Learner.losses` returns, and of the gradient.
+
+    The mean gradient is None where the local optimizer changes all parameters, and nobody asks for it.
+    """
+    learner.modules.set_training(True)
+    losses = torch.zeros(learner.batch_values, dtype=torch.float64, device=learner.device)
+    mean_gradient = zero_gradient(learner)
+    steps, count = 0, learner.count(samples)
+    for batch in batches:
+        losses += _step(learner, batch, count, received, mean_gradient)
+        steps += 1
+    if mean_gradient is not None and steps:
+        mean_gradient /= steps
+    return losses / max(steps, 1), mean_gradient
+
+
+def zero_gradient(learner: Learner) -> Tensor | None:
+    """The mean gradient of a round without a step; None where nobody asks for it."""
+    return None if learner.optimized is None else torch.zeros_like(learner.binding.gradient)
+
+
+def _step(
+    learner: Learner, batch: Batch, samples: Tensor, received: Mapping[str, Received], summed: Tensor | None
+) -> Tensor:
+    loss, terms = learner.losses(batch, samples, received)
+    learner.binding.gradient.zero_()
+    loss.backward()  # type: ignore[no-untyped-call]
+    _optimizer_step(learner, summed)
+    return terms
+
+
+def _optimizer_step(learner: Learner, summed: Tensor | None) -> None:
+    """Move the parameters by the gradient, and add the gradient to the round's sum where it is kept."""
+    state, gradient = learner.state, learner.binding.gradient
+    state.step += 1
+    moved, slots = learner.optimizer.update(state.parameters, gradient, dict(state.optimizer), int(state.step))
+    if summed is not None and learner.optimized is not None:
+        summed += gradient
+        moved = torch.where(learner.optimized, moved, state.parameters)
+    state.parameters.copy_(moved)
+    for slot, value in slots.items():
+        state.optimizer[slot].copy_(value)
+
+
+def reset_optimizer(learner: Learner) -> None:
+    """Forget the optimizer's state."""
+    for tensor in (learner.state.step, *learner.state.optimizer.values()):
+        tensor.zero_()

@@ -1,0 +1,150 @@
+"""The modules that learners of one kind share: the model, and what the objective and the exchanges train beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.exchanges.base import CUT, Exchange
+from consilience.learner.spec import LearnerSpec
+from consilience.models import SplitModel, to_split_model
+from consilience.models.cut import cut_shape
+from consilience.objectives import Objective
+from consilience.task import DEVICE, Task
+
+Representations = dict[str, Any]
+"""Samples as exchanges see them: inputs, features, logits, targets, which are valid, and outputs of named layers."""
+
+
+class LearnerModules:
+    """The model and the extra modules of one architecture, with the forward pass over them."""
+
+    def __init__(self, spec: LearnerSpec) -> None:
+        self.spec = spec
+        self.owners: tuple[Objective | Exchange, ...] = (spec.role.objective, *spec.role.exchanges)
+        device = torch.device(spec.device)
+        with torch.random.fork_rng(devices=[]):  # weights come with a state: leave the caller's generator alone
+            self.model: SplitModel = to_split_model(spec.build()).to(device, spec.dtype)
+            self.task = _task(self.model, spec)
+        self.extra = {o.name: nn.ModuleDict(o.modules(self.task)).to(device, spec.dtype) for o in self.owners}
+        self._outputs: dict[str, Tensor] = {}
+        for layer in {layer for owner in self.owners for layer in owner.layers}:
+            self.layer(layer).register_forward_hook(keep_output(self._outputs, layer))
+
+    def roots(self) -> tuple[nn.Module, ...]:
+        """The model, and the extra modules."""
+        return (self.model, *self.extra.values())
+
+    def named_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Parameters and buffers by name."""
+        return _named_tensors(self.model, self.extra)
+
+    def draw(self, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Parameters and buffers of newly made modules, with weights drawn from a seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = to_split_model(self.spec.build())
+            extra = {o.name: nn.ModuleDict(o.modules(self.task)) for o in self.owners}
+        parameters, buffers = _named_tensors(model, extra)
+        own, _ = self.named_tensors()
+        if any(parameters[name] is tensor for name, tensor in own.items()):
+            raise ConfigurationError(
+                f"{self.task.model}: the function that builds the model returned the same module twice; it must make a "
+                f"new one each time it is called, because every learner needs weights of its own"
+            )
+        return parameters, buffers
+
+    def layer(self, name: str) -> nn.Module:
+        """A module of the model by its name, or the one where its first part ends, "cut"."""
+        modules, known = dict(self.model.named_modules()), self.model.cut if name == CUT else name
+        if known is None:
+            raise ConfigurationError(
+                f"{self.task.model} is in one part, and this run needs the output of a model's first part; use a model "
+                f"in two parts, such as device-cnn for images and device-lstm for text, or cut it after a layer, "
+                f"cut(model, at=...)"
+            )
+        if not known or known not in modules:
+            there = [each for each in modules if each] + ([CUT] if self.model.cut else [])
+            raise UnknownName("layer", name, there, of=self.task.model)
+        module: nn.Module = modules[known]
+        return module
+
+    def set_training(self, training: bool) -> None:
+        """Switch layers such as BatchNorm between training and evaluation mode."""
+        for module in self.roots():
+            module.train(training)
+
+    def forward(self, inputs: Tensor) -> Representations:
+        """Features, logits and outputs of named layers for inputs, each of which is a valid sample."""
+        dtype = self.spec.dtype
+        self._outputs.clear()
+        with self.precision():
+            features = self.model.features(inputs)
+            logits = self.model.classifier(features)
+        return {
+            "inputs": inputs,
+            "features": features.to(dtype),
+            "logits": logits.to(dtype),
+            "valid": torch.ones(len(inputs), dtype=dtype, device=self.spec.device),
+            "outputs": dict(self._outputs),
+        }
+
+    def precision(self) -> AbstractContextManager[object]:
+        """The precision the model runs in: bfloat16 where the spec says so."""
+        if not self.spec.half:
+            return nullcontext()
+        return torch.autocast(torch.device(self.spec.device).type, torch.bfloat16, cache_enabled=False)
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """The model's features of inputs, (rows, width)."""
+        with self.precision():
+            features: Tensor = self.model.features(inputs)
+        return features.to(self.spec.dtype)
+
+
+def keep_output(outputs: dict[str, Any], layer: str) -> Any:
+    """A forward hook that keeps a layer's output; later layers get a copy, which they may change in place."""
+
+    def hook(module: nn.Module, inputs: Any, output: Any) -> Any:
+        outputs[layer] = output
+        return output.clone() if isinstance(output, Tensor) else None
+
+    return hook
+
+
+def _named_tensors(model: nn.Module, extra: Mapping[str, nn.Module]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Parameters and buffers by name: the model's, then those of the objective's and the exchanges' own modules."""
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    buffers = dict(model.named_buffers())
+    for owner, modules in extra.items():
+        parameters |= {f"{owner}/{k}": p for k, p in modules.named_parameters()}
+        buffers |= {f"{owner}/{k}": b for k, b in modules.named_buffers()}
+    return parameters, buffers
+
+
+def _task(model: SplitModel, spec: LearnerSpec) -> Task:
+    buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
+    parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
+    known = Task(
+        model.classes,
+        model.width,
+        spec.shape,
+        model.bound,
+        model=spec.model,
+        symbols=spec.symbols,
+        cut=cut_shape(model, spec.shape, spec.model) if model.cut is not None else None,
+    )
+    objective = spec.role.objective
+    extra = nn.ModuleDict(objective.modules(known))  # trained beside the model, and shared where all of it is
+    parameters |= {f"{objective.name}/{k}": tuple(p.shape) for k, p in extra.named_parameters()}
+    floating = {k: b for k, b in extra.named_buffers() if b.is_floating_point()}
+    buffers |= {f"{objective.name}/{k}": tuple(b.shape) for k, b in floating.items()}
+    own = {name for name in (*parameters, *buffers) if name.startswith(f"{objective.name}/")}
+    parts = {part: names | own if part == DEVICE else names for part, names in model.parts.items()}
+    return replace(known, parameters=parameters, buffers=buffers, scaling=spec.scaling, public=spec.public, parts=parts)

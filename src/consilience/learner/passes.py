@@ -1,0 +1,111 @@
+"""Passes over samples in evaluation mode, for the learner whose state is bound: nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from consilience.errors import ConfigurationError
+from consilience.functional.class_means import one_hot
+from consilience.learner.learner import Learner
+from consilience.learner.modules import Representations, keep_output
+
+PASS_ROWS, EVALUATED_ROWS = 1024, 256
+"""Samples in one forward pass when nothing is trained: bounds the memory it takes."""
+
+
+def needs_representations(learner: Learner, names: Iterable[str]) -> bool:
+    """Whether any of these exchanges looks at samples; otherwise the pass over them is left out."""
+    return any(e.needs_representations for e in learner.exchanges if e.name in names)
+
+
+@torch.no_grad()
+def represent(
+    learner: Learner, inputs: Tensor, targets: Tensor, valid: Tensor | None = None, rows: int = PASS_ROWS
+) -> Representations:
+    """One pass over the learner's samples, `rows` at a time: what all exchanges see of them.
+
+    valid: 1 where there is a sample, 0 where the array is only filled up.
+    """
+    learner.modules.set_training(False)
+    seen = _joined([learner.modules.forward(part) for part in torch.split(inputs, rows)]) | {"targets": targets}
+    return seen if valid is None else seen | {"valid": valid}
+
+
+@torch.no_grad()
+def compute_features(learner: Learner, inputs: Tensor, rows: int = PASS_ROWS) -> Tensor:
+    """The model's features of inputs, `rows` at a time, (samples, width)."""
+    learner.modules.set_training(False)
+    return torch.cat([learner.modules.features(part) for part in torch.split(inputs, rows)])
+
+
+@torch.no_grad()
+def compute_logits(learner: Learner, inputs: Tensor, rows: int = PASS_ROWS) -> Tensor:
+    """Logits of inputs, `rows` at a time, (1 or 2, samples, classes): the model's and the objective's own head's."""
+    learner.modules.set_training(False)
+    return torch.cat([_logits(learner, part) for part in torch.split(inputs, rows)], dim=1)
+
+
+def _logits(learner: Learner, inputs: Tensor) -> Tensor:
+    objective, seen = learner.role.objective, learner.modules.forward(inputs)
+    if not objective.has_own_head:
+        return seen["logits"][None]  # type: ignore[no-any-return]
+    unknown = torch.zeros(len(inputs), dtype=torch.int64, device=learner.device)
+    own = objective.head_logits(learner.view(objective, seen | {"targets": unknown}, learner.count(0)))
+    return torch.stack([seen["logits"], own])
+
+
+@torch.no_grad()
+def layer_outputs(
+    learner: Learner, inputs: Tensor, layers: Sequence[str], rows: int = EVALUATED_ROWS
+) -> dict[str, Tensor]:
+    """Outputs of layers of the model for inputs, `rows` at a time, (samples, ...) each."""
+    learner.modules.set_training(False)
+    outputs: dict[str, Any] = {}
+    parts: dict[str, list[Tensor]] = {layer: [] for layer in layers}
+    with ExitStack() as hooks:
+        for layer in layers:
+            hook = learner.modules.layer(layer).register_forward_hook(keep_output(outputs, layer))
+            hooks.callback(hook.remove)
+        for part in torch.split(inputs, rows):
+            outputs.clear()
+            learner.modules.forward(part)
+            for layer in layers:
+                what = f"layer {layer!r} of {learner.task.model}"
+                parts[layer].append(_per_sample(outputs.get(layer), len(part), what).to(learner.dtype))
+    return {layer: torch.cat(each) for layer, each in parts.items()}
+
+
+@torch.no_grad()
+def count_correct(learner: Learner, inputs: Tensor, targets: Tensor, rows: int = EVALUATED_ROWS) -> Tensor:
+    """How many test samples of each class the model predicts correctly, (classes,); `rows` samples at a time."""
+    learner.modules.set_training(False)
+    parts = torch.split(inputs, rows)
+    predicted = torch.cat([learner.modules.forward(part)["logits"].argmax(1) for part in parts])
+    correct = one_hot(targets, learner.task.classes) & (predicted == targets)[:, None]  # (samples, classes)
+    return correct.sum(0)
+
+
+def _per_sample(output: Any, samples: int, what: str) -> Tensor:
+    """A layer's output for each sample; where it has several outputs, as a recurrent layer does, the first."""
+    first = output[0] if isinstance(output, tuple) and output else output
+    if first is None:
+        raise ConfigurationError(f"{what} is not reached when the model runs; name another layer")
+    if not isinstance(first, Tensor) or first.shape[:1] != (samples,):
+        given = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
+        raise ConfigurationError(
+            f"{what} gives {given} for {samples} samples, and not one value per sample; name another layer"
+        )
+    return first
+
+
+def _joined(parts: Sequence[Representations]) -> Representations:
+    """Parts of a pass as one."""
+    return {
+        key: _joined([part[key] for part in parts]) if isinstance(first, dict) else torch.cat([p[key] for p in parts])
+        for key, first in parts[0].items()
+    }

@@ -1,0 +1,141 @@
+"""One learner's part of a round, in order, for the loop engine and for a member over a network.
+
+Round start, local steps, one pass for representations, contribute, encode with residuals, receive, evaluate. Batches
+and random numbers depend on the federation's seed, the learner's number and the round alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.exchanges.base import Contribution, Received
+from consilience.learner.batches import LearnerKey, LocalWork, plan_batches
+from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING, draw_uniform
+from consilience.learner.learner import Batch, Learner
+from consilience.learner.local_training import reset_optimizer, train, zero_gradient
+from consilience.learner.modules import Representations
+from consilience.learner.passes import count_correct, needs_representations, represent
+from consilience.learner.state import LearnerState
+from consilience.randomness import seed_of
+
+Lap = Callable[[str], None]
+"""Called with the name of a phase when it ends."""
+
+
+@dataclass(frozen=True)
+class LocalSamples:
+    """A learner's samples: their places in a training set that may hold other learners' too."""
+
+    inputs: Tensor  # the training set's, on the learner's device
+    targets: Tensor
+    index: np.ndarray  # (samples,) the learner's own
+    shareable: np.ndarray | None  # (samples,) which of them may enter uploads; None if all may
+    even: bool  # whether all learners of the federation have equally many samples
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+class LearnerSession:
+    """One learner at work. Making a session binds the learner's modules to its state."""
+
+    def __init__(
+        self, learner: Learner, state: LearnerState, key: LearnerKey, samples: LocalSamples, work: LocalWork
+    ) -> None:
+        self.learner, self.key, self.samples, self.work = learner, key, samples, work
+        self._mean_gradient: Tensor | None = None  # of the round's batches
+        learner.bind(state)
+
+    @property
+    def state(self) -> LearnerState:
+        """The learner's state."""
+        return self.learner.state
+
+    def train(self, round_: int, received: Mapping[str, Received]) -> Tensor:
+        """Start the round and take its local steps: means over the batches of what `Learner.losses` returns."""
+        learner = self.learner
+        if self.work.reset_optimizer:
+            reset_optimizer(learner)
+        starting = {e.name for e in learner.exchanges if e.has_round_start}
+        if starting:
+            draws = self._sample_draws(starting, round_, BEFORE_TRAINING)
+            learner.start_round(self._represent(), learner.count(len(self.samples)), draws, received)
+        with self._model_draws(round_):
+            losses, self._mean_gradient = train(learner, self._batches(round_), len(self.samples), received)
+        return losses
+
+    def upload(
+        self, round_: int, received: Mapping[str, Received], lap: Lap = lambda phase: None
+    ) -> dict[str, Contribution]:
+        """What the learner uploads to every exchange in `received`, as the relay decodes it."""
+        learner = self.learner
+        draws = self._sample_draws(received.keys(), round_, AFTER_TRAINING)
+        seen = self._represent() if needs_representations(learner, received) else learner.no_samples()
+        lap("represent")
+        gradient = zero_gradient(learner) if self._mean_gradient is None else self._mean_gradient
+        return learner.contribute(seen, learner.count(len(self.samples)), draws, received, gradient)
+
+    def receive(self, received: Mapping[str, Received]) -> None:
+        """Let new answers change the model."""
+        self.learner.receive(received)
+
+    def evaluate(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """How many test samples of each class the model predicts correctly, (classes,)."""
+        return count_correct(self.learner, inputs, targets)
+
+    def has_finite_parameters(self) -> bool:
+        """Whether no parameter is NaN or infinite; a sum is not finite if a value is not."""
+        return bool(torch.isfinite(self.learner.state.parameters.sum()))
+
+    # -- what the steps need -------------------------------------------------------------------------------------------
+
+    def _batches(self, round_: int) -> Iterator[Batch]:
+        samples, device = self.samples, self.samples.inputs.device
+        planned = plan_batches(self.work, self.key, round_, len(samples), even=samples.even)
+        drawing = [owner for owner in self.learner.modules.owners if owner.batch_draws]
+        for step, positions in enumerate(planned):
+            chosen = torch.from_numpy(samples.index[positions]).to(device)
+            draw = partial(draw_uniform, key=self.key, round_=round_, step=step)
+            draws = {o.name: draw(o.name, (o.batch_draws, len(positions))).to(device) for o in drawing}
+            at = torch.from_numpy(positions).to(device)
+            yield Batch(samples.inputs[chosen], samples.targets[chosen], draws, at)
+
+    def _sample_draws(self, names: Collection[str], round_: int, step: int) -> dict[str, Tensor]:
+        """Random numbers for all samples, for those of the exchanges named that want them."""
+        draw, size = partial(draw_uniform, key=self.key, round_=round_, step=step), len(self.samples)
+        wanted = [e for e in self.learner.exchanges if e.name in names and e.sample_draws]
+        return {e.name: draw(e.name, (e.sample_draws, size)).to(self.samples.inputs.device) for e in wanted}
+
+    def _represent(self) -> Representations:
+        """One pass over the learner's samples."""
+        samples = self.samples
+        index = torch.from_numpy(samples.index).to(samples.inputs.device)
+        valid = samples.shareable
+        marks = None if valid is None else torch.from_numpy(valid).to(index.device, self.learner.dtype)
+        return represent(self.learner, samples.inputs[index], samples.targets[index], marks)
+
+    @contextmanager
+    def _model_draws(self, round_: int) -> Iterator[None]:
+        """Numbers that the model draws itself, as dropout does, depend on the learner and the round alone."""
+        device = self.samples.inputs.device
+        cpu = device.type == "cpu"
+        generator = torch.default_generator if cpu else torch.cuda.default_generators[device.index or 0]
+        before = generator.get_state()
+        generator.manual_seed(seed_of("model", self.key.seed, round_, self.key.number))
+        try:
+            yield
+        finally:
+            generator.set_state(before)
+
+
+def is_finite(contribution: Contribution) -> bool:
+    """Whether no value of a contribution is NaN or infinite; a sum is not finite if a value is not."""
+    return all(math.isfinite(value.sum()) for value in (*contribution.tensors.values(), contribution.weight))

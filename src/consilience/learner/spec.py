@@ -1,0 +1,35 @@
+"""What a cohort's learners have in common: model, role, optimizer, precision and device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from consilience.method import Role
+from consilience.optimizers import Optimizer
+from consilience.task import Public
+
+OPTIMIZER = "optimizer"
+"""The owner of the optimizer's settings, where settings are named by their owner."""
+
+
+@dataclass(frozen=True)
+class LearnerSpec:
+    """Everything that learners of one cohort have in common."""
+
+    build: Callable[[], nn.Module]
+    role: Role
+    optimizer: Optimizer
+    shape: tuple[int, ...]
+    model: str = "model"
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    half: bool = False  # run the model in bfloat16; weights, losses and uploads keep their precision
+    varied: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Settings of which every learner has its own value: fields by exchange, or of the "optimizer"."""
+    scaling: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of the inputs before they were scaled
+    public: Public | None = None  # set where the learner's samples are the public set
+    symbols: int = 0  # size of the alphabet where inputs are codes of characters

@@ -1,0 +1,48 @@
+"""Receiving and testing for a whole stack of learners: the learner's own code under `vmap`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from consilience.learner.learner import Learner
+from consilience.learner.passes import count_correct
+from consilience.learner.state import LearnerState
+from consilience.simulation.engines.stack.batched_layers import Layers
+from consilience.simulation.engines.stack.stacked_answers import StackedAnswers, one_received, vmap_answers
+
+
+def receive_stacked(learner: Learner, state: LearnerState, answers: Mapping[str, StackedAnswers]) -> None:
+    """Let new answers change a stacked state, in place."""
+    parts, dims = vmap_answers(answers)
+
+    def one(state: dict[str, Any], parts: Any) -> Tensor:
+        row = LearnerState.from_dict(state)
+        with learner.bound(row, *learner.binding.tensors(row)):
+            learner.receive(one_received(parts))
+        return row.parameters  # vmap needs something that comes back
+
+    vmap(one, in_dims=(0, dims))(state.as_dict(), parts)
+
+
+@torch.no_grad()
+def correct_stacked(
+    learner: Learner, state: LearnerState, tests: tuple[Tensor, Tensor], own: bool, samples: int
+) -> Tensor:
+    """Test samples of each class that each learner predicts correctly, (rows, classes), `samples` at a time.
+
+    own: whether the tests are stacked, each learner's own.
+    """
+    axis = 0 if own else None
+
+    def one(state: dict[str, Any], inputs: Tensor, targets: Tensor) -> Tensor:
+        row = LearnerState.from_dict(state)
+        with learner.bound(row, *learner.binding.tensors(row)):
+            return count_correct(learner, inputs, targets, samples)
+
+    with Layers():
+        return vmap(one, in_dims=(0, axis, axis))(state.as_dict(), *tests)

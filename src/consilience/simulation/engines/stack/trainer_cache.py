@@ -1,0 +1,63 @@
+"""Stacked trainers kept ready: recorded work holds for a number of rows, and is used again with as many."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from consilience.learner.learner import Learner
+from consilience.simulation.engines.cohort import Cohort
+from consilience.simulation.engines.shared_data import SharedData
+from consilience.simulation.engines.stack.memory_budget import MemoryBudget
+from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer
+
+_KEPT = 8  # trainers kept ready, those used last
+_COUNTS = 3  # different numbers of rows at a time in a cohort, beyond which places are filled up
+_SIZES = 8  # different sizes of trainers then
+
+
+class TrainerCache:
+    """Trainers by cohort, number of rows, and whether learners have equally many samples."""
+
+    def __init__(self, learners: list[Learner], cohorts: list[Cohort], data: SharedData, memory: MemoryBudget) -> None:
+        self.learners, self.cohorts, self.data, self.memory = learners, cohorts, data, memory
+        self.counts: list[set[int]] = [set() for _ in cohorts]
+        self._trainers: dict[tuple[int, int, bool], StackedTrainer] = {}
+
+    def __len__(self) -> int:
+        return len(self._trainers)
+
+    def get(self, cohort: int, rows: np.ndarray) -> StackedTrainer:
+        """A trainer for these rows of a cohort."""
+        members = self.cohorts[cohort].plan.members
+        even = bool(members.even[rows[0]])
+        key = cohort, len(rows), even
+        if key not in self._trainers:
+            while len(self._trainers) >= _KEPT:
+                del self._trainers[next(iter(self._trainers))]
+            self._trainers[key] = StackedTrainer(
+                self.learners[cohort],
+                self.cohorts[cohort],
+                self.data,
+                len(rows),
+                even,
+                self.memory.pass_of(cohort, len(rows), int(members.sizes.max())),
+            )
+        self._trainers[key] = self._trainers.pop(key)  # the one used last
+        return self._trainers[key]
+
+    def filled_up(self, cohort: int, entries: np.ndarray) -> np.ndarray:
+        """The entries, and where their number changes from round to round the first one repeated to fill up places.
+
+        With a few numbers of places, recorded work is used again; what the places filled up give is not used.
+        """
+        counts, members = self.counts[cohort], len(self.cohorts[cohort].plan.members)
+        counts.add(len(entries))
+        if len(counts) <= _COUNTS:
+            return entries
+        step = -(-members // _SIZES)
+        places = max(min(-(-len(entries) // step) * step, self.memory.rows[cohort]), len(entries))
+        return np.concatenate([entries, np.full(places - len(entries), entries[0])])
+
+    def clear(self) -> None:
+        """Free the memory of all trainers."""
+        self._trainers.clear()

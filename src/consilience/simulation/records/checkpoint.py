@@ -1,0 +1,169 @@
+"""Checkpoints: the one module that knows how learners, channels and answers are laid out on disk.
+
+Arrays are named `learners.COHORT.FIELD...` with one row per learner, `channels.FEDERATION.CHANNEL.NAME`,
+`answers.NUMBER.TENSOR` and `counts.NUMBER` for the answers held, `held.COHORT.EXCHANGE` for who holds which, and
+`took_part`. Everything else is a few numbers, among them the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.channels import Answer
+from consilience.errors import CheckpointError
+from consilience.learner.initial_state import drawn_state
+from consilience.learner.layout import Layout
+from consilience.learner.learner import Learner
+from consilience.learner.state import LearnerState, Path
+from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.round.run_state import RunState
+
+LAYOUT = 2
+"""Of the checkpoints that this version writes and reads."""
+
+
+@dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
+class Checkpoint:
+    """What is saved of a run after a round: named arrays, and a few numbers."""
+
+    arrays: Mapping[str, np.ndarray]
+    numbers: Mapping[str, Any]
+
+    @property
+    def round(self) -> int:
+        """After which it was saved."""
+        return int(self.numbers["round"])
+
+    def channel(self, federation: int, name: str) -> dict[str, np.ndarray]:
+        """The arrays of a channel, by name."""
+        return self._under(f"channels.{federation}.{name}.")
+
+    def learners(self, cohort: int, like: LearnerState) -> LearnerState:
+        """The stacked state of a cohort; like: a state of the same structure."""
+        return LearnerState.unflatten({path: self._tensor(_learner_name(cohort, path)) for path in like.flatten()})
+
+    def model_state(self, cohort: int, row: int, learner: Learner, device: str) -> LearnerState:
+        """The model of a learner as it was saved by a run on a device; everything else in the state is new."""
+        saved = Checkpoint({k: v[row] for k, v in self._under(f"learners.{cohort}.").items()}, self.numbers)
+        channels_last, binding = torch.device(device).type == "cpu", learner.binding
+        others = {
+            kind: saved._laid_out(f"other_buffers.{kind}", layout, channels_last)
+            for kind, layout in binding.other_buffers.items()
+        }
+        return replace(
+            drawn_state(learner, 0),
+            parameters=saved._laid_out("parameters", binding.parameters, channels_last),
+            buffers=saved._laid_out("buffers", binding.buffers, channels_last),
+            other_buffers=others,
+        ).to(learner.device)
+
+    def _laid_out(self, name: str, layout: Layout, channels_last: bool) -> Tensor:
+        """A flat array in the order of this layout: on a GPU, kernels of convolutions are saved in another order."""
+        flat, saved = self._tensor(name), Layout(layout.shapes, channels_last=channels_last)
+        if layout.size != flat.numel():
+            raise CheckpointError(f"the checkpoint has {flat.numel()} {name} of a learner, its model {layout.size}")
+        return layout.flat(saved.views(flat)).to(flat.dtype)
+
+    def _tensor(self, name: str) -> Tensor:
+        return torch.from_numpy(np.array(self.arrays[name]))
+
+    def _under(self, prefix: str) -> dict[str, np.ndarray]:
+        return {name.removeprefix(prefix): array for name, array in self.arrays.items() if name.startswith(prefix)}
+
+
+def run_checkpoint(run: RunState) -> Checkpoint:
+    """Everything that the next round depends on."""
+    arrays: dict[str, Any] = {}
+    for number, batch in run.answers.batches.items():
+        arrays |= {f"answers.{number}.{name}": tensor for name, tensor in batch.tensors.items()}
+        arrays[f"counts.{number}"] = batch.count
+    for i, held in enumerate(run.answers.held):
+        arrays |= {f"held.{i}.{name}": numbers for name, numbers in held.items()}
+    for i in range(len(run.engine.plans)):
+        arrays |= {_learner_name(i, path): tensor for path, tensor in run.engine.read(i).flatten().items()}
+    for f, federation in enumerate(run.federations):
+        for channel, state in federation.state().items():
+            arrays |= {f"channels.{f}.{channel}.{name}": tensor for name, tensor in state.items()}
+    arrays["took_part"] = run.took_part.astype(np.uint8)
+    numbers = {
+        "next": run.answers.next,
+        "versions": {str(number): batch.version for number, batch in run.answers.batches.items()},
+        "round": run.round,
+        "diverged": {str(f): what for f, what in run.diverged.items()},
+    }
+    return Checkpoint(_as_numpy(arrays), numbers)
+
+
+def restore_run(run: RunState, checkpoint: Checkpoint) -> None:
+    """Continue a run, which must have been started, from a checkpoint."""
+    arrays, numbers, device = checkpoint.arrays, checkpoint.numbers, run.engine.example.device
+
+    def on_device(saved: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+        return {name: torch.from_numpy(array.copy()).to(device) for name, array in saved.items()}
+
+    for i, plan in enumerate(run.engine.plans):
+        run.engine.write(i, np.arange(len(plan.members)), checkpoint.learners(i, run.engine.read(i)))
+    for f, federation in enumerate(run.federations):
+        federation.load({name: on_device(checkpoint.channel(f, name)) for name in federation.channels})
+    for i, held in enumerate(run.answers.held):
+        held.update({name: arrays[f"held.{i}.{name}"].copy() for name in held})
+    run.answers.batches.clear()
+    for number, version in numbers["versions"].items():
+        tensors = on_device(checkpoint._under(f"answers.{number}."))
+        count = torch.from_numpy(arrays[f"counts.{number}"].copy()).to(device)
+        run.answers.batches[int(number)] = Answer(tensors, count, int(version))
+    run.answers.next, run.round = int(numbers["next"]), int(numbers["round"])
+    run.took_part, run.model_location = arrays["took_part"].astype(bool), run.setup.cohorts.main.copy()
+    run.diverged = {int(f): str(what) for f, what in numbers["diverged"].items()}
+
+
+def learner_checkpoint(state: LearnerState, round_: int) -> Checkpoint:
+    """The state of a single learner after a round."""
+    arrays = {_learner_name(0, path): tensor[None] for path, tensor in state.flatten().items()}
+    return Checkpoint(_as_numpy(arrays), {"round": round_})
+
+
+def restore_learner(state: LearnerState, checkpoint: Checkpoint) -> None:
+    """Copy what `learner_checkpoint` gave into a single learner's state."""
+    state.copy_(checkpoint.learners(0, state).row(0))
+
+
+def save_checkpoint(folder: RunFolder, checkpoint: Checkpoint, more: Mapping[str, Any] | None = None) -> None:
+    """Save a checkpoint in a folder; more: further numbers."""
+    numbers = {"layout": LAYOUT, **checkpoint.numbers, **(more or {})}
+    folder.save(checkpoint.arrays, numbers, checkpoint.round)
+
+
+def load_checkpoint(folder: RunFolder) -> Checkpoint | None:
+    """The newest checkpoint of a folder, None where there is none; one of another layout is refused."""
+    saved = folder.load()
+    if saved is None:
+        return None
+    arrays, numbers = saved
+    layout = numbers.get("layout", 1)
+    if layout != LAYOUT:
+        older = isinstance(layout, int) and layout < LAYOUT
+        hint = (
+            "an earlier version of consilience wrote it: finish the run with that version, or start it again in "
+            "another folder"
+            if older
+            else "a newer version of consilience wrote it: use that version"
+        )
+        raise CheckpointError(
+            f"the checkpoint in {folder.path} has layout {layout}, and this version reads layout {LAYOUT}; {hint}"
+        )
+    return Checkpoint(arrays, numbers)
+
+
+def _learner_name(cohort: int, path: Path) -> str:
+    return ".".join(("learners", str(cohort), *path))
+
+
+def _as_numpy(arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {k: v.numpy(force=True) if isinstance(v, Tensor) else np.asarray(v) for k, v in arrays.items()}

@@ -1,0 +1,57 @@
+"""Before the first round: first weights, and the channels of every federation."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.learner.initial_state import CommonValues, common_values, first_state
+from consilience.simulation.engines.cohort import Settings
+from consilience.simulation.round.federation import Federation
+from consilience.simulation.round.run_state import RunState
+from consilience.wire.agreement import merge_channels
+
+
+def start_learners(run: RunState) -> list[CommonValues]:
+    """Write the first state of every learner; return the common values of each federation's moving means."""
+    common: list[CommonValues] = [{} for _ in run.setup.federations.seeds]
+    for i, learner in enumerate(run.learners):
+        plan = run.engine.plans[i]
+        members, settings = plan.members, plan.settings_at(0)
+        for f in np.unique(members.federation):
+            common[f] |= common_values(learner, run.setup.federations.seeds[f])
+        first: dict[tuple[int, int], int] = {}  # the row that has a seed and a learner's weights: variants start alike
+        for row, (f, number) in enumerate(zip(members.federation, members.learner, strict=True)):
+            seed, rows = run.setup.federations.seeds[f], np.array([row])
+            like = first.setdefault((seed, int(number)), row)
+            if like == row:
+                own = _settings_of(settings, row)
+                state = first_state(learner, seed, int(number), common[f], own).map(_stacked)
+            else:
+                state = run.engine.read(i, np.array([like]))
+                for owner, values in _settings_of(settings, row).items():
+                    for name, value in values.items():
+                        state.settings[owner][name].copy_(value)
+            run.engine.write(i, rows, state)
+    return common
+
+
+def open_channels(run: RunState, common: list[CommonValues]) -> None:
+    """Open the channels of every federation, with the common values they start from."""
+    for f, seed in enumerate(run.setup.federations.seeds):
+        channels = merge_channels([run.learners[i].channels for i in run.setup.cohorts.in_federation(f)])
+        run.federations.append(
+            Federation(seed, channels, run.setup.federations.learners, common[f], run.engine.example)
+        )
+
+
+def _settings_of(settings: Settings, row: int) -> dict[str, dict[str, Tensor]]:
+    found: dict[str, dict[str, Tensor]] = {}
+    for (owner, name), values in settings.items():
+        found.setdefault(owner, {})[name] = torch.tensor(values[row])
+    return found
+
+
+def _stacked(tensor: Tensor) -> Tensor:
+    return tensor[None]

@@ -1,0 +1,51 @@
+"""Uploads: what learners contribute goes into the channels of their federations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from torch import Tensor
+
+from consilience.channels import as_slice
+from consilience.simulation.engines.jobs import Work
+from consilience.simulation.round.participation import Presence
+from consilience.simulation.round.run_state import RunState
+from consilience.simulation.round.work import UploadsDue
+
+
+def expect_uploads(run: RunState, due: UploadsDue, presence: Presence, names: Iterable[str]) -> None:
+    """Tell every federation's channels who will upload."""
+    for name in names:
+        cohorts = [cohort for cohort, uploads in due.items() if name in uploads]
+        uploading = np.any(run.setup.cohorts.rows[cohorts] >= 0, axis=0) & presence.exchanges  # (federations, learners)
+        for federation, members in zip(run.federations, uploading, strict=True):
+            federation.expect(name, np.flatnonzero(members))
+
+
+def upload(run: RunState, job: Work) -> None:
+    """Put what the rows of a job contribute into the channels of their federations."""
+    federations, members = run.at(job.cohort)
+    entries = np.flatnonzero(job.online)  # of the job
+    of = federations[job.rows[entries]]
+    for name in job.uploads if entries.size else ():
+        tensors, weights = run.engine.uploads(job, name)
+        versions = run.answers.versions(job.held[name])
+        for f in np.unique(of):
+            some = entries[of == f]
+            who, taken = members[job.rows[some]], as_slice(some)
+            mine = {k: t[taken] for k, t in tensors.items()}
+            for refused in run.federations[f].upload(name, who, mine, weights[taken], versions[some], run.round):
+                k = int(np.flatnonzero(who == refused)[0])
+                _return_refused(run, job.cohort, int(job.rows[some[k]]), name, {key: t[k] for key, t in mine.items()})
+
+
+def _return_refused(run: RunState, cohort: int, row: int, name: str, sent: Mapping[str, Tensor]) -> None:
+    """A refused upload is not lost where the learner keeps residuals: it is added to them."""
+    rows = np.array([row])
+    state = run.engine.read(cohort, rows)
+    residuals = state.residuals.get(name, {})
+    for key, residual in residuals.items():
+        residual[0] += sent[key].to(residual.device)
+    if residuals:
+        run.engine.write(cohort, rows, state)
