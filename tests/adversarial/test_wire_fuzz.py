@@ -103,7 +103,7 @@ def test_every_truncation_is_refused() -> None:
 
 @pytest.mark.parametrize("claim", [0, 1, START - 9, START - 7, len(BODY), 2**31, 2**63, 2**64 - 1])
 def test_another_header_length_is_refused(claim: int) -> None:
-    said = f"header claims {claim} bytes; this message's has exactly"
+    said = f"header claims {claim} bytes; the header of this message has exactly"
     refused(claim.to_bytes(8, "little") + BODY[8:], said, "malformed-header")
 
 
@@ -113,20 +113,20 @@ def test_another_header_length_is_refused(claim: int) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JSON object"),
+        ("", "not a JSON object"),
         ("[]", "a JSON object is needed"),
         ("1", "a JSON object is needed"),
         ("{}", "missing"),
-        ("{}{}", "no JSON object"),
-        ("{", "no JSON object"),
-        (b"\xff\xfe{}", "no JSON object"),
+        ("{}{}", "not a JSON object"),
+        ("{", "not a JSON object"),
+        (b"\xff\xfe{}", "not a JSON object"),
         ('{"\\ud800":1}', "unknown"),
         ("NaN", "a JSON object is needed"),
-        ("1" * (START - 8), "is 111|no JSON object"),
-        ("[" * (START - 8), "no JSON object"),
-        ('{"p.mean":' * 50, "no JSON object"),
+        ("1" * (START - 8), "is 111|not a JSON object"),
+        ("[" * (START - 8), "not a JSON object"),
+        ('{"p.mean":' * 50, "not a JSON object"),
         ('{"a":1,"a":2}', "key 'a' twice"),
-        (compact(HEADER)[:-1] + ",", "no JSON object"),
+        (compact(HEADER)[:-1] + ",", "not a JSON object"),
     ],
 )
 def test_another_header_is_refused(text: str | bytes, said: str) -> None:
@@ -141,7 +141,7 @@ def test_nesting_without_end_is_refused(opening: str) -> None:
     message = {f"c.t{i}": Field((1,)) for i in range(4000)}
     length = codec.encoded_size(message) - 4 * 4000 - 8
     text = (opening * length)[:length].encode()
-    with pytest.raises(WireError, match="no JSON object"):
+    with pytest.raises(WireError, match="not a JSON object"):
         codec.decode(message, length.to_bytes(8, "little") + text + bytes(4 * 4000))
 
 
@@ -280,8 +280,8 @@ def test_signaling_nans_are_refused_without_a_warning() -> None:
         ("scales", 0, np.float32(10.1), r"'w.a' at \(0,\) is 10.1"),
         ("scales", 1, np.float32(0.25), r"'scales' at \(1,\) is 0.25; the schema fixes \[None, 0.5, None\]"),
         ("scales", 2, np.float32(-1), r"'scales' at \(2,\) is -1.0"),
-        ("bits", 1, np.uint8(0xFF), "'bits' goes on after its 14 values"),
-        ("bits", 1, np.uint8(1), "'bits' goes on after its 14 values"),
+        ("bits", 1, np.uint8(0xFF), "'bits' has more than its 14 values"),
+        ("bits", 1, np.uint8(1), "'bits' has more than its 14 values"),
     ],
 )
 def test_values_outside_the_schema_are_refused(name: str, place: int, value: Any, said: str) -> None:

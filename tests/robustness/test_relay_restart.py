@@ -70,7 +70,7 @@ def test_sums_that_were_tampered_with_are_mended(many: Prefilled) -> None:
     with contextlib.closing(Store(many.store)) as store:
         mended = store.channel_states.get(1, "prototypes")
     assert mended is not None and np.abs(mended["sums.mean"] - state["sums.mean"]).max() > 1000
-    assert "sums of prototypes were off" in many.store.with_suffix(".log").read_text()
+    assert "sums of prototypes were wrong" in many.store.with_suffix(".log").read_text()
 
 
 def test_a_damaged_store_is_named(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_damaged_store_is_named(tmp_path: Path) -> None:
         serve(store)
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as other:
         other.execute("PRAGMA user_version = 7")
-    with pytest.raises(AssertionError, match="has form 7; this relay reads 1"):
+    with pytest.raises(AssertionError, match="a store of layout 7"):
         serve(tmp_path / "other.db")
 
 
