@@ -99,13 +99,6 @@ class Learner:
             object.__setattr__(own, setting, settings[name][setting])
         return own
 
-    def _keep_exchange_state(self, exchange: Exchange, state: Mapping[str, Tensor]) -> None:
-        kept = self.state.exchange_state.get(exchange.name, {})
-        # Cloned before anything is written: a new value may be an old one under another name.
-        fresh = {key: value.detach().clone() for key, value in state.items() if value is not kept[key]}
-        for key, value in fresh.items():
-            kept[key].copy_(value)
-
     # -- what it is ----------------------------------------------------------------------------------------------------
 
     @property
@@ -132,11 +125,6 @@ class Learner:
     def loss_terms(self) -> list[str]:
         """Names of the loss terms, in the order in which `losses` returns them."""
         return [self.role.objective.name, *(e.name for e in self.exchanges)]
-
-    @property
-    def batch_values(self) -> int:
-        """How many numbers `losses` returns for a mini-batch: the loss terms, and the share of correct predictions."""
-        return 2 + len(self.exchanges)
 
     # -- what exchanges see --------------------------------------------------------------------------------------------
 
@@ -178,7 +166,9 @@ class Learner:
         """Let exchanges prepare their state before local training, with all of the learner's samples."""
         for e in (e for e in self.exchanges if e.has_round_start):
             view = self.view(e, seen, samples, **_draws(draws, e))
-            self._keep_exchange_state(e, e.on_round_start(self._exchange_state(e), view, received[e.name]))
+            _keep_exchange_state(
+                self.state, e, e.on_round_start(_exchange_state(self.state, e), view, received[e.name])
+            )
 
     def losses(self, batch: Batch, samples: Tensor, received: Mapping[str, Received]) -> tuple[Tensor, Tensor]:
         """The loss of a mini-batch, and its parts: each loss term, and the share of correct predictions.
@@ -201,19 +191,14 @@ class Learner:
                 continue
             more = BatchView(batch.positions, batch.inputs, self.binding.features_with)
             view = self.view(e, seen, samples, **_draws(batch.draws, e), batch=more)
-            self._follow_batch(e, view)
+            _follow_batch(self.state, e, view)
             if e.name not in self.penalized:
                 terms.append(torch.zeros_like(terms[0]))
                 continue
-            term = e.penalty(self._exchange_state(e), view, received[e.name])
+            term = e.penalty(_exchange_state(self.state, e), view, received[e.name])
             loss = loss + as_number(e.weight) * term
             terms.append(term.detach())
         return loss, torch.stack([*terms, correct]).to(torch.float64)
-
-    @torch.no_grad()
-    def _follow_batch(self, exchange: Exchange, view: View) -> None:
-        if exchange.has_batch_hook:
-            self._keep_exchange_state(exchange, exchange.on_batch(self._exchange_state(exchange), view))
 
     @torch.no_grad()
     def contribute(
@@ -234,7 +219,7 @@ class Learner:
             names = self.task.covered(e.owned_part, self.task.parameters) if e.owned_part else ()
             owned = {name: gradients[name] for name in names}
             view = self.view(e, seen, samples, gradients=owned, **_draws(draws, e))
-            uploads[e.name] = self.encode(e, e.contribute(self._exchange_state(e), view, received[e.name]))
+            uploads[e.name] = self.encode(e, e.contribute(_exchange_state(self.state, e), view, received[e.name]))
         return uploads
 
     def encode(self, exchange: Exchange, contribution: Contribution) -> Contribution:
@@ -251,15 +236,33 @@ class Learner:
         for e in self.exchanges:
             if not e.changes_model or e.name not in self.downloading or e.name not in received:
                 continue
-            state, fresh = self._exchange_state(e), received[e.name].fresh
+            state, fresh = _exchange_state(self.state, e), received[e.name].fresh
             update = e.receive(state, self.model_view(e), received[e.name])
             new = {**update.parameters, **update.buffers}
             self.binding.assign({n: torch.where(fresh, value, self.binding.tensor(n)) for n, value in new.items()})
-            self._keep_exchange_state(e, {k: torch.where(fresh, value, state[k]) for k, value in update.state.items()})
+            _keep_exchange_state(
+                self.state, e, {k: torch.where(fresh, value, state[k]) for k, value in update.state.items()}
+            )
 
-    def _exchange_state(self, exchange: Exchange) -> Tensors:
-        """A dictionary of its own: an exchange may change the one it is given."""
-        return dict(self.state.exchange_state.get(exchange.name, {}))
+
+def _exchange_state(state: LearnerState, exchange: Exchange) -> Tensors:
+    """A dictionary of its own: an exchange may change the one it is given."""
+    return dict(state.exchange_state.get(exchange.name, {}))
+
+
+@torch.no_grad()
+def _keep_exchange_state(state: LearnerState, exchange: Exchange, new: Mapping[str, Tensor]) -> None:
+    kept = state.exchange_state.get(exchange.name, {})
+    # Cloned before anything is written: a new value may be an old one under another name.
+    fresh = {key: value.detach().clone() for key, value in new.items() if value is not kept[key]}
+    for key, value in fresh.items():
+        kept[key].copy_(value)
+
+
+@torch.no_grad()
+def _follow_batch(state: LearnerState, exchange: Exchange, view: View) -> None:
+    if exchange.has_batch_hook:
+        _keep_exchange_state(state, exchange, exchange.on_batch(_exchange_state(state, exchange), view))
 
 
 def _owned_parameters(exchanges: Collection[Exchange], task: Task) -> set[str]:

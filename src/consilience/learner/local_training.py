@@ -19,7 +19,7 @@ def train(
     The mean gradient is None where the local optimizer changes all parameters, and nobody asks for it.
     """
     learner.modules.set_training(True)
-    losses = torch.zeros(learner.batch_values, dtype=torch.float64, device=learner.device)
+    losses = torch.zeros(len(learner.loss_terms) + 1, dtype=torch.float64, device=learner.device)
     mean_gradient = zero_gradient(learner)
     steps, count = 0, learner.count(samples)
     for batch in batches:

@@ -21,7 +21,7 @@ def first_answers(run: RunState, names: Sequence[str]) -> None:
     run.answers.hold(_fetch(run, names, everybody, wanted, catching_up=0))
 
 
-def download(run: RunState, names: Sequence[str], readers: np.ndarray, record: Record) -> Fresh:
+def download_answers(run: RunState, names: Sequence[str], readers: np.ndarray, record: Record) -> Fresh:
     """Answers to readers, (federations, learners), of the exchanges due in this round; they hold them from now on."""
     wanted = [run.due(i) & learner.receiving for i, learner in enumerate(run.learners)]
     fresh = _fetch(run, names, readers, wanted, catching_up=0)

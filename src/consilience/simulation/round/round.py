@@ -12,7 +12,7 @@ from collections import defaultdict
 import numpy as np
 
 from consilience.simulation.records.round_record import Record, share_wall_time
-from consilience.simulation.round.download import catch_up, download, first_answers
+from consilience.simulation.round.download import catch_up, download_answers, first_answers
 from consilience.simulation.round.evaluate import evaluate_models
 from consilience.simulation.round.model_location import return_models
 from consilience.simulation.round.participation import Presence, draw_presence
@@ -75,7 +75,7 @@ class Rounds(RunState):
         started = time.perf_counter()
         for federation in self.federations:
             federation.aggregate(names)
-        receive(self, download(self, names, presence.exchanges, record))
+        receive(self, download_answers(self, names, presence.exchanges, record))
         record["wall.exchange"] += time.perf_counter() - started
 
     def _follow_schedules(self) -> None:

@@ -92,7 +92,7 @@ class LocalExecutor:
         session = self._session(job.cohort, int(job.rows[i]))
         held = {name: received(self.batches, int(numbers[i])) for name, numbers in job.held.items()}
         clock, correct, wrong = Clock(self.data.inputs.device), None, ""
-        losses = torch.zeros(session.learner.batch_values)
+        losses = torch.zeros(len(session.learner.loss_terms) + 1)
         if job.train:
             losses = session.train(job.round, held)
         clock.lap("train")

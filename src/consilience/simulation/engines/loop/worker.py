@@ -30,7 +30,7 @@ DONE, FAILED = "done", "failed"
 """Replies of a worker."""
 
 
-def serve(connection: Connection, channel: socket.socket) -> None:
+def do_jobs(connection: Connection, channel: socket.socket) -> None:
     """Set up simulations, store answers and do jobs, until the other side is gone."""
     executor: LocalExecutor | None = None
     batches: dict[int, Answer] = {}
@@ -95,7 +95,7 @@ def main() -> None:
     torch.set_num_threads(1)
     number = int(sys.argv[1])
     channel = socket.socket(fileno=os.dup(number))
-    serve(Connection(number), channel)
+    do_jobs(Connection(number), channel)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,7 @@ class StackEngine:
     def _work(self, job: Work) -> JobResult:
         """In one trainer, or in several where rows have batches of different widths or do not fit at once."""
         learner, clock = self.learners[job.cohort], Clock(self.device)
-        losses = np.zeros((len(job.rows), learner.batch_values))
+        losses = np.zeros((len(job.rows), len(learner.loss_terms) + 1))
         correct = np.zeros((len(job.rows), learner.task.classes), dtype=np.int64) if job.evaluate else None
         finite = np.ones((len(job.rows), 1 + len(job.uploads)), dtype=bool)
         self._uploads = {}
@@ -166,7 +166,7 @@ class StackEngine:
 
     def _work_part(self, job: Work, entries: np.ndarray, clock: Clock) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Losses, whether parameters and each exchange's upload are finite, and correct test samples."""
-        cohort, terms = self._cohorts[job.cohort], self.learners[job.cohort].batch_values
+        cohort, terms = self._cohorts[job.cohort], len(self.learners[job.cohort].loss_terms) + 1
         count, filled = len(entries), self.trainers.filled_up(job.cohort, entries)
         online = job.online[filled] & (np.arange(len(filled)) < count)
         trainer = self.trainers.get(job.cohort, job.rows[filled])
@@ -219,7 +219,7 @@ class StackEngine:
             names = [name for name, numbers in fresh.items() if (numbers >= 0).any()]
             answers = stack_answers(self.answers.batches, fresh, names, self.device)
             # No answer changes the optimizer's state or residuals: they stay where they are.
-            state = self._rows(replace(cohort.state, optimizer={}, residuals={}), rows, members)
+            state = _rows(replace(cohort.state, optimizer={}, residuals={}), rows, members, self.device)
             if len(entries) == members:  # the cohort's own state, until the work is done
                 state = state.clone()
             receive_stacked(self.learners[job.cohort], state, answers)
@@ -235,7 +235,7 @@ class StackEngine:
 
         def work(entries: np.ndarray) -> None:
             rows = job.rows[entries]
-            state = self._rows(self._cohorts[job.cohort].state, rows, len(members))
+            state = _rows(self._cohorts[job.cohort].state, rows, len(members), self.device)
             numbers = members.learner[rows] if job.own else None
             correct[entries] = self._correct(job.cohort, state, numbers).numpy(force=True)
 
@@ -256,12 +256,6 @@ class StackEngine:
             found.append(correct_stacked(self.learners[cohort], part, tests, own is not None, samples))
         return torch.cat(found)
 
-    def _rows(self, state: LearnerState, rows: np.ndarray, members: int) -> LearnerState:
-        """The states of some rows on the device: the cohort's own where they are all there."""
-        if len(rows) == members:
-            return state.to(self.device)
-        return state.select(torch.from_numpy(rows).to(self.memory.home)).to(self.device)
-
     def __enter__(self) -> Self:
         return self
 
@@ -272,6 +266,13 @@ class StackEngine:
         self._uploads, self._cohorts[:] = {}, []
         del self.data, self.trainers
         free_unused(self.device)
+
+
+def _rows(state: LearnerState, rows: np.ndarray, members: int, device: torch.device) -> LearnerState:
+    """The states of some rows on a device: the cohort's own where they are all there."""
+    if len(rows) == members:
+        return state.to(device)
+    return state.select(torch.from_numpy(rows).to(state.step.device)).to(device)
 
 
 def _zero_state(learner: Learner, rows: int, device: torch.device) -> LearnerState:

@@ -50,7 +50,7 @@ class StackedTrainer:
         self.copies = RowCopies(cohort.state, rows, device)
         self.state = self.copies.state
         self.samples = StackedSamples(cohort.plan, rows, even, device)
-        self.losses = torch.zeros((rows, learner.batch_values), dtype=torch.float64, device=device)
+        self.losses = torch.zeros((rows, len(learner.loss_terms) + 1), dtype=torch.float64, device=device)
         self.gradient = None if learner.optimized is None else torch.zeros_like(self.state.parameters)
         self.answers: dict[AnswerKinds, dict[str, StackedAnswers]] = {}
         self.answer_kinds: AnswerKinds = ()
