@@ -84,7 +84,7 @@ def _as_method(name: str, made: Any, summary: str, given: Settings) -> Method:
     return replace(made, name=short_name(name), summary=summary or made.summary, settings=dict(given), source=name)
 
 
-def with_settings(method: Method, settings: Settings) -> Method:
+def override_settings(method: Method, settings: Settings) -> Method:
     """The same method with some settings changed; a Method put together by hand has none to change."""
     if not settings:
         return method

@@ -18,7 +18,7 @@ from consilience.learner.residuals import keeps_residual
 from consilience.method import Method
 from consilience.models import SplitModel, to_split_model
 from consilience.peer.connection import RelayConnection
-from consilience.peer.member_method import check_channels
+from consilience.peer.member_method import check_charter_channels
 from consilience.randomness import seed_of
 from consilience.task import Task
 from consilience.wire import schema
@@ -66,7 +66,7 @@ class ExchangeContext:
             raise ConfigurationError(
                 f"your model has {task.classes} classes, and federation {name!r} has {self.charter.classes}"
             )
-        check_channels(self._method, {e.name: e.channel(task) for e in self._exchanges}, self.charter, "your model")
+        check_charter_channels(self._method, {e.name: e.channel(task) for e in self._exchanges}, self.charter, "your model")
 
     def _shared_width(self) -> int:
         """The width of the features that the federation shares; 0 where it shares none."""

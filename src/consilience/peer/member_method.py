@@ -58,7 +58,7 @@ def check_exchanges(method: Method, charter: Charter) -> None:
         )
 
 
-def check_channels(method: Method, own: Mapping[str, schema.Channel], charter: Charter, model: str) -> None:
+def check_charter_channels(method: Method, own: Mapping[str, schema.Channel], charter: Charter, model: str) -> None:
     """Refuse a method or a model whose channels differ from those of the charter."""
     check_exchanges(method, charter)
     for name, theirs in charter.channels.items():

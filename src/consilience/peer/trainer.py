@@ -29,7 +29,7 @@ from consilience.learner.learner import Learner
 from consilience.learner.session import LearnerSession, LocalSamples, is_finite
 from consilience.method import Method
 from consilience.peer.connection import RelayConnection
-from consilience.peer.member_method import check_channels
+from consilience.peer.member_method import check_charter_channels
 from consilience.peer.state import ChannelUpload
 from consilience.simulation.engines.jobs import non_finite_parameter, non_finite_upload
 from consilience.simulation.engines.probing import ProbeSamples, probe
@@ -92,7 +92,7 @@ class FederatedTrainer:
         (self.plan,) = self.setup.cohorts.plans
         self.learner = Learner(self.plan.spec)
         model_name = f"your model {self.learner.task.model!r}"
-        check_channels(method, self.learner.channels, charter, model_name)
+        check_charter_channels(method, self.learner.channels, charter, model_name)
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as in a simulation, so that bits are the same
         self.data = on_device(data_arrays(self.setup.data.train, None), self.learner.device, self.learner.dtype)

@@ -17,7 +17,7 @@ from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange, fixed_fields, varying_fields
 from consilience.learner.spec import OPTIMIZER
 from consilience.method import Method, Role
-from consilience.methods import settings_of, with_settings
+from consilience.methods import override_settings, settings_of
 from consilience.optimizers import Optimizer, build_optimizer
 
 Build = Callable[[], nn.Module]
@@ -70,7 +70,7 @@ def build_participants(config: Config, method: Method, models: Sequence[Model]) 
             f"{len(models)} models for {config.federation.learners} learners: give one for all, or one for each"
         )
     members = config.groups_by_learner()
-    changed = {name: with_settings(method, group.method) for name, group in config.groups.items()}
+    changed = {name: override_settings(method, group.method) for name, group in config.groups.items()}
     for name, other in changed.items():
         if (other.usual, other.members, list(other.roles)) != (method.usual, method.members, list(method.roles)):
             raise ConfigurationError(
