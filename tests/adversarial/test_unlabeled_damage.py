@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an objective nobody knows": ({"method": "flesd:objective=simclrr"}, "Did you mean 'simclr'?"),
     "narrower than the model": (
         {"method": "flesd:width=8"},
-        "width is 8, and mlp has representations of width 32; take at least the widest",
+        "width is 8, and mlp has representations of width 32; set it to the width of the widest",
     ),
     "three widths": (
         {"method": "flesd:form=pool:distill=learner", "model": WIDTHS},

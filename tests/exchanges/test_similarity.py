@@ -419,7 +419,7 @@ def test_it_needs_a_public_set_of_two() -> None:
         Similarity().channel(replace(TASK, public=None))
     with pytest.raises(ConfigurationError, match="the public set has 1 sample; two are the least"):
         Similarity().channel(replace(TASK, public=Public(1)))
-    with pytest.raises(ConfigurationError, match="width is 1, and model has representations of width 2; take at least"):
+    with pytest.raises(ConfigurationError, match="width is 1, and model has representations of width 2; set it to"):
         Similarity(width=1).channel(TASK)
 
 

@@ -1,4 +1,4 @@
-"""Similarity: how alike the images of a public set look to each learner, distilled (FLESD, Shi et al. 2021)."""
+"""Similarity: each learner's similarities between the samples of a public set, distilled (FLESD, Shi et al. 2021)."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _MOMENTUM = "momentum/"  # before the names of the momentum encoder's parameters
 
 @dataclass(frozen=True)
 class Similarity(Exchange):
-    """Put up how the samples of the public set lie to each other; learn it from what everybody put up.
+    """Upload the similarities of the samples of the public set; distill the mean of all learners' similarities.
 
-    It belongs to roles whose data is the public set. form: "pool" puts up the representations themselves, as rows of
-    length 1, of which an answer brings `down`, or with 0 all others'; "mean" the similarities exp((R R' - 1) /
-    temperature), and an answer is their mean; "auto" whatever is smaller, both ways together. Who is away counts with
-    what it put up last. width: of the representations on the wire, where learners' own differ: theirs are filled up
-    with zeros, which changes no similarity; 0 is their own. keep: the share of each sample's similarities, the largest,
-    that count. distills: whether to learn from the answer, with a student temperature, a momentum encoder and a queue
-    of anchors (not more than the public set has samples).
+    It belongs to roles whose data is the public set. form: "pool" uploads the representations themselves, as rows of
+    length 1, and a download brings those of `down` learners, or with 0 those of all others; "mean" uploads the
+    similarities exp((R R' - 1) / temperature), and a download is their mean; "auto" is the form with fewer bytes, both
+    ways together. An absent learner counts with its last upload. width: of the representations on the wire, where those
+    of learners differ: narrower ones are padded with zeros, which changes no similarity; 0 is the model's own. keep:
+    the share of each sample's similarities, the largest, that count. distills: whether to learn from the download, with
+    a student temperature, a momentum encoder and a queue of anchors (at most as many as the public set has samples).
     """
 
     name: str = field(default="similarity", kw_only=True)
@@ -70,10 +70,10 @@ class Similarity(Exchange):
             raise ConfigurationError("representations of one bit have no similarities; take float32, float16 or int8")
 
     def for_federation(self, learners: int) -> Self:
-        """In a federation of so many: who is to hear all others hears as many."""
+        """With `down` 0, a download brings the entries of all other learners."""
         return self if self.down else replace(self, down=max(learners - 1, 1))
 
-    # -- what travels --------------------------------------------------------------------------------------------------
+    # -- upload -------------------------------------------------------------------------------------------------------
 
     def channel(self, task: Task) -> schema.Channel:
         """A pool of representations, (samples, width) each, or the mean of the similarities of all pairs."""
@@ -81,8 +81,8 @@ class Similarity(Exchange):
         width = self.width or task.width
         if width < task.width:
             raise ConfigurationError(
-                f"{self.name}: width is {width}, and {task.model} has representations of width {task.width}; take at "
-                f"least the widest"
+                f"{self.name}: width is {width}, and {task.model} has representations of width {task.width}; set "
+                f"it to the width of the widest model, or more"
             )
         if self._pooled(task):
             rows = schema.Tensor((public.size, width), self.encoding, self.encoding, -1.01, 1.01)  # rounding
@@ -102,7 +102,7 @@ class Similarity(Exchange):
         return public.size * (self.width or task.width) * (1 + self.down) <= 2 * _pairs(public)
 
     def describe_upload(self) -> str:
-        """In a few words: what leaves the learner."""
+        """What leaves the learner, in a few words."""
         return "how it represents the public set"
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
@@ -116,30 +116,30 @@ class Similarity(Exchange):
         tensors = {"rows": wide[None]} | ({} if floors is None else {"floor": floors[None]})
         return Contribution(tensors, one[None])
 
-    # -- what the answer does ------------------------------------------------------------------------------------------
+    # -- download -----------------------------------------------------------------------------------------------------
 
     @property
     def has_round_start(self) -> bool:
-        """Whoever distills begins with a full queue."""
+        """A learner that distills starts a round with a full queue."""
         return self.distills
 
     @property
     def has_batch_hook(self) -> bool:
-        """Whoever distills has a momentum encoder and a queue."""
+        """A learner that distills has a momentum encoder and a queue."""
         return self.distills
 
     @property
     def batch_draws(self) -> int:
-        """For the view that the momentum encoder sees."""
+        """For the augmented view that the momentum encoder sees."""
         return self.views.draws if self.distills else 0
 
     @property
     def sample_draws(self) -> int:
-        """By which the first anchors are chosen."""
+        """To choose the first anchors."""
         return 1 if self.distills else 0
 
     def init_state(self, view: View) -> State:
-        """Places for the momentum encoder, the anchors and where they lie in the public set."""
+        """The momentum encoder, the anchors and their positions in the public set."""
         if not self.distills:
             return {}
         anchors, like = min(self.queue, _public(view.task).size), next(iter(view.parameters.values()))
@@ -149,15 +149,15 @@ class Similarity(Exchange):
         }
 
     def on_round_start(self, state: State, view: View, received: Received) -> State:
-        """The momentum encoder begins as the student, and the queue with random samples as the student sees them."""
+        """The momentum encoder starts as the student, and the queue with the student's features of random samples."""
         last = torch.where(view.valid > 0, view.draws[0], torch.full_like(view.draws[0], 2.0)).argsort()
         turns = torch.arange(len(state["index"]), device=last.device) % view.samples.long()  # where there are fewer
         index = last[turns]
-        begun = {f"{_MOMENTUM}{name}": parameter for name, parameter in view.parameters.items()}
-        return begun | {"queue": unit(view.features)[index], "index": index}
+        encoder = {f"{_MOMENTUM}{name}": parameter for name, parameter in view.parameters.items()}
+        return encoder | {"queue": unit(view.features)[index], "index": index}
 
     def on_batch(self, state: State, view: View) -> State:
-        """Equation 10; then the momentum encoder's view of the batch goes into the queue, and the oldest go out."""
+        """Equation 10; then the momentum encoder's features of the batch replace the oldest in the queue."""
         slow = {k.removeprefix(_MOMENTUM): value for k, value in state.items() if k.startswith(_MOMENTUM)}
         slow = {name: value.lerp(view.parameters[name], 1 - as_number(self.momentum)) for name, value in slow.items()}
         anchors = unit(view.batch.encode(slow, self.views.of(view.task, view.batch.source, view.draws)))
@@ -167,7 +167,7 @@ class Similarity(Exchange):
         return moved | {"queue": queue, "index": torch.cat([view.batch.positions, state["index"]])[:many]}
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
-        """Equations 7 to 9: how far the batch lies to the anchors from how the ensemble has it."""
+        """Equations 7 to 9: divergence of the batch's similarities to the anchors from the ensemble's."""
         queries, anchors = view.batch.positions, state["index"]
         if self._pooled(view.task):
             present = (received.count > 0).to(view.features.dtype)

@@ -1,4 +1,4 @@
-"""Random views of images: another crop, other colors, and the same thing to be seen.
+"""Random augmented views of images: crop, mirror, color.
 
 The views of SimCLR (Chen et al., 2020) for small images: a crop resized to the whole, a mirror, jittered colors, gray.
 There is no blur, as its authors leave it out for CIFAR-10. All chance comes in as uniform numbers, one column a sample,
@@ -98,7 +98,7 @@ class Views:
 def cropped(pixels: Tensor, left: Tensor, top: Tensor, width: Tensor, height: Tensor, mirrored: Tensor) -> Tensor:
     """A box of each image in the size of the whole, bilinear; mirrored from left to right where asked.
 
-    The box is cut out before it is resized: what lies beyond its outermost pixels' centers is not looked at.
+    The box is cut out before it is resized: pixels beyond the centers of its outermost pixels are not used.
     """
     across = _centers(left, width, pixels.shape[-1])  # (rows, width)
     across = torch.where(mirrored[:, None], across.flip(-1), across)
@@ -145,7 +145,7 @@ def toned(pixels: Tensor, kind: Tensor, factor: Tensor) -> Tensor:
 
 
 def turned(pixels: Tensor, turns: Tensor) -> Tensor:
-    """Hues moved by so many turns (rows,) of the color wheel; the largest and smallest channel stay what they were."""
+    """Hues moved by a number of turns (rows,) of the color wheel; the largest and smallest channel stay."""
     red, green, blue = pixels.unbind(-3)
     most = pixels.amax(-3)  # (rows, height, width)
     spread = most - pixels.amin(-3)

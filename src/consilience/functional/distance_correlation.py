@@ -1,4 +1,4 @@
-"""How much two things that were measured on the same samples have to do with each other, linear or not.
+"""Distance correlation: how strongly two quantities of the same samples depend on each other, linear or not.
 
 Distance correlation (Székely, Rizzo, Bakirov, 2007) is 0 for what is independent and 1 for what is the same up to
 rotation and scale; the two may have any shapes. All of it is plain torch without branches on values: the same under

@@ -1,4 +1,4 @@
-"""How samples lie to each other in feature spaces, and how a student learns it from many teachers (FLESD, 4.3).
+"""Similarities of samples in feature space, and their distillation from many teachers to a student (FLESD, 4.3).
 
 Similarities are products of unit rows. Sharpened ones are exp((similarity - 1) / temperature): equation 5 less a row's
 maximum, which is 1 at the sample itself. Equation 8 divides the factor out again, and nothing overflows.
