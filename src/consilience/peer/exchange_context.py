@@ -66,7 +66,9 @@ class ExchangeContext:
             raise ConfigurationError(
                 f"your model has {task.classes} classes, and federation {name!r} has {self.charter.classes}"
             )
-        check_charter_channels(self._method, {e.name: e.channel(task) for e in self._exchanges}, self.charter, "your model")
+        check_charter_channels(
+            self._method, {e.name: e.channel(task) for e in self._exchanges}, self.charter, "your model"
+        )
 
     def _shared_width(self) -> int:
         """The width of the features that the federation shares; 0 where it shares none."""
