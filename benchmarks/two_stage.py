@@ -9,14 +9,14 @@ and of a whole round with its exchange. The first rounds, in which the stack rec
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Literal
 
 from consilience import simulate
 
 ROUNDS, STEPS, BATCH = 4, 10, 10
 
 
-def milliseconds(engine: str, method: str, **settings: Any) -> tuple[float, float]:
+def milliseconds(engine: Literal["loop", "stack"], method: str, **settings: Any) -> tuple[float, float]:
     """Time of one step of all devices, and of a round without evaluation: the faster of the last two rounds."""
     result = simulate(method=method, engine=engine, rounds=ROUNDS, eval_every=ROUNDS, ensemble="off", **settings)
     train, rest = (result.history[f"seconds.{phase}"][:, 0].sum(1)[-2:] for phase in ("train", "exchange"))

@@ -9,7 +9,7 @@ The first rounds, in which the stack records its steps, are left out.
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -20,7 +20,7 @@ from consilience.simulation.engines.stack import memory_budget
 ROUNDS = 4
 
 
-def seconds(engine: str, together: int | None, method: str, term: str, **settings: Any) -> float:
+def seconds(engine: Literal["loop", "stack"], together: int | None, method: str, term: str, **settings: Any) -> float:
     """Training time of a round, summed over the learners that have the loss term: the faster of the last two rounds."""
     fit = memory_budget.MemoryNeeds.fit
 
@@ -49,7 +49,11 @@ def main() -> None:
         "learners": 6,
     }
     settings |= {"model": arguments.model, "device": arguments.device, "batch_size": arguments.batch_size}
-    engines = {"loop": ("loop", None), "stack, all at once": ("stack", None), "stack, one at a time": ("stack", 1)}
+    engines: dict[str, tuple[Literal["loop", "stack"], int | None]] = {
+        "loop": ("loop", None),
+        "stack, all at once": ("stack", None),
+        "stack, one at a time": ("stack", 1),
+    }
     workloads = {
         "an epoch of six learners": ("independent:objective=simclr", "simclr"),
         "an epoch of distillation": ("flesd:distill_epochs=1", "similarity"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from consilience.config.config import Config, make_config
-from consilience.report.page import run_report
+from consilience.report.page import write_report
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
@@ -75,7 +75,7 @@ def run_folder(path: Path, lines: Sequence[dict[str, Any]] | None = None, **chan
 
 def page_of(tmp_path: Path, *folders: Path) -> str:
     """A report's page, without the scripts at its end."""
-    out = run_report(folders, tmp_path / "report.html", None)
+    out = write_report(folders, tmp_path / "report.html", None)
     return out.read_text(encoding="utf-8").partition('<script type="module">')[0]
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from consilience.config.config import Config
     from consilience.config.schedules import Rate, Schedule, value_at
+    from consilience.config.settings import Settings
     from consilience.data import Dataset, load
     from consilience.errors import ConsilienceError
     from consilience.exchanges import (
@@ -41,8 +42,11 @@ if TYPE_CHECKING:
     from consilience.models.split_model import SplitModel
     from consilience.objectives import CrossEntropy, Objective, SimCLR, TwoStage
     from consilience.peer.peer import Peer, join
+    from consilience.report.page import write_report
+    from consilience.simulation.compare import Comparison, compare
     from consilience.simulation.result import Result
     from consilience.simulation.simulate import simulate
+    from consilience.simulation.sweep import Sweep, sweep
     from consilience.task import Task
     from consilience.wire import encodings, schema
 
@@ -50,6 +54,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "BatchView": "exchanges",
+    "Comparison": "simulation.compare",
     "Config": "config.config",
     "ConsilienceError": "errors",
     "Contribution": "exchanges",
@@ -68,10 +73,12 @@ _HOMES = {
     "Result": "simulation.result",
     "Role": "method",
     "Schedule": "config.schedules",
+    "Settings": "config.settings",
     "SimCLR": "objectives",
     "Similarity": "exchanges",
     "SplitModel": "models.split_model",
     "State": "exchanges",
+    "Sweep": "simulation.sweep",
     "Task": "task",
     "TwoStage": "objectives",
     "Update": "exchanges",
@@ -80,6 +87,7 @@ _HOMES = {
     "build_method": "methods",
     "build_model": "models",
     "class_means": "functional.class_means",
+    "compare": "simulation.compare",
     "cut": "models.cut",
     "distance_to_means": "functional.class_means",
     "encodings": "wire",
@@ -89,11 +97,14 @@ _HOMES = {
     "schema": "wire",
     "simulate": "simulation.simulate",
     "split": "models.split",
+    "sweep": "simulation.sweep",
     "value_at": "config.schedules",
+    "write_report": "report.page",
 }
 
 __all__ = [
     "BatchView",
+    "Comparison",
     "Config",
     "ConsilienceError",
     "Contribution",
@@ -112,10 +123,12 @@ __all__ = [
     "Result",
     "Role",
     "Schedule",
+    "Settings",
     "SimCLR",
     "Similarity",
     "SplitModel",
     "State",
+    "Sweep",
     "Task",
     "TwoStage",
     "Update",
@@ -124,6 +137,7 @@ __all__ = [
     "build_method",
     "build_model",
     "class_means",
+    "compare",
     "cut",
     "distance_to_means",
     "encodings",
@@ -133,7 +147,9 @@ __all__ = [
     "schema",
     "simulate",
     "split",
+    "sweep",
     "value_at",
+    "write_report",
 ]
 
 

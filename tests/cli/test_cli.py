@@ -20,10 +20,11 @@ import pytest
 import typer
 
 import consilience
-from consilience.cli.main import COMPARED, app
+from consilience.cli.main import app
 from consilience.cli.terminal import Screen
 from consilience.config.config import KEYS as SETTINGS
 from consilience.methods import METHODS
+from consilience.simulation.compare import DEFAULT_METHODS
 from consilience.simulation.records.run_folder import RunFolder
 
 SMALL = ["--learners", "2", "--rounds", "2", "--train", "40", "--test", "20", "--workers", "0"]
@@ -99,12 +100,12 @@ def test_run_prints_one_object_and_nothing_else(command: Command) -> None:
     assert summary["accuracy"]["std_seeds"] is not None
     full = summary["message_bytes"]
     assert summary["bytes"] == full and summary["bytes_total"] == 2 * 2 * (full["up"] + full["down"])
-    assert err == "kept in mine\n", "quiet where nobody watches"
+    assert err == "saved in mine\n", "quiet where nobody watches"
 
 
 def test_compare_prints_one_object_a_method_in_order(command: Command) -> None:
     code, out, err = command("compare", "--methods", "independent, fedavg,independent", *SMALL, "--json", "--out", "c")
-    assert code == 0 and err == "kept in c\n"
+    assert code == 0 and err == "saved in c\n"
     summaries = objects(out)
     assert [s["method"] for s in summaries] == ["independent", "fedavg"]
     for summary in summaries:
@@ -116,11 +117,11 @@ def test_compare_prints_one_object_a_method_in_order(command: Command) -> None:
 def test_compare_prints_one_table(command: Command) -> None:
     code, out, err = command("compare", "--methods", "independent,consilience", *SMALL, "--seeds", "2")
     assert code == 0
-    for heading in ("accuracy", "±", "learners", "own", "up", "down", "total", "time"):
+    for heading in ("accuracy", "spread", "learners", "own", "upload", "download", "total", "time"):
         assert heading in out.partition("independent")[0], "above the first row"
     assert out.count("independent") == out.count("consilience") == 1
     assert "2 learners, 2 rounds, 2 seeds" in out and "{" not in out
-    dealt, _, kept = err.partition("kept in ")
+    dealt, _, kept = err.partition("saved in ")
     assert dealt.splitlines()[0] == "digits: 40 samples for 2 learners, iid" and dealt.count("learner 1") == 1
     assert dealt.splitlines()[-1].split() == ["learner", "1", *["2"] * 10, "20"], "how data was dealt, once for all"
     assert kept.startswith("runs/") and kept.strip().endswith("-digits-compare")
@@ -187,9 +188,9 @@ def test_every_setting_has_an_option_and_every_option_a_word_of_help() -> None:
 
 
 def test_the_methods_compared_by_default_exist() -> None:
-    assert set(COMPARED.split(", ")) <= set(METHODS)
+    assert set(DEFAULT_METHODS) <= set(METHODS)
     needed = {"independent", "federated-distillation", "fedavg", "representation-sharing", "consilience"}
-    assert needed <= set(COMPARED.split(", "))
+    assert needed <= set(DEFAULT_METHODS)
 
 
 def test_set_reaches_every_setting_and_the_methods_own(command: Command) -> None:
@@ -289,7 +290,7 @@ def test_show_a_run_that_is_not_finished_says_how_to_go_on(command: Command, int
     assert command("run", "--method", "fedavg", *SMALL, "--out", "mine")[0] == 130
     code, out, err = command("show", "mine")
     assert code == 0 and "fedavg" in out
-    assert "'fedavg' was stopped after round 1; go on with: consilience run --resume mine" in err
+    assert "'fedavg' was stopped after round 1; resume with: consilience run --resume mine" in err
     interrupt("fedavg", 1)
     assert command("run", "--method", "fedavg", *SMALL, "--eval-every", "2", "--out", "untested")[0] == 130
     assert "–" in command("show", "untested")[1]
@@ -299,7 +300,7 @@ def test_show_a_run_that_is_not_finished_says_how_to_go_on(command: Command, int
     assert code == 0 and "independent" in out and "fedavg" in out and "consilience compare --resume both" in err
     (Path("both") / "fedavg" / "result.json").unlink()  # as if it had been killed
     code, _, err = command("show", "both")
-    assert code == 1 and "both/fedavg broke off; go on with: consilience compare --resume both" in err
+    assert code == 1 and "both/fedavg was interrupted; resume it with: consilience compare --resume both" in err
 
 
 # Stopping and going on
@@ -364,7 +365,7 @@ def test_ctrl_c_outside_the_rounds_says_how_to_go_on(
     with monkeypatch.context() as patch:
         patch.setattr("consilience.simulation.simulate.open_engine", pressed)
         code, out, err = command(asked, words, "fedavg", *SMALL, "--out", "mine", "--json")
-    assert code == 130 and out == "" and err == f"stopped; go on with: consilience {asked} --resume mine\n"
+    assert code == 130 and out == "" and err == f"stopped; resume with: consilience {asked} --resume mine\n"
     code, out, _ = command(asked, "--resume", "mine", "--json")
     assert code == 0 and objects(out)[0]["finished"]
     with monkeypatch.context() as patch:

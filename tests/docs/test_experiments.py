@@ -14,7 +14,7 @@ from consilience.data.heterogeneity import CASES
 from consilience.data.local_datasets import make_local_datasets
 from consilience.models import model_size
 from consilience.simulation.setup.inputs import load_data
-from consilience.simulation.simulate import rehearse
+from consilience.simulation.simulate import check_run
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 REAL = Path(os.environ.get("CONSILIENCE_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -35,7 +35,7 @@ def test_it_can_be_run(path: Path) -> None:
         if not (REAL / config.data.source / "train-images-idx3-ubyte.gz").is_file():
             pytest.skip(f"{config.data.source} is not in {REAL}; set CONSILIENCE_DATA to the folder that has it")
         config = config.replace(data_dir=str(REAL))
-    rehearse(config)
+    check_run(config)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

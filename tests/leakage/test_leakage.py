@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from consilience.cli import leakage as command_module
+from consilience.cli import leakage_runs as command_module
 from consilience.errors import CheckpointError, ConfigurationError, DataError, TrainingError, UnknownName
 from consilience.functional.distance_correlation import distance_correlation
 from consilience.leakage.class_means import SampleGroup, group_samples, membership_leakage
@@ -485,7 +485,7 @@ def test_the_command_prints_keeps_and_draws(run: Path, tmp_path: Path, command: 
         assert word in out
     assert words_of_the_page() <= set(out.split()), "the page shows what is printed"
     assert err.splitlines() == [
-        "kept in mine/leakage.json, with pictures in mine/leakage",
+        "saved in mine/leakage.json, with pictures in mine/leakage",
         "the page is page.html",
     ]
     page = (tmp_path / "page.html").read_text()

@@ -156,7 +156,7 @@ def test_a_finished_cell_is_not_begun_anew(tmp_path: Path) -> None:
     """It keeps no models, so there is nothing to go on with; and what it came to is not lost."""
     run_reproduction(tiny([]), Scale(seeds=1), tmp_path)
     (place,) = (tmp_path / "cells").glob("fedavg-*")
-    with pytest.raises(CheckpointError, match="has come to its end and keeps no models"):
+    with pytest.raises(CheckpointError, match="is finished and has no checkpoint"):
         simulate(resume=place)
     assert json.loads((place / "result.json").read_text())["finished"]
 
@@ -241,5 +241,5 @@ def test_the_command_lists_and_refuses(command: Command) -> None:
 
 def test_the_command_counts_what_travels(command: Command) -> None:
     code, out, err = command("reproduce", "thesis-communication", "--out", "mine")
-    assert code == 0 and "929.7" in out and "2166.8" in out and "kept in mine" in err
+    assert code == 0 and "929.7" in out and "2166.8" in out and "saved in mine" in err
     assert json.loads(Path("mine/results.json").read_text())["name"] == "thesis-communication"

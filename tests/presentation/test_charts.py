@@ -14,7 +14,7 @@ import pytest
 from consilience.presentation import charts, scatter_charts
 from consilience.presentation.label_placement import beside
 from consilience.presentation.theme import theme
-from consilience.report.page import Section, run_report, write_page
+from consilience.report.page import Section, write_page, write_report
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
@@ -132,7 +132,7 @@ def look(browser: Any, page: Path, scheme: str = "light", width: int = 1000) -> 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1000), ("dark", 1000), ("light", 390)])
 def test_a_browser_draws_every_chart_without_a_network(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
-    page = run_report([run_folder(tmp_path / "a")], tmp_path / "report.html", None)
+    page = write_report([run_folder(tmp_path / "a")], tmp_path / "report.html", None)
     view, wrong = look(browser, page, scheme, width)
     assert wrong == []
     assert [view.locator(f'figure[data-chart="{name}"] svg.marks').count() for name in ALL] == [1] * len(ALL)

@@ -17,9 +17,10 @@ from consilience.papers import Cell, Reproduction, ResultSection, Scale
 from consilience.papers.run import run_reproduction
 from consilience.presentation import charts
 from consilience.report.metrics import Metrics
-from consilience.report.page import Section, run_report, write_page
+from consilience.report.page import Section, write_page, write_report
 from consilience.report.runs import read_runs
-from consilience.simulation import compare, sweep
+from consilience.simulation.compare import plan_comparison
+from consilience.simulation.sweep import sweep
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
@@ -48,12 +49,12 @@ def test_one_seed_has_a_band_of_learners_and_one_learner_none() -> None:
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"is no run, comparison, sweep or reproduction: it has no config"):
-        run_report([tmp_path], tmp_path / "report.html", None)
+        write_report([tmp_path], tmp_path / "report.html", None)
     with pytest.raises(ConfigurationError, match="name at least one"):
-        run_report([], tmp_path / "report.html", None)
+        write_report([], tmp_path / "report.html", None)
     (tmp_path / "comparison.toml").write_text('methods = ["fedavg"]\n[config]\n')
-    with pytest.raises(CheckpointError, match="holds no run yet; go on with: consilience compare --resume"):
-        run_report([tmp_path], tmp_path / "report.html", None)
+    with pytest.raises(CheckpointError, match="holds no run yet; resume with: consilience compare --resume"):
+        write_report([tmp_path], tmp_path / "report.html", None)
     assert not (tmp_path / "report.html").exists()
 
 
@@ -117,7 +118,7 @@ def test_a_run_that_broke_off_shows_how_far_it_got(tmp_path: Path) -> None:
     text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(text[:12]) + text[12][:30])  # rounds 0 to 2, and a torn line
     page = page_of(tmp_path, folder)
-    assert f"2 of 5 rounds are there; go on with: consilience run --resume {folder}" in page
+    assert f"2 of 5 rounds are there; resume with: consilience run --resume {folder}" in page
     assert "damaged lines, left out: 1" in page and "(unfinished)" in page
     assert ">21.5 ± 1.4<" in page and ">620 B<" in page
     assert shown(page) == ALL[:-1]  # what time it took is not known
@@ -162,12 +163,12 @@ def test_lines_of_nonsense_do_no_harm(tmp_path: Path) -> None:
 
 def test_a_comparison_that_is_not_done_says_so(tmp_path: Path, one_thread: None) -> None:
     names = ["independent", "representation-sharing", "fedavg"]
-    work = compare.begin(settings(**TINY), names, tmp_path / "c")
-    for _ in zip(work.play(), names[:2], strict=False):
+    plan = plan_comparison(settings(**TINY), names, tmp_path / "c")
+    for _ in zip(plan.play(), names[:2], strict=False):
         pass
     shutil.rmtree(tmp_path / "c" / "fedavg", ignore_errors=True)
     page = page_of(tmp_path, tmp_path / "c")
-    assert "2 of 3 runs have begun; go on with: consilience compare --resume" in page
+    assert "2 of 3 runs have begun; resume with: consilience compare --resume" in page
     both = [*ALL[:-1], "features-1", "features-2", "time"]
     assert shown(page) == both
     (tmp_path / "c" / "comparison.toml").write_text("damaged")
@@ -178,7 +179,7 @@ def test_a_comparison_that_is_not_done_says_so(tmp_path: Path, one_thread: None)
 def test_a_sweep_is_a_run_for_each_setting_and_a_map(tmp_path: Path, one_thread: None) -> None:
     grid = {"method.kd": [0, 10], "method.n_avg": [5, 10]}
     config = settings(method={"name": "representation-sharing"}, **TINY)
-    assert all(sweep.begin(config, grid, tmp_path / "s").play())
+    assert sweep(config, grid=grid, out=tmp_path / "s").finished
     page = page_of(tmp_path, tmp_path / "s")
     assert shown(page) == ["settings", *ALL[:-1], "features-1", "features-2", "time"]
     assert "4 runs of representation-sharing" in page
@@ -208,7 +209,7 @@ def test_a_reproduction_that_was_stopped_is_shown_as_far_as_it_got(tmp_path: Pat
     folder, names = tmp_path / "r", [cell.name for cell in cells(Scale())]
     (folder / "cells").mkdir(parents=True)
     with pytest.raises(CheckpointError, match="holds no run yet; go on with the command that began it"):
-        run_report([folder], tmp_path / "report.html", None)
+        write_report([folder], tmp_path / "report.html", None)
     with pytest.raises(KeyboardInterrupt):
         run_reproduction(wanted, Scale(), folder, stop)
     page = page_of(tmp_path, folder)
@@ -239,7 +240,7 @@ def test_cells_of_one_method_go_by_their_names(tmp_path: Path) -> None:
 
 def test_every_chart_is_also_an_svg_and_a_png(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a")
-    run_report([folder], tmp_path / "report.html", tmp_path / "figures")
+    write_report([folder], tmp_path / "report.html", tmp_path / "figures")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {f"{n}.{e}" for n in ALL for e in ("svg", "png")}
     for name in ALL:
         assert (tmp_path / "figures" / f"{name}.svg").read_text(encoding="utf-8").startswith("<svg")
@@ -252,14 +253,14 @@ def test_a_page_of_ten_large_runs_is_small(tmp_path: Path) -> None:
         run_folder(tmp_path / f"r{i}", rounds=100, learners=10, method={"name": "fedprox", "prox": i + 1})
         for i in range(10)
     ]
-    page = run_report(folders, tmp_path / "report.html", None)
+    page = write_report(folders, tmp_path / "report.html", None)
     assert page.stat().st_size < 2_000_000
 
 
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a")
     with pytest.raises(ConfigurationError, match="is a folder, and a page is one file"):
-        run_report([folder], tmp_path, None)
+        write_report([folder], tmp_path, None)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="cannot write"):
         write_page(tmp_path / "file" / "page.html", "A page", [Section("Words")], "command")
@@ -272,7 +273,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ConfigurationError, match=r"pip install consilience\[report\]"):
-        run_report([run_folder(tmp_path / "a")], tmp_path / "report.html", None)
+        write_report([run_folder(tmp_path / "a")], tmp_path / "report.html", None)
 
 
 def test_words_of_others_cannot_become_part_of_the_page(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from consilience import simulate
 from consilience.data.local_datasets import make_local_datasets
 from consilience.evaluation import knn_probe
 from consilience.report.feature_map import feature_map
-from consilience.report.page import run_report
+from consilience.report.page import write_report
 from consilience.report.runs import read_runs
 from consilience.report.similarities import SAMPLES, similarities
 from consilience.simulation.records.export import SavedRun, read_kept
@@ -55,7 +55,7 @@ def pages(runs: Path) -> dict[str, str]:
     """A page about each run alone, without the scripts at its end."""
     texts = {}
     for name in RUNS:
-        out = run_report([runs / name], runs / f"{name}.html", None)
+        out = write_report([runs / name], runs / f"{name}.html", None)
         texts[name] = out.read_text(encoding="utf-8").partition('<script type="module">')[0]
     return texts
 
@@ -122,7 +122,7 @@ def test_a_page_of_classifiers_has_nothing_of_it(pages: dict[str, str]) -> None:
 
 
 def test_with_others_it_is_said_whose_accuracy_is_a_probe_s(runs: Path, tmp_path: Path) -> None:
-    out = run_report([runs / "supervised", runs / "fedavg"], tmp_path / "page.html", None)
+    out = write_report([runs / "supervised", runs / "fedavg"], tmp_path / "page.html", None)
     page = out.read_text(encoding="utf-8")
     assert "the accuracy of fedavg objective=simclr is that of the scaled linear probe" in page
     first = re.findall(r'<td data-label="(?:scaled linear probe|kNN)"[^>]*>([^<]*)</td>', page)[:2]

@@ -117,7 +117,7 @@ def test_nothing_is_written_unasked_and_json_stays_json(command: Command) -> Non
     assert command("run", "--method", "fedavg", *SMALL, "--out", "plain")[0] == 0
     assert not Path("plain/tensorboard").exists()
     code, out, err = command("run", "--method", "fedavg", *SMALL, "--out", "mine", "--json", *TRACK)
-    assert code == 0 and json.loads(out)["run"] == "mine" and err == "kept in mine\n"
+    assert code == 0 and json.loads(out)["run"] == "mine" and err == "saved in mine\n"
 
 
 def test_rounds_are_seen_while_the_run_goes_on(

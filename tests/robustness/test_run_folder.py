@@ -24,7 +24,7 @@ from consilience.cli.main import main
 from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
 from consilience.errors import CheckpointError, ConsilienceError, StorageError, TrainingError
-from consilience.simulation import simulate as simulate_module
+from consilience.simulation import run as run_module
 from consilience.simulation.engines.loop import worker_pool
 from consilience.simulation.records import run_folder as folder_module
 from consilience.simulation.records.history import History
@@ -70,7 +70,7 @@ def whole(kept: tuple[Path, Path]) -> Path:
 
 @pytest.fixture
 def save_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate_module, "_SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(run_module, "_SAVE_SECONDS", -1.0)
 
 
 def arrays(folder: Path) -> dict[str, np.ndarray]:

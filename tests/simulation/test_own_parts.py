@@ -175,7 +175,7 @@ def test_init_keeps_what_was_asked_for_and_overwrites_nothing_unasked(command: C
     assert config.method.settings == {"kd": 3} and config.federation.partition == "dirichlet(0.3)"
     assert config.groups["a"].method == {"kd": 1} and config.groups["a"].learners == "0-1"
     code, _, err = command("init", "mine.toml")
-    assert code == 2 and "mine.toml is there already" in err
+    assert code == 2 and "mine.toml exists already" in err
     assert command("init", "mine.toml", "--force")[0] == 0
     assert read_config(Path("mine.toml")) == make_config({})
     code, _, err = command("init", "other.toml", "--method", "fedavgg")
@@ -406,7 +406,7 @@ def test_classes_that_only_tests_have_are_told(command: Command) -> None:
         test_y=np.arange(20) % 4,
     )
     code, _, err = command("run", "--data", "sorted.npz", "--train", "40", "--learners", "2", "--rounds", "1")
-    assert code == 0 and "2 classes, the first 2, of the tests nobody has in training" in err
+    assert code == 0 and "2 classes, the first 2, of the test set: no learner has training samples" in err
 
 
 def test_data_that_changed_in_one_value_is_noticed(command: Command) -> None:

@@ -19,7 +19,7 @@ from consilience.presentation.tables import sweep_table, table_text
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.result import best_of
 from consilience.simulation.simulate import simulate
-from consilience.simulation.sweep import Sweep, axes
+from consilience.simulation.sweep_plan import SweepPlan, parse_grid
 
 Said = tuple[int, str, str]
 Command = Callable[..., Said]
@@ -65,7 +65,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     ],
 )
 def test_values_of_an_axis(text: str, values: list[Any]) -> None:
-    grid, fixed = axes([text])
+    grid, fixed = parse_grid([text])
     assert list(grid.values()) == [values] and fixed == []
     assert [type(v) for v in next(iter(grid.values()))] == [type(v) for v in values]
 
@@ -74,24 +74,24 @@ def test_values_of_an_axis(text: str, values: list[Any]) -> None:
     "text", ["method.kd=3", 'model="mlp"', 'model="mlp,lenet5"', "partition=dirichlet(0.5)", "lr="]
 )
 def test_a_single_value_is_set_for_all(text: str) -> None:
-    assert axes([text, "rounds=1,2"]) == ({"rounds": [1, 2]}, [text])
+    assert parse_grid([text, "rounds=1,2"]) == ({"rounds": [1, 2]}, [text])
 
 
 def test_an_axis_twice_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"method\.kd is swept over twice; give all its values at once"):
-        axes(["method.kd=0,1", "lr=0.1,0.2", "method.kd=2,3"])
+        parse_grid(["method.kd=0,1", "lr=0.1,0.2", "method.kd=2,3"])
 
 
 def test_every_combination_in_order_and_in_as_few_parts_as_can_be(tmp_path: Path) -> None:
     config = make_config({"method": {"name": "representation-sharing"}})
     grid: dict[str, list[Any]] = {"method.kd": [0, 1], "method.n_avg": [5, 10], "lr": [0.1, 0.2]}
-    sweep = Sweep(config, grid, tmp_path)
+    sweep = SweepPlan(config, grid, tmp_path)
     assert [tuple(s.values()) for s in sweep.settings] == [
         (kd, n_avg, lr) for kd in (0, 1) for n_avg in (5, 10) for lr in (0.1, 0.2)
     ]
     assert sweep.parts == [[0, 1, 4, 5], [2, 3, 6, 7]], "n_avg = 5, then 10"
-    assert sweep.apart == ["method.n_avg"]
-    assert Sweep(config, {k: v for k, v in grid.items() if k != "method.n_avg"}, tmp_path).apart == []
+    assert sweep.separating == ["method.n_avg"]
+    assert SweepPlan(config, {k: v for k, v in grid.items() if k != "method.n_avg"}, tmp_path).separating == []
 
 
 def outcome(mean: float | None, *diverged: str) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_a_table_on_standard_output_and_the_best_beside_it(command: Command) -> 
     assert err[err.index("best: ") :] == (
         f"best: lr={lr} method.kd={kd}: {reached['mean']:.2f} % (±{reached['std_seeds']:.2f} over 2 seeds, "
         f"±{reached['std_learners']:.2f} over learners)\n"
-        f"kept in mine; one line for each setting, seed and round in mine/sweep.csv\n"
+        f"saved in mine; one line for each setting, seed and round in mine/sweep.csv\n"
     )
     assert {p.name for p in Path("mine").iterdir()} == {"sweep.toml", "sweep.csv", "part-1"}
 
@@ -197,7 +197,7 @@ def test_a_long_table_is_cut_and_the_tidy_file_is_not(command: Command) -> None:
 def test_a_sweep_has_a_folder_of_its_own(command: Command) -> None:
     code, _, err = command("sweep", *SMALL, "--set", "lr=0.001,0.02")
     (folder,) = Path("runs").iterdir()
-    assert code == 0 and folder.name.endswith("-digits-sweep-fedproto") and f"kept in {folder};" in err
+    assert code == 0 and folder.name.endswith("-digits-sweep-fedproto") and f"saved in {folder};" in err
 
 
 # The tidy file
@@ -304,9 +304,7 @@ def test_where_every_setting_diverges_the_command_fails(command: Command) -> Non
     wild = ["--precision", "float64", "--optimizer", "sgd", "--set", "method.kd=1e300,1e301"]
     code, out, err = command("sweep", *SMALL, *wild, "--out", "mine")
     assert code == 1 and out.count("diverged") == 2
-    assert (
-        "error: in every setting something was no number in the end, first learner 0 (seed 0, method.kd=1e+300)" in err
-    )
+    assert "error: every setting diverged to NaN or infinite values, first learner 0 (seed 0, method.kd=1e+300)" in err
 
 
 # What is refused
@@ -320,7 +318,7 @@ def test_where_every_setting_diverges_the_command_fails(command: Command) -> Non
         (["lr=0.1,0.2", "lr=0.3,0.4"], "lr is swept over twice"),
         (["lr=0.1,0.2", "lr=0.3"], "lr is swept over and set as well"),
         (["seed=0,1"], "run several seeds with --seeds"),
-        (["lr=0.1,0.1"], "lr is given one value again and again"),
+        (["lr=0.1,0.1"], "lr has one value alone"),
         (["method.kdd=0,1"], "unknown setting 'kdd' of method 'fedproto'. Did you mean 'kd'?"),
         (["lr=0.1,0.2", "round=1,2"], "unknown setting 'round'. Did you mean 'rounds'?"),
         (["lr=0.1,0.2", "method.kdd=1"], "unknown setting 'kdd' of method 'fedproto'. Did you mean 'kd'?"),
@@ -379,16 +377,16 @@ def test_an_interrupted_sweep_goes_on_and_finished_parts_are_left_alone(
     whole = objects(command("sweep", *SMALL, *PARTS, "--seeds", "2", "--out", "whole", "--json")[1])
     interrupt_after(3)  # round 1 of the second part
     code, out, err = command("sweep", *SMALL, *PARTS, "--seeds", "2", "--out", "parts", "--json")
-    assert code == 130 and out == "" and err.endswith("stopped; go on with: consilience sweep --resume parts\n")
+    assert code == 130 and out == "" and err.endswith("stopped; resume with: consilience sweep --resume parts\n")
     assert len(table("parts")) == 2 * 2 * 2, "the tidy file has the finished part"
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("parts/part-1").iterdir()}
     asked: list[dict[str, Any]] = []
 
     def watched(*given: Any, **named: Any) -> Any:
-        asked.append({k: v for k, v in named.items() if k not in ("on_round", "keep_models")})
+        asked.append({k: v for k, v in named.items() if k != "on_round" and v is not None})
         return simulate(*given, **named)
 
-    monkeypatch.setattr("consilience.simulation.simulate.simulate", watched)
+    monkeypatch.setattr("consilience.simulation.sweep.simulate", watched)
     code, out, _ = command("sweep", "--resume", "parts", "--json")
     assert code == 0 and asked == [{"resume": Path("parts/part-2")}]
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("parts/part-1").iterdir()} == before
@@ -405,7 +403,7 @@ def test_ctrl_c_outside_the_rounds_says_how_to_go_on(command: Command, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr("consilience.simulation.simulate.open_engine", pressed)
         code, out, err = command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine", "--json")
-    assert code == 130 and out == "" and err == "stopped; go on with: consilience sweep --resume mine\n"
+    assert code == 130 and out == "" and err == "stopped; resume with: consilience sweep --resume mine\n"
     code, out, _ = command("sweep", "--resume", "mine", "--json")
     assert code == 0 and [o["finished"] for o in objects(out)] == [True, True]
 
@@ -437,14 +435,14 @@ def test_show_a_sweep_that_is_not_finished(command: Command, interrupt_after: Ca
     (Path("mine/part-2") / "result.json").unlink()
     code, out, err = command("show", "mine")
     assert code == 0 and out == ""
-    assert err == "0 of 4 settings are done; go on with: consilience sweep --resume mine\n"
+    assert err == "0 of 4 settings are done; resume with: consilience sweep --resume mine\n"
 
 
 def test_show_says_that_a_sweep_is_not_finished(command: Command, interrupt_after: Callable[[int], None]) -> None:
     interrupt_after(3)
     assert command("sweep", *SMALL, *PARTS, "--out", "mine")[0] == 130
     code, _, err = command("show", "mine")
-    assert code == 0 and "go on with: consilience sweep --resume mine" in err
+    assert code == 0 and "resume with: consilience sweep --resume mine" in err
 
 
 # Damage

@@ -14,7 +14,7 @@ from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
 from consilience.exchanges import Prototypes, Weights
 from consilience.method import Method, Role
-from consilience.simulation import simulate as simulate_module
+from consilience.simulation import run as run_module
 from consilience.simulation.records.history import History
 
 SMALL: dict[str, Any] = {"learners": 3, "rounds": 2, "batch_size": 32, "workers": 0, "model": "mlp"}
@@ -96,7 +96,7 @@ def test_an_eager_later_role_resumes_with_the_same_bits(
     digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first round a model may have been elsewhere; between rounds it is always at home."""
-    monkeypatch.setattr(simulate_module, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(run_module, "_SAVE_SECONDS", 0.0)
     weights = Weights()
     roles = {
         "trainer": Role(exchanges=(weights,), uploads=()),

@@ -1,173 +1,62 @@
-"""`consilience federation` and `consilience join`: what learners do to meet over a relay."""
+"""`consilience federation` and `consilience join`: learn together over a relay."""
 
 from __future__ import annotations
 
-import json
-import math
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
-from consilience.config.config import Config, make_config
-from consilience.errors import CheckpointError
-from consilience.files import lock_file
-from consilience.peer.connection import RelayConnection, connect_to_relay
-from consilience.peer.create_charter import TaskShape, create_charter, write_charter
-from consilience.peer.member_method import member_method
-from consilience.peer.trainer import FederatedTrainer, RoundResult
-from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.setup.inputs import in_full, load_data, models_of, with_model
+import typer
 
-_LOCK = "lock"
+from consilience.cli.options import DATA_KEYS, Json, Set, gather_config, with_settings
+from consilience.config.parts import ModelConfig, TrainingConfig
 
-
-def federation(config: Config, name: str, out: Path) -> str:
-    """Write a federation's charter for the configuration's data, models and method; what to do next."""
-    data = load_data(config, progress=True)
-    config = with_model(config, data)
-    method = config.method.model_dump()
-    models = list(dict.fromkeys(models_of(None, config)))
-    task = TaskShape(data.shape, data.classes, config.model.width)
-    charter, starts = create_charter(name, method, task, models, seed=config.federation.seed)
-    written = " and ".join(str(path) for path in write_charter(out, charter, starts))
-    return f"{written} written; create the federation at the relay with: consilience relay create {out}"
+_JOIN_KEYS = (
+    DATA_KEYS
+    | {"data", "device", "precision"}
+    | set(ModelConfig.keys())
+    | set(TrainingConfig.keys()) - {"total_epochs"}
+)
 
 
-@dataclass(frozen=True)
-class JoinOptions:
-    """How a member takes part; method: its copy of the file, where the federation's method is in one."""
+@partial(with_settings, only=DATA_KEYS | {"model", "width", "seed"})
+def federation(
+    method: Annotated[
+        str, typer.Argument(help="the method, NAME or FILE.py:NAME, with :KEY=VALUE; see `consilience methods`")
+    ],
+    data: Annotated[str, typer.Option(help="data as members have it, for shapes and classes")] = "digits",
+    name: Annotated[str | None, typer.Option(help="what the federation is called (default: the data's name)")] = None,
+    out: Annotated[Path, typer.Option(help="the file to write")] = Path("federation.toml"),
+    set_: Set = None,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    """Write a federation's charter: what is learned, how, and what may travel. A relay creates it from this file."""
+    from consilience.cli.member import federation as write
 
-    folder: Path | None = None
-    method: str | None = None
-    wait: float = 120.0
-    ca_file: str | None = None
-    as_json: bool = False
-
-
-def join(config: Config, url: str, token: str, options: JoinOptions) -> None:
-    """Train in a federation until all rounds are finished or the user stops it, and save the model."""
-    connection = connect_to_relay(url, token, options.folder, ca_file=options.ca_file)
-    try:
-        with lock_file(
-            connection.folder / _LOCK,
-            f"{connection.folder} is used by another process; stop it, or choose another with --out",
-        ):
-            stopped = _train(connection, config, options)
-    finally:
-        connection.client.close()
-    if stopped:
-        raise SystemExit(130)
+    config = gather_config(None, set_, {**(settings or {}), "data": data}, method)
+    print(write(config, name or config.data_name.lower(), out), file=sys.stderr)
 
 
-def _train(connection: RelayConnection, config: Config, options: JoinOptions) -> bool:
-    """Play the rounds that are left; whether somebody stopped it."""
-    built = member_method(connection.charter, options.method)
-    method = {**connection.charter.method, "name": built.source}
-    given = config.settings()
-    config = make_config({**given, "method": method, "learners": 1, "seed": connection.charter.seed})
-    data = load_data(config, progress=True)
-    config = in_full(with_model(config, data))
-    trainer = FederatedTrainer(connection, config, built, data, models_of(None, config)[0], options.wait)
-    place = _placed(connection.folder, config)
-    begun = trainer.resume(connection.folder)
-    say = _silent if options.as_json else _say
-    federation_of = f"{connection.charter.name} ({config.method.label})"
-    say(f"{connection.name} in {federation_of}, {len(data.targets)} samples; saved in {connection.folder}")
-    if begun:
-        _forget_after(place, trainer.round)
-        say(f"going on after round {trainer.round}")
-    try:
-        with _asked_to_stop() as asked:
-            trainer.stopped = lambda: bool(asked)
-            if not begun:
-                trainer.introduce()
-            while trainer.round < config.training.rounds and not asked:
-                played = trainer.play()
-                _record(place, played, options.as_json, config.training.rounds)
-                trainer.save(connection.folder)
-        trainer.save_model(connection.folder / "model.safetensors")
-    finally:
-        trainer.close()
-    if asked:
-        _say(f"stopped after round {trainer.round}; the same command goes on")
-    say(f"the model is {connection.folder / 'model.safetensors'}")
-    return bool(asked)
+@partial(with_settings, only=_JOIN_KEYS)
+def join(
+    url: Annotated[str, typer.Argument(help="the relay's address, such as https://relay.example:8443")],
+    token: Annotated[
+        str, typer.Option(envvar="CONSILIENCE_TOKEN", help="the token you were invited with", show_envvar=True)
+    ],
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="your copy of the file, where the federation's method is in one"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for the model and everything a restart needs")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="seconds to wait in a round for the others, where needed")] = 120.0,
+    ca_file: Annotated[str | None, typer.Option(help="a file with the certificates to trust")] = None,
+    json_: Json = False,
+    settings: dict[str, Any] | None = None,
+) -> None:
+    """Train in a federation with no code of your own; resumes where it was stopped, and saves the model."""
+    from consilience.cli.member import JoinOptions
+    from consilience.cli.member import join as train
 
-
-def _forget_after(place: RunFolder, round_: int) -> None:
-    """Leave out lines of rounds that are played again, as they were not kept."""
-    if not place.metrics.exists():
-        return
-    lines = [line.rstrip("\n") for line in place.lines()]
-    kept = [line for line in lines if _round_of(line) <= round_]
-    if kept != lines:
-        place.rewrite(kept)
-
-
-def _round_of(line: str) -> float:
-    """A line's round; one that was not written to its end comes after all."""
-    try:
-        return int(json.loads(line)["round"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf
-
-
-def _placed(folder: Path, config: Config) -> RunFolder:
-    """The folder with its settings; one that was begun with others is refused."""
-    if not (folder / "config.toml").exists():
-        return RunFolder.create(folder, config)
-    place = RunFolder.open(folder)
-    before, now = place.config.settings(exclude_none=False), config.settings(exclude_none=False)
-    changed = [key for key in now if key != "rounds" and before[key] != now[key]]
-    if changed:
-        raise CheckpointError(f"{folder} was begun with another {changed[0]}; go on with the same, or choose --out")
-    return place
-
-
-def _record(place: RunFolder, played: RoundResult, as_json: bool, rounds: int) -> None:
-    line = {
-        "round": played.round,
-        "accuracy": round(played.accuracy, 3),
-        "loss": {k: round(v, 6) for k, v in played.losses.items()},
-        "acknowledged": played.acknowledged,
-        "heard": list(played.received),
-        "bytes": {"up": played.bytes_up, "down": played.bytes_down},
-    }
-    place.append([json.dumps(line)])
-    if as_json:
-        print(json.dumps(line), flush=True)
-        return
-    how = "" if played.acknowledged else "  (not acknowledged by the relay; training goes on)"
-    traffic = f"{played.bytes_up:,} B up, {played.bytes_down:,} B down"
-    _say(f"round {played.round:>4}/{rounds}  accuracy {played.accuracy:5.1f} %  {traffic}{how}")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _silent(text: str) -> None:
-    pass
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
-    """Ctrl-C or SIGTERM ends the work after its round; a second one ends it now."""
-    asked: list[int] = []
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before: dict[int, Any] = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    options = JoinOptions(out, method, wait, ca_file, json_)
+    train(gather_config(None, None, settings or {}, None), url, token, options)

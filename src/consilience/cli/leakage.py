@@ -1,92 +1,43 @@
-"""The command `consilience leakage`: looks at runs one after the other, and keeps what is found in their folders."""
+"""`consilience leakage`: what a run's models reveal of the data they were trained on."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+import typer
 
-from consilience.cli.terminal import Screen
-from consilience.errors import CheckpointError, DataError, TrainingError
-from consilience.leakage import tables
-from consilience.leakage.examined_learner import resolve_layers, select_learners
-from consilience.leakage.measure import OnProgress, measure_leakage
-from consilience.leakage.results import FILE, PICTURES, leakage_as_json, write_leakage
-from consilience.leakage.settings import LeakageSettings
-from consilience.report.page import ready, run_report
-from consilience.report.runs import read_runs
-from consilience.simulation.engines.choose import check_device
-from consilience.simulation.records.export import SavedRun, read_kept
+from consilience.cli.options import Json
 
 
-def look(screen: Screen, folders: Sequence[Path], settings: LeakageSettings, page: Path | None = None) -> None:
-    """Examine the runs in folders of runs, comparisons and sweeps, show what is found, and write the page."""
-    check_device(settings.device)
-    if page is not None:
-        ready(page)
-    runs: dict[Path, str] = {}
-    for run in read_runs(folders).runs:  # variants lie in one folder
-        runs.setdefault(run.folder, run.label)
-    for folder in runs:  # before the work
-        with _named(folder):
-            _refuse_unusable(read_kept(folder), settings)
-    found = {}
-    for folder, label in runs.items():
-        with _named(folder), _watched(screen, label) as step:
-            leakage, pictures = measure_leakage(read_kept(folder), settings, step)
-        write_leakage(folder, leakage, pictures)
-        found[label] = leakage
-        if screen.json:
-            print(json.dumps({"run": str(folder), **leakage_as_json(leakage)}), flush=True)
-        screen.say(f"kept in {folder / FILE}" + f", with pictures in {folder / PICTURES}" * bool(pictures))
-    if not screen.json:
-        _show(screen, found)
-    if page is not None:
-        screen.say(f"the page is {run_report(folders, page)}")
+def leakage(
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="folders of runs, comparisons or sweeps that keep models")
+    ],
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="a module of the models, features, or cut; may be repeated (default: the cut, else the features)",
+        ),
+    ] = None,
+    learners: Annotated[int, typer.Option(min=1, help="examine only the first N learners")] = 3,
+    epochs: Annotated[int, typer.Option(min=1, help="epochs for which an attacker trains")] = 30,
+    auxiliary: Annotated[
+        int | None, typer.Option(min=1, help="test samples an attacker has (default: half of them, 2000 at most)")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    json_: Json = False,
+    out: Annotated[Path | None, typer.Option(help="write a page about the runs, as `consilience report` does")] = None,
+) -> None:
+    """Measure what a run's models reveal of the data they were trained on; saved in the run's folder, for `report`."""
+    from consilience.cli.leakage_runs import look
+    from consilience.cli.terminal import Screen
+    from consilience.leakage.settings import LeakageSettings
 
-
-def _refuse_unusable(kept: SavedRun, settings: LeakageSettings) -> None:
-    """Refuse a run that keeps no models, or models that have no such layer, before others are worked on."""
-    for who in select_learners(kept, settings.learners):
-        resolve_layers(kept, who, settings.layers)
-
-
-def _show(screen: Screen, found: tables.LeakageByRun) -> None:
-    """Print what was found as tables."""
-    screen.section("Leakage of layer outputs", tables.layers_text(found), tables.layers_rows(found))
-    if rows := tables.means_rows(found):
-        screen.section("Leakage of class means", tables.MEANS, rows)
-    if rows := tables.membership_rows(found):
-        screen.section("Membership inference", tables.MEMBERSHIP, rows)
-
-
-@contextmanager
-def _watched(screen: Screen, label: str) -> Iterator[OnProgress]:
-    """Shows how far a run has come, where somebody watches."""
-    if not screen.err.is_terminal:
-        yield lambda what, done, all_: None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
-    together = sys.stdout.isatty()  # a pipe or a file must get what is written to it
-    with Progress(
-        *columns, TimeRemainingColumn(), console=screen.err, transient=True, redirect_stdout=together
-    ) as progress:
-        task = progress.add_task(label)
-
-        def step(what: str, done: int, all_: int) -> None:
-            progress.update(task, description=f"{label}: {what}", completed=done, total=all_)
-
-        yield step
-
-
-@contextmanager
-def _named(folder: Path) -> Iterator[None]:
-    """Errors that say which run they are of."""
+    screen, settings = Screen(json_), LeakageSettings(tuple(layer or ()), learners, epochs, auxiliary, device)
     try:
-        yield
-    except (CheckpointError, DataError, TrainingError) as error:
-        raise type(error)(f"{folder}: {error}") from error
+        look(screen, folders, settings, out)
+    except KeyboardInterrupt:
+        screen.say("stopped; the results of earlier runs are saved")
+        raise typer.Exit(130) from None

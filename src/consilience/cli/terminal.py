@@ -41,9 +41,9 @@ from consilience.presentation.tables import (
 )
 from consilience.simulation.records.history import History
 from consilience.simulation.records.provenance import case_in_words, provenance
+from consilience.simulation.records.sweep_csv import SWEEP_CSV
 from consilience.simulation.result import best_of
 from consilience.simulation.setup.inputs import load_data
-from consilience.simulation.sweep import TIDY
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 _COLUMNS = 10  # pictures of each class
@@ -122,7 +122,7 @@ class Screen:
         self.table(summaries)
         folder = summaries[0]["run"]
         if folder:
-            self.say(f"kept in {folder}")
+            self.say(f"saved in {folder}")
 
     def swept(self, outcomes: Sequence[Mapping[str, Any]], folder: Path) -> None:
         """All settings of a sweep, and the best of them."""
@@ -133,9 +133,9 @@ class Screen:
             self.out.print(sweep_table(outcomes))
         if (best := best_of(outcomes)) is not None:
             self.say(f"best: {in_words(best, ranked_by(outcomes))}")
-        self.say(f"kept in {folder}; one line for each setting, seed and round in {folder / TIDY}")
+        self.say(f"saved in {folder}; one line for each setting, seed and round in {folder / SWEEP_CSV}")
 
-    def data(self, config: Config, dealt: bool, out: Path | None) -> None:
+    def data(self, config: Config, split: bool, out: Path | None) -> None:
         """A data set, and how learners would have it."""
         if out is not None and out.suffix.lower() not in _PICTURES:
             raise ConfigurationError(
@@ -150,21 +150,21 @@ class Screen:
             shift=config.federation.shift,
             seed=config.federation.seed,
         )
-        if dealt:
+        if split:
             record = provenance(config, data, [local])
         if self.json:
             print(json.dumps(record))
         else:
-            self._describe(record, data, local if dealt else None)
+            self._describe(record, data, local if split else None)
         if not has_pictures(data):
             if not data.alphabet:
                 self.say(f"samples of the shape {data.shape} make no pictures")
             if out is not None:
                 raise ConfigurationError(f"there are no pictures to write to {out}; leave --out away")
             return
-        pictures = learners_grid(local) if dealt else grid_of(data, _COLUMNS)
-        columns = data.classes if dealt else _COLUMNS
-        rows = [f"learner {who}" for who in range(len(pictures) // columns)] if dealt else list(data.labels)
+        pictures = learners_grid(local) if split else grid_of(data, _COLUMNS)
+        columns = data.classes if split else _COLUMNS
+        rows = [f"learner {who}" for who in range(len(pictures) // columns)] if split else list(data.labels)
         if out is not None:
             with report_write_errors(out, "choose another place"):
                 picture_grid(pictures, columns=columns, row_names=rows or None).save(out)

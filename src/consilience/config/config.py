@@ -72,7 +72,7 @@ class Config(BaseModel):
         default_factory=dict, description="learners with settings of their own, by a name you choose"
     )
     variants: tuple[dict[str, Any], ...] = Field(
-        (), description="settings in which federations of one run differ, as a sweep writes them"
+        default=(), description="settings in which federations of one run differ, as a sweep writes them"
     )
 
     @model_validator(mode="after")

@@ -15,7 +15,8 @@ from consilience.errors import CheckpointError, UnknownName
 from consilience.methods import settings_of
 from consilience.report.section import Picture
 from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.simulate import OnRound, begin_or_go_on
+from consilience.simulation.run import OnRound
+from consilience.simulation.simulate import start_or_resume
 
 Labels = Mapping[str, Any]
 
@@ -125,13 +126,13 @@ def run_cells(
     result = None
     for cell in cells:
         if result is not None:
-            result.heed()
+            result.raise_if_interrupted()
         place = folder / "cells" / cell.name
         finished = _finished(place) if saved_only else RunFolder(place).result
         if saved_only or (finished is not None and finished["finished"]):
             yield cell, Outcome(cell.labels, finished, place) if finished else None
             continue
-        result = begin_or_go_on(place, cell.config, on_round, cell.keep_models)
+        result = start_or_resume(place, cell.config, on_round, cell.keep_models)
         yield cell, Outcome(cell.labels, result.summary(), place) if result.finished else None
         if not result.finished:
             return

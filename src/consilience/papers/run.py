@@ -12,7 +12,7 @@ import consilience
 from consilience.errors import ConfigurationError
 from consilience.files import replace_file, report_write_errors
 from consilience.papers.cells import Labels, Outcome, Reproduction, ResultSection, Scale, run_cells, select_cells
-from consilience.simulation.simulate import OnRound
+from consilience.simulation.run import OnRound
 
 RESULTS, PAGE, FIGURES = "results.json", "index.html", "figures"
 _NAMED = 12  # missing cells that are named

@@ -50,11 +50,18 @@ def write_figures(folder: Path, sections: Sequence[Section]) -> list[Path]:
     return [folder / name for name, _ in drawn]
 
 
-def run_report(folders: Sequence[Path], out: Path, figures: Path | None = None) -> Path:
-    """Write a page about the runs in folders of runs, comparisons, sweeps and reproductions; where it is."""
+def write_report(
+    paths: str | Path | Sequence[str | Path], out: str | Path = "report.html", figures: str | Path | None = None
+) -> Path:
+    """Write a page of tables and figures about runs, and return its path.
+
+    paths: folders of runs, comparisons, sweeps and reproductions. figures: a folder for the figures as SVG and PNG.
+    """
     from consilience.report.runs import read_runs
     from consilience.report.sections import chapters
 
+    folders = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    out, figures = Path(out), None if figures is None else Path(figures)
     if not folders:
         raise ConfigurationError("no run to report on; name at least one folder")
     ready(out)

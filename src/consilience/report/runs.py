@@ -20,9 +20,10 @@ from consilience.methods import build_method
 from consilience.presentation.tables import OPTIONAL_METRICS, method_label
 from consilience.report.metrics import Metrics
 from consilience.report.reproduction_folder import GO_ON, cells_in, is_reproduction
-from consilience.simulation import compare, sweep
+from consilience.simulation.compare import read_comparison, run_folders
 from consilience.simulation.records.provenance import shifts_in_words
-from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, kind_of, not_a
+from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, kind_of, not_a, resume_command
+from consilience.simulation.sweep_plan import read_sweep
 
 _UNKNOWN = "unknown settings"
 
@@ -58,7 +59,7 @@ def read_runs(folders: Sequence[Path]) -> Found:
     for folder in dict.fromkeys(folders):
         there = list(_inside(folder, notes))
         if not there:
-            hint = GO_ON if is_reproduction(folder) else f"go on with: {compare.how_to_resume(folder)}"
+            hint = GO_ON if is_reproduction(folder) else f"resume with: {resume_command(folder)}"
             raise CheckpointError(f"{folder} holds no run yet; {hint}")
         inside |= {run.path.resolve(): run for run in there if run.path.resolve() not in inside}
     for run in inside.values():
@@ -95,15 +96,15 @@ def _inside(folder: Path, notes: list[str]) -> Iterator[RunFolder]:
     there = [RunFolder(path.parent) for path in sorted(folder.glob("*/config.toml"))]
     try:
         if kind[0] == "comparison":
-            there, wanted = compare.run_folders(folder), len(compare.reopen(folder).methods)
+            there, wanted = run_folders(folder), len(read_comparison(folder).methods)
         else:
-            wanted = len(sweep.reopen(folder).parts)
+            wanted = len(read_sweep(folder).parts)
     except ConsilienceError as error:
         notes.append(f"{error}. The runs that lie in the folder are shown.")
         wanted = 0
     if len(there) < wanted:
-        resume = compare.how_to_resume(folder)
-        notes.append(f"{folder}: {len(there)} of {wanted} runs have begun; go on with: {resume}")
+        resume = resume_command(folder)
+        notes.append(f"{folder}: {len(there)} of {wanted} runs have begun; resume with: {resume}")
     yield from there
 
 
@@ -294,8 +295,8 @@ def _tell_what_is_missing(run: RunFolder, config: Config | None, found: Sequence
     if config is None:
         return
     if not found[0].summary["finished"]:
-        resume = compare.how_to_resume(run.path)
-        notes.append(f"{run.path}: {reached} of {config.training.rounds} rounds are there; go on with: {resume}")
+        resume = resume_command(run.path)
+        notes.append(f"{run.path}: {reached} of {config.training.rounds} rounds are there; resume with: {resume}")
     elif reached < config.training.rounds:
         notes.append(f"{run.metrics} ends with round {reached} of {config.training.rounds}; curves end there.")
     learners = {learner for each in metrics for _, _, learner in each.seen}

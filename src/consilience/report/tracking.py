@@ -25,7 +25,7 @@ from consilience.errors import ConfigurationError, UnknownName
 from consilience.files import report_write_errors
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.simulate import OnRound
+from consilience.simulation.run import OnRound
 
 log = logging.getLogger("consilience")
 

@@ -1,66 +1,165 @@
-"""Several methods on the same data and seeds, each in a run folder of its own."""
+"""`compare`: several methods on the same data and seeds, each in a run of its own."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from consilience.config.config import Config, make_config
 from consilience.config.overrides import parse_method
+from consilience.config.settings import Settings
+from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.simulation.records.run_folder import RunFolder, keep_plan, kind_of, read_plan
-from consilience.simulation.setup.inputs import in_full, load_data
-from consilience.simulation.simulate import OnRound, begin_or_go_on, rehearse
+from consilience.presentation.tables import comparison_table, kinds_table, table_text
+from consilience.simulation.records.run_folder import RunFolder, keep_plan, read_plan, resume_command
+from consilience.simulation.result import Result
+from consilience.simulation.run import OnRound
+from consilience.simulation.setup.inputs import cut_data, load_data, resolve_config
+from consilience.simulation.setup.participants import Model
+from consilience.simulation.simulate import check_run, simulate
 from consilience.user_code import absolute_name, short_name
 
+DEFAULT_METHODS = (
+    "centralized",
+    "independent",
+    "self-distillation",
+    "federated-distillation",
+    "fedavg",
+    "representation-sharing",
+    "fedavg-1bit",
+    "consilience",
+)
+"""The methods that are compared where none are named."""
+OnSummary = Callable[[Mapping[str, Any]], None]
+"""Called with the summary of each run when it ends."""
 _KIND = "comparison"
 _PLAN = f"{_KIND}.toml"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison and the folder it is kept in; finished methods are not run again."""
+    """The results of a comparison, in the order of its methods; fewer of them where it was stopped."""
+
+    methods: tuple[str, ...]
+    summaries: tuple[dict[str, Any], ...]
+    results: Mapping[str, Result] = field(default_factory=dict)
+    """By method, the results of the runs played now; runs that were finished before have a summary alone."""
+    folder: Path | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every method is finished."""
+        done = [summary for summary in self.summaries if summary["finished"]]
+        return len(done) == len(self.methods)
+
+    def table(self) -> str:
+        """One line for each method, as text."""
+        tables = [comparison_table(self.summaries)]
+        if any(summary["kinds"] for summary in self.summaries):
+            tables.append(kinds_table(self.summaries))
+        return "\n".join(map(table_text, tables))
+
+
+def compare(
+    config: Config | None = None,
+    *,
+    methods: Sequence[str] | None = None,
+    data: Dataset | str | None = None,
+    model: Model | Sequence[Model] | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_round: OnRound | None = None,
+    on_summary: OnSummary | None = None,
+    **settings: Unpack[Settings],
+) -> Comparison:
+    """Run several methods on the same data and seeds.
+
+    methods: names, each with settings if you like: ["fedavg", "consilience:kd=3"]; by default `DEFAULT_METHODS`.
+    data, model, settings: as in `simulate`. out: a folder to save all runs in. resume: the folder of a comparison to
+    continue; finished runs are not run again. on_round: as in `simulate`. on_summary: called with each run's summary
+    when it ends.
+
+        >>> comparison = compare(methods=["independent", "fedavg"], rounds=1, learners=2, train=40, test=20)
+        >>> [summary["method"] for summary in comparison.summaries]
+        ['independent', 'fedavg']
+    """
+    if resume is not None:
+        if config is not None or settings or out is not None or methods is not None or isinstance(data, str):
+            raise ConfigurationError("resume takes its settings from the comparison's folder; give it no others")
+        plan = read_comparison(Path(resume))
+    else:
+        config = resolve_config(config, data, model, None, settings)
+        names = DEFAULT_METHODS if methods is None else methods
+        own = data if isinstance(data, Dataset) else None
+        plan = plan_comparison(config, names, Path(out) if out is not None else None, own, model)
+    summaries, results = [], {}
+    for name, found in plan.play(on_round, data if isinstance(data, Dataset) else None, model):
+        if isinstance(found, Result):
+            results[name] = found
+        summaries.append(found.summary() if isinstance(found, Result) else found)
+        if on_summary is not None:
+            on_summary(summaries[-1])
+        if not summaries[-1]["finished"]:
+            break
+    return Comparison(plan.methods, tuple(summaries), results, plan.folder)
+
+
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """The methods to compare, and the folder for their runs; finished runs are not run again."""
 
     config: Config
     methods: tuple[str, ...]
-    folder: Path
+    folder: Path | None
 
-    def play(self, on_round: OnRound | None = None) -> Iterator[dict[str, Any]]:
-        """Run what is not finished; one summary for each method in turn."""
+    def play(
+        self,
+        on_round: OnRound | None = None,
+        data: Dataset | None = None,
+        model: Model | Sequence[Model] | None = None,
+    ) -> Iterator[tuple[str, Result | dict[str, Any]]]:
+        """Run what is not finished: each method in turn, with its result, or its summary if it was finished before."""
         result = None
         for name in self.methods:
             if result is not None:
-                result.heed()
+                result.raise_if_interrupted()
+            config = config_for_method(self.config, name)
+            if self.folder is None:
+                result = simulate(config, data=data, model=model, on_round=on_round)
+                yield name, result
+                continue
             folder = self.folder / _folder_name(name)
             done = RunFolder(folder).result
             if done is not None and done["finished"]:
-                yield done
+                yield name, done
                 continue
-            result = begin_or_go_on(folder, configured(self.config, name), on_round)
-            yield result.summary()
+            if (folder / "config.toml").exists():
+                result = simulate(resume=folder, data=data, model=model, on_round=on_round)
+            else:
+                result = simulate(config, data=data, model=model, out=folder, on_round=on_round)
+            yield name, result
 
 
-def configured(config: Config, method: str) -> Config:
+def config_for_method(config: Config, method: str) -> Config:
     """The configuration for one of the methods, given as NAME or NAME:KEY=VALUE:KEY=VALUE.
 
-    Settings of the configuration's own method, its groups' too, apply only where it is that one; of the exchanges that
-    groups name, those the method has.
+    The configuration's method settings, and its groups' too, apply only to the method it names. Groups keep those of
+    their exchanges that the method has.
     """
     own, given = parse_method(method), config.settings()
     if config.method.name == own["name"]:
         return make_config(given | {"method": {**config.method.settings, **own}})
     settings = {key: value for key, value in own.items() if key != "name"}
-    there = {exchange.name for exchange in build_method(own["name"], settings).exchanges}
+    exchanges = {exchange.name for exchange in build_method(own["name"], settings).exchanges}
     for group in given["groups"].values():
         group.pop("method", None)
         for key in ("exchanges", "uploads", "downloads"):
             if isinstance(group.get(key), tuple):
-                group[key] = [name for name in group[key] if name in there]
+                group[key] = [name for name in group[key] if name in exchanges]
     return make_config(given | {"method": own})
 
 
@@ -68,14 +167,20 @@ def _folder_name(method: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", short_name(method))
 
 
-def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
-    """A new comparison; every method is rehearsed first, so that what cannot work is told before the work."""
+def plan_comparison(
+    config: Config,
+    methods: Sequence[str],
+    folder: Path | None,
+    data: Dataset | None = None,
+    model: Model | Sequence[Model] | None = None,
+) -> ComparisonPlan:
+    """A new comparison; every method is set up first, so that what cannot work is refused before the work."""
     if not methods:
         raise ConfigurationError("no method to compare; name at least one")
-    if (folder / _PLAN).exists() and run_folders(folder):
+    if folder is not None and (folder / _PLAN).exists() and run_folders(folder):
         raise ConfigurationError(f"{folder} holds a comparison already; resume it, or choose another folder")
     if config.variants:
-        raise ConfigurationError("the configuration has variants, which are one method's; sweep it, or leave them out")
+        raise ConfigurationError("the configuration has variants, which belong to one method; sweep it instead")
     names = tuple(dict.fromkeys(absolute_name(name) for name in methods))
     if config.method.settings and config.method.name not in [parse_method(name)["name"] for name in names]:
         raise ConfigurationError(
@@ -88,53 +193,40 @@ def begin(config: Config, methods: Sequence[str], folder: Path) -> Comparison:
             raise ConfigurationError(
                 f"two methods would have the folder {_folder_name(name)!r}; rename one of the files"
             )
-    config = in_full(config)
-    configs = [configured(config, name) for name in names]
-    for each in configs:  # a wrong name before the data is read
+    configs = [config_for_method(config, name) for name in names]
+    for each in configs:  # a wrong name is refused before the data is read
         build_method(each.method.name, each.method.settings)
-    data = load_data(config)
+    dataset = load_data(config) if data is None else cut_data(data, config)
     for each in configs:
-        rehearse(each, data)
-    keep_plan(folder, _KIND, {"methods": list(names), "config": config.settings()})
-    return Comparison(config, names, folder)
+        check_run(each, dataset, model)
+    if folder is not None:
+        keep_plan(folder, _KIND, {"methods": list(names), "config": config.settings()})
+    return ComparisonPlan(config, names, folder)
 
 
-def reopen(folder: Path) -> Comparison:
-    """A comparison begun before."""
+def read_comparison(folder: Path) -> ComparisonPlan:
+    """The comparison of a folder."""
     return read_plan(
-        folder, _KIND, lambda plan: Comparison(make_config(plan["config"]), tuple(plan["methods"]), folder)
+        folder, _KIND, lambda plan: ComparisonPlan(make_config(plan["config"]), tuple(plan["methods"]), folder)
     )
-
-
-def new_folder(config: Config, what: str) -> Path:
-    """A folder under `runs/` that nobody has yet."""
-    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.data_name}-{_folder_name(what)}"
-    tries = [base, *(base.with_name(f"{base.name}-{i}") for i in range(2, 1000))]
-    return next(path for path in tries if not path.exists())
 
 
 def run_folders(folder: Path) -> list[RunFolder]:
     """The run in a folder, or the runs of a comparison."""
     if (folder / _PLAN).is_file():
-        names = reopen(folder).methods
+        names = read_comparison(folder).methods
         runs = [RunFolder(folder / _folder_name(name)) for name in names]
         return [run for run in runs if (run.path / "config.toml").exists()]
     return [RunFolder.open(folder)]
 
 
-def summaries_of(folder: Path) -> list[dict[str, Any]]:
-    """What the runs in a folder came to, or how far they got; a run that broke off is refused by name."""
+def read_summaries(folder: Path) -> list[dict[str, Any]]:
+    """The summaries of the run or the comparison in a folder; a run that broke off is refused by name."""
     found = []
     for run in run_folders(folder):
         if run.result is None:
-            raise CheckpointError(f"{run.path} broke off; go on with: {how_to_resume(folder)}")
+            raise CheckpointError(f"{run.path} was interrupted; resume it with: {resume_command(folder)}")
         found.append(run.result)
     if not found:
-        raise CheckpointError(f"{folder} holds no run yet")
+        raise CheckpointError(f"{folder} has no run yet")
     return found
-
-
-def how_to_resume(folder: Path) -> str:
-    """The command that goes on with a run, a comparison or a sweep."""
-    _, command = kind_of(folder) or ("run", "run")
-    return f"consilience {command} --resume {folder}"

@@ -32,8 +32,8 @@ class Result:
     accuracy_source: str = "classifier"
     """What tells classes in `accuracy`: the learners' own classifier, or the name of a probe."""
 
-    def heed(self) -> None:
-        """Stop what would follow, where somebody asked this run to stop and it had come to its end."""
+    def raise_if_interrupted(self) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C was pressed in the last round of a finished run: no other should start."""
         if self.finished and self.asked_to_stop:
             raise KeyboardInterrupt
 

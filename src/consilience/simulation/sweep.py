@@ -1,233 +1,138 @@
-"""One method under many settings, as few runs as can be: settings that differ only in weights run side by side."""
+"""`sweep`: one method under every combination of some settings."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-import numpy as np
+from consilience.config.config import Config
+from consilience.config.settings import Settings
+from consilience.data import Dataset
+from consilience.errors import ConfigurationError
+from consilience.presentation.tables import sweep_table, table_text
+from consilience.simulation.records.run_folder import refuse_taken
+from consilience.simulation.result import Result, best_of
+from consilience.simulation.run import OnRound
+from consilience.simulation.setup.inputs import cut_data, resolve_config
+from consilience.simulation.setup.participants import Model
+from consilience.simulation.simulate import check_run, simulate
+from consilience.simulation.sweep_plan import Grid, SweepPlan, check_grid, is_finished, read_sweep, save_sweep
 
-from consilience.config.config import Config, make_config
-from consilience.config.overrides import parse_value, set_nested, split_list, split_setting
-from consilience.errors import CheckpointError, ConfigurationError
-from consilience.files import replace_file, report_write_errors
-from consilience.methods import build_method
-from consilience.simulation.records.run_folder import RunFolder, keep_plan, read_plan, refuse_taken
-from consilience.simulation.setup.variants import shape_of
-from consilience.simulation.simulate import OnRound, begin_or_go_on, rehearse
-
-_KIND = "sweep"
-PLAN = f"{_KIND}.toml"
-TIDY = "sweep.csv"
-_ROW = ("accuracy", "accuracy_local", "bytes.up", "bytes.down")
-_LEFT = ("accuracy_before", "accuracy_train")
-
-Grid = Mapping[str, Sequence[Any]]
-"""The settings swept over, and the values of each."""
-
-
-def axes(texts: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
-    """`KEY=A,B,...` as the axes of a sweep; what has a single value is left as it was, to be set for all."""
-    grid: dict[str, list[Any]] = {}
-    fixed: list[str] = []
-    for text in texts:
-        key, value = split_setting(text)
-        given = _values(value)
-        values = list({repr(value): value for value in given}.values())  # each once
-        if len(given) < 2:
-            fixed.append(text)
-        elif len(values) < 2:
-            raise ConfigurationError(f"{key} is given one value again and again; there is nothing to choose between")
-        elif key in grid:
-            raise ConfigurationError(f"{key} is swept over twice; give all its values at once")
-        elif key in ("seed", "seeds"):
-            raise ConfigurationError(f"{key} is no setting to choose between; run several seeds with --seeds")
-        else:
-            grid[key] = values
-    for key in (split_setting(text)[0] for text in fixed):
-        if key in grid:
-            raise ConfigurationError(f"{key} is swept over and set as well; give all its values at once")
-    return grid, fixed
-
-
-def _values(text: str) -> list[Any]:
-    try:  # TOML knows which commas are inside a word
-        return list(tomllib.loads(f"values = [{text}]")["values"])
-    except tomllib.TOMLDecodeError:
-        return [parse_value(part) for part in split_list(text)]
+log = logging.getLogger("consilience")
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep and the folder it is kept in; finished parts are not run again."""
+    """The results of a sweep: one summary for each combination of settings that is finished."""
 
-    config: Config
-    grid: Grid
-    folder: Path
-
-    @cached_property
-    def settings(self) -> list[dict[str, Any]]:
-        """Every combination, the last axis changing fastest."""
-        return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
-
-    @cached_property
-    def parts(self) -> list[list[int]]:
-        """Numbers of the settings that can run side by side."""
-        alike: dict[str, list[int]] = {}
-        for number, changes in enumerate(self.settings):
-            own = self._configured(changes)
-            alike.setdefault(shape_of(own, build_method(own.method.name, own.method.settings)), []).append(number)
-        return list(alike.values())
-
-    @property
-    def apart(self) -> list[str]:
-        """The swept settings that cannot differ within a run."""
-        within = [{key: self._different(key, part) for key in self.grid} for part in self.parts]
-        every = range(len(self.settings))
-        return [key for key in self.grid if any(counts[key] < self._different(key, every) for counts in within)]
-
-    def _different(self, key: str, numbers: Sequence[int]) -> int:
-        return len({repr(self.settings[n][key]) for n in numbers})
-
-    def _configured(self, changes: Mapping[str, Any]) -> Config:
-        given = self.config.settings()
-        for key, value in changes.items():
-            set_nested(given, key, value)
-        return make_config(given)
-
-    def configs(self) -> list[Config]:
-        """What each part runs: the settings of its first, and in what the others differ."""
-        return [
-            self._configured(self.settings[part[0]]).replace(variants=tuple(self.settings[n] for n in part))
-            for part in self.parts
-        ]
-
-    def _runs(self) -> Iterator[tuple[RunFolder, list[int], Config]]:
-        """The folder, the settings and the configuration of each part; a folder of other settings is refused."""
-        for i, (part, config) in enumerate(zip(self.parts, self.configs(), strict=True), start=1):
-            run = RunFolder(self.folder / f"part-{i}")
-            if (run.path / "config.toml").exists() and run.config.variants != config.variants:
-                raise CheckpointError(f"{run.path} is of other settings than {self.folder / PLAN} names now")
-            yield run, part, config
-
-    def play(self, on_round: OnRound | None = None) -> Iterator[bool]:
-        """Run what is not finished, part by part; whether each came to its end. Then the tidy file is there."""
-        result = None
-        for run, _, config in self._runs():
-            if result is not None:
-                result.heed()
-            if _finished(run):
-                yield True
-                continue
-            result = begin_or_go_on(run.path, config, on_round)
-            if not result.finished:
-                self._tidy()
-            yield result.finished
-        self._tidy()
+    settings: tuple[dict[str, Any], ...]
+    """Every combination of settings."""
+    rows: tuple[dict[str, Any], ...]
+    """The summaries of finished settings, in that order; row["set"] has the settings."""
+    folder: Path | None = None
 
     @property
     def finished(self) -> bool:
-        """Whether every part has come to its end."""
-        return all(_finished(run) for run, _, _ in self._runs())
+        """Whether every setting is finished."""
+        return len(self.rows) == len(self.settings)
 
-    def outcomes(self) -> list[dict[str, Any]]:
-        """What the settings of finished parts came to, one summary for each in the order of the settings."""
-        found: dict[int, dict[str, Any]] = {}
-        for run, part, _ in self._runs():
-            if _finished(run) and run.result is not None:
-                found |= dict(zip(part, run.result["variants"], strict=True))
-        return [found[number] for number in sorted(found)]
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The row with the highest mean accuracy, of those that did not diverge."""
+        return best_of(self.rows)
 
-    def _tidy(self) -> None:
-        """One line for each setting, seed and round: means over learners, as a table for other programs."""
-        lines = [line for run, part, _ in self._runs() if _finished(run) for line in self._lines(run, part)]
-        names = list(dict.fromkeys(key for line in lines for key in line))
-        stream = io.StringIO()
-        writer = csv.DictWriter(stream, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-        with report_write_errors(self.folder / TIDY):
-            replace_file(self.folder / TIDY, stream.getvalue().encode())
-
-    def _lines(self, run: RunFolder, part: Sequence[int]) -> list[dict[str, Any]]:
-        groups: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
-        try:
-            for text in run.lines():
-                line = json.loads(text)
-                groups.setdefault((line.get("variant", 0), line["seed"], line["round"]), []).append(line)
-            found = [self._line(part[v], seed, r, learners) for (v, seed, r), learners in sorted(groups.items()) if r]
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise CheckpointError(f"{run.metrics} is damaged: {error}") from error
-        wanted = len(part) * run.config.federation.seeds * run.config.training.rounds
-        if len(found) != wanted:
-            raise CheckpointError(
-                f"{run.metrics} is damaged: {len(found)} settings, seeds and rounds, expected {wanted}"
-            )
-        return found
-
-    def _line(self, setting: int, seed: int, round_: int, learners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        losses = [f"loss.{term}" for term in learners[0]["loss"]]
-        asked = [key for key in learners[0] if key.startswith(("accuracy_", "dependence")) and key not in _ROW + _LEFT]
-        means = {name: _mean(learners, name) for name in (*_ROW, *asked, *losses)}
-        return {
-            **self.settings[setting],
-            "seed": seed,
-            "round": round_,
-            **means,
-            "accuracy_std_learners": _spread(learners),
-        }
+    def table(self) -> str:
+        """One line for each setting, as text."""
+        return table_text(sweep_table(self.rows))
 
 
-def _finished(run: RunFolder) -> bool:
-    return run.result is not None and bool(run.result["finished"])
+def sweep(
+    config: Config | None = None,
+    *,
+    grid: Grid | None = None,
+    method: str | None = None,
+    data: Dataset | str | None = None,
+    model: Model | Sequence[Model] | None = None,
+    out: str | Path | None = None,
+    resume: str | Path | None = None,
+    on_round: OnRound | None = None,
+    **settings: Unpack[Settings],
+) -> Sweep:
+    """Run one method under every combination of settings.
+
+    grid: settings and the values to try, {"method.kd": [0, 1, 10], "lr": [0.001, 0.01]}. Settings that only change
+    weights and rates run side by side.
+    method, data, model, settings: as in `simulate`, but the method by its name. out: a folder to save all runs in.
+    resume: the folder of a sweep to continue; finished runs are not run again. on_round: as in `simulate`.
+
+        >>> found = sweep(method="fedproto", grid={"method.kd": [0, 1]}, rounds=1, learners=2, train=40, test=20)
+        >>> [row["set"] for row in found.rows]
+        [{'method.kd': 0}, {'method.kd': 1}]
+    """
+    own = data if isinstance(data, Dataset) else None
+    if resume is not None:
+        if config is not None or settings or out is not None or grid or method or isinstance(data, str):
+            raise ConfigurationError("resume takes its settings from the sweep's folder; give it no others")
+        plan = read_sweep(Path(resume))
+    else:
+        config = resolve_config(config, data, model, method, settings)
+        plan = plan_sweep(config, grid or {}, Path(out) if out is not None else None, own, model)
+    if plan.separating:
+        keys = ", ".join(plan.separating)
+        log.warning("%s cannot differ within a run: %d runs, one after the other", keys, len(plan.parts))
+    rows = list(_play(plan, on_round, own, model))
+    return Sweep(tuple(plan.settings), tuple(rows), plan.folder)
 
 
-def _column(lines: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    *folders, last = name.split(".")
-    values = [(line[folders[0]] if folders else line)[last] for line in lines]
-    return [value for value in values if value is not None]
-
-
-def _mean(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    values = _column(lines, name)
-    return float(np.mean(values)) if values else None
-
-
-def _spread(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    values = _column(lines, "accuracy")
-    return float(np.std(values)) if values else None
-
-
-def begin(config: Config, grid: Grid, folder: Path) -> Sweep:
-    """A new sweep; every setting is tried on first, so that a wrong one is told before the work."""
+def plan_sweep(
+    config: Config,
+    grid: Grid,
+    folder: Path | None,
+    data: Dataset | None = None,
+    model: Model | Sequence[Model] | None = None,
+) -> SweepPlan:
+    """A new sweep; every run is set up first, so that a wrong setting is refused before the work."""
     if not grid:
         raise ConfigurationError("nothing to sweep over; give a setting several values, such as --set method.kd=0,1,10")
-    refuse_taken(folder)
+    if folder is not None:
+        refuse_taken(folder)
     if config.variants:
         raise ConfigurationError("the configuration has variants already; sweep over one that has none")
-    sweep = Sweep(config, grid, folder)
-    for each in sweep.configs():
-        rehearse(each)
-    plain = {key: list(values) for key, values in grid.items()}
-    keep_plan(folder, _KIND, {"grid": plain, "config": config.settings()})
-    return sweep
+    plan = SweepPlan(config, check_grid(grid), folder)
+    for each in plan.configs():
+        check_run(each, None if data is None else cut_data(data, each), model)
+    if folder is not None:
+        save_sweep(plan)
+    return plan
 
 
-def reopen(folder: Path) -> Sweep:
-    """A sweep begun before."""
-
-    def made(plan: dict[str, Any]) -> Sweep:
-        grid = plan["grid"]
-        if not isinstance(grid, dict) or not all(isinstance(values, list) for values in grid.values()):
-            raise TypeError("its grid names no lists of values")
-        return Sweep(make_config(plan["config"]), grid, folder)
-
-    return read_plan(folder, _KIND, made)
+def _play(
+    plan: SweepPlan, on_round: OnRound | None, data: Dataset | None, model: Model | Sequence[Model] | None
+) -> Iterator[dict[str, Any]]:
+    """Run what is not finished; the summaries of the settings that are finished then."""
+    if plan.folder is None:
+        results = [simulate(config, data=data, model=model, on_round=on_round) for config in plan.configs()]
+        found = {
+            number: summary
+            for part, result in zip(plan.parts, results, strict=True)
+            for number, summary in zip(part, result.summary()["variants"], strict=True)
+        }
+        yield from (found[number] for number in sorted(found))
+        return
+    result: Result | None = None
+    for run, _, config in plan.runs():
+        if result is not None:
+            result.raise_if_interrupted()
+        if is_finished(run):
+            continue
+        if (run.path / "config.toml").exists():
+            result = simulate(resume=run.path, data=data, model=model, on_round=on_round)
+        else:
+            result = simulate(config, data=data, model=model, out=run.path, on_round=on_round)
+        if not result.finished:
+            break
+    plan.write_csv()
+    yield from plan.summaries()

@@ -24,7 +24,7 @@ from consilience.report.runs import read_runs
 from consilience.simulation.records.export import read_kept
 from consilience.simulation.round.participation import draw_presence
 from consilience.simulation.setup.federations import Federations, ParticipationGroup
-from consilience.simulation.sweep import Sweep
+from consilience.simulation.sweep_plan import SweepPlan
 from tests.simulation.setup.test_groups import parameters, play, stage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -364,5 +364,5 @@ def test_settings_that_decide_who_is_there_take_a_run_of_their_own(tmp_path: Pat
         variants = [{f"groups.new.{key}": value} for value in values]
         with pytest.raises(ConfigurationError, match=r"changes more than weights and rates"):
             simulate(base.replace(variants=tuple(variants)))
-    sweep = Sweep(base, {"groups.new.joins": [2, 3], "groups.new.lr": [0.001, 0.01]}, tmp_path)
+    sweep = SweepPlan(base, {"groups.new.joins": [2, 3], "groups.new.lr": [0.001, 0.01]}, tmp_path)
     assert len(sweep.parts) == 2

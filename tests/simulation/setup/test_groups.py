@@ -421,6 +421,7 @@ def test_a_schedule_given_as_itself_is_kept_as_it_is_written(tmp_path: Path) -> 
 
 
 def test_the_largest_message_is_told_and_nobody_s_who_gives_nothing(data: Dataset) -> None:
+    groups: dict[str, dict[str, Any]]
     groups = {"quiet": {"learners": [0], "uploads": False}, "rich": {"learners": [2], "method": {"up": 3}}}
     method = build_method(SHARING)
     result = simulate(data=data, method=method, learners=3, rounds=1, workers=0, groups=groups)

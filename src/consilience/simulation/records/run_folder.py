@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -189,6 +190,20 @@ def not_a(wanted: str, file: str, path: Path) -> ConfigurationError:
     kind = kind_of(path)
     hint = f"it is a {kind[0]}: consilience {kind[1]} --resume {path}" if kind else f"it has no {file}"
     return ConfigurationError(f"{path} is no {wanted}: {hint}")
+
+
+def resume_command(folder: Path) -> str:
+    """The command that resumes a run, a comparison or a sweep."""
+    _, command = kind_of(folder) or ("run", "run")
+    return f"consilience {command} --resume {folder}"
+
+
+def new_folder(config: Config, what: str) -> Path:
+    """A folder under `runs/` that does not exist yet."""
+    name = re.sub(r"[^\w.+-]+", "-", what)
+    base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.data_name}-{name}"
+    tries = [base, *(base.with_name(f"{base.name}-{i}") for i in range(2, 1000))]
+    return next(path for path in tries if not path.exists())
 
 
 def keep_plan(path: Path, kind: str, content: Mapping[str, Any]) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from consilience.config.config import Config
+from consilience.config.config import Config, make_config
+from consilience.config.overrides import parse_method
 from consilience.config.parts import DEFAULT_MODELS
 from consilience.data import DATASETS, Dataset, is_dataset_path, load
 from consilience.data.download import FOLDER_VARIABLE
 from consilience.data.scaling import first_samples
 from consilience.errors import ConfigurationError
+from consilience.method import Method
 from consilience.models import from_file
 from consilience.simulation.setup.participants import Model
 
@@ -42,6 +44,33 @@ def _in_full(model: str) -> str:
     return from_file.absolute(model) if from_file.is_path(model) else model
 
 
+def resolve_config(
+    config: Config | None,
+    data: Dataset | str | None,
+    model: Model | Sequence[Model] | None,
+    method: Method | str | None,
+    settings: Mapping[str, Any],
+) -> Config:
+    """The configuration with settings, data, model and method put in; your own go in by their names."""
+    given = {**(config.settings() if config else {}), **settings}
+    if data is not None:
+        given["data"] = data if isinstance(data, str) else data.name
+    if isinstance(model, str):
+        given["model"] = model
+    elif model is not None:
+        given["model"] = ",".join(_model_name(m) for m in (model if isinstance(model, Sequence) else [model]))
+    if isinstance(method, str):
+        given["method"] = parse_method(method)
+    elif method is not None:
+        given["method"] = {**method.settings, "name": method.source or method.name}
+    resolved = in_full(make_config(given))
+    return resolved.replace(data=given["data"]) if isinstance(data, Dataset) else resolved
+
+
+def _model_name(model: Model) -> str:
+    return model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
+
+
 def load_data(config: Config, progress: bool = False) -> Dataset:
     """The data a configuration asks for."""
     return load(
@@ -57,10 +86,10 @@ def load_data(config: Config, progress: bool = False) -> Dataset:
 
 
 def cut_data(data: Dataset, config: Config) -> Dataset:
-    """The first samples of somebody's own data, where so many are asked for; spread evenly, where they have owners."""
+    """The first N samples of your own data, where N is set; spread evenly over owners, where samples have some."""
     for key in ("image_size", "image_mode"):
         if getattr(config.data, key) is not None:
-            raise ConfigurationError(f"{key} is for folders of images; your data set is what it is already")
+            raise ConfigurationError(f"{key} is for folders of images, and cannot change a Dataset; leave it out")
     kept: dict[str, Any] = {}
     for key, half in (("train", ""), ("test", "test_")):
         asked, there = getattr(config.data, key), len(getattr(data, f"{half}targets"))

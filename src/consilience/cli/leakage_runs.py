@@ -1,0 +1,92 @@
+"""The command `consilience leakage`: looks at runs one after the other, and keeps what is found in their folders."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from consilience.cli.terminal import Screen
+from consilience.errors import CheckpointError, DataError, TrainingError
+from consilience.leakage import tables
+from consilience.leakage.examined_learner import resolve_layers, select_learners
+from consilience.leakage.measure import OnProgress, measure_leakage
+from consilience.leakage.results import FILE, PICTURES, leakage_as_json, write_leakage
+from consilience.leakage.settings import LeakageSettings
+from consilience.report.page import ready, write_report
+from consilience.report.runs import read_runs
+from consilience.simulation.engines.choose import check_device
+from consilience.simulation.records.export import SavedRun, read_kept
+
+
+def look(screen: Screen, folders: Sequence[Path], settings: LeakageSettings, page: Path | None = None) -> None:
+    """Examine the runs in folders of runs, comparisons and sweeps, show what is found, and write the page."""
+    check_device(settings.device)
+    if page is not None:
+        ready(page)
+    runs: dict[Path, str] = {}
+    for run in read_runs(folders).runs:  # variants lie in one folder
+        runs.setdefault(run.folder, run.label)
+    for folder in runs:  # before the work
+        with _named(folder):
+            _refuse_unusable(read_kept(folder), settings)
+    found = {}
+    for folder, label in runs.items():
+        with _named(folder), _watched(screen, label) as step:
+            leakage, pictures = measure_leakage(read_kept(folder), settings, step)
+        write_leakage(folder, leakage, pictures)
+        found[label] = leakage
+        if screen.json:
+            print(json.dumps({"run": str(folder), **leakage_as_json(leakage)}), flush=True)
+        screen.say(f"saved in {folder / FILE}" + f", with pictures in {folder / PICTURES}" * bool(pictures))
+    if not screen.json:
+        _show(screen, found)
+    if page is not None:
+        screen.say(f"the page is {write_report(folders, page)}")
+
+
+def _refuse_unusable(kept: SavedRun, settings: LeakageSettings) -> None:
+    """Refuse a run that keeps no models, or models that have no such layer, before others are worked on."""
+    for who in select_learners(kept, settings.learners):
+        resolve_layers(kept, who, settings.layers)
+
+
+def _show(screen: Screen, found: tables.LeakageByRun) -> None:
+    """Print what was found as tables."""
+    screen.section("Leakage of layer outputs", tables.layers_text(found), tables.layers_rows(found))
+    if rows := tables.means_rows(found):
+        screen.section("Leakage of class means", tables.MEANS, rows)
+    if rows := tables.membership_rows(found):
+        screen.section("Membership inference", tables.MEMBERSHIP, rows)
+
+
+@contextmanager
+def _watched(screen: Screen, label: str) -> Iterator[OnProgress]:
+    """Shows how far a run has come, where somebody watches."""
+    if not screen.err.is_terminal:
+        yield lambda what, done, all_: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
+    together = sys.stdout.isatty()  # a pipe or a file must get what is written to it
+    with Progress(
+        *columns, TimeRemainingColumn(), console=screen.err, transient=True, redirect_stdout=together
+    ) as progress:
+        task = progress.add_task(label)
+
+        def step(what: str, done: int, all_: int) -> None:
+            progress.update(task, description=f"{label}: {what}", completed=done, total=all_)
+
+        yield step
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Errors that say which run they are of."""
+    try:
+        yield
+    except (CheckpointError, DataError, TrainingError) as error:
+        raise type(error)(f"{folder}: {error}") from error

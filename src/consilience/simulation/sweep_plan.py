@@ -1,0 +1,157 @@
+"""The runs of a sweep: settings that differ only in weights and rates share a run, as federations of one stack."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from consilience.config.config import Config, make_config
+from consilience.config.overrides import parse_value, set_nested, split_list, split_setting
+from consilience.errors import CheckpointError, ConfigurationError
+from consilience.methods import build_method
+from consilience.simulation.records.run_folder import RunFolder, keep_plan, read_plan, refuse_taken
+from consilience.simulation.records.sweep_csv import sweep_lines, write_sweep_csv
+from consilience.simulation.setup.variants import shape_of
+
+_KIND = "sweep"
+SWEEP_PLAN = f"{_KIND}.toml"
+
+Grid = Mapping[str, Sequence[Any]]
+"""The settings swept over, and the values of each."""
+
+
+def parse_grid(texts: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
+    """`KEY=A,B,...` as the grid of a sweep; texts with a single value are returned as they are."""
+    grid: dict[str, list[Any]] = {}
+    fixed: list[str] = []
+    for text in texts:
+        key, value = split_setting(text)
+        values = _values(value)
+        if len(values) < 2:
+            fixed.append(text)
+        elif key in grid:
+            raise ConfigurationError(f"{key} is swept over twice; give all its values at once")
+        else:
+            grid[key] = values
+    for key in (split_setting(text)[0] for text in fixed):
+        if key in grid:
+            raise ConfigurationError(f"{key} is swept over and set as well; give all its values at once")
+    return check_grid(grid), fixed
+
+
+def check_grid(grid: Grid) -> dict[str, list[Any]]:
+    """The grid with each value once; refuses seeds, and a setting with only one value."""
+    found = {key: list({repr(value): value for value in values}.values()) for key, values in grid.items()}
+    for key, values in found.items():
+        if len(values) < 2:
+            raise ConfigurationError(f"{key} has one value alone; give at least two different values to choose between")
+        if key in ("seed", "seeds"):
+            raise ConfigurationError(f"{key} is not a setting to choose between; run several seeds with --seeds")
+    return found
+
+
+def _values(text: str) -> list[Any]:
+    try:  # TOML knows which commas are inside a word
+        return list(tomllib.loads(f"values = [{text}]")["values"])
+    except tomllib.TOMLDecodeError:
+        return [parse_value(part) for part in split_list(text)]
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """Every combination of a grid's values, in as few runs as possible."""
+
+    config: Config
+    grid: Grid
+    folder: Path | None = None
+
+    @cached_property
+    def settings(self) -> list[dict[str, Any]]:
+        """Every combination; the last key of the grid changes fastest."""
+        return [dict(zip(self.grid, values, strict=True)) for values in product(*self.grid.values())]
+
+    @cached_property
+    def parts(self) -> list[list[int]]:
+        """Numbers of the settings that share a run."""
+        alike: dict[str, list[int]] = {}
+        for number, changes in enumerate(self.settings):
+            own = self._config_with(changes)
+            alike.setdefault(shape_of(own, build_method(own.method.name, own.method.settings)), []).append(number)
+        return list(alike.values())
+
+    @property
+    def separating(self) -> list[str]:
+        """The swept settings that cannot differ within a run."""
+        within = [{key: self._different(key, part) for key in self.grid} for part in self.parts]
+        every = range(len(self.settings))
+        return [key for key in self.grid if any(counts[key] < self._different(key, every) for counts in within)]
+
+    def _different(self, key: str, numbers: Sequence[int]) -> int:
+        return len({repr(self.settings[n][key]) for n in numbers})
+
+    def _config_with(self, changes: Mapping[str, Any]) -> Config:
+        settings = self.config.settings()
+        for key, value in changes.items():
+            set_nested(settings, key, value)
+        return make_config(settings)
+
+    def configs(self) -> list[Config]:
+        """The configuration of each run: the settings of its first variant, and all its variants."""
+        return [
+            self._config_with(self.settings[part[0]]).replace(variants=tuple(self.settings[n] for n in part))
+            for part in self.parts
+        ]
+
+    def runs(self) -> Iterator[tuple[RunFolder, list[int], Config]]:
+        """The folder, the settings and the configuration of each run; a folder of other settings is refused."""
+        assert self.folder is not None
+        for i, (part, config) in enumerate(zip(self.parts, self.configs(), strict=True), start=1):
+            run = RunFolder(self.folder / f"part-{i}")
+            if (run.path / "config.toml").exists() and run.config.variants != config.variants:
+                raise CheckpointError(f"{run.path} has other settings than {self.folder / SWEEP_PLAN} names now")
+            yield run, part, config
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """The summaries of the settings whose runs are finished, in the order of the settings."""
+        found: dict[int, dict[str, Any]] = {}
+        for run, part, _ in self.runs():
+            if is_finished(run) and run.result is not None:
+                found |= dict(zip(part, run.result["variants"], strict=True))
+        return [found[number] for number in sorted(found)]
+
+    def write_csv(self) -> None:
+        """Write `sweep.csv` with the settings whose runs are finished."""
+        assert self.folder is not None
+        done = [(run, part) for run, part, _ in self.runs() if is_finished(run)]
+        lines = [line for run, part in done for line in sweep_lines(run, [self.settings[n] for n in part])]
+        write_sweep_csv(self.folder, lines)
+
+
+def is_finished(run: RunFolder) -> bool:
+    """Whether a run has a result, and is finished."""
+    return run.result is not None and bool(run.result["finished"])
+
+
+def save_sweep(plan: SweepPlan) -> None:
+    """Save the plan in its folder, which must not hold anything yet."""
+    assert plan.folder is not None
+    refuse_taken(plan.folder)
+    grid = {key: list(values) for key, values in plan.grid.items()}
+    keep_plan(plan.folder, _KIND, {"grid": grid, "config": plan.config.settings()})
+
+
+def read_sweep(folder: Path) -> SweepPlan:
+    """The sweep of a folder."""
+
+    def make(plan: dict[str, Any]) -> SweepPlan:
+        grid = plan["grid"]
+        if not isinstance(grid, dict) or not all(isinstance(values, list) for values in grid.values()):
+            raise TypeError("its grid has no lists of values")
+        return SweepPlan(make_config(plan["config"]), grid, folder)
+
+    return read_plan(folder, _KIND, make)

@@ -1,0 +1,89 @@
+"""The configuration: flat settings in named parts, typed for editors, written as one flat table."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import get_type_hints
+
+import pytest
+
+from consilience import Settings
+from consilience.config.config import KEYS, PARTS, Config, field_of_key, make_config
+from consilience.errors import ConfigurationError, UnknownName
+
+CHANGED = {
+    "data": "mnist",
+    "data_dir": "/data",
+    "train": 100,
+    "learners": 3,
+    "partition": "dirichlet(0.5)",
+    "model": "mlp",
+    "width": 8,
+    "rounds": 4,
+    "total_epochs": 8,
+    "lr": "cosine(0.01, 0.001, 4)",
+    "eval_every": 2,
+    "engine": "loop",
+    "method": {"name": "fedproto", "kd": 3},
+    "groups": {"late": {"learners": "1-2", "joins": 2}},
+    "variants": [{"method.kd": 1}, {"method.kd": 2}],
+}
+
+
+def test_every_key_belongs_to_one_part_of_at_most_15() -> None:
+    keys = [key for part in PARTS.values() for key in part.keys()]  # noqa: SIM118
+    assert len(keys) == len(set(keys)) == len(KEYS) - 3
+    assert all(len(part.model_fields) <= 15 and part.heading for part in PARTS.values())
+    assert all(field_of_key(key).description for key in KEYS)
+
+
+def test_typed_settings_are_the_keys_of_the_configuration() -> None:
+    typed = get_type_hints(Settings)
+    assert set(typed) == set(KEYS) - {"data", "model", "method"}
+    for key, kind in typed.items():
+        if key not in ("lr", "groups", "variants"):
+            assert kind == field_of_key(key).annotation, key
+
+
+def test_settings_come_back_flat() -> None:
+    config = make_config(CHANGED)
+    assert (config.data.source, config.model.name, config.evaluation.every) == ("mnist", "mlp", 2)
+    assert (config.training.rounds, config.training.epochs) == (4, 2)
+    flat = tomllib.loads(config.to_toml())
+    assert make_config(flat) == config == make_config(config.settings())
+    assert flat["learners"] == 3 and flat["method"] == {"name": "fedproto", "kd": 3}
+    assert not set(flat) & (set(PARTS) - {"data", "model"})
+    assert config.variant(1).method.settings == {"kd": 2} and not config.variant(1).variants
+
+
+def test_replace_changes_some_settings_and_checks_nothing() -> None:
+    config = make_config({}).replace(rounds=0, model="mlp", groups={})
+    assert (config.training.rounds, config.model.name, config.training.epochs) == (0, "mlp", 1)
+    assert config.data is make_config({}).data or config.data == make_config({}).data
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"rounds": 0}, "rounds is 0; it must be 1 or more"),
+        ({"data": 3}, "data is 3; it must be a word"),
+        ({"eval_every": "x", "learners": 0}, "learners is 0; it must be 1 or more; eval_every is 'x'; it must be a w"),
+        ({"groups": {"a": {"learners": 0, "lr": -1}}}, "groups.a.lr is -1; "),
+        ({"method": "fedavg"}, "method is 'fedavg'; it must be a table"),
+    ],
+)
+def test_a_wrong_value_is_named_by_its_key(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        make_config(settings)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(("key", "nearest"), [("roundz", "rounds"), ("optimiser", "optimizer"), ("training", "train")])
+def test_an_unknown_key_is_refused_with_the_nearest(key: str, nearest: str) -> None:
+    with pytest.raises(UnknownName) as refused:
+        make_config({key: 1})
+    assert refused.value.nearest == nearest
+
+
+def test_the_default_configuration_is_the_one_of_no_settings() -> None:
+    assert Config() == make_config({})

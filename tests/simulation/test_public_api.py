@@ -1,0 +1,63 @@
+"""`compare`, `sweep` and `write_report` from Python, as the commands have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import consilience
+from consilience import Dataset, Settings, load
+from consilience.errors import ConfigurationError
+
+SMALL: Settings = {"learners": 2, "rounds": 1, "train": 40, "test": 20, "workers": 0}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return load("digits", train=40, test=20)
+
+
+def test_a_comparison_in_memory_has_results_summaries_and_a_table() -> None:
+    seen: list[str] = []
+    found = consilience.compare(
+        methods=["independent", "fedavg:start=different"], on_summary=lambda s: seen.append(s["method"]), **SMALL
+    )
+    alone = consilience.simulate(method="fedavg:start=different", **SMALL)
+    assert found.finished and found.folder is None and seen == ["independent", "fedavg"]
+    assert np.array_equal(found.results["fedavg:start=different"].accuracy, alone.accuracy)
+    assert [summary["finished"] for summary in found.summaries] == [True, True]
+    assert "independent" in found.table() and "fedavg" in found.table()
+
+
+def test_a_comparison_in_a_folder_is_resumed(tmp_path: Path, digits: Dataset) -> None:
+    first = consilience.compare(methods=["independent"], data=digits, out=tmp_path / "c", **SMALL)
+    again = consilience.compare(resume=tmp_path / "c", data=digits)
+    assert again.summaries[0]["accuracy"] == first.summaries[0]["accuracy"] and not again.results
+    with pytest.raises(ConfigurationError, match="resume takes its settings from the comparison's folder"):
+        consilience.compare(resume=tmp_path / "c", methods=["fedavg"])
+    with pytest.raises(ConfigurationError, match="no method to compare"):
+        consilience.compare(methods=[], **SMALL)
+
+
+def test_a_sweep_in_memory_is_the_one_in_a_folder(tmp_path: Path) -> None:
+    grid: dict[str, list[Any]] = {"method.kd": [0, 1], "batch_size": [16, 32]}
+    found = consilience.sweep(method="fedproto", grid=grid, **SMALL)
+    kept = consilience.sweep(method="fedproto", grid=grid, out=tmp_path / "s", **SMALL)
+    assert found.finished and [row["set"] for row in found.rows] == list(found.settings)
+    assert [row["accuracy"] for row in found.rows] == [row["accuracy"] for row in kept.rows]
+    assert found.best is not None and found.best["set"] in found.settings
+    assert "method.kd" in found.table() and (tmp_path / "s" / "sweep.csv").is_file()
+    again = consilience.sweep(resume=tmp_path / "s")
+    assert again.rows == kept.rows
+    for bad, said in (({}, "nothing to sweep over"), ({"seed": [0, 1]}, "seed is not"), ({"lr": [1, 1]}, "one value")):
+        with pytest.raises(ConfigurationError, match=said):
+            consilience.sweep(method="fedproto", grid=bad, **SMALL)
+
+
+def test_a_page_about_a_comparison(tmp_path: Path) -> None:
+    consilience.compare(methods=["independent"], out=tmp_path / "c", **SMALL)
+    page = consilience.write_report(tmp_path / "c", tmp_path / "page.html")
+    assert page == tmp_path / "page.html" and "independent" in page.read_text(encoding="utf-8")
