@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
 
 from consilience import Settings
 from consilience.config.config import KEYS, PARTS, Config, field_of_key, make_config
-from consilience.errors import ConfigurationError, UnknownName
+from consilience.errors import CheckpointError, ConfigurationError, UnknownName
+from consilience.simulation.records.run_folder import RunFolder
 
 CHANGED = {
     "data": "mnist",
@@ -87,3 +89,11 @@ def test_an_unknown_key_is_refused_with_the_nearest(key: str, nearest: str) -> N
 
 def test_the_default_configuration_is_the_one_of_no_settings() -> None:
     assert Config() == make_config({})
+
+
+def test_a_run_folder_of_an_older_layout_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('optimiser = "adam"\n', encoding="utf-8")
+    with pytest.raises(
+        CheckpointError, match="the layout of another version of consilience, with the setting 'optimiser'"
+    ):
+        RunFolder.open(tmp_path).config  # noqa: B018

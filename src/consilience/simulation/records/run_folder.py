@@ -20,7 +20,7 @@ import tomli_w
 from safetensors.numpy import load_file, save_file
 
 from consilience.config.config import Config, read_config
-from consilience.errors import CheckpointError, ConfigurationError
+from consilience.errors import CheckpointError, ConfigurationError, UnknownName
 from consilience.files import file_sha256, replace_file, report_write_errors, sync_file
 
 _POINTER = "checkpoint.json"
@@ -54,8 +54,17 @@ class RunFolder:
 
     @property
     def config(self) -> Config:
-        """The resolved configuration of the run."""
-        return read_config(self.path / "config.toml")
+        """The resolved configuration of the run; one of an older layout is refused."""
+        file = self.path / "config.toml"
+        try:
+            return read_config(file)
+        except UnknownName as error:
+            if error.kind != "setting":
+                raise
+            raise CheckpointError(
+                f"{file} has the layout of another version of consilience, with the setting {error.name!r}; start the "
+                f"run again in a new folder"
+            ) from error
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
