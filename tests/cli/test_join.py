@@ -209,7 +209,7 @@ def test_two_members_train_together_and_one_goes_on(command: Command, tmp_path: 
                 kept = member.kept()
                 assert [line["round"] for line in kept] == [1, 2, 3, 4]
                 assert all(line["acknowledged"] and line["bytes"]["up"] > 0 for line in kept)
-                assert all(set(line["heard"]) == {"prototypes", "observations", "weights"} for line in kept)
+                assert all(set(line["received"]) == {"prototypes", "observations", "weights"} for line in kept)
         states = [load_file(tmp_path / name / "model.safetensors") for name in "ab"]
         for state in states:
             build_model("mlp", (1, 8, 8), 10).load_state_dict(state)
@@ -222,12 +222,12 @@ def test_two_members_train_together_and_one_goes_on(command: Command, tmp_path: 
         assert [json.loads(line)["round"] for line in out.splitlines()] == [5, 6]
         assert [line["round"] for line in both[0].kept()] == [1, 2, 3, 4, 5, 6]
         code, _, err = command(*again, "--rounds", "6", "--lr", "0.5")
-        assert code == 1 and "was begun with another lr" in err
+        assert code == 1 and "was started with another lr" in err
         with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
             file.write('{"round": 7, "acc')  # killed while it wrote
         (tmp_path / "a" / "model.safetensors").unlink()
         code, _, err = command(*again, "--rounds", "6")
-        assert code == 0 and "going on after round 6" in err and len(both[0].kept()) == 6
+        assert code == 0 and "resumed after round 6" in err and len(both[0].kept()) == 6
         assert (tmp_path / "a" / "model.safetensors").exists()
 
 
@@ -243,11 +243,11 @@ def test_a_relay_that_goes_is_done_without_and_who_is_stopped_can_go_on(
         finally:
             running.kill()
         alone = next(line for line in lines if not line["acknowledged"])
-        assert alone["heard"] == [] and alone["bytes"] == {"up": 0, "down": 0}
+        assert alone["received"] == [] and alone["bytes"] == {"up": 0, "down": 0}
         member.process.send_signal(signal.SIGINT)
         rest = list(lines)
         code, text = member.end()
-        assert code == 130 and "the same command goes on" in text and "Traceback" not in text
+        assert code == 130 and "run the same command to resume" in text and "Traceback" not in text
     last = rest[-1]["round"] if rest else alone["round"]
     assert [line["round"] for line in member.kept()] == list(range(1, last + 1))
     build_model("mlp", (1, 8, 8), 10).load_state_dict(load_file(tmp_path / "a" / "model.safetensors"))

@@ -1,4 +1,4 @@
-"""`consilience federation` and `consilience join`: what learners do to meet over a relay."""
+"""What `consilience federation` and `consilience join` do: write a charter, and train in a federation."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def join(config: Config, url: str, token: str, options: JoinOptions) -> None:
 
 
 def _train(connection: RelayConnection, config: Config, options: JoinOptions) -> bool:
-    """Play the rounds that are left; whether somebody stopped it."""
+    """Play the rounds that are left; return whether the user stopped it."""
     built = member_method(connection.charter, options.method)
     method = {**connection.charter.method, "name": built.source}
     given = config.settings()
@@ -80,7 +80,7 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     say(f"{connection.name} in {federation_of}, {len(data.targets)} samples; saved in {connection.folder}")
     if begun:
         _forget_after(place, trainer.round)
-        say(f"going on after round {trainer.round}")
+        say(f"resumed after round {trainer.round}")
     try:
         with _asked_to_stop() as asked:
             trainer.stopped = lambda: bool(asked)
@@ -94,13 +94,13 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     finally:
         trainer.close()
     if asked:
-        _say(f"stopped after round {trainer.round}; the same command goes on")
+        _say(f"stopped after round {trainer.round}; run the same command to resume")
     say(f"the model is {connection.folder / 'model.safetensors'}")
     return bool(asked)
 
 
 def _forget_after(place: RunFolder, round_: int) -> None:
-    """Leave out lines of rounds that are played again, as they were not kept."""
+    """Remove the lines of rounds that are played again, because they were not saved."""
     if not place.metrics.exists():
         return
     lines = [line.rstrip("\n") for line in place.lines()]
@@ -110,7 +110,7 @@ def _forget_after(place: RunFolder, round_: int) -> None:
 
 
 def _round_of(line: str) -> float:
-    """A line's round; one that was not written to its end comes after all."""
+    """A line's round; infinite for a line that was not written completely."""
     try:
         return int(json.loads(line)["round"])
     except (ValueError, KeyError, TypeError):
@@ -118,14 +118,16 @@ def _round_of(line: str) -> float:
 
 
 def _placed(folder: Path, config: Config) -> RunFolder:
-    """The folder with its settings; one that was begun with others is refused."""
+    """The folder with its settings; one that was started with others is refused."""
     if not (folder / "config.toml").exists():
         return RunFolder.create(folder, config)
     place = RunFolder.open(folder)
     before, now = place.config.settings(exclude_none=False), config.settings(exclude_none=False)
     changed = [key for key in now if key != "rounds" and before[key] != now[key]]
     if changed:
-        raise CheckpointError(f"{folder} was begun with another {changed[0]}; go on with the same, or choose --out")
+        raise CheckpointError(
+            f"{folder} was started with another {changed[0]}; use the same, or choose another folder with --out"
+        )
     return place
 
 
@@ -135,14 +137,14 @@ def _record(place: RunFolder, played: RoundResult, as_json: bool, rounds: int) -
         "accuracy": round(played.accuracy, 3),
         "loss": {k: round(v, 6) for k, v in played.losses.items()},
         "acknowledged": played.acknowledged,
-        "heard": list(played.received),
+        "received": list(played.received),
         "bytes": {"up": played.bytes_up, "down": played.bytes_down},
     }
     place.append([json.dumps(line)])
     if as_json:
         print(json.dumps(line), flush=True)
         return
-    how = "" if played.acknowledged else "  (not acknowledged by the relay; training goes on)"
+    how = "" if played.acknowledged else "  (not acknowledged by the relay; training continues)"
     traffic = f"{played.bytes_up:,} B up, {played.bytes_down:,} B down"
     _say(f"round {played.round:>4}/{rounds}  accuracy {played.accuracy:5.1f} %  {traffic}{how}")
 
