@@ -187,7 +187,9 @@ def test_a_stacked_simulation_gives_what_the_loop_gives() -> None:
     data = Dataset("noise", inputs, np.arange(8) % 2, inputs[:4], np.arange(4) % 2, classes=2)
     how: dict[str, Any] = {"learners": 2, "rounds": 1, "batch_size": 2, "optimizer": "sgd", "lr": 0.01}
     stack, loop = (
-        simulate(data=data, model="encoder18", method="fedavg", engine=engine, workers=0, precision="float64", **how)
+        simulate(
+            data=data, model="encoder18", method="independent", engine=engine, workers=0, precision="float64", **how
+        )
         for engine in ("stack", "loop")
     )
     assert (stack.engine, loop.engine) == ("stack", "loop")

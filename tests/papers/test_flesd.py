@@ -154,13 +154,19 @@ def test_equation_11_in_bytes() -> None:
 # --- running
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each reproduction: what one test has run there, the next finds."""
+    return tmp_path_factory.mktemp("reproductions")
+
+
 @pytest.mark.parametrize("name", list(ALL))
-def test_each_is_run_once_told_and_drawn(name: str, tmp_path: Path) -> None:
-    run_and_draw(ALL[name], tmp_path)
+def test_each_is_run_once_told_and_drawn(name: str, folder: Path) -> None:
+    run_and_draw(ALL[name], folder / name)
 
 
-def test_the_table_has_the_worst_the_best_and_what_was_published(tmp_path: Path) -> None:
-    tables = tables_of(ALL["table1"], tmp_path, [("alpha", "100")])
+def test_the_table_has_the_worst_the_best_and_what_was_published(folder: Path) -> None:
+    tables = tables_of(ALL["table1"], folder / "table1", [("alpha", "100")])
     rows = {row["method"]: row for row in tables["table-linear"]}
     assert {row: line["alpha 100 published"] for row, line in rows.items() if line["alpha 100 published"]} == {
         row: known[100] for row, known in PUBLISHED_TABLE.items() if row != "centralized"
@@ -171,15 +177,15 @@ def test_the_table_has_the_worst_the_best_and_what_was_published(tmp_path: Path)
     assert "alpha 100 published" not in tables["table-knn"][0] and len(tables["table-knn"]) == len(rows)
 
 
-def test_a_part_of_the_table_alone(tmp_path: Path) -> None:
-    (row,) = tables_of(ALL["table1"], tmp_path, [("row", "centralized")])["table-linear"]
+def test_a_part_of_the_table_alone(folder: Path) -> None:
+    (row,) = tables_of(ALL["table1"], folder / "table1", [("row", "centralized")])["table-linear"]
     assert row["method"] == "centralized" and row["any published"] == 86.3
     with pytest.raises(UnknownName, match="unknown row 'flesdd'"):
-        tables_of(ALL["table1"], tmp_path, [("row", "flesdd")])
+        tables_of(ALL["table1"], folder / "table1", [("row", "flesdd")])
 
 
-def test_learners_alone_with_what_they_have(tmp_path: Path) -> None:
-    tables = tables_of(ALL["robustness"], tmp_path)
+def test_learners_alone_with_what_they_have(folder: Path) -> None:
+    tables = tables_of(ALL["robustness"], folder / "robustness")
     assert [row["training"] for row in tables["alone"]] == list(PUBLISHED_DROPS)
     assert tables["alone"][0]["published change"] == "-54.5"
     each = [row for row in tables["learners"] if row["data"] == "alpha 100"]
@@ -188,15 +194,15 @@ def test_learners_alone_with_what_they_have(tmp_path: Path) -> None:
     assert float(tables["alone"][0]["alpha 100"]) == pytest.approx(mean, abs=0.11)
 
 
-def test_losses_against_the_epochs_they_took(tmp_path: Path) -> None:
-    tables = tables_of(ALL["convergence"], tmp_path)
+def test_losses_against_the_epochs_they_took(folder: Path) -> None:
+    tables = tables_of(ALL["convergence"], folder / "convergence")
     assert [row["after"] for row in tables["local"]] == ["epoch 1", "epoch 2", "epoch 3", "epoch 4"]
     both = [row["after"] for row in tables["local"] if "flesd, local training" in row]
     assert both == ["epoch 2", "epoch 4"] == [row["after"] for row in tables["distilled"]]
 
 
-def test_what_a_run_had_come_to_after_every_round(tmp_path: Path) -> None:
-    tables = tables_of(ALL["communication"], tmp_path, [("scheme", "local epochs fixed")])
+def test_what_a_run_had_come_to_after_every_round(folder: Path) -> None:
+    tables = tables_of(ALL["communication"], folder / "communication", [("scheme", "local epochs fixed")])
     assert [row["rounds"] for row in tables["local-epochs-fixed"]] == ["T = 1", "T = 2"]
     assert all({"flesd", "fedavg"} < set(row) for row in tables["local-epochs-fixed"])
     assert len(tables["equation-11"]) == 8 and tables["equation-11"][2]["float32"] == "2.25"

@@ -247,9 +247,15 @@ def test_published_numbers() -> None:
 # --- running
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each reproduction: what one test has run there, the next finds."""
+    return tmp_path_factory.mktemp("reproductions")
+
+
 @pytest.mark.parametrize("name", list(ALL))
-def test_each_is_run_once_told_and_drawn(name: str, tmp_path: Path) -> None:
-    page = run_and_draw(ALL[name], tmp_path)
+def test_each_is_run_once_told_and_drawn(name: str, folder: Path) -> None:
+    page = run_and_draw(ALL[name], folder / name)
     assert page.count("data:image/png;base64,") == (name == "leakage")
 
 
@@ -267,8 +273,11 @@ def test_curves_find_the_runs_of_the_table(tmp_path: Path) -> None:
         tables_of(ALL["curves"], tmp_path, [("row", "fedavgg")])
 
 
-def test_a_newcomer_is_told_of_from_the_round_it_joined(tmp_path: Path) -> None:
-    found = {cell.labels["row"]: outcome for cell, outcome in run_cells(ALL["universality"].cells(Scale()), tmp_path)}
+def test_a_newcomer_is_told_of_from_the_round_it_joined(folder: Path) -> None:
+    found = {
+        cell.labels["row"]: outcome
+        for cell, outcome in run_cells(ALL["universality"].cells(Scale()), folder / "universality")
+    }
     assert all(found.values())
     arrivals = {row: newcomer_progress(outcome) for row, outcome in found.items() if outcome}
     assert {tuple(arrival.accuracy) for arrival in arrivals.values()} == {(1, 2)}
@@ -314,19 +323,21 @@ def test_what_was_rebuilt_is_kept_and_measured_again_where_it_is_damaged(tmp_pat
         attacks_of(outcome)
 
 
-def test_what_is_lost_is_that_of_the_same_devices(tmp_path: Path) -> None:
-    control, other, _ = tables_of(ALL["leakage"], tmp_path, [("row", "two-stage")])["reconstructed"]
+def test_what_is_lost_is_that_of_the_same_devices(folder: Path) -> None:
+    control, other, _ = tables_of(ALL["leakage"], folder / "leakage", [("row", "two-stage")])["reconstructed"]
     assert (control["method"], other["method"]) == ("two-stage, alpha_1 = 0", "two-stage, alpha_1 = 0.9")
     without, with_it = (
-        attacks_of(Outcome({"row": "two-stage"}, {}, next((tmp_path / "cells").glob(f"two-stage-{alpha}-*")))).ssim
+        attacks_of(
+            Outcome({"row": "two-stage"}, {}, next((folder / "leakage" / "cells").glob(f"two-stage-{alpha}-*")))
+        ).ssim
         for alpha in ("0", "0.9")
     )
     lost = [a - b for a, b in zip(without, with_it, strict=True)]
     assert other["SSIM lost"] == f"{fmean(lost):.3f} ± {stdev(lost) / 3**0.5:.3f}" and control["SSIM lost"] is None
 
 
-def test_a_layer_that_hides_nothing_is_rebuilt_beside_them(tmp_path: Path) -> None:
-    tables = tables_of(ALL["leakage"], tmp_path, [("row", "fedavg")])
+def test_a_layer_that_hides_nothing_is_rebuilt_beside_them(folder: Path) -> None:
+    tables = tables_of(ALL["leakage"], folder / "leakage", [("row", "fedavg")])
     (by_round,), (row, guess) = tables["dependence"], tables["reconstructed"]
     assert by_round["method"] == row["method"] == "fedavg"
     assert float(row["distance correlation"].split()[0]) > 0.9, "a convolution tells nearly all"
