@@ -1,8 +1,12 @@
-"""A member in a process of its own that does one step for each line it reads: for tests that decide the order."""
+"""A member in a process of its own that does one step for each line it reads: for tests that decide the order.
+
+A process serves one federation after another: "join" with its arguments as JSON, then steps, then "leave".
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -15,17 +19,28 @@ from consilience.peer.connection import connect_to_relay
 from consilience.peer.trainer import FederatedTrainer
 
 
-def main(url: str, token: str, folder: str, config_file: str, data_file: str) -> None:
+def join(url: str, token: str, folder: str, config_file: str, data_file: str) -> FederatedTrainer:
+    os.chdir(Path(config_file).parent)  # a method's file may be named relative to it
     arrays = np.load(data_file)
     inputs, targets = arrays["inputs"], arrays["targets"]
     tests, scaling = (arrays["test_inputs"], arrays["test_targets"]), arrays["scaling"].tolist()
-    data = Dataset("dealt", inputs, targets, *tests, int(arrays["classes"]), *scaling)
+    data = Dataset("local", inputs, targets, *tests, int(arrays["classes"]), *scaling)
     config = read_config(Path(config_file))
     method = build_method(config.method.name, config.method.settings)
     connection = connect_to_relay(url, token, folder)
-    trainer = FederatedTrainer(connection, config, method, data, config.learner_models[0], wait=20.0)
+    return FederatedTrainer(connection, config, method, data, config.learner_models[0], wait=20.0)
+
+
+def main() -> None:
+    trainer: FederatedTrainer | None = None
     for line in sys.stdin:
-        match line.strip():
+        step, _, arguments = line.strip().partition(" ")
+        if step == "join":
+            trainer = join(*json.loads(arguments))
+            print("true", flush=True)
+            continue
+        assert trainer is not None
+        match step:
             case "introduce":
                 print(json.dumps(trainer.upload(train=False)), flush=True)
             case "share":
@@ -33,8 +48,11 @@ def main(url: str, token: str, folder: str, config_file: str, data_file: str) ->
             case "hear":
                 result = vars(trainer.download())
                 print(json.dumps({**result, "received": sorted(result["received"])}), flush=True)
-    trainer.close()
+            case "leave":
+                trainer.close()
+                trainer = None
+                print("true", flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

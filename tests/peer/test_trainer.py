@@ -33,9 +33,9 @@ PROGRAM = Path(__file__).with_name("member_in_step.py")
 class Child:
     """A member in a process of its own."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self) -> None:
         environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-        command = [sys.executable, str(PROGRAM), *arguments]
+        command = [sys.executable, str(PROGRAM)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -57,8 +57,17 @@ class Child:
         self.process.stdout.close()
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[list[Child]]:
+    """Three processes that serve all federations here, one after the other: importing torch takes longer than a run."""
+    started = [Child() for _ in range(MEMBERS)]
+    yield started
+    for child in started:
+        child.end()
+
+
 @contextlib.contextmanager
-def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
+def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
     """Three members of a federation on digits, each with the samples that a simulated learner of its number has."""
     settings = {"data": "digits", "learners": MEMBERS, "rounds": ROUNDS, "train": 360, "seed": 3, "workers": 0}
     config = make_config({**settings, "method": parse_method(method)})
@@ -71,26 +80,23 @@ def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
     admin.create(store, folder / "digits.toml")
     (folder / "config.toml").write_text(config.to_toml())
     parts = make_local_datasets(data, MEMBERS, partition="iid", shift="none", seed=config.federation.seed).parts
-    made: list[Child] = []
     with serving(store) as running:
-        try:
-            for number, part in enumerate(parts):
-                token, own, file = str(admin.invite(store, f"m{number}")), np.sort(part), folder / f"{number}.npz"
-                np.savez(
-                    file,
-                    inputs=data.inputs[own],
-                    targets=data.targets[own],
-                    test_inputs=data.test_inputs,
-                    test_targets=data.test_targets,
-                    classes=data.classes,
-                    scaling=(data.mean, data.std),
-                )
-                arguments = (running.url, token, folder / f"peer-{number}", folder / "config.toml", file)
-                made.append(Child(*map(str, arguments)))
-            yield made, config
-        finally:
-            for child in made:
-                child.end()
+        for number, (child, part) in enumerate(zip(processes, parts, strict=True)):
+            token, own, file = str(admin.invite(store, f"m{number}")), np.sort(part), folder / f"{number}.npz"
+            np.savez(
+                file,
+                inputs=data.inputs[own],
+                targets=data.targets[own],
+                test_inputs=data.test_inputs,
+                test_targets=data.test_targets,
+                classes=data.classes,
+                scaling=(data.mean, data.std),
+            )
+            arguments = (running.url, token, folder / f"peer-{number}", folder / "config.toml", file)
+            child.do(f"join {json.dumps(list(map(str, arguments)))}")
+        yield config
+        for child in processes:
+            child.do("leave")
 
 
 @pytest.mark.parametrize(
@@ -102,18 +108,18 @@ def children(folder: Path, method: str) -> Iterator[tuple[list[Child], Any]]:
     ],
 )
 def test_real_processes_give_the_simulator_s_numbers(
-    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
+    processes: list[Child], tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_readme_exchange(tmp_path)
     monkeypatch.chdir(tmp_path)
-    with children(tmp_path, method) as (members, config):
+    with joined(processes, tmp_path, method) as config:
         told: list[list[dict[str, Any]]] = []
-        if all([child.do("introduce") for child in members]):  # everybody, in order
-            told.append([child.do("hear") for child in members])
+        if all([child.do("introduce") for child in processes]):  # everybody, in order
+            told.append([child.do("hear") for child in processes])
         before = len(told)
         for _ in range(ROUNDS):
-            assert all([child.do("share") for child in members])
-            told.append([child.do("hear") for child in members])
+            assert all([child.do("share") for child in processes])
+            told.append([child.do("hear") for child in processes])
         result = simulate(config, out=tmp_path / "run")
     rounds = told[before:]
     assert all(each["acknowledged"] for round_ in told for each in round_)
