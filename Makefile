@@ -10,7 +10,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-TESTS := -m pytest --numprocesses auto --dist worksteal
+# One process more than there are cores: many tests wait for other processes and for timeouts.
+TESTS := -m pytest --numprocesses $(shell expr `getconf _NPROCESSORS_ONLN` + 1) --dist worksteal
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: run test robustness check lint format docs clean

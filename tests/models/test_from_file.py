@@ -19,7 +19,16 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from consilience import Dataset, load, simulate
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.models import SplitModel, absolute, build_model, digest, is_path, load_builder, split, to_split_model
+from consilience.models import (
+    SplitModel,
+    absolute_model_name,
+    build_model,
+    is_model_file,
+    load_builder,
+    model_digest,
+    split,
+    to_split_model,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -228,15 +237,15 @@ def test_a_layer_that_is_not_used_as_a_classifier_is_refused(read: Callable[[Any
 
 @pytest.mark.parametrize("name", ["net.py:Net", "a/net.py:Net@fc", "net.py", "net.txt:Net", "mlp:Net"])
 def test_a_file_is_told_from_a_plain_name(name: str) -> None:
-    assert is_path(name) and not is_path("resnet18")
+    assert is_model_file(name) and not is_model_file("resnet18")
 
 
 def test_a_path_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
-    assert absolute("a/net.py:Net@head.2") == f"{tmp_path}/a/net.py:Net@head.2"
-    assert absolute("~/x@y/net.py:Net") == "/home/me/x@y/net.py:Net"
-    assert absolute("net.py") == f"{tmp_path}/net.py" and absolute("mlp") == "mlp"
+    assert absolute_model_name("a/net.py:Net@head.2") == f"{tmp_path}/a/net.py:Net@head.2"
+    assert absolute_model_name("~/x@y/net.py:Net") == "/home/me/x@y/net.py:Net"
+    assert absolute_model_name("net.py") == f"{tmp_path}/net.py" and absolute_model_name("mlp") == "mlp"
 
 
 NET = """
@@ -304,11 +313,11 @@ def test_a_file_is_run_once_until_it_changes(net: Path) -> None:
     for _ in range(3):
         build_model(f"{net}:Net@fc", (1, 8, 8), 9)
     assert build_model(f"{net}:count", (1,), 1).classes == 3  # one list, however often the file was named
-    before = digest(f"{net}:Net")
+    before = model_digest(f"{net}:Net")
     net.write_text(NET.replace("inner: int = 3", "inner: int = 6"))  # of the same size, in the same second
     assert build_model(f"{net}:Net@fc", (1, 8, 8), 9).width == 6
     assert build_model(f"{net}:count", (1,), 1).classes == 1
-    assert before != digest(f"{net}:count@x") == sha256(net.read_bytes()).hexdigest()
+    assert before != model_digest(f"{net}:count@x") == sha256(net.read_bytes()).hexdigest()
     assert sys.path == path and not (net.parent / "__pycache__").exists() and "net" not in sys.modules
 
 
@@ -364,7 +373,7 @@ def test_files_import_what_lies_beside_them_and_every_folder_its_own(
         ("def Net(width): pass\n", "Net", "net.py:Net' has the parameter 'width', and no width is set"),
         ("def Net():\n    raise KeyError('ah')\n", "Net", r"net.py: Net failed \(line 2\): KeyError: 'ah'"),
         ("import sys\ndef Net():\n    sys.exit()\n", "Net", r"Net failed \(line 3\): SystemExit"),
-        ("def Net(): return 3\n", "Net", "net.py: Net gave int, and must give a torch.nn.Module"),
+        ("def Net(): return 3\n", "Net", "net.py: Net returned int, and must return a torch.nn.Module"),
         ("from torch import nn\ndef Net(): return nn.Flatten()\n", "Net", "Flatten is not a split model"),
         (
             "from torch import nn\ndef Net(): return nn.Sequential(nn.Linear(1, 2))\n",
@@ -401,7 +410,7 @@ def test_a_file_that_is_none_is_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.txt").write_text(NET)
     (tmp_path / "folder.py").mkdir()
-    for ask in (digest, lambda name: build_model(name, (1, 8, 8), 10)):
+    for ask in (model_digest, lambda name: build_model(name, (1, 8, 8), 10)):
         with pytest.raises(ConfigurationError, match=says):
             ask(name)
 

@@ -5,7 +5,7 @@ By name, `build_model("lenet5", (1, 28, 28), 10)`; from a file, `build_model("ne
 """
 
 from consilience.models.cut import cut
-from consilience.models.from_file import absolute, digest, is_path, load_builder
+from consilience.models.from_file import absolute_model_name, is_model_file, load_builder, model_digest
 from consilience.models.registry import MODELS, build_model, model_factory, model_names, model_size, register_model
 from consilience.models.split import split, to_split_model
 from consilience.models.split_model import SplitModel
@@ -13,12 +13,12 @@ from consilience.models.split_model import SplitModel
 __all__ = [
     "MODELS",
     "SplitModel",
-    "absolute",
+    "absolute_model_name",
     "build_model",
     "cut",
-    "digest",
-    "is_path",
+    "is_model_file",
     "load_builder",
+    "model_digest",
     "model_factory",
     "model_names",
     "model_size",

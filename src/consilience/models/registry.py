@@ -11,7 +11,7 @@ from torch import nn
 
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.models.builder import ModelBuilder, builder_arguments
-from consilience.models.from_file import is_path, load_builder
+from consilience.models.from_file import is_model_file, load_builder
 from consilience.models.nets.cnn import cnn, cnn5, device_cnn
 from consilience.models.nets.encoders import encoder18, encoder50
 from consilience.models.nets.lenet5 import lenet5
@@ -52,7 +52,7 @@ def register_model(name: str) -> Callable[[Registered], Registered]:
         64
         >>> del MODELS["linear"]
     """
-    if not name or is_path(name) or "," in name:
+    if not name or is_model_file(name) or "," in name:
         raise ConfigurationError(f"{name!r} cannot be the name of a model; use a word without ':', ',' or '.py'")
     if name in MODELS:
         raise ConfigurationError(f"there is a model {name!r} already; use a name other than {', '.join(MODELS)}")
@@ -85,7 +85,7 @@ def model_factory(
     name: str, shape: tuple[int, ...], classes: int, width: int | None = None
 ) -> Callable[[], SplitModel]:
     """A function that builds the model later, in another process too, where this one's models are not registered."""
-    if is_path(name):  # each process reads the file itself
+    if is_model_file(name):  # each process reads the file itself
         return partial(build_model, name, shape, classes, width)
     return partial(_build, _builder(name), name, shape, classes, width)
 
@@ -102,7 +102,7 @@ def model_size(name: str, shape: tuple[int, ...], classes: int, width: int | Non
 
 
 def _builder(name: str) -> ModelBuilder:
-    if is_path(name):
+    if is_model_file(name):
         return load_builder(name)
     if name not in MODELS:
         raise UnknownName("model", name, MODELS)

@@ -19,7 +19,9 @@ def marks(data: Dataset, method: Method, config: Config) -> dict[str, str]:
     # Not where it lies in memory.
     roles = re.sub(r" at 0x[0-9a-f]+", "", f"{dict(method.roles)} {dict(method.members)}{_cast(method)}")
     found = {"data": dataset_sha256(data)[:16], "method": hashlib.sha256(roles.encode()).hexdigest()[:16]}
-    files = [from_file.digest(name) for name in dict.fromkeys(config.learner_models) if from_file.is_path(name)]
+    files = [
+        from_file.model_digest(name) for name in dict.fromkeys(config.learner_models) if from_file.is_model_file(name)
+    ]
     if is_file_name(method.source):
         found["method file"] = method_digest(method.source)[:16]
     return found | ({"model": hashlib.sha256("".join(files).encode()).hexdigest()[:16]} if files else {})

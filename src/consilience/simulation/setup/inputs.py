@@ -41,7 +41,7 @@ def in_full(config: Config) -> Config:
 
 
 def _in_full(model: str) -> str:
-    return from_file.absolute(model) if from_file.is_path(model) else model
+    return from_file.absolute_model_name(model) if from_file.is_model_file(model) else model
 
 
 def resolve_config(
