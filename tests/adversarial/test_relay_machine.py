@@ -28,6 +28,7 @@ from consilience.wire import codec, schema
 from consilience.wire.charter import Rules
 from consilience.wire.encodings import FLOAT32
 from consilience.wire.headers import Part, format_parts, parse_parts
+from tests.relay_tools import often
 
 PAIR = {"x": schema.Tensor((2,))}
 CHANNELS: dict[str, schema.Channel] = {
@@ -435,7 +436,7 @@ def test_headers_of_the_model_are_read_as_meant() -> None:
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
     phases=[Phase.generate],  # a story is short enough to be read, and making it shorter takes minutes
-    max_examples=80,
+    max_examples=often(30, 400),
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
