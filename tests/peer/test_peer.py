@@ -75,17 +75,17 @@ def draws(peer: Peer, name: str, wanted: int, rows: int, round_: int, step: int)
     return torch.from_numpy(uniform(f"draws {name}", *where, np.arange(wanted)[:, None], np.arange(rows)[None, :]))
 
 
-def overheard(peer: Peer) -> list[tuple[int, Parts, bytes]]:
-    """All that is put from now on."""
-    heard: list[tuple[int, Parts, bytes]] = []
+def record_uploads(peer: Peer) -> list[tuple[int, Parts, bytes]]:
+    """Round, parts and body of every upload from now on."""
+    recorded: list[tuple[int, Parts, bytes]] = []
     put = peer.connection.client.upload
 
     def tell(round_: int, parts: Parts, body: bytes, seconds: float) -> Any:
-        heard.append((round_, parts, body))
+        recorded.append((round_, parts, body))
         return put(round_, parts, body, seconds)
 
     peer.connection.client.upload = tell  # type: ignore[method-assign]
-    return heard
+    return recorded
 
 
 # --- three lines
@@ -136,7 +136,7 @@ def test_penalties_and_contributions_are_the_learner_s(tmp_path: Path, method: d
                         torch.testing.assert_close(parameter.grad, gradients[name], rtol=1e-4, atol=1e-6)
                 train(peer, model, loader)
             for peer, model, loader in zip(peers, models, loaders, strict=True):
-                learner, answers, heard = learner_of(peer, model), received(peer), overheard(peer)
+                learner, answers, recorded = learner_of(peer, model), received(peer), record_uploads(peer)
                 for name, error in residuals_of(peer).items():
                     exchange, _, key = name.partition(".")
                     learner.state.residuals[exchange][key].copy_(torch.tensor(error))
@@ -144,7 +144,7 @@ def test_penalties_and_contributions_are_the_learner_s(tmp_path: Path, method: d
                 inputs, targets = (torch.cat(parts) for parts in zip(*loader, strict=True))
                 put = learner.contribute(represent(learner, inputs, targets), torch.tensor(24.0), wanted, answers)
                 assert peer.share(model, loader)
-                ((number, parts, body),) = heard
+                ((number, parts, body),) = recorded
                 sent = decoded(peer, parts, body)
                 assert number == round_ and set(parts) == set(put)
                 for name, contribution in put.items():
@@ -152,20 +152,20 @@ def test_penalties_and_contributions_are_the_learner_s(tmp_path: Path, method: d
                         np.testing.assert_allclose(sent[f"{name}.{key}"], tensor.numpy(), rtol=1e-3, atol=1e-6)
 
 
-def test_before_anything_was_heard_the_penalty_is_0_and_then_it_reaches_both_halves(tmp_path: Path) -> None:
+def test_before_the_first_answer_the_penalty_is_0_and_then_it_reaches_both_halves(tmp_path: Path) -> None:
     with federation(tmp_path, SHARING) as made, serving(made.store) as running:
         model, loader = seeded(net, 1), batches(1)
         state = torch.random.get_rng_state()
         peer = made.join(running.url, 0)
         assert torch.equal(torch.random.get_rng_state(), state)
         inputs, targets = loader[0]
-        for heard in (False, True):
+        for recorded in (False, True):
             features = model.features(inputs)
             loss = peer.penalty(features, model.classifier(features), targets, model.classifier)
             model.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            assert all(bool(p.grad.abs().sum() > 0) == heard for p in model.parameters() if p.grad is not None)
-            assert (loss.item() > 0) == heard
+            assert all(bool(p.grad.abs().sum() > 0) == recorded for p in model.parameters() if p.grad is not None)
+            assert (loss.item() > 0) == recorded
             assert peer.share(model, loader) and peer.refresh()
 
 
@@ -242,7 +242,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 def test_any_loader_and_any_precision_give_the_same_and_what_cannot_be_is_refused(tmp_path: Path) -> None:
     with federation(tmp_path, {**SHARING, "n_avg": 24}) as made, serving(made.store) as running:
         peer, model = made.join(running.url, 0), seeded(net, 1)
-        heard = overheard(peer)
+        recorded = record_uploads(peer)
         for loader in LOADERS.values():
             assert peer.share(model, loader)
         for dtype in (torch.float64, torch.bfloat16):
@@ -252,11 +252,12 @@ def test_any_loader_and_any_precision_give_the_same_and_what_cannot_be_is_refuse
             loss = peer.penalty(features, exact.classifier(features), TARGETS, exact.classifier)
             loss.backward()  # type: ignore[no-untyped-call]
             assert loss.item() > 0 and all(p.grad is not None for p in exact.parameters())
-        first = decoded(peer, heard[0][1], heard[0][2])
-        for _, parts, body in heard:
+        first = decoded(peer, recorded[0][1], recorded[0][2])
+        for _, parts, body in recorded:
             for key, tensor in decoded(peer, parts, body).items():
-                np.testing.assert_allclose(tensor, first[key], rtol=0.05, atol=0.02 if body == heard[-1][2] else 1e-6)
-        assert peer.round == len(heard) == len(LOADERS) + 2
+                atol = 0.02 if body == recorded[-1][2] else 1e-6
+                np.testing.assert_allclose(tensor, first[key], rtol=0.05, atol=atol)
+        assert peer.round == len(recorded) == len(LOADERS) + 2
         for loader, said in WRONG.values():
             with pytest.raises(ConfigurationError, match=said):
                 peer.share(model, loader)
@@ -269,7 +270,7 @@ def test_any_loader_and_any_precision_give_the_same_and_what_cannot_be_is_refuse
         wild.features[0].weight.data.mul_(100)  # type: ignore[index]
         with pytest.raises(ConfigurationError, match=r"cannot accept your upload.*prototypes"):
             peer.share(wild, [(INPUTS, TARGETS)])
-        assert peer.round == len(heard) + 1 and not peer.waiting
+        assert peer.round == len(recorded) + 1 and not peer.waiting
         with torch.autocast("cpu", torch.bfloat16):
             features = model.features(INPUTS)
             logits = model.classifier(features)
@@ -358,13 +359,13 @@ def test_a_contribution_waits_for_the_close_and_every_second_round_is_every_seco
     with federation(tmp_path, method) as made, serving(made.store) as running:
         models = [seeded(net, i) for i in range(2)]
         peers = [made.join(running.url, i, model) for i, model in enumerate(models)]
-        heard, others = overheard(peers[0]), {"prototypes", "observations"}
+        recorded, others = record_uploads(peers[0]), {"prototypes", "observations"}
         for _ in range(4):
             assert peers[0].share(models[0], batches(1))
-        assert [set(parts) - others for _, parts, _ in heard] == [set(), {"weights"}, set(), set()]
+        assert [set(parts) - others for _, parts, _ in recorded] == [set(), {"weights"}, set(), set()]
         assert peers[0].connection.state.awaiting == {"weights": 0}
         assert [peers[1].share(models[1], batches(2)) for _ in range(2)] == [True, True]
         wait_until(lambda: peers[0].refresh() and "weights" not in peers[0].connection.state.awaiting)
         assert peers[0].share(models[0], batches(1)) and peers[0].share(models[0], batches(1))
-        assert [set(parts) - others for _, parts, _ in heard[4:]] == [set(), {"weights"}]
-        assert heard[-1][1]["weights"].version == 1
+        assert [set(parts) - others for _, parts, _ in recorded[4:]] == [set(), {"weights"}]
+        assert recorded[-1][1]["weights"].version == 1

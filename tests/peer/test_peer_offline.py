@@ -75,8 +75,8 @@ def test_without_its_relay_training_goes_on_and_the_newest_goes_out_when_it_is_b
             running.kill()
             before = penalty_of(peer, model)
             for _ in range(3):
-                heard, took = timed(peer.refresh)
-                assert not heard and took < 0.6 + MARGIN
+                changed, took = timed(peer.refresh)
+                assert not changed and took < 0.6 + MARGIN
                 shared, took = timed(lambda: peer.share(model, batches(1)))
                 assert not shared and took < 0.6 + MARGIN
             assert penalty_of(peer, model) == before > 0
@@ -129,8 +129,8 @@ def test_whatever_the_line_does_no_call_takes_longer_than_asked(lined: tuple[Fou
     state = peer.connection.state
     assert state.pending is not None and state.pending.may_have_arrived == may_have_arrived
     assert 0 < peer.connection.backoff.left <= 600
-    heard, took = timed(lambda: peer.refresh(wait=0.5))
-    assert not heard and took < 0.5 + MARGIN
+    changed, took = timed(lambda: peer.refresh(wait=0.5))
+    assert not changed and took < 0.5 + MARGIN
     body = state.pending.body
     train(peer, model, batches(1))
     peer.share(model, batches(1))
@@ -147,13 +147,13 @@ def test_waiting_waits_for_something_new_and_no_longer(tmp_path: Path) -> None:
         here, there = made.join(running.url, 0), made.join(running.url, 1)
         model, other = seeded(net, 1), seeded(net, 2)
         assert here.share(model, batches(1)) and here.refresh(wait=5)
-        heard, took = timed(lambda: here.refresh(wait=0.7))
-        assert not heard and 0.6 < took < 0.7 + MARGIN
+        changed, took = timed(lambda: here.refresh(wait=0.7))
+        assert not changed and 0.6 < took < 0.7 + MARGIN
         later = threading.Timer(0.7, lambda: there.share(other, batches(2)))
         later.start()
-        heard, took = timed(lambda: here.refresh(wait=30))
+        changed, took = timed(lambda: here.refresh(wait=30))
         later.join()
-        assert heard and 0.5 < took < 10
+        assert changed and 0.5 < took < 10
 
 
 def test_waiting_for_a_relay_that_is_gone_does_not_spin(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_restart_goes_on_with_all_of_it_with_and_without_the_relay(tmp_path: P
         assert penalty_of(offline, offline._context.require_model()) > 0
 
 
-def test_a_folder_that_is_damaged_or_somebody_else_s_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_folder_that_is_damaged_or_of_another_member_is_refused_by_name(tmp_path: Path) -> None:
     with federation(tmp_path / "one", SHARING) as made, serving(made.store) as running:
         peer, model = made.join(running.url, 0), seeded(net, 1)
         assert peer.share(model, batches(1)) and peer.refresh()
@@ -363,6 +363,6 @@ def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
                 else:
                     with pytest.raises(RelayError, match=said) as refused:
                         made.join(running.url, 1, ca_file=trusted)
-                    again = made.join(running.url, 0, ca_file=trusted)  # who has joined goes on, and sends nothing
+                    again = made.join(running.url, 0, ca_file=trusted)  # joined before: it sends nothing
                     assert again.round == 1 and not again.refresh()
                 assert refused.value.code == "certificate" and not isinstance(refused.value, RelayUnreachable)

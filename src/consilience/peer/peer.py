@@ -29,6 +29,7 @@ from consilience.channels import Answer
 from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Contribution, Exchange
+from consilience.learner.draws import AFTER_TRAINING
 from consilience.learner.residuals import as_sent
 from consilience.method import Method
 from consilience.peer.connection import RelayConnection, connect_to_relay
@@ -242,7 +243,7 @@ class Peer:
         uploads = {}
         for e in (at_round(e, round_) for e in due):
             channel = self.connection.channels[e.name]
-            draws = context.draws(e, e.sample_draws, samples, round_, -1)
+            draws = context.draws(e, e.sample_draws, samples, round_, AFTER_TRAINING)
             view = context.view(e, **seen, samples=count, **draws)
             contribution = _checked_finite(e.name, e.contribute(context.state(e), view, context.received(e)))
             sent, residuals = as_sent(channel, contribution, context.residuals(channel))
