@@ -1,7 +1,7 @@
 """Results that an earlier version of this code gave: renaming and restructuring must not change numbers.
 
-Recorded in float64 with one thread. Accuracies and byte counts are compared exactly, losses to 1e-9 of their size, which
-leaves room for the rounding of another processor's matrix products.
+Recorded in float64 with one thread. Accuracies and byte counts are compared exactly, losses to 1e-9 of their size,
+which leaves room for the rounding of another processor's matrix products.
 """
 
 from __future__ import annotations
