@@ -26,8 +26,8 @@ from consilience.models import SplitModel
 from consilience.objectives import Objective
 from consilience.simulation.engines.choose import settled
 from consilience.simulation.engines.loop.engine import LoopEngine
-from consilience.simulation.engines.stack import engine as stack_module
 from consilience.simulation.engines.stack import memory_budget as room_module
+from consilience.simulation.engines.stack import trainer_cache
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer
 from consilience.simulation.records.checkpoint import run_checkpoint
@@ -281,8 +281,8 @@ def test_two_architectures_in_one_federation(case: str, device: str, data: Datas
 def test_places_filled_up_leave_no_trace(
     case: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_module, "_COUNTS", 0)
-    monkeypatch.setattr(stack_module, "_SIZES", 1)  # every formation has as many places as the cohort has rows
+    monkeypatch.setattr(trainer_cache, "_COUNTS", 0)
+    monkeypatch.setattr(trainer_cache, "_SIZES", 1)  # every formation has as many places as the cohort has rows
     assert_engines_agree(settings(case, device, **COME_AND_GO), data)
 
 
