@@ -11,7 +11,7 @@ from pathlib import Path
 from consilience.errors import ConsilienceError
 from consilience.presentation import charts, scatter_charts
 from consilience.report.feature_map import map_of
-from consilience.report.runs import Run
+from consilience.report.runs import ReportedRun
 from consilience.report.section import Section
 from consilience.report.similarities import similarities
 from consilience.simulation.records.export import read_kept
@@ -20,14 +20,14 @@ MAPS = 6
 """In a page: each takes seconds, and tens of kilobytes."""
 
 
-def with_models(runs: Sequence[Run]) -> list[Path]:
+def with_models(runs: Sequence[ReportedRun]) -> list[Path]:
     """Folders of the runs that keep what their learners have become."""
     return [folder for folder in dict.fromkeys(run.folder for run in runs) if any(folder.glob("checkpoint*"))]
 
 
-def maps(runs: Sequence[Run], prefix: str, kept: Sequence[Path]) -> Iterator[Section]:
+def maps(runs: Sequence[ReportedRun], prefix: str, kept: Sequence[Path]) -> Iterator[Section]:
     """A map for each run that lies in one of the first folders kept, and a line about the others."""
-    first: dict[Path, Run] = {}
+    first: dict[Path, ReportedRun] = {}
     for run in runs:  # variants lie in one folder
         first.setdefault(run.folder, run)
     drawn: list[Section] = []

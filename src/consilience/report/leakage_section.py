@@ -10,7 +10,7 @@ from consilience.errors import ConsilienceError
 from consilience.leakage import tables
 from consilience.leakage.results import PICTURES, LeakageResult, LearnerStatistics, read_leakage
 from consilience.presentation import leakage_charts
-from consilience.report.runs import Run
+from consilience.report.runs import ReportedRun
 from consilience.report.section import Picture, Section
 
 _MAX_RUNS = 8  # in a chart
@@ -20,9 +20,9 @@ _LIMITS = (
 )
 
 
-def leakage_sections(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
+def leakage_sections(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
     """The sections of runs whose leakage was measured; none if there are no such runs."""
-    folders: dict[Path, Run] = {}
+    folders: dict[Path, ReportedRun] = {}
     for run in runs:  # variants share a folder
         folders.setdefault(run.folder, run)
     notes: list[str] = []
@@ -61,7 +61,7 @@ def leakage_sections(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
         yield Section("Membership inference", text=tables.MEMBERSHIP, table=rows, figure=chart, name=name)
 
 
-def _read(run: Run, notes: list[str]) -> LeakageResult | None:
+def _read(run: ReportedRun, notes: list[str]) -> LeakageResult | None:
     try:
         found = read_leakage(run.folder)
     except ConsilienceError as error:
@@ -144,7 +144,7 @@ def _membership_points(found: Mapping[str, LeakageResult]) -> list[dict[str, Any
     ]
 
 
-def _pictures(runs: Sequence[Run] | Any, found: Mapping[str, LeakageResult], which: str) -> Iterator[Picture]:
+def _pictures(runs: Sequence[ReportedRun] | Any, found: Mapping[str, LeakageResult], which: str) -> Iterator[Picture]:
     """The saved pictures; missing files are left out."""
     for run in runs:
         leakage = found.get(run.label)

@@ -29,7 +29,7 @@ _UNKNOWN = "unknown settings"
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportedRun:
     """One method under one setting: what it came to, or how far it got, and what is missing of it."""
 
     label: str
@@ -47,13 +47,13 @@ class Run:
 class Found:
     """All runs in some folders, and what is missing."""
 
-    runs: list[Run]
+    runs: list[ReportedRun]
     notes: list[str]
 
 
 def read_runs(folders: Sequence[Path]) -> Found:
     """The runs in folders of runs, comparisons, sweeps and reproductions; labels of a task's runs differ."""
-    runs: list[Run] = []
+    runs: list[ReportedRun] = []
     notes: list[str] = []
     inside: dict[Path, RunFolder] = {}  # a run that is named twice is one run
     for folder in dict.fromkeys(folders):
@@ -108,7 +108,7 @@ def _inside(folder: Path, notes: list[str]) -> Iterator[RunFolder]:
     yield from there
 
 
-def _read(run: RunFolder, notes: list[str]) -> list[Run]:
+def _read(run: RunFolder, notes: list[str]) -> list[ReportedRun]:
     """A run folder as runs: one, or one for each of its variants."""
     configs, changes, text = _configs(run, notes)
     metrics = _metrics(run, configs, notes)
@@ -118,7 +118,7 @@ def _read(run: RunFolder, notes: list[str]) -> list[Run]:
     for i, (own, result) in enumerate(zip(configs, results, strict=True)):
         summary = result or _so_far(run, own, metrics[i]) | {"set": changes[i]}
         name = method_label(summary["method"], summary.get("set") or summary["settings"]).replace(" method.", " ")
-        found.append(Run(name, _task(own), run.path, summary, metrics[i], provenance, text, _labeled(own)))
+        found.append(ReportedRun(name, _task(own), run.path, summary, metrics[i], provenance, text, _labeled(own)))
     _tell_what_is_missing(run, configs[0], found, notes)
     return found
 
@@ -288,7 +288,9 @@ def _provenance(run: RunFolder, notes: list[str]) -> Mapping[str, Any] | None:
         return None
 
 
-def _tell_what_is_missing(run: RunFolder, config: Config | None, found: Sequence[Run], notes: list[str]) -> None:
+def _tell_what_is_missing(
+    run: RunFolder, config: Config | None, found: Sequence[ReportedRun], notes: list[str]
+) -> None:
     """Say how far a run got that is not finished, and whether lines are gone from its metrics."""
     metrics = [each.metrics for each in found]
     reached = max(each.rounds for each in metrics)

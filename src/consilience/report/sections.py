@@ -15,7 +15,7 @@ from consilience.presentation.tables import CAPTION, OPTIONAL_METRICS, format_by
 from consilience.report.feature_sections import maps, with_models
 from consilience.report.leakage_section import leakage_sections
 from consilience.report.metrics import Rows
-from consilience.report.runs import Found, Run
+from consilience.report.runs import Found, ReportedRun
 from consilience.report.section import Section
 from consilience.simulation.records.round_record import PHASES
 
@@ -39,7 +39,7 @@ def chapters(found: Found) -> list[Section]:
     return sections
 
 
-def _chapter(task: str, given: Sequence[Run], prefix: str, mapped: Sequence[Path]) -> Iterator[Section]:
+def _chapter(task: str, given: Sequence[ReportedRun], prefix: str, mapped: Sequence[Path]) -> Iterator[Section]:
     runs = _briefly(given)
     outcomes = [_outcome(run, _probed(runs), optional_metrics([run.summary for run in runs])) for run in runs]
     yield Section(task, text=_extent(given), name=f"{prefix}task", level=1)
@@ -61,7 +61,7 @@ def _chapter(task: str, given: Sequence[Run], prefix: str, mapped: Sequence[Path
     yield _again(runs, prefix)
 
 
-def _extent(runs: Sequence[Run]) -> str:
+def _extent(runs: Sequence[ReportedRun]) -> str:
     """How many runs, rounds and seeds."""
     counts = {
         noun: sorted({int(run.summary[f"{noun}s"]) for run in runs if run.summary.get(f"{noun}s") is not None})
@@ -74,14 +74,14 @@ def _extent(runs: Sequence[Run]) -> str:
     return ", ".join(said)
 
 
-def _common(runs: Sequence[Run]) -> str:
+def _common(runs: Sequence[ReportedRun]) -> str:
     """The method, where runs are all of one and only its settings tell them apart."""
     names = {method for run in runs for method, _, settings in [run.label.partition(" ")] if "=" in settings}
     alike = all(run.label.startswith(f"{name} ") for name in names for run in runs)
     return names.pop() if len(names) == 1 and len(runs) > 1 and alike else ""
 
 
-def _briefly(runs: Sequence[Run]) -> list[Run]:
+def _briefly(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     """The runs, without the name of a method that they are all of."""
     method = _common(runs)
     return [replace(run, label=run.label.removeprefix(f"{method} ")) for run in runs] if method else list(runs)
@@ -90,7 +90,7 @@ def _briefly(runs: Sequence[Run]) -> list[Run]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _caption(runs: Sequence[Run]) -> str:
+def _caption(runs: Sequence[ReportedRun]) -> str:
     """What the numbers mean; of runs without labels, what their accuracy is."""
     said = []
     if probed := _probed(runs):
@@ -110,17 +110,17 @@ def _caption(runs: Sequence[Run]) -> str:
     return "\n\n".join([CAPTION, *([" ".join(said)] if said else [])])
 
 
-def _probed(runs: Sequence[Run]) -> list[str]:
+def _probed(runs: Sequence[ReportedRun]) -> list[str]:
     """The probes that any of the runs was tested by."""
     return [probe for probe in _PROBES if any(probe in _told(run) for run in runs)]
 
 
-def _told(run: Run) -> Mapping[str, Any]:
+def _told(run: ReportedRun) -> Mapping[str, Any]:
     """What probes told of a run when it was last tested."""
     return run.summary.get("probes") or {}
 
 
-def _outcome(run: Run, probed: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
+def _outcome(run: ReportedRun, probed: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
     s = run.summary
     total = s["seconds"].get("total")
     return {
@@ -137,7 +137,7 @@ def _outcome(run: Run, probed: Sequence[str], more: Sequence[str]) -> dict[str, 
     }
 
 
-def _kinds(runs: Sequence[Run]) -> Rows:
+def _kinds(runs: Sequence[ReportedRun]) -> Rows:
     names = dict.fromkeys(name for run in runs for name in run.summary["kinds"])
     return [
         {
@@ -166,7 +166,7 @@ def _tenths(value: float | None) -> str:
 # -- charts ------------------------------------------------------------------------------------------------------------
 
 
-def _best(runs: Sequence[Run]) -> tuple[list[Run], str]:
+def _best(runs: Sequence[ReportedRun]) -> tuple[list[ReportedRun], str]:
     """The runs that charts have room for, and a word about those they have not."""
     if len(runs) <= _LINES:
         return list(runs), ""
@@ -174,7 +174,7 @@ def _best(runs: Sequence[Run]) -> tuple[list[Run], str]:
     return [run for run in runs if run in ranked], f" Of {len(runs)} runs the best {_LINES} are shown."
 
 
-def _settings(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
+def _settings(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
     """A map of accuracies, where two settings were swept over."""
     swept = [run.summary for run in runs if run.summary.get("set") and run.summary["accuracy"]["mean"] is not None]
     axes = list(dict.fromkeys(key for s in swept for key in s["set"]))
@@ -185,7 +185,7 @@ def _settings(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
     yield Section("Accuracy by setting", figure=chart, name=f"{prefix}settings")
 
 
-def _accuracy(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
+def _accuracy(runs: Sequence[ReportedRun], said: str, prefix: str) -> Iterator[Section]:
     rows, names = _curves(runs, "accuracy"), [run.label for run in runs]
     if not rows:
         yield Section("Accuracy", text="No round has been tested yet.", name=f"{prefix}accuracy")
@@ -200,7 +200,7 @@ def _accuracy(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
     yield Section("Final accuracy per learner", text=text, figure=chart, name=f"{prefix}learners")
 
 
-def _kinds_over_rounds(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
+def _kinds_over_rounds(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
     """What learners of each kind told right of samples like their own, from the round on in which they joined."""
     lines = {
         kind if len(runs) == 1 else f"{run.label}, {kind}": metrics
@@ -216,7 +216,7 @@ def _kinds_over_rounds(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
         yield Section("Kinds of learners over rounds", text=text, figure=chart, name=f"{prefix}kinds-over-rounds")
 
 
-def _probes(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
+def _probes(runs: Sequence[ReportedRun], said: str, prefix: str) -> Iterator[Section]:
     """What probes told of learners' features, round by round."""
     rows = [
         {"method": run.label, "probe": name, "round": row["round"], "accuracy": row[f"accuracy_{probe}"]}
@@ -229,7 +229,7 @@ def _probes(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
         yield Section("Probes over rounds", text=text, figure=chart, name=f"{prefix}probes")
 
 
-def _together(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
+def _together(runs: Sequence[ReportedRun], said: str, prefix: str) -> Iterator[Section]:
     """What all learners told together, round by round."""
     rows = [
         {"method": run.label, "told by": _ALSO[key], "round": row["round"], "accuracy": row[f"accuracy_{key}"]}
@@ -244,7 +244,7 @@ def _together(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
         yield Section("All asked together, over rounds", text=text, figure=chart, name=f"{prefix}together")
 
 
-def _dependence(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
+def _dependence(runs: Sequence[ReportedRun], said: str, prefix: str) -> Iterator[Section]:
     """How much a layer gave away of its inputs, round by round."""
     if rows := _curves(runs, "dependence"):
         text = (
@@ -255,7 +255,7 @@ def _dependence(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section
         yield Section("Distance correlation over rounds", text=text, figure=chart, name=f"{prefix}dependence")
 
 
-def _band(runs: Sequence[Run]) -> str:
+def _band(runs: Sequence[ReportedRun]) -> str:
     several = {len(run.metrics.seeds) > 1 for run in runs}
     seeds, learners = "one standard deviation over seeds", "one standard deviation over learners"
     if several == {True, False}:
@@ -263,11 +263,11 @@ def _band(runs: Sequence[Run]) -> str:
     return f"Bands are {seeds if several == {True} else learners}."
 
 
-def _curves(runs: Sequence[Run], name: str) -> Rows:
+def _curves(runs: Sequence[ReportedRun], name: str) -> Rows:
     return [{"method": run.label, **row} for run in runs for row in _thinned(run.metrics.curve(name))]
 
 
-def _over_bytes(runs: Sequence[Run]) -> Rows:
+def _over_bytes(runs: Sequence[ReportedRun]) -> Rows:
     rows = []
     for run in runs:
         sent = run.metrics.sent()
@@ -276,7 +276,7 @@ def _over_bytes(runs: Sequence[Run]) -> Rows:
     return rows
 
 
-def _learners(runs: Sequence[Run]) -> Rows:
+def _learners(runs: Sequence[ReportedRun]) -> Rows:
     rows: Rows = []
     for run in runs:
         seeds: dict[int, list[float]] = {}
@@ -294,7 +294,7 @@ def _thinned(rows: Rows) -> Rows:
     return [rows[i] for i in np.linspace(0, len(rows) - 1, _POINTS).round().astype(int)]
 
 
-def _dealt(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
+def _dealt(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
     """Who had how many samples of which class, in the first seed."""
     tables = [run.provenance for run in runs if run.provenance is not None]
     if not tables:
@@ -311,7 +311,7 @@ def _dealt(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
     yield Section("Samples of each class", text=text, figure=charts.partition(rows), name=f"{prefix}partition")
 
 
-def _inner(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
+def _inner(runs: Sequence[ReportedRun], said: str, prefix: str) -> Iterator[Section]:
     """What training looked like from within: terms of the loss, and the mutual-information bound."""
     rows: Rows = []
     names = [run.label for run in runs]
@@ -334,7 +334,7 @@ def _inner(runs: Sequence[Run], said: str, prefix: str) -> Iterator[Section]:
         yield Section("Mutual information", text=text, figure=chart, name=f"{prefix}mutual-information")
 
 
-def _time(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
+def _time(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
     rows = [
         {"method": run.label, "phase": phase, "seconds": run.summary["seconds"].get(phase) or 0.0}
         for run, phase in product((run for run in runs if run.summary["seconds"]), PHASES)
@@ -344,7 +344,7 @@ def _time(runs: Sequence[Run], prefix: str) -> Iterator[Section]:
         yield Section("Time by phase", text=text, figure=charts.phases(rows), name=f"{prefix}time")
 
 
-def _again(runs: Sequence[Run], prefix: str) -> Section:
+def _again(runs: Sequence[ReportedRun], prefix: str) -> Section:
     texts = {run.folder: run.config for run in runs if run.config}
     text = "Each of these files alone repeats its run: save it, and give it to consilience run."
     details = [(f"{folder / 'config.toml'}", config) for folder, config in texts.items()]

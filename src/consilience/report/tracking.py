@@ -113,7 +113,7 @@ def tracking(name: str | None) -> Callable[[Path, OnRound], AbstractContextManag
 
 @contextlib.contextmanager
 def _tracked(make: Callable[[Path], Tracker], folder: Path, told: OnRound) -> Iterator[OnRound]:
-    rounds = Rounds(make(folder), folder)
+    rounds = TrackedRounds(make(folder), folder)
 
     def on_round(method: str, round_: int, total: int, history: History) -> None:
         rounds.hand_on(method, history)
@@ -123,7 +123,7 @@ def _tracked(make: Callable[[Path], Tracker], folder: Path, told: OnRound) -> It
         yield on_round
 
 
-class Rounds:
+class TrackedRounds:
     """Hands on the rounds that the tracker does not have yet, of one run after the other."""
 
     def __init__(self, tracker: Tracker, folder: Path) -> None:
