@@ -130,7 +130,7 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_the_network(tmp
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*\ssrc=\"?(\S+)|<link[^>]*\shref=\"?(\S+)", text)
         assert not [url for pair in loaded for url in pair if re.match(r"(https?:)?//", url)], html.name
     reference = (tmp_path / "site" / "reference" / "simulate.html").read_text(encoding="utf-8")
-    assert "Simulate a federation and return what came out." in reference
+    assert "Simulate a federation and return its result." in reference
 
 
 # --- lists are complete

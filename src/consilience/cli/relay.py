@@ -37,11 +37,11 @@ def invite(
     federation: Federation = None,
     store: Place = _STORE,
 ) -> None:
-    """Make a token for a new member. It is shown this once; the store keeps only a hash of it."""
+    """Make a token for a new member. It is shown only once; the store has only its hash."""
     from consilience.relay import admin
 
     token = admin.invite(store, member, federation)
-    print(f"{member}'s token, shown this once:", file=sys.stderr)
+    print(f"{member}'s token, shown only once:", file=sys.stderr)
     print(token)
 
 
@@ -51,16 +51,16 @@ def revoke(
     federation: Federation = None,
     store: Place = _STORE,
 ) -> None:
-    """Revoke a member's token, at once; what it had put counts no longer."""
+    """Revoke a member's token at once, and remove its contributions from means and pools."""
     from consilience.relay import admin
 
     admin.revoke(store, member, federation)
-    print(f"{member}'s token opens nothing any more", file=sys.stderr)
+    print(f"{member}'s token has been revoked", file=sys.stderr)
 
 
 @app.command()
 def status(store: Place = _STORE, json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
-    """Show federations, their members and how far each has come."""
+    """Show federations, their members and the last round of each member."""
     from consilience.relay import admin
 
     found = admin.status(store)
