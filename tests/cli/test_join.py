@@ -96,7 +96,7 @@ def test_a_store_is_filled_and_shown(command: Command) -> None:
     code, out, _ = command("relay", "create", "federation.toml")
     assert code == 0 and "digits is created in relay.db; invite its members with:" in out
     code, out, err = command("relay", "invite", "ward-a")
-    assert code == 0 and out.startswith("cs1_1_") and len(out.strip()) == 49 and "shown this once" in err
+    assert code == 0 and out.startswith("cs1_1_") and len(out.strip()) == 49 and "shown only once" in err
     assert command("relay", "invite", "ward-b")[0] == 0
     code, _, err = command("relay", "revoke", "ward-b")
     assert code == 0 and "has been revoked" in err
