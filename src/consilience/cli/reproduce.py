@@ -27,7 +27,7 @@ def reproduce(
         ),
     ] = None,
     precision: Annotated[str, typer.Option(help="of the models' arithmetic: auto, float32, bf16 or float64")] = "auto",
-    kept: Annotated[bool, typer.Option("--kept", help="run nothing: show the cells that are there")] = False,
+    saved: Annotated[bool, typer.Option("--saved", help="run nothing: show the saved cells")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for cells and results (default: reproduced/NAME)")] = None,
     track: Track = None,
 ) -> None:
@@ -51,7 +51,7 @@ def reproduce(
     scale = Scale(quick, seeds, device, data_dir, some, precision)
     try:
         with tracked(folder, screen.on_round) as on_round:
-            found = run_reproduction(REPRODUCTIONS[name], scale, folder, on_round, kept)
+            found = run_reproduction(REPRODUCTIONS[name], scale, folder, on_round, saved)
     except KeyboardInterrupt:
         found = run_reproduction(REPRODUCTIONS[name], scale, folder, saved_only=True)
     for section in found.sections:
@@ -63,6 +63,6 @@ def reproduce(
     except ConfigurationError as error:  # what draws it is an extra
         screen.say(f"no page: {error}")
     screen.say(f"saved in {folder}")
-    if found.missing and not kept:
+    if found.missing and not saved:
         screen.say("stopped; run the same command to resume")
         raise typer.Exit(130)
