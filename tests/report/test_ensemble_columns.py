@@ -49,10 +49,10 @@ def cells_of(page: str, name: str) -> list[str]:
 
 def test_what_all_told_together_and_a_layer_gave_away_have_curves_and_columns(tmp_path: Path) -> None:
     page = page_of(tmp_path, watched(tmp_path / "a"), run_folder(tmp_path / "b", method={"name": "fedavg"}))
-    assert shown(page) == [*ALL[:3], "together", "dependence", *ALL[3:]]
-    assert "All asked together, over rounds" in page and "Distance correlation over rounds" in page
-    rows = values_of(specs_of(page)["together"])
-    assert {(row["told by"], row["round"], row["accuracy"]) for row in rows} == {
+    assert shown(page) == [*ALL[:3], "ensemble", "dependence", *ALL[3:]]
+    assert "Ensemble accuracy over rounds" in page and "Distance correlation over rounds" in page
+    rows = values_of(specs_of(page)["ensemble"])
+    assert {(row["prediction"], row["round"], row["accuracy"]) for row in rows} == {
         ("ensemble", 1, 71.0),
         ("ensemble", 2, 81.0),
         ("own heads", 1, 61.0),
@@ -70,7 +70,7 @@ def test_what_all_told_together_and_a_layer_gave_away_have_curves_and_columns(tm
 
 def test_a_page_of_runs_that_were_not_asked_has_nothing_of_it(tmp_path: Path) -> None:
     page = page_of(tmp_path, run_folder(tmp_path / "a"))
-    assert not {"together", "dependence"} & set(shown(page))
+    assert not {"ensemble", "dependence"} & set(shown(page))
     assert not [word for word in ("nsemble:", "own heads", "cor:") if word in page.partition("Reproduce these runs")[0]]
 
 

@@ -16,7 +16,7 @@ from consilience.errors import ConsilienceError
 from consilience.learner.layout import Layout
 from consilience.models import build_model
 from consilience.report.feature_map import feature_map
-from consilience.report.feature_sections import MAPS
+from consilience.report.feature_sections import MAX_MAPS
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.simulate import simulate
 
@@ -141,10 +141,10 @@ def test_where_there_can_be_no_map_the_page_says_why_in_a_line(tmp_path: Path, r
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"method": {"name": "centralized"}}, "there is one learner"),
-        ({"learners": 1, "method": {"name": "independent"}}, "there is one learner"),
-        ({"test": 3}, "3 test samples at two learners are too few"),
-        ({"model": "mlp,wide"}, "features of widths 32 and 48 cannot be laid out together"),
+        ({"method": {"name": "centralized"}}, "the run has one learner"),
+        ({"learners": 1, "method": {"name": "independent"}}, "the run has one learner"),
+        ({"test": 3}, "3 test samples are too few"),
+        ({"model": "mlp,wide"}, "features of widths 32 and 48 cannot be embedded together"),
     ],
 )
 def test_what_makes_no_map_is_refused_by_name(
@@ -159,9 +159,9 @@ def test_what_makes_no_map_is_refused_by_name(
 
 
 def test_a_page_has_so_many_maps_and_no_more(tmp_path: Path, run: Path) -> None:
-    folders = [tmp_path / f"run-{i}" for i in range(MAPS + 1)]
+    folders = [tmp_path / f"run-{i}" for i in range(MAX_MAPS + 1)]
     for folder in folders:
         shutil.copytree(run, folder)
     page = page_of(tmp_path, *folders)
-    assert len([name for name in shown(page) if "features" in name]) == MAPS
-    assert f"a page has {MAPS} at most" in page
+    assert len([name for name in shown(page) if "features" in name]) == MAX_MAPS
+    assert f"a page has {MAX_MAPS} at most" in page

@@ -16,7 +16,7 @@ from consilience.errors import CheckpointError, ConfigurationError, StorageError
 from consilience.papers import Cell, Reproduction, ResultSection, Scale
 from consilience.papers.run import run_reproduction
 from consilience.presentation import charts
-from consilience.report.metrics import Metrics
+from consilience.report.metrics import RunMetrics
 from consilience.report.page import Section, write_page, write_report
 from consilience.report.runs import read_runs
 from consilience.simulation.compare import plan_comparison
@@ -34,12 +34,12 @@ def test_curves_are_means_over_learners_and_seeds_with_a_band_of_seeds(tmp_path:
     first, last = run.metrics.curve("accuracy")
     assert first["accuracy"] == 11.5 and last["accuracy"] == 21.5 and last["round"] == 2
     assert last["high"] - last["accuracy"] == pytest.approx(2**0.5)  # means of seeds are 20.5 and 22.5
-    assert run.metrics.sent() == {0: 20.0, 1: 320.0, 2: 620.0}  # two learners, the mean of seeds
+    assert run.metrics.cumulative_bytes() == {0: 20.0, 1: 320.0, 2: 620.0}  # two learners, the mean of seeds
     assert run.metrics.final == {(0, 0): 20.0, (0, 1): 21.0, (1, 0): 22.0, (1, 1): 23.0}
 
 
 def test_one_seed_has_a_band_of_learners_and_one_learner_none() -> None:
-    metrics = Metrics()
+    metrics = RunMetrics()
     metrics.add(1, 0, 0, {"accuracy": 1.0})
     assert metrics.curve("accuracy") == [{"round": 1, "accuracy": 1.0, "low": None, "high": None}]
     metrics.add(1, 0, 1, {"accuracy": 3.0})
@@ -53,7 +53,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="name at least one"):
         write_report([], tmp_path / "report.html", None)
     (tmp_path / "comparison.toml").write_text('methods = ["fedavg"]\n[config]\n')
-    with pytest.raises(CheckpointError, match="holds no run yet; resume with: consilience compare --resume"):
+    with pytest.raises(CheckpointError, match="has no run yet; resume with: consilience compare --resume"):
         write_report([tmp_path], tmp_path / "report.html", None)
     assert not (tmp_path / "report.html").exists()
 
@@ -118,8 +118,8 @@ def test_a_run_that_broke_off_shows_how_far_it_got(tmp_path: Path) -> None:
     text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(text[:12]) + text[12][:30])  # rounds 0 to 2, and a torn line
     page = page_of(tmp_path, folder)
-    assert f"2 of 5 rounds are there; resume with: consilience run --resume {folder}" in page
-    assert "damaged lines, left out: 1" in page and "(unfinished)" in page
+    assert f"2 of 5 rounds are finished; resume with: consilience run --resume {folder}" in page
+    assert "1 damaged line left out" in page and "(unfinished)" in page
     assert ">21.5 ± 1.4<" in page and ">620 B<" in page
     assert shown(page) == ALL[:-1]  # what time it took is not known
 
@@ -128,7 +128,7 @@ def test_a_run_whose_result_is_gone_but_whose_rounds_are_all_there_is_finished(t
     folder = run_folder(tmp_path / "a")
     (folder / "result.json").write_text('{"finished": true}')
     page = page_of(tmp_path, folder)
-    assert "result.json is damaged: numbers are missing. What the run came to is taken from its metrics." in page
+    assert "result.json is damaged: numbers are missing. The summary is computed from its metrics." in page
     assert "(unfinished)" not in page and ">21.5 ± 1.4<" in page
 
 
@@ -147,7 +147,7 @@ def test_missing_lines_are_counted(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a")
     text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(text[:3] + text[5:]))
-    assert "missing lines: 2" in page_of(tmp_path, folder)
+    assert "2 lines missing" in page_of(tmp_path, folder)
 
 
 def test_lines_of_nonsense_do_no_harm(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_lines_of_nonsense_do_no_harm(tmp_path: Path) -> None:
     with (folder / "metrics.jsonl").open("a") as file:
         for wild in ({"round": 10**15}, {"seed": "x"}, {"variant": 3}, {"accuracy": 10**400}, {"learner": -1}):
             file.write(f"{json.dumps(line(1, 0, 0, 1.0) | wild)}\n")
-    assert "damaged lines, left out: 5" in page_of(tmp_path, folder)
+    assert "5 damaged lines left out" in page_of(tmp_path, folder)
 
 
 # -- comparisons and sweeps --------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_a_comparison_that_is_not_done_says_so(tmp_path: Path, one_thread: None)
         pass
     shutil.rmtree(tmp_path / "c" / "fedavg", ignore_errors=True)
     page = page_of(tmp_path, tmp_path / "c")
-    assert "2 of 3 runs have begun; resume with: consilience compare --resume" in page
+    assert "2 of 3 runs have started; resume with: consilience compare --resume" in page
     both = [*ALL[:-1], "features-1", "features-2", "time"]
     assert shown(page) == both
     (tmp_path / "c" / "comparison.toml").write_text("damaged")
@@ -208,17 +208,19 @@ def test_a_reproduction_that_was_stopped_is_shown_as_far_as_it_got(tmp_path: Pat
     wanted = Reproduction("tiny", "for tests", cells, lambda outcomes: [ResultSection("Rows")])
     folder, names = tmp_path / "r", [cell.name for cell in cells(Scale())]
     (folder / "cells").mkdir(parents=True)
-    with pytest.raises(CheckpointError, match="holds no run yet; go on with the command that began it"):
+    with pytest.raises(CheckpointError, match="has no run yet; resume with the command that started it"):
         write_report([folder], tmp_path / "report.html", None)
     with pytest.raises(KeyboardInterrupt):
         run_reproduction(wanted, Scale(), folder, stop)
     page = page_of(tmp_path, folder)
-    assert "there is no results.json; 2 cells have begun, and those that have not are not known" in page
+    assert "there is no results.json; 2 cells have started, and missing cells are not known" in page
     assert f"not finished: {names[1]};" in page and "fedavg (unfinished)" in page
     run_reproduction(wanted, Scale(), folder, saved_only=True)
     page = page_of(tmp_path, folder)
-    assert f"{folder}, tiny: missing when it was last told: fedavg | fedproto; not finished: {names[1]};" in page
-    assert "go on with the command that began it: consilience reproduce tiny" in page
+    assert (
+        f"{folder}, tiny: missing when results.json was written: fedavg | fedproto; not finished: {names[1]};" in page
+    )
+    assert "resume with the command that started it: consilience reproduce tiny" in page
     assert {row["method"] for row in values_of(specs_of(page)["accuracy"])} == {"independent", "fedavg"}
     (folder / "results.json").write_text("[")
     assert "results.json is damaged" in page_of(tmp_path, folder)
@@ -259,7 +261,7 @@ def test_a_page_of_ten_large_runs_is_small(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a")
-    with pytest.raises(ConfigurationError, match="is a folder, and a page is one file"):
+    with pytest.raises(ConfigurationError, match="is a folder, and a page is a file"):
         write_report([folder], tmp_path, None)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="cannot write"):

@@ -16,7 +16,7 @@ from consilience import simulate
 from consilience.cli.terminal import Screen
 from consilience.errors import StorageError, UnknownName
 from consilience.papers import REPRODUCTIONS, Cell, Reproduction, ResultSection
-from consilience.report.tracking import TRACKERS, curves_of, means, tracking
+from consilience.report.tracking import TRACKERS, curve_names, mean_metrics, tracking
 from consilience.simulation.records.history import History
 
 pytest.importorskip("tensorboard", reason="install the extra 'track' to watch runs")
@@ -109,8 +109,8 @@ def test_means_are_of_those_that_have_a_value() -> None:
     nan = float("nan")
     values = np.array([[1.0, nan, 3.0], [nan, float("inf"), nan]])
     history.records = [{"accuracy": values, "bytes.up": np.arange(6.0).reshape(2, 3)}]
-    assert means(history, 0, 0) == {"accuracy": 2.0, "bytes.up": 1.0}
-    assert means(history, 0, 1) == {"bytes.up": 4.0}
+    assert mean_metrics(history, 0, 0) == {"accuracy": 2.0, "bytes.up": 1.0}
+    assert mean_metrics(history, 0, 1) == {"bytes.up": 4.0}
 
 
 def test_nothing_is_written_unasked_and_json_stays_json(command: Command) -> None:
@@ -172,12 +172,12 @@ def test_cells_of_a_reproduction_are_tracked_too(command: Command, monkeypatch: 
 
 def test_names_of_curves_are_told_apart(tmp_path: Path) -> None:
     history = History((3,), learners=1, variants=2)
-    assert curves_of("my/own", history, tmp_path) == ["my-own/variant-0/seed-3", "my-own/variant-1/seed-3"]
+    assert curve_names("my/own", history, tmp_path) == ["my-own/variant-0/seed-3", "my-own/variant-1/seed-3"]
     history.folder = tmp_path / "part-1"
     history.folder.mkdir()
     text = '[[variants]]\n"method.a" = "x y"\n[[variants]]\n"method.a" = "x/y"\n'
     (history.folder / "config.toml").write_text(text, encoding="utf-8")
-    assert curves_of("own", history, tmp_path) == [
+    assert curve_names("own", history, tmp_path) == [
         "part-1/1-method.a=x-y/seed-3",
         "part-1/2-method.a=x-y/seed-3",
     ]
@@ -295,13 +295,13 @@ class Notes:
     def __init__(self, folder: Path) -> None:
         self.noted: list[Any] = [folder]
 
-    def begin(self, curves: Any) -> None:
+    def start(self, curves: Any) -> None:
         self.noted.append(list(curves))
 
     def add(self, curve: str, round_: int, values: Mapping[str, float]) -> None:
         self.noted.append((curve, round_, values["accuracy"]))
 
-    def show(self) -> None:
+    def flush(self) -> None:
         self.noted.append("show")
 
     def close(self) -> None:

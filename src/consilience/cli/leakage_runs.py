@@ -17,7 +17,7 @@ from consilience.leakage.examined_learner import resolve_layers, select_learners
 from consilience.leakage.measure import OnProgress, measure_leakage
 from consilience.leakage.results import FILE, PICTURES, leakage_as_json, write_leakage
 from consilience.leakage.settings import LeakageSettings
-from consilience.report.page import ready, write_report
+from consilience.report.page import check_page, write_report
 from consilience.report.runs import read_runs
 from consilience.simulation.engines.choose import check_device
 from consilience.simulation.records.export import SavedRun, read_kept
@@ -27,7 +27,7 @@ def look(screen: Screen, folders: Sequence[Path], settings: LeakageSettings, pag
     """Examine the runs in folders of runs, comparisons and sweeps, show what is found, and write the page."""
     check_device(settings.device)
     if page is not None:
-        ready(page)
+        check_page(page)
     runs: dict[Path, str] = {}
     for run in read_runs(folders).runs:  # variants lie in one folder
         runs.setdefault(run.folder, run.label)

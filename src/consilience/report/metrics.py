@@ -1,4 +1,4 @@
-"""The lines of a run, added up over learners while they are read, so that a thousand learners weigh as much as ten."""
+"""The metrics of a run, summed over learners while they are read, so that memory does not grow with learners."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Rows = list[dict[str, Any]]
 
 
 @dataclass
-class Metrics:
-    """A run's lines, added up over its learners."""
+class RunMetrics:
+    """The metrics of a run, summed over learners."""
 
     sums: dict[tuple[int, int], dict[str, list[float]]] = field(default_factory=dict)
-    """By round and seed: how many learners have a metric, its sum, and the sum of its squares."""
+    """By round and seed, for each metric: the number of learners that have it, the sum, and the sum of squares."""
     final: dict[tuple[int, int], float] = field(default_factory=dict)
-    """Accuracy of a seed's learner when it was last tested."""
+    """The last accuracy by seed and learner."""
     seen: set[tuple[int, int, int]] = field(default_factory=set)
     kind_of: Mapping[int, str] = field(default_factory=dict)
-    """Of each learner, where they are not all alike."""
-    kinds: dict[str, Metrics] = field(default_factory=dict)
-    """The lines of each kind, added up over its learners."""
+    """The kind of each learner, if there are several kinds."""
+    kinds: dict[str, RunMetrics] = field(default_factory=dict)
+    """The metrics of each kind of learner."""
 
     def add(self, round_: int, seed: int, learner: int, values: Mapping[str, float]) -> None:
-        """Add a line; one that came before counts."""
+        """Add a line; a repeated line is ignored."""
         if (round_, seed, learner) in self.seen:
             return
         self.seen.add((round_, seed, learner))
@@ -41,36 +41,36 @@ class Metrics:
         if "accuracy" in values:
             self.final[seed, learner] = values["accuracy"]
         if learner in self.kind_of:
-            self.kinds.setdefault(self.kind_of[learner], Metrics()).add(round_, seed, learner, values)
+            self.kinds.setdefault(self.kind_of[learner], RunMetrics()).add(round_, seed, learner, values)
 
     @property
     def rounds(self) -> int:
-        """The last round there is."""
+        """The last recorded round."""
         return max((round_ for round_, _ in self.sums), default=0)
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds there are."""
+        """The recorded seeds."""
         return sorted({seed for _, seed in self.sums})
 
     @property
     def names(self) -> list[str]:
-        """What was recorded of any learner in any round, in the order it came up."""
+        """The recorded metrics, in the order of their first appearance."""
         return list(dict.fromkeys(name for cell in self.sums.values() for name in cell))
 
     def curve(self, name: str) -> Rows:
-        """The mean over seeds of learners' means; the band is their standard deviation, of learners if one seed."""
+        """The mean over seeds of learners' means, and a band: the deviation over seeds, or learners of one seed."""
         by_round: dict[int, list[list[float]]] = {}
         for (round_, _), cell in sorted(self.sums.items()):
             if round_ and name in cell:
                 by_round.setdefault(round_, []).append(cell[name])
         return [
-            {"round": round_, name: (found := _middle(cells))[0], "low": found[1], "high": found[2]}
+            {"round": round_, name: (found := _mean_and_band(cells))[0], "low": found[1], "high": found[2]}
             for round_, cells in by_round.items()
         ]
 
-    def sent(self) -> dict[int, float]:
-        """Bytes that a federation has sent by the end of each round, both ways: the mean over seeds."""
+    def cumulative_bytes(self) -> dict[int, float]:
+        """Bytes of a federation until the end of each round, both ways: the mean over seeds."""
         by_round: dict[int, list[float]] = {}
         for (round_, _), cell in self.sums.items():
             moved = sum(cell[key][1] for key in ("bytes.up", "bytes.down") if key in cell)
@@ -80,14 +80,14 @@ class Metrics:
         return dict(zip(rounds, accumulate(means), strict=True))
 
 
-def _middle(cells: Sequence[Sequence[float]]) -> tuple[float, float | None, float | None]:
+def _mean_and_band(cells: Sequence[Sequence[float]]) -> tuple[float, float | None, float | None]:
     means = [total / count for count, total, _ in cells]
-    middle = float(np.mean(means))
+    mean = float(np.mean(means))
     count, total, squares = cells[0]
     if len(means) > 1:
-        off = float(np.std(means, ddof=1))
+        std = float(np.std(means, ddof=1))
     elif count > 1:
-        off = math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
+        std = math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
     else:
-        return middle, None, None
-    return middle, middle - off, middle + off
+        return mean, None, None
+    return mean, mean - std, mean + std

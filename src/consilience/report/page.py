@@ -1,6 +1,6 @@
-"""One page of tables and charts that needs nothing else: no network, no other file.
+"""A page of tables and charts in one file that needs no network.
 
-The Vega bundle stands in the page once; the page's own policy forbids it to load anything.
+The page contains the Vega bundle, and its content security policy forbids loading anything else.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from consilience.files import replace_file, report_write_errors
 from consilience.presentation.chart import WIDTH, altair
 from consilience.presentation.theme import CSS, SCRIPT, theme
 from consilience.report.section import Section as Section
-from consilience.report.section import as_data, entry_width, html_of, spec_of
+from consilience.report.section import chart_spec, entry_width, script_json, section_html
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-_SHARP = 2.0  # PNGs have so many pixels for each of the screen's
-_HINT = "choose another place"
+_PNG_SCALE = 2.0  # pixels of a PNG per pixel of the screen
+_HINT = "choose another path"
 
 
 def write_page(path: Path, title: str, sections: Sequence[Section], command: str) -> None:
-    """Write a page with these sections, whole or not at all; `command` is the one that makes it again."""
+    """Write a page with these sections, atomically; `command`: the command that writes it."""
     _refuse_folder(path)
     content = _page(title, sections, command).encode()
     with report_write_errors(path, _HINT):
@@ -34,15 +34,18 @@ def write_page(path: Path, title: str, sections: Sequence[Section], command: str
 
 
 def write_figures(folder: Path, sections: Sequence[Section]) -> list[Path]:
-    """Every section's chart as SVG and PNG, from the same charts as the page's; the files there are now."""
+    """Write the chart of every section as SVG and PNG; returns the paths of the files."""
     convert = _convert()
-    look, drawn = theme(), []
-    for section, slug in _named(sections):
+    config, drawn = theme(), []
+    for section, slug in _with_slugs(sections):
         if section.figure is not None:
-            spec = spec_of(section)
-            look["legend"]["columns"] = max(1, WIDTH // entry_width(spec))
-            svg = convert.vegalite_to_svg(spec, config=look).encode()
-            drawn += [(f"{slug}.svg", svg), (f"{slug}.png", convert.vegalite_to_png(spec, config=look, scale=_SHARP))]
+            spec = chart_spec(section)
+            config["legend"]["columns"] = max(1, WIDTH // entry_width(spec))
+            svg = convert.vegalite_to_svg(spec, config=config).encode()
+            drawn += [
+                (f"{slug}.svg", svg),
+                (f"{slug}.png", convert.vegalite_to_png(spec, config=config, scale=_PNG_SCALE)),
+            ]
     with report_write_errors(folder, _HINT):
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in drawn:
@@ -58,14 +61,14 @@ def write_report(
     paths: folders of runs, comparisons, sweeps and reproductions. figures: a folder for the figures as SVG and PNG.
     """
     from consilience.report.runs import read_runs
-    from consilience.report.sections import chapters
+    from consilience.report.sections import report_sections
 
     folders = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     out, figures = Path(out), None if figures is None else Path(figures)
     if not folders:
         raise ConfigurationError("no run to report on; name at least one folder")
-    ready(out)
-    sections = chapters(read_runs(folders))
+    check_page(out)
+    sections = report_sections(read_runs(folders))
     options = ["--out", str(out), *(["--figures", str(figures)] if figures else [])]
     command = shlex.join(["consilience", "report", *map(str, folders), *options])
     if figures is not None:
@@ -74,8 +77,8 @@ def write_report(
     return out
 
 
-def ready(out: Path) -> None:
-    """Refuse what no page can be written to, or without what draws it; to be asked before the work."""
+def check_page(out: Path) -> None:
+    """Raise an error if no page can be written there, or if the libraries that draw charts are missing."""
     _refuse_folder(out)
     altair(), _convert()
 
@@ -83,13 +86,13 @@ def ready(out: Path) -> None:
 def _refuse_folder(path: Path) -> None:
     if path.is_dir():
         raise ConfigurationError(
-            f"{path} is a folder, and a page is one file; name one, such as {path / 'report.html'}"
+            f"{path} is a folder, and a page is a file; choose a file, such as {path / 'report.html'}"
         )
 
 
 def _page(title: str, sections: Sequence[Section], command: str) -> str:
-    body = "\n".join(html_of(section, slug) for section, slug in _named(sections))
-    themes = as_data({"light": theme(), "dark": theme(dark=True)})
+    body = "\n".join(section_html(section, slug) for section, slug in _with_slugs(sections))
+    themes = script_json({"light": theme(), "dark": theme(dark=True)})
     charts = any(section.figure is not None for section in sections)
     drawing = f'<script type="module">{_bundle()}</script>\n<script type="module">{SCRIPT}</script>' if charts else ""
     return f"""<!doctype html>
@@ -104,7 +107,7 @@ def _page(title: str, sections: Sequence[Section], command: str) -> str:
 <body>
 <h1>{escape(title)}</h1>
 {_contents(sections)}
-<noscript><p class="note">Charts are drawn by a script in this page, and scripts are switched off.</p></noscript>
+<noscript><p class="note">Charts need JavaScript, which is switched off.</p></noscript>
 {body}
 <footer><p>Made with <code>{escape(command)}</code></p></footer>
 <script type="application/json" id="themes">{themes}</script>
@@ -115,15 +118,15 @@ def _page(title: str, sections: Sequence[Section], command: str) -> str:
 
 
 def _contents(sections: Sequence[Section]) -> str:
-    """Links to the parts of a page that has several, else to its sections."""
-    named = list(_named(sections))
+    """Links to the parts of the page if there are several, else to its sections."""
+    named = list(_with_slugs(sections))
     parts = [(section, slug) for section, slug in named if section.level == 1]
     links = [f'<a href="#{escape(slug)}">{escape(each.heading)}</a>' for each, slug in (parts if parts[1:] else named)]
     return f"<nav>{' · '.join(links)}</nav>" if len(links) > 1 else ""
 
 
-def _named(sections: Sequence[Section]) -> Iterator[tuple[Section, str]]:
-    """Each section with a name that no other has."""
+def _with_slugs(sections: Sequence[Section]) -> Iterator[tuple[Section, str]]:
+    """Each section with a unique slug."""
     taken: set[str] = set()
     for section in sections:
         slug, number = section.slug, 1
@@ -141,7 +144,7 @@ def _bundle() -> str:
 
 
 def _convert() -> Any:
-    """The library that draws without a browser and brings the scripts for one, or how to get it."""
+    """The library vl-convert, or an error that says how to install it."""
     try:
         import vl_convert
     except ImportError as error:

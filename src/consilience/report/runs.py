@@ -1,6 +1,6 @@
-"""Run folders as they are found: what each run came to, and its curves, added up over learners as they are read.
+"""Reads run folders: the summary of each run, and its metrics, summed over learners as they are read.
 
-A folder may be of a run that broke off, or damaged: what is there is read, and what is missing is said.
+A run may be unfinished or damaged: the page shows what can be read, and notes say what is missing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy as np
 from consilience.config.config import Config
 from consilience.errors import CheckpointError, ConsilienceError
 from consilience.methods import build_method
-from consilience.presentation.tables import OPTIONAL_METRICS, method_label
-from consilience.report.metrics import Metrics
-from consilience.report.reproduction_folder import GO_ON, cells_in, is_reproduction
+from consilience.presentation.tables import OPTIONAL_METRICS, method_label, plural
+from consilience.report.metrics import RunMetrics
+from consilience.report.reproduction_folder import RESUME, is_reproduction, reproduction_cells
 from consilience.simulation.compare import read_comparison, run_folders
 from consilience.simulation.records.provenance import shifts_in_words
 from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, kind_of, not_a, resume_command
@@ -30,44 +30,44 @@ _UNKNOWN = "unknown settings"
 
 @dataclass(frozen=True)
 class ReportedRun:
-    """One method under one setting: what it came to, or how far it got, and what is missing of it."""
+    """One method under one setting: its summary and metrics, so far if it is unfinished."""
 
     label: str
     task: str
     folder: Path
     summary: Mapping[str, Any]
-    metrics: Metrics
+    metrics: RunMetrics
     provenance: Mapping[str, Any] | None = None
     config: str = ""
     labeled: bool = True
-    """Whether classifiers are taught; else its accuracy is the first probe's."""
+    """Whether it trains classifiers; else its accuracy is that of the first probe."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """All runs in some folders, and what is missing."""
+class FoundRuns:
+    """The runs in some folders, and notes about what is missing."""
 
     runs: list[ReportedRun]
     notes: list[str]
 
 
-def read_runs(folders: Sequence[Path]) -> Found:
-    """The runs in folders of runs, comparisons, sweeps and reproductions; labels of a task's runs differ."""
+def read_runs(folders: Sequence[Path]) -> FoundRuns:
+    """The runs in folders of runs, comparisons, sweeps and reproductions, with distinct labels within a task."""
     runs: list[ReportedRun] = []
     notes: list[str] = []
-    inside: dict[Path, RunFolder] = {}  # a run that is named twice is one run
+    inside: dict[Path, RunFolder] = {}  # a run that is given twice counts once
     for folder in dict.fromkeys(folders):
-        there = list(_inside(folder, notes))
+        there = list(_run_folders(folder, notes))
         if not there:
-            hint = GO_ON if is_reproduction(folder) else f"resume with: {resume_command(folder)}"
-            raise CheckpointError(f"{folder} holds no run yet; {hint}")
+            hint = RESUME if is_reproduction(folder) else f"resume with: {resume_command(folder)}"
+            raise CheckpointError(f"{folder} has no run yet; {hint}")
         inside |= {run.path.resolve(): run for run in there if run.path.resolve() not in inside}
     for run in inside.values():
         runs += _read(run, notes)
     labels = [(run.task, run.label) for run in runs]
-    return Found(
+    return FoundRuns(
         [
-            replace(run, label=f"{run.label} ({_known_as(run.folder)})")
+            replace(run, label=f"{run.label} ({_distinct_name(run.folder)})")
             if labels.count((run.task, run.label)) > 1
             else run
             for run in runs
@@ -76,16 +76,16 @@ def read_runs(folders: Sequence[Path]) -> Found:
     )
 
 
-def _known_as(folder: Path) -> str:
-    """What sets a run apart from another of its kind: its folder, and of a reproduction's cells their name."""
+def _distinct_name(folder: Path) -> str:
+    """The folder of a run, or the name of a reproduction's cell, which distinguishes runs with the same label."""
     return folder.name if is_reproduction(folder.parent.parent) else str(folder)
 
 
-def _inside(folder: Path, notes: list[str]) -> Iterator[RunFolder]:
-    """The runs in a folder; where its plan cannot be read, those that lie there."""
+def _run_folders(folder: Path, notes: list[str]) -> Iterator[RunFolder]:
+    """The run folders in a folder; if its plan cannot be read, those that exist."""
     kind = kind_of(folder)
     if kind is None and is_reproduction(folder):
-        yield from cells_in(folder, notes)
+        yield from reproduction_cells(folder, notes)
         return
     if kind is None:
         files = "config.toml, comparison.toml or sweep.toml, nor a folder named cells"
@@ -100,42 +100,42 @@ def _inside(folder: Path, notes: list[str]) -> Iterator[RunFolder]:
         else:
             wanted = len(read_sweep(folder).parts)
     except ConsilienceError as error:
-        notes.append(f"{error}. The runs that lie in the folder are shown.")
+        notes.append(f"{error}. The runs that exist in the folder are shown.")
         wanted = 0
     if len(there) < wanted:
         resume = resume_command(folder)
-        notes.append(f"{folder}: {len(there)} of {wanted} runs have begun; resume with: {resume}")
+        notes.append(f"{folder}: {len(there)} of {wanted} runs have started; resume with: {resume}")
     yield from there
 
 
 def _read(run: RunFolder, notes: list[str]) -> list[ReportedRun]:
-    """A run folder as runs: one, or one for each of its variants."""
+    """The run of a run folder, or one run per variant."""
     configs, changes, text = _configs(run, notes)
     metrics = _metrics(run, configs, notes)
     results = _results(run, len(configs), notes)
     provenance = _provenance(run, notes)
     found = []
     for i, (own, result) in enumerate(zip(configs, results, strict=True)):
-        summary = result or _so_far(run, own, metrics[i]) | {"set": changes[i]}
+        summary = result or _summary_so_far(run, own, metrics[i]) | {"set": changes[i]}
         name = method_label(summary["method"], summary.get("set") or summary["settings"]).replace(" method.", " ")
         found.append(ReportedRun(name, _task(own), run.path, summary, metrics[i], provenance, text, _labeled(own)))
-    _tell_what_is_missing(run, configs[0], found, notes)
+    _note_missing(run, configs[0], found, notes)
     return found
 
 
 def _configs(run: RunFolder, notes: list[str]) -> tuple[Sequence[Config | None], Sequence[Mapping[str, Any]], str]:
-    """What each variant was set to and what of it was swept, or the only one and nothing; and the text of it all."""
+    """The settings of each variant, the swept settings of each, and the text of `config.toml`."""
     try:
         config, text = run.config, (run.path / "config.toml").read_text(encoding="utf-8")
         configs = [config.variant(i) for i in range(len(config.variants))]
         return configs or [config], config.variants or [{}], text
     except (ConsilienceError, OSError) as error:
-        notes.append(f"{error}. What the run was set to is not known.")
+        notes.append(f"{error}. The settings of the run are not known.")
         return [None], [{}], ""
 
 
 def _task(config: Config | None) -> str:
-    """What a run learned and among whom, in words; runs of the same words can be compared."""
+    """Data, models, learners and partition of a run; runs with the same text can be compared."""
     if config is None:
         return _UNKNOWN
     words = [
@@ -144,12 +144,12 @@ def _task(config: Config | None) -> str:
         f"{config.federation.learners} learners",
         config.federation.partition,
     ]
-    shift = [] if (told := shifts_in_words(config)) == "none" else [told]
+    shift = [] if (shifts := shifts_in_words(config)) == "none" else [shifts]
     return ", ".join([*words, *shift, *([f"{config.data.train} samples"] if config.data.train else [])])
 
 
 def _labeled(config: Config | None) -> bool:
-    """Whether every role of a run's method learns from labels; where it is not known, yes."""
+    """Whether every role of a run's method trains with labels; True if it is not known."""
     try:
         roles = build_method(config.method.name, config.method.settings).roles if config else {}
     except ConsilienceError:
@@ -157,35 +157,35 @@ def _labeled(config: Config | None) -> bool:
     return all(role.objective.labeled for role in roles.values())
 
 
-def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str]) -> list[Metrics]:
-    """The lines of each variant."""
-    found = [Metrics(kind_of=_kind_of(config)) for config in configs]
+def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str]) -> list[RunMetrics]:
+    """The metrics of each variant."""
+    found = [RunMetrics(kind_of=_kind_of(config)) for config in configs]
     most = configs[0].training.rounds if configs[0] else math.inf
-    torn = 0
+    damaged = 0
     try:
         for text in run.lines():
             try:
                 line = json.loads(text)
                 place = line.pop("round"), line.pop("seed"), line.pop("learner")
                 if not all(isinstance(number, int) and number >= 0 for number in place) or place[0] > most:
-                    raise ValueError("no round, seed or learner")
+                    raise ValueError("round, seed or learner is out of range")
                 found[range(len(found))[line.pop("variant", 0)]].add(*place, dict(_flat(line)))
             except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
-                torn += 1
+                damaged += 1
     except ConsilienceError as error:
-        notes.append(f"{error}. There are no curves of this run.")
-    if torn:
-        notes.append(f"{run.metrics}: damaged lines, left out: {torn}.")
+        notes.append(f"{error}. This run has no curves.")
+    if damaged:
+        notes.append(f"{run.metrics}: {plural(damaged, 'damaged line')} left out.")
     return found
 
 
 def _kind_of(config: Config | None) -> dict[int, str]:
-    """What sets each learner apart, where they are not all alike."""
+    """The kind of each learner, if there are several kinds."""
     return {who: name for name, members in (config.learners_by_group() if config else {}).items() for who in members}
 
 
 def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Numbers of a line by their dotted names; what is no number is left out."""
+    """The finite numbers of a line by their dotted names."""
     for key, value in line.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
@@ -194,22 +194,22 @@ def _flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, floa
 
 
 def _results(run: RunFolder, variants: int, notes: list[str]) -> Sequence[Mapping[str, Any] | None]:
-    """What `result.json` says of each variant; nothing where there is none, or none that can be understood."""
+    """The summary of each variant in `result.json`; None if there is none or it is damaged."""
     try:
         result = run.result
         if result is None:
             return [None] * variants
         each = result.get("variants", [result])
-        if not isinstance(each, list) or len(each) != variants or not all(map(_sound, each)):
+        if not isinstance(each, list) or len(each) != variants or not all(map(_is_valid, each)):
             raise CheckpointError(f"{run.path / 'result.json'} is damaged: numbers are missing")
     except (ConsilienceError, OSError, RecursionError) as error:
-        notes.append(f"{error}. What the run came to is taken from its metrics.")
+        notes.append(f"{error}. The summary is computed from its metrics.")
         return [None] * variants
     return [{**one, "finished": bool(result["finished"])} for one in each]
 
 
-def _sound(summary: Any) -> bool:
-    """Whether a summary has all that a page shows of it."""
+def _is_valid(summary: Any) -> bool:
+    """Whether a summary has every field that a page shows."""
     try:
         numbers = [summary["accuracy"][key] for key in ("mean", "std_seeds", "std_learners")]
         numbers += [summary["accuracy_local"]["mean"], summary["bytes_total"], *summary["seconds"].values()]
@@ -224,10 +224,10 @@ def _sound(summary: Any) -> bool:
         ]
         numbers += [each[key] for each in more for key in ("mean", "std_seeds")]
         words = [summary["method"], *(kind["model"] for kind in summary["kinds"].values())]
-        kept = [summary["settings"], summary.get("set", {})]
-        told = all(isinstance(word, str) for word in words) and all(isinstance(each, dict) for each in kept)
+        tables = [summary["settings"], summary.get("set", {})]
+        typed = all(isinstance(word, str) for word in words) and all(isinstance(each, dict) for each in tables)
         return (
-            told
+            typed
             and isinstance(summary["diverged"], list)
             and all(number is None or math.isfinite(number) for number in numbers)
         )
@@ -235,36 +235,36 @@ def _sound(summary: Any) -> bool:
         return False
 
 
-def _so_far(run: RunFolder, config: Config | None, metrics: Metrics) -> dict[str, Any]:
-    """What a run without a result has come to by its metrics; its time is not known."""
+def _summary_so_far(run: RunFolder, config: Config | None, metrics: RunMetrics) -> dict[str, Any]:
+    """The summary of a run without a result, from its metrics; its time is not known."""
     by_seed = [[value for (at, _), value in metrics.final.items() if at == seed] for seed in metrics.seeds]
     spread = [float(np.std(values)) for values in by_seed if values]
     rows = {way: metrics.curve(f"bytes.{way}") for way in ("up", "down")}
-    probes = {probe: _reached(metrics, f"accuracy_{probe}") for probe in ("linear", "scaled", "knn")}
+    probes = {probe: _last(metrics, f"accuracy_{probe}") for probe in ("linear", "scaled", "knn")}
     return {
         "method": config.method.label if config else run.path.name,
         "settings": config.method.settings if config else {},
         "rounds": metrics.rounds,
         "seeds": len(metrics.seeds),
-        "accuracy": {**_reached(metrics, "accuracy"), "std_learners": float(np.mean(spread)) if spread else None},
-        "accuracy_local": _reached(metrics, "accuracy_local"),
+        "accuracy": {**_last(metrics, "accuracy"), "std_learners": float(np.mean(spread)) if spread else None},
+        "accuracy_local": _last(metrics, "accuracy_local"),
         "probes": {probe: found for probe, found in probes.items() if found["mean"] is not None},
-        "ensemble": _reached(metrics, "accuracy_ensemble"),
-        "heads": _reached(metrics, "accuracy_heads"),
-        "dependence": _reached(metrics, "dependence"),
+        "ensemble": _last(metrics, "accuracy_ensemble"),
+        "heads": _last(metrics, "accuracy_heads"),
+        "dependence": _last(metrics, "dependence"),
         "bytes": {way: float(np.mean([r[f"bytes.{way}"] for r in rows[way]] or [0.0])) for way in rows},
-        "bytes_total": metrics.sent().get(metrics.rounds, 0.0),
+        "bytes_total": metrics.cumulative_bytes().get(metrics.rounds, 0.0),
         "seconds": {},
         "kinds": {},
         "finished": config is not None and metrics.rounds == config.training.rounds,
     }
 
 
-def _reached(metrics: Metrics, name: str) -> dict[str, float | None]:
-    """A metric when it was last measured, and how far seeds move it."""
+def _last(metrics: RunMetrics, name: str) -> dict[str, float | None]:
+    """The last value of a metric, and its standard deviation over seeds."""
     last = (metrics.curve(name) or [{name: None, "low": None}])[-1]
-    apart = len(metrics.seeds) > 1 and last["low"] is not None
-    return {"mean": last[name], "std_seeds": last[name] - last["low"] if apart else None}
+    several = len(metrics.seeds) > 1 and last["low"] is not None
+    return {"mean": last[name], "std_seeds": last[name] - last["low"] if several else None}
 
 
 def _provenance(run: RunFolder, notes: list[str]) -> Mapping[str, Any] | None:
@@ -275,35 +275,33 @@ def _provenance(run: RunFolder, notes: list[str]) -> Mapping[str, Any] | None:
         table = np.asarray(first, dtype=np.int64)  # (learners, classes)
         names = [str(name) for name in found["data"]["labels"]] or [str(c) for c in range(table.shape[-1])]
         if table.ndim != 2 or not table.size or len(names) != table.shape[1]:
-            raise ValueError("its class table is no table")
+            raise ValueError("its class counts are not a table of learners and classes")
         case = found["case"]
         said = (
             f"case {case['figure']} of the nine: {case['description']}" if case["figure"] else str(case["description"])
         )
-        dealt = ", ".join(str(found[key]) for key in ("partition", "shift") if found[key] != "none")
-        return {"table": table, "labels": names, "case": said, "dealt": dealt, "data": str(found["data"]["name"])}
+        split = ", ".join(str(found[key]) for key in ("partition", "shift") if found[key] != "none")
+        return {"table": table, "labels": names, "case": said, "split": split, "data": str(found["data"]["name"])}
     except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        notes.append(f"{file} cannot be read ({why}). How the data was dealt out is not shown.")
+        notes.append(f"{file} cannot be read ({why}). The split of the data is not shown.")
         return None
 
 
-def _tell_what_is_missing(
-    run: RunFolder, config: Config | None, found: Sequence[ReportedRun], notes: list[str]
-) -> None:
-    """Say how far a run got that is not finished, and whether lines are gone from its metrics."""
+def _note_missing(run: RunFolder, config: Config | None, found: Sequence[ReportedRun], notes: list[str]) -> None:
+    """Add notes about an unfinished run and about missing lines of its metrics."""
     metrics = [each.metrics for each in found]
     reached = max(each.rounds for each in metrics)
     if config is None:
         return
     if not found[0].summary["finished"]:
         resume = resume_command(run.path)
-        notes.append(f"{run.path}: {reached} of {config.training.rounds} rounds are there; resume with: {resume}")
+        notes.append(f"{run.path}: {reached} of {config.training.rounds} rounds are finished; resume with: {resume}")
     elif reached < config.training.rounds:
         notes.append(f"{run.metrics} ends with round {reached} of {config.training.rounds}; curves end there.")
     learners = {learner for each in metrics for _, _, learner in each.seen}
     wanted = len(metrics) * (reached + 1) * config.federation.seeds * len(learners)
     if gone := wanted - sum(len(each.seen) for each in metrics):
-        notes.append(f"{run.metrics}: missing lines: {gone}; means are of those that are there.")
+        notes.append(f"{run.metrics}: {plural(gone, 'line')} missing; means are over the others.")
     for text in dict.fromkeys(word for each in found for word in each.summary.get("diverged") or ()):
         notes.append(f"{run.path}: {text}")

@@ -1,4 +1,4 @@
-"""A section of a page: a heading with words, a table, a chart, pictures, or all of it, and the HTML that it becomes."""
+"""A section of a page: heading, text, table, chart and pictures, and its HTML."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 
 from consilience.presentation.chart import Chart
 
-_NARROW = 60  # pixels of a legend's shortest entry
+_MIN_ENTRY = 60  # pixels of an entry of a legend
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG, and what it shows in words."""
+    """A PNG and its caption."""
 
     content: bytes
-    words: str
+    caption: str
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it.
+    """A section of a page.
 
-    `name` is what links and the files of the figure go by; `level` 1 begins a part of the page, 2 is a section of it;
-    `notes` are warnings to be seen; `details` are long texts, each under a line that opens it.
+    `name`: used in links and as the name of the figure's files. `level`: 1 is a part of the page, 2 a section of it.
+    `notes`: warnings. `details`: long texts that are collapsed under their titles.
     """
 
     heading: str
@@ -44,34 +44,34 @@ class Section:
 
     @property
     def slug(self) -> str:
-        """The name, or the heading, in letters that a link or a file may have."""
+        """The name, or the heading, in characters that are safe in links and file names."""
         return re.sub(r"[^a-z0-9.]+", "-", (self.name or self.heading).lower()).strip("-.") or "section"
 
 
-def spec_of(section: Section) -> dict[str, Any]:
-    """A section's chart as Vega-Lite, its numbers to four digits and described by its heading."""
-    spec: dict[str, Any] = _short(section.figure.to_dict())
+def chart_spec(section: Section) -> dict[str, Any]:
+    """A section's chart as Vega-Lite, with numbers of four digits and the heading as its description."""
+    spec: dict[str, Any] = _rounded(section.figure.to_dict())
     spec.pop("config", None)  # the theme's
     return {**spec, "description": section.heading}
 
 
 def entry_width(spec: Any) -> int:
-    """How many pixels an entry of a chart's legend takes, at most."""
-    return max([_NARROW, *(45 + 6 * len(name) for name in _words(spec))])
+    """The width of the longest entry of a chart's legend, in pixels."""
+    return max([_MIN_ENTRY, *(45 + 6 * len(name) for name in _domain_names(spec))])
 
 
-def _words(spec: Any) -> Iterator[str]:
-    """The names that a chart's scales know."""
+def _domain_names(spec: Any) -> Iterator[str]:
+    """The names in the domains of a chart's scales."""
     if isinstance(spec, dict):
         known = spec.get("domain")
         yield from (name for name in known if isinstance(name, str)) if isinstance(known, list) else ()
     inner = spec.values() if isinstance(spec, dict) else spec if isinstance(spec, list) else ()
     for each in inner:
-        yield from _words(each)
+        yield from _domain_names(each)
 
 
-def html_of(section: Section, slug: str) -> str:
-    """A section as HTML; `slug` is the name that links to it."""
+def section_html(section: Section, slug: str) -> str:
+    """A section as HTML; `slug`: its anchor."""
     rank = f"h{section.level + 1}"
     parts = [f'<section id="{escape(slug)}"><{rank}>{escape(section.heading)}</{rank}>']
     parts += [f'<p class="note" role="note">{escape(note)}</p>' for note in section.notes]
@@ -88,26 +88,28 @@ def html_of(section: Section, slug: str) -> str:
     return "\n".join([*parts, "</section>"])
 
 
-def as_data(value: Any) -> str:
-    """JSON that may stand in a script of a page, whatever words are in it."""
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a script element of a page."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _figure(section: Section) -> str:
-    spec = spec_of(section)
-    script = f'<script type="application/json">{as_data(spec)}</script>'
+    spec = chart_spec(section)
+    script = f'<script type="application/json">{script_json(spec)}</script>'
     name = escape(section.slug)
     return f'<figure data-chart="{name}" data-entry="{entry_width(spec)}"><div class="chart"></div>{script}</figure>'
 
 
 def _picture(picture: Picture) -> str:
-    """A picture that stands in the page itself."""
-    source, words = base64.b64encode(picture.content).decode(), escape(picture.words)
-    return f'<figure><img src="data:image/png;base64,{source}" alt="{words}"><figcaption>{words}</figcaption></figure>'
+    """A picture, embedded in the page."""
+    source, caption = base64.b64encode(picture.content).decode(), escape(picture.caption)
+    return (
+        f'<figure><img src="data:image/png;base64,{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
+    )
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table whose first column names the rows; each cell knows its column, for a screen too narrow for columns."""
+    """A table whose first column has the row headings; each cell has its column's heading, for narrow screens."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     numeric = {key: all(_is_number(row.get(key)) for row in rows) for key in columns}
     head = "".join(f'<th scope="col"{_kind(numeric[key])}>{escape(key)}</th>' for key in columns)
@@ -127,7 +129,7 @@ def _kind(numeric: bool) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a cell is a number, or words that begin with one, or empty."""
+    """Whether a cell is a number, text that starts with a number, or empty."""
     return value is None or isinstance(value, int | float) or bool(re.match(r"[-+±–]?\d|–$|$", str(value)))
 
 
@@ -139,12 +141,12 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _short(value: Any) -> Any:
-    """The same, with numbers to four digits; what JSON has no number for becomes null."""
+def _rounded(value: Any) -> Any:
+    """The value with numbers of four digits; NaN and infinity become null."""
     if isinstance(value, dict):
-        return {key: _short(inner) for key, inner in value.items()}
+        return {key: _rounded(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_short(inner) for inner in value]
+        return [_rounded(inner) for inner in value]
     if isinstance(value, float):
         return float(f"{value:.4g}") if math.isfinite(value) else None
     return value

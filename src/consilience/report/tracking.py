@@ -1,8 +1,8 @@
-"""Rounds handed on to a tracker as they are played, so that curves can be watched while a run is under way.
+"""Sends the metrics of each round to a tracker, so that curves can be watched while a run is under way.
 
 A curve is one federation of a run: a method, or a variant of it, and a seed. Its metrics are those of `metrics.jsonl`,
-as means over learners. A run that goes on tells its curves from the first round again, so that none is missing or there
-twice.
+as means over learners. A resumed run sends its curves again from the first round, so that no round is missing or
+repeated.
 """
 
 from __future__ import annotations
@@ -29,53 +29,53 @@ from consilience.simulation.run import OnRound
 
 log = logging.getLogger("consilience")
 
-_LONGEST = 120  # characters of a variant's name; a folder's may have 255 bytes
+_MAX_NAME = 120  # characters of a variant's name; the name of a folder may have 255 bytes
 
 
 class Tracker(Protocol):
-    """Takes the rounds of runs; what else it needs, it was made with."""
+    """Receives the rounds of runs."""
 
-    def begin(self, curves: Sequence[str]) -> None:
-        """A run begins or goes on: its curves are told from the first round, whatever was told of them before."""
+    def start(self, curves: Sequence[str]) -> None:
+        """A run starts or resumes: its curves are sent from the first round on, whatever was sent before."""
 
     def add(self, curve: str, round_: int, values: Mapping[str, float]) -> None:
-        """A round of a curve; a metric that nobody has in it is not there."""
+        """Add a round of a curve; metrics that no learner has are left out."""
 
-    def show(self) -> None:
-        """Whoever watches should see now what was added."""
+    def flush(self) -> None:
+        """Make the added rounds visible."""
 
     def close(self) -> None:
-        """The last run is over, or was stopped."""
+        """The last run is finished, or was stopped."""
 
 
 class TensorBoard:
-    """Event files under `tensorboard/`, in one folder a curve."""
+    """Event files under `tensorboard/`, one folder per curve."""
 
     def __init__(self, writer: Callable[..., Any], folder: Path) -> None:
         self.writer, self.folder = writer, folder / "tensorboard"
         self._open: dict[str, Any] = {}
-        self._told = False
+        self._announced = False
 
-    def begin(self, curves: Sequence[str]) -> None:
-        """New files, and nothing in old ones; a viewer that is open is told to forget what it has read."""
+    def start(self, curves: Sequence[str]) -> None:
+        """Open new files and empty old ones; an open viewer discards what it has read."""
         self.close()
-        if not self._told:
-            self._told = True
+        if not self._announced:
+            self._announced = True
             log.info("watch the curves with: tensorboard --logdir %s", shlex.quote(str(self.folder)))
         with report_write_errors(self.folder):
             for curve in curves:
                 for old in (self.folder / curve).glob("events.out.tfevents.*"):
-                    os.truncate(old, 0)  # not removed: a viewer that had it open would wait for it for ever
+                    os.truncate(old, 0)  # not removed: an open viewer would wait for it forever
                 self._open[curve] = self.writer(str(self.folder / curve), purge_step=0)
 
     def add(self, curve: str, round_: int, values: Mapping[str, float]) -> None:
-        """One scalar a metric."""
+        """One scalar per metric."""
         with report_write_errors(self.folder / curve):
             for name, value in values.items():
                 self._open[curve].add_scalar(name, value, round_)
 
-    def show(self) -> None:
-        """Bring the files up to date."""
+    def flush(self) -> None:
+        """Flush the files."""
         with report_write_errors(self.folder):
             for writer in self._open.values():
                 writer.flush()
@@ -96,35 +96,35 @@ def _tensorboard() -> Callable[[Path], Tracker]:
 
 
 TRACKERS: dict[str, Callable[[], Callable[[Path], Tracker]]] = {"tensorboard": _tensorboard}
-"""By name: what looks whether the tracker can work, and gives what makes one for a folder."""
+"""By name: a function that checks that the tracker is installed, and returns its factory for a folder."""
 
 
 def tracking(name: str | None) -> Callable[[Path, OnRound], AbstractContextManager[OnRound]]:
-    """What tells a tracker of the runs in a folder, and then whoever else is to be told; with no name only them.
+    """A context that sends rounds of the runs in a folder to a tracker, and then calls another `on_round`.
 
-    Refuses a tracker that nobody knows or that is not installed.
+    Without a name, only the other is called. An unknown tracker, or one that is not installed, is an error.
     """
     if name is None:
-        return lambda folder, told: nullcontext(told)
+        return lambda folder, on_round: nullcontext(on_round)
     if name not in TRACKERS:
         raise UnknownName("tracker", name, TRACKERS)
     return partial(_tracked, TRACKERS[name]())
 
 
 @contextlib.contextmanager
-def _tracked(make: Callable[[Path], Tracker], folder: Path, told: OnRound) -> Iterator[OnRound]:
-    rounds = TrackedRounds(make(folder), folder)
+def _tracked(make: Callable[[Path], Tracker], folder: Path, other: OnRound) -> Iterator[OnRound]:
+    sender = TrackedRounds(make(folder), folder)
 
     def on_round(method: str, round_: int, total: int, history: History) -> None:
-        rounds.hand_on(method, history)
-        told(method, round_, total, history)
+        sender.send(method, history)
+        other(method, round_, total, history)
 
-    with contextlib.closing(rounds.tracker):
+    with contextlib.closing(sender.tracker):
         yield on_round
 
 
 class TrackedRounds:
-    """Hands on the rounds that the tracker does not have yet, of one run after the other."""
+    """Sends the rounds that a tracker does not have yet, of one run after the other."""
 
     def __init__(self, tracker: Tracker, folder: Path) -> None:
         self.tracker, self.folder = tracker, folder
@@ -132,44 +132,44 @@ class TrackedRounds:
         self._curves: list[str] = []
         self._next = 0
 
-    def hand_on(self, method: str, history: History) -> None:
-        """Everything that has happened in a run since the last time; of a run not seen before, all of it."""
+    def send(self, method: str, history: History) -> None:
+        """Send the rounds since the last call; of a new run, all of them."""
         if history is not self._run:
-            self._run, self._curves, self._next = history, curves_of(method, history, self.folder), 0
-            self.tracker.begin(self._curves)
+            self._run, self._curves, self._next = history, curve_names(method, history, self.folder), 0
+            self.tracker.start(self._curves)
         for round_ in range(self._next, len(history.records)):
             for federation, curve in enumerate(self._curves):
-                self.tracker.add(curve, round_, means(history, round_, federation))
+                self.tracker.add(curve, round_, mean_metrics(history, round_, federation))
         self._next = len(history.records)
-        self.tracker.show()
+        self.tracker.flush()
 
 
-def curves_of(method: str, history: History, folder: Path) -> list[str]:
-    """A name for each federation, as a path: the run's where there are several, else the method's; variant; seed."""
-    run = _plain(method if history.folder in (None, folder) else history.folder.name)
+def curve_names(method: str, history: History, folder: Path) -> list[str]:
+    """A name for each federation, as a path: the run, or the method if there is one run; the variant; the seed."""
+    run = _path_safe(method if history.folder in (None, folder) else history.folder.name)
     runs = [f"{run}/{variant}" for variant in _variants(history)] or [run]
     return [f"{each}/seed-{seed}" for each, seed in product(runs, history.seeds)]
 
 
 def _variants(history: History) -> list[str]:
-    """Each variant's settings in words, none where there are no variants; numbers where the run is not kept."""
+    """The settings of each variant as text, or numbers if the run has no folder; empty if there are no variants."""
     if history.folder is None:
         return [f"variant-{i}" for i in range(history.variants)] if history.variants > 1 else []
     changes = RunFolder(history.folder).config.variants
-    return _told_apart([",".join(f"{key}={value}" for key, value in each.items()) for each in changes])
+    return _distinct([",".join(f"{key}={value}" for key, value in each.items()) for each in changes])
 
 
-def _told_apart(names: Sequence[str]) -> list[str]:
-    short = [_plain(name)[:_LONGEST] for name in names]
+def _distinct(names: Sequence[str]) -> list[str]:
+    short = [_path_safe(name)[:_MAX_NAME] for name in names]
     return short if len(set(short)) == len(short) else [f"{i}-{name}" for i, name in enumerate(short, start=1)]
 
 
-def _plain(name: str) -> str:
+def _path_safe(name: str) -> str:
     return re.sub(r"[^\w.,+=-]+", "-", name)
 
 
-def means(history: History, round_: int, federation: int) -> dict[str, float]:
-    """What a federation's learners have in a round, each metric as the mean over those that have it."""
+def mean_metrics(history: History, round_: int, federation: int) -> dict[str, float]:
+    """The metrics of a federation in a round: the mean over the learners that have each."""
     found = {}
     for name, values in history.records[round_].items():
         known = values[federation][np.isfinite(values[federation])]

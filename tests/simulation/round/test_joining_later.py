@@ -341,7 +341,7 @@ def test_the_shift_of_a_group_is_told_with_the_data(tmp_path: Path) -> None:
     groups = {"new": NEW | {"shift": "rotate(90)"}}
     simulate(method="fedavg", out=tmp_path / "run", **SMALL, shift="swap(0.5)", groups=groups)
     (read,) = read_runs([tmp_path / "run"]).runs
-    assert read.provenance is not None and read.provenance["dealt"] == "iid, swap(0.5), rotate(90) at new"
+    assert read.provenance is not None and read.provenance["split"] == "iid, swap(0.5), rotate(90) at new"
     assert read.task.endswith("swap(0.5), rotate(90) at new, 90 samples")
 
 
