@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from consilience.presentation import charts, scatter_charts
-from consilience.presentation.label_placement import beside
+from consilience.presentation.label_placement import place_labels
 from consilience.presentation.theme import theme
 from consilience.report.page import Section, write_page, write_report
 
@@ -26,9 +26,9 @@ CHARTS = {
     "silent": charts.over_bytes([{"method": "a", "bytes": 0, "accuracy": 1.0}]),
     "bytes": charts.over_bytes([{"method": m, "bytes": b, "accuracy": 1.0} for m in "ab" for b in (0, 10, 1e7)]),
     "spread": charts.spread([{"method": "a", "accuracy": a} for a in (1.0, 2.0)]),
-    "partition": charts.partition([{"learner": 0, "class": c, "samples": 3} for c in "ab"]),
+    "partition": charts.class_counts([{"learner": 0, "class": c, "samples": 3} for c in "ab"]),
     "losses": charts.losses([{"method": "a", "term": t, "round": r, "value": r} for t in "xyz" for r in (1, 2)]),
-    "bound": charts.bound([{"method": "a", "round": r, "mutual_information": 0.1} for r in (1, 2)]),
+    "bound": charts.mutual_information([{"method": "a", "round": r, "mutual_information": 0.1} for r in (1, 2)]),
     "heatmap": charts.heatmap([{"a.b": x, "c": "d", "gain": x - 1.5} for x in (1, 2)], "a.b", "c", "gain"),
     "phases": charts.phases([{"method": "a", "phase": p, "seconds": 1.0} for p in ("train", "exchange")]),
     "scatter": scatter_charts.scatter([{"x": x, "y": x, "learner": x, "class": "c"} for x in (0.0, 1.0)]),
@@ -66,10 +66,10 @@ def test_numbers_of_a_frontier_lie_apart_and_the_line_is_along_the_best() -> Non
 
 
 def test_words_avoid_points_words_and_the_edge() -> None:
-    assert beside([(0.5, 0.5)], [(100, 100)], (10, 10)) == [(12.0, 0.0)]
-    ((right, _),) = beside([(0.99, 0.5)], [(100, 100)], (10, 10))
+    assert place_labels([(0.5, 0.5)], [(100, 100)], (10, 10)) == [(12.0, 0.0)]
+    ((right, _),) = place_labels([(0.99, 0.5)], [(100, 100)], (10, 10))
     assert right <= 0
-    first, second = beside([(0.5, 0.5), (0.5, 0.5)], [(100, 100)], (10, 10))
+    first, second = place_labels([(0.5, 0.5), (0.5, 0.5)], [(100, 100)], (10, 10))
     assert first != second
 
 

@@ -40,7 +40,7 @@ def test_a_table_cannot_be_drawn() -> None:
     table = replace(
         own(flat(0, 1), [0, 1]), inputs=np.eye(2, dtype=np.float32), test_inputs=np.eye(2, dtype=np.float32)[:1]
     )
-    with pytest.raises(DataError, match=r"'mine': inputs of the shape \(2,\) are no images"):
+    with pytest.raises(DataError, match=r"'mine': inputs of the shape \(2,\) are not images"):
         grid_of(table, 1)
     with pytest.raises(ConfigurationError, match="per_class is 0"):
         grid_of(own(flat(0, 1), [0, 1]), 0)

@@ -1,1 +1,1 @@
-"""How results look wherever they are shown: tables, charts, images, colors."""
+"""Presentation of results: tables, charts, images, colors."""

@@ -1,7 +1,7 @@
-"""Charts of runs: each takes plain rows and gives an Altair chart, for a page, an SVG or a PNG alike.
+"""Charts of runs: each function takes rows and returns an Altair chart, for a page, an SVG or a PNG.
 
-Color is never alone: lines have dashes too, cells and bars have words. The colors are those of the theme that a chart
-is drawn with (`look.theme`), so that one chart serves light and dark.
+Color is never the only distinction: lines also have dashes, cells and bars have text. The colors come from the theme
+(`theme.theme`) that the chart is drawn with, light or dark.
 """
 
 from __future__ import annotations
@@ -10,15 +10,26 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from consilience.presentation.chart import HEIGHT, WIDTH, Chart, Row, altair, data, field, names_of, sizes, tip
+from consilience.presentation.chart import (
+    HEIGHT,
+    WIDTH,
+    Chart,
+    Row,
+    altair,
+    bytes_axis,
+    chart_data,
+    field,
+    names_of,
+    tooltip,
+)
 
 Names = Sequence[str] | None
-"""All that a page shows, in order, so that each has the same color and dashes in every chart; or those of the rows."""
+"""All names of a page, in order, so that each has the same color and dashes in every chart; None: those of the rows."""
 
 _DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3], [14, 4], [4, 2], [12, 3, 2, 3, 2, 3], [16, 3, 5, 3], [1, 3])
-_LABELED = 600  # cells; more have no room for words
-_MARKED = 10  # points of a line that have a shape
-_SHORT = 0.18  # of the longest bar: a piece with no room for its name
+_MAX_LABELED = 600  # cells of a heatmap with text
+_MAX_MARKED = 10  # points of a line that have a shape
+_MIN_NAMED = 0.18  # share of the longest bar that has room for a name
 
 
 def curves(
@@ -29,16 +40,16 @@ def curves(
     by: str = "method",
     names: Names = None,
 ) -> Chart:
-    """Lines over rounds, one for each `by`; where rows have `low` and `high`, a band about them.
+    """Lines over rounds, one per `by`, with a band if rows have `low` and `high`.
 
-    Rows: `{by, x, y}` and perhaps `low` and `high`.
+    Rows: `{by, x, y}` and optionally `low` and `high`.
     """
     alt = altair()
     base, picked = _lines(rows, x, by)
     line = base.mark_line(strokeWidth=2, point=_few(rows, x)).encode(
         y=alt.Y(f"{y}:Q", title=title, scale=alt.Scale(zero=False)),
         opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
-        tooltip=[tip(by), tip(x, number=True), tip(y, number=True)],
+        tooltip=[tooltip(by), tooltip(x, number=True), tooltip(y, number=True)],
         **_line_look(rows, names, by),
     )
     if all(row.get("low") is None for row in rows):
@@ -53,28 +64,28 @@ def curves(
 
 
 def over_bytes(rows: Sequence[Row], names: Names = None) -> Chart:
-    """Accuracy against the bytes it took; who sends none is a level line.
+    """Accuracy against bytes; a method that sends none is a horizontal line.
 
-    Rows: `{method, bytes, accuracy}`, bytes all that was sent so far.
+    Rows: `{method, bytes, accuracy}`, bytes: sent so far.
     """
     alt = altair()
     sent = [row for row in rows if row["bytes"] > 0]
-    talking = {row["method"] for row in sent}
-    silent = {row["method"]: row for row in rows if row["method"] not in talking}  # the last of each
+    sending = {row["method"] for row in sent}
+    silent = {row["method"]: row for row in rows if row["method"] not in sending}  # the last of each
     seen = {
         "y": alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False)),
-        "tooltip": [tip("method"), tip("bytes", number=True), tip("accuracy", number=True)],
+        "tooltip": [tooltip("method"), tooltip("bytes", number=True), tooltip("accuracy", number=True)],
         **_line_look(rows, names),
     }
-    scale, axis = alt.Scale(type="log", nice=False), sizes([row["bytes"] for row in sent])
+    scale, axis = alt.Scale(type="log", nice=False), bytes_axis([row["bytes"] for row in sent])
     across = alt.X("bytes:Q", title="bytes sent so far, both ways", scale=scale, axis=axis)
-    levels = alt.Chart(data(list(silent.values()))).mark_rule(strokeWidth=2).encode(**seen)
-    lines = alt.Chart(data(sent)).mark_line(strokeWidth=2, point=_few(sent, "bytes")).encode(x=across, **seen)
+    levels = alt.Chart(chart_data(list(silent.values()))).mark_rule(strokeWidth=2).encode(**seen)
+    lines = alt.Chart(chart_data(sent)).mark_line(strokeWidth=2, point=_few(sent, "bytes")).encode(x=across, **seen)
     return alt.layer(*[levels] * bool(silent), *[lines] * bool(sent)).properties(width=WIDTH, height=HEIGHT)
 
 
 def sent_by_round(rows: Sequence[Row], names: Names = None) -> Chart:
-    """All that was sent until each round, on a logarithmic scale. Rows: `{method, round, bytes}`, bytes above 0."""
+    """Bytes sent until each round, on a logarithmic scale. Rows: `{method, round, bytes}`, bytes above 0."""
     alt = altair()
     base, picked = _lines(rows, "round", "method")
     lines = base.mark_line(strokeWidth=2, point=_few(rows, "round")).encode(
@@ -82,44 +93,44 @@ def sent_by_round(rows: Sequence[Row], names: Names = None) -> Chart:
             "bytes:Q",
             title="bytes sent so far, both ways",
             scale=alt.Scale(type="log"),
-            axis=sizes([row["bytes"] for row in rows]),
+            axis=bytes_axis([row["bytes"] for row in rows]),
         ),
         opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
-        tooltip=[tip("method"), tip("round", number=True), tip("bytes", number=True)],
+        tooltip=[tooltip("method"), tooltip("round", number=True), tooltip("bytes", number=True)],
         **_line_look(rows, names),
     )
     return lines.add_params(picked)
 
 
 def spread(rows: Sequence[Row], names: Names = None) -> Chart:
-    """How far learners are from each other: a stroke for each, and a box over them, by method.
+    """The spread across learners: a tick per learner, and a box plot, by method.
 
-    Rows: `{method, accuracy}`, one for each learner, and perhaps `learner`.
+    Rows: `{method, accuracy}`, one per learner, and optionally `learner`.
     """
     alt = altair()
-    base = alt.Chart(data(rows), width=WIDTH, height=34 * len(names_of(rows, "method"))).encode(
+    base = alt.Chart(chart_data(rows), width=WIDTH, height=34 * len(names_of(rows, "method"))).encode(
         x=alt.X("accuracy:Q", title="accuracy of a learner, %", scale=alt.Scale(zero=False)),
         y=alt.Y("method:N", title=None, sort=names_of(rows, "method")),
         color=alt.Color("method:N", legend=None, scale=_known(rows, names)),
     )
     box = base.mark_boxplot(extent="min-max", size=18, opacity=0.45)
-    tips = [tip("method"), tip("learner"), tip("accuracy", number=True)]
+    tips = [tooltip("method"), tooltip("learner"), tooltip("accuracy", number=True)]
     return alt.layer(box, base.mark_tick(thickness=2, size=26).encode(tooltip=tips))
 
 
-def partition(rows: Sequence[Row]) -> Chart:
-    """Who has how many samples of which class. Rows: `{learner, class, samples}`."""
+def class_counts(rows: Sequence[Row]) -> Chart:
+    """The samples of each class of each learner. Rows: `{learner, class, samples}`."""
     return heatmap(rows, "class", "learner", "samples", zero=True)
 
 
 def losses(rows: Sequence[Row], names: Names = None) -> Chart:
-    """Each term of the loss over rounds, in a panel of its own. Rows: `{method, term, round, value}`."""
+    """Each loss term over rounds, one panel per term. Rows: `{method, term, round, value}`."""
     alt = altair()
     base, picked = _lines(rows, "round", "method")
     lines = base.mark_line(strokeWidth=2, point=_few(rows, "round")).encode(
         y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
         opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
-        tooltip=[tip("method"), tip("term"), tip("round", number=True), tip("value", number=True)],
+        tooltip=[tooltip("method"), tooltip("term"), tooltip("round", number=True), tooltip("value", number=True)],
         **_line_look(rows, names),
     )
     panels = (
@@ -130,28 +141,28 @@ def losses(rows: Sequence[Row], names: Names = None) -> Chart:
     return panels.resolve_scale(y="independent")
 
 
-def bound(rows: Sequence[Row], names: Names = None) -> Chart:
-    """What learners' representations say of each other at least. Rows: `{method, round, mutual_information}`."""
-    return curves(rows, y="mutual_information", title="mutual information, at least (nats)", names=names)
+def mutual_information(rows: Sequence[Row], names: Names = None) -> Chart:
+    """A lower bound on mutual information over rounds. Rows: `{method, round, mutual_information}`."""
+    return curves(rows, y="mutual_information", title="mutual information, lower bound (nats)", names=names)
 
 
 def heatmap(rows: Sequence[Row], x: str, y: str, value: str, title: str | None = None, zero: bool = False) -> Chart:
-    """A value for each pair of `x` and `y`, in color and in words; with values below 0 the middle is 0.
+    """A value for each pair of `x` and `y`, as color and text; with negative values the color scale is centered at 0.
 
-    Rows: `{x, y, value}`; the order of the rows is the order of the cells. `zero`: colors begin at 0.
+    Rows: `{x, y, value}`, in the order of the cells. `zero`: colors start at 0.
     """
     alt = altair()
     columns, lines = names_of(rows, x), names_of(rows, y)
     scale, pale = _shades([float(row[value]) for row in rows if row[value] is not None], value, zero)
-    base = alt.Chart(data(rows), width=WIDTH, height=26 * len(lines)).encode(
+    base = alt.Chart(chart_data(rows), width=WIDTH, height=26 * len(lines)).encode(
         x=alt.X(f"{field(x)}:O", title=x, sort=columns, axis=alt.Axis(labelAngle=0)),
         y=alt.Y(f"{field(y)}:O", title=y, sort=lines),
     )
     cells = base.mark_rect().encode(
         color=alt.Color(f"{field(value)}:Q", title=title or value, scale=scale, legend=alt.Legend(gradientLength=200)),
-        tooltip=[tip(x), tip(y), tip(value, number=True)],
+        tooltip=[tooltip(x), tooltip(y), tooltip(value, number=True)],
     )
-    if len(rows) > _LABELED:
+    if len(rows) > _MAX_LABELED:
         return cells
     words = base.mark_text(fontSize=11).encode(
         text=alt.Text(f"{field(value)}:Q", format=".3~g"),
@@ -161,16 +172,16 @@ def heatmap(rows: Sequence[Row], x: str, y: str, value: str, title: str | None =
 
 
 def probes(rows: Sequence[Row], names: Names = None, by: str = "probe") -> Chart:
-    """What each probe tells over rounds: a method has its color and shape, a probe its dashes.
+    """The accuracy of each probe over rounds: a method has a color and shape, a probe has dashes.
 
-    Rows: `{method, by, round, accuracy}`; `by`: what else than probes tells.
+    Rows: `{method, by, round, accuracy}`; `by`: the column with the probe, or with another kind of prediction.
     """
     alt = altair()
     base, picked = _lines(rows, "round", "method")
     shown = {
         "y": alt.Y("accuracy:Q", title="accuracy, %", scale=alt.Scale(zero=False)),
         "opacity": alt.condition(picked, alt.value(1), alt.value(0.1)),
-        "tooltip": [tip("method"), tip(by), tip("round", number=True), tip("accuracy", number=True)],
+        "tooltip": [tooltip("method"), tooltip(by), tooltip("round", number=True), tooltip("accuracy", number=True)],
     }
     about = {"title": None, "legend": alt.Legend(values=names_of(rows, "method"), symbolSize=70, symbolOpacity=1)}
     color = alt.Color("method:N", scale=_known(rows, names), **about)
@@ -181,7 +192,7 @@ def probes(rows: Sequence[Row], names: Names = None, by: str = "probe") -> Chart
         **shown,
     )
     rounds = sorted(names_of(rows, "round"))
-    marked = rounds[:: -(-len(rounds) // _MARKED)]
+    marked = rounds[:: -(-len(rounds) // _MAX_MARKED)]
     points = base.transform_filter(alt.FieldOneOfPredicate("round", marked)).mark_point(filled=True, size=50)
     shaped = alt.Shape("method:N", scale=_known(rows, names), **about)
     return alt.layer(
@@ -190,9 +201,9 @@ def probes(rows: Sequence[Row], names: Names = None, by: str = "probe") -> Chart
 
 
 def matrices(rows: Sequence[Row], classes: Sequence[str]) -> Chart:
-    """How alike samples look to several, a square for each and one scale of colors for all.
+    """Similarity matrices, one square per model with a common color scale.
 
-    Rows: `{whose, row, similar}`, similar a value for each column; classes: of the samples, in order.
+    Rows: `{whose, row, similar}`, similar: a value per column; classes: of the samples, in order.
     """
     alt = altair()
     values = [value for row in rows for value in row["similar"] if value is not None]
@@ -209,46 +220,46 @@ def matrices(rows: Sequence[Row], classes: Sequence[str]) -> Chart:
         domain=False,
     )
     scale = alt.Scale(scheme="viridis", domain=[min(values, default=0.0), max(values, default=1.0)])
-    whole = alt.RelativeBandSize(1.15)  # of a cell: else paper shines through between them
+    whole = alt.RelativeBandSize(1.15)  # of a cell: else the background shows between cells
     cells = (
-        alt.Chart(data(rows), width=WIDTH // 3 - 20, height=WIDTH // 3)
+        alt.Chart(chart_data(rows), width=WIDTH // 3 - 20, height=WIDTH // 3)
         .transform_flatten(["similar"])
         .transform_window(column="row_number()", groupby=["whose", "row"])
         .transform_calculate(column="datum.column - 1", a=f"{called}[datum.row]", b=f"{called}[datum.column]")
-        .mark_rect(aria=False, width=whole, height=whole)  # thousands: none is told in words
+        .mark_rect(aria=False, width=whole, height=whole)  # thousands of cells: no text for screen readers
         .encode(
             x=alt.X("column:O", title=None, axis=axis),
             y=alt.Y("row:O", title=None, axis=axis),
             color=alt.Color("similar:Q", title="similarity", scale=scale, legend=alt.Legend(gradientLength=200)),
             tooltip=[
-                alt.Tooltip("a:N", title="a sample of class"),
-                alt.Tooltip("b:N", title="and one of class"),
-                tip("similar", number=True),
+                alt.Tooltip("a:N", title="class of the row"),
+                alt.Tooltip("b:N", title="class of the column"),
+                tooltip("similar", number=True),
             ],
         )
     )
     panels = cells.facet(facet=alt.Facet("whose:N", title=None, sort=names_of(rows, "whose")), columns=3)
-    return panels.resolve_axis(x="independent", y="independent")  # else there is one below where no panel is
+    return panels.resolve_axis(x="independent", y="independent")  # else an axis is drawn where no panel is
 
 
 def phases(rows: Sequence[Row]) -> Chart:
-    """Where the time went, a bar for each method in pieces. Rows: `{method, phase, seconds}`."""
+    """The time of each phase, a stacked bar per method. Rows: `{method, phase, seconds}`."""
     alt = altair()
     names, parts = names_of(rows, "method"), names_of(rows, "phase")
     longest = max((sum(r["seconds"] for r in rows if r["method"] == name) for name in names), default=0.0)
-    told = [
-        dict(row) | {"order": parts.index(row["phase"]), "word": row["phase"] * (row["seconds"] > _SHORT * longest)}
+    pieces = [
+        dict(row) | {"order": parts.index(row["phase"]), "word": row["phase"] * (row["seconds"] > _MIN_NAMED * longest)}
         for row in rows
     ]
-    base = alt.Chart(data(told), width=WIDTH, height=30 * len(names)).encode(
+    base = alt.Chart(chart_data(pieces), width=WIDTH, height=30 * len(names)).encode(
         x=alt.X("seconds:Q", title="seconds", stack="zero"),
         y=alt.Y("method:N", title=None, sort=names),
         order=alt.Order("order:Q"),
     )
-    light = ["#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7"]  # dark words can be read on each
+    light = ["#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7"]  # black text is readable on each
     bars = base.mark_bar(stroke="black", strokeWidth=0.5).encode(
         color=alt.Color("phase:N", title=None, sort=parts, scale=alt.Scale(domain=parts, range=light)),
-        tooltip=[tip("method"), tip("phase"), tip("seconds", number=True)],
+        tooltip=[tooltip("method"), tooltip("phase"), tooltip("seconds", number=True)],
     )
     words = base.mark_text(color="black").encode(
         x=alt.X("seconds:Q", stack="zero", bandPosition=0.5), text="word:N", detail="phase:N"
@@ -256,21 +267,21 @@ def phases(rows: Sequence[Row]) -> Chart:
     return alt.layer(bars, words)
 
 
-# -- what they have in common ------------------------------------------------------------------------------------------
+# -- common parts ------------------------------------------------------------------------------------------
 
 
 def _lines(rows: Sequence[Row], x: str, by: str) -> tuple[Chart, Any]:
-    """A chart for lines over `x`, and the choice of some of them in its legend."""
+    """A chart for lines over `x`, and a selection of lines by the legend."""
     alt = altair()
     axis = alt.Axis(values=sorted(names_of(rows, x))) if _few(rows, x) else alt.Axis(tickMinStep=1)
-    base = alt.Chart(data(rows), width=WIDTH, height=HEIGHT).encode(
+    base = alt.Chart(chart_data(rows), width=WIDTH, height=HEIGHT).encode(
         x=alt.X(f"{field(x)}:Q", title=x, axis=axis, scale=alt.Scale(zero=False, nice=False))
     )
     return base, alt.selection_point(name="picked", fields=[by], bind="legend")
 
 
 def _line_look(rows: Sequence[Row], names: Names, by: str = "method") -> dict[str, Any]:
-    """Colors and dashes by name. There is one more dash than colors: where both begin again they pair up anew."""
+    """Colors and dashes by name. There is one more dash than colors, so that repeated colors have other dashes."""
     alt = altair()
     about = {"title": None, "legend": _legend(rows, by)}
     dashed = _known(rows, names, by, range=_DASHES)
@@ -281,22 +292,22 @@ def _line_look(rows: Sequence[Row], names: Names, by: str = "method") -> dict[st
 
 
 def _legend(rows: Sequence[Row], by: str) -> Any:
-    """A legend of lines; all of a chart's must be alike to become one."""
+    """A legend of lines; identical legends of a chart are merged."""
     return altair().Legend(values=names_of(rows, by), symbolType="stroke", symbolOpacity=1)
 
 
 def _known(rows: Sequence[Row], names: Names, by: str = "method", **more: Any) -> Any:
-    """A scale in which each name has its place, whether or not this chart shows it."""
+    """A scale of all names, whether or not this chart shows them."""
     return altair().Scale(domain=list(names_of(rows, by) if names is None else names), **more)
 
 
 def _few(rows: Sequence[Row], x: str) -> bool:
-    """Whether lines have so few points that each should be seen."""
+    """Whether lines have at most ten points, which are then marked."""
     return len({row[x] for row in rows}) <= 10
 
 
 def _shades(values: Sequence[float], value: str, zero: bool) -> tuple[Any, str]:
-    """A scale of colors that the color-blind tell apart, and where it is pale enough for black words."""
+    """A color-blind safe color scale, and the condition under which black text is readable on it."""
     alt = altair()
     low, high = min(values, default=0.0), max(values, default=0.0)
     here = f"datum[{json.dumps(value)}]"

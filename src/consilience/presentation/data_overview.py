@@ -1,4 +1,4 @@
-"""A data set on show: its classes, how it was scaled, how learners would have it, and pictures of it."""
+"""An overview of a data set: classes, scaling, the split among learners, and pictures."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _WIDEST, _LINES, _OFTEN = 20, 12, 5  # columns and lines a screen has room for; 
 
 
 def headline(record: Mapping[str, Any]) -> str:
-    """What a data set is, in a line."""
+    """A description of a data set in one line."""
     shape = " x ".join(map(str, record["shape"])) + (" characters" if record["alphabet"] else "")
     counts = f"{record['samples']:,} training and {record['test_samples']:,} test samples of {shape}"
     if record["owners"]:
         counts += f" by {len(record['owners']):,} owners"
     scaled = f"scaled by mean {record['mean']:.4f} and standard deviation {record['std']:.4f}"
-    told = f"an alphabet of {len(record['alphabet'])}" if record["alphabet"] else scaled
+    values = f"an alphabet of {len(record['alphabet'])}" if record["alphabet"] else scaled
     marked = f"; {record['never_shared']:,} marked never to be shared" if record["never_shared"] else ""
-    return f"{record['name']}: {counts}, {told}{marked}"
+    return f"{record['name']}: {counts}, {values}{marked}"
 
 
 def classes_table(record: Mapping[str, Any]) -> Table:
@@ -45,7 +45,7 @@ def classes_table(record: Mapping[str, Any]) -> Table:
 
 
 def partition_table(local: LocalDatasets, labels: Sequence[str], owners: Sequence[str]) -> Table:
-    """How many samples of each class each learner has; where classes are many, in short."""
+    """The samples of each class of each learner; shorter if there are many classes."""
     if owners or local.classes > _WIDEST:
         return _in_short(local, labels or [str(c) for c in range(local.classes)], owners)
     table = new_table()
@@ -58,7 +58,7 @@ def partition_table(local: LocalDatasets, labels: Sequence[str], owners: Sequenc
 
 
 def _in_short(local: LocalDatasets, names: Sequence[str], owners: Sequence[str]) -> Table:
-    """How many samples and classes each learner has, and which of them most often; who it is, where it is an owner."""
+    """The samples, classes and most frequent classes of each learner, and the owner if learners are owners."""
     table, counts = new_table(), local.class_counts()
     for heading in ("learner", "samples", "classes", "most often", *["owner"] * bool(owners)):
         table.add_column(heading, justify="left" if heading in ("most often", "owner") else "right", no_wrap=True)
@@ -73,12 +73,12 @@ def _in_short(local: LocalDatasets, names: Sequence[str], owners: Sequence[str])
 
 
 def sample_of(data: Dataset) -> str:
-    """The first training sample of a text and its answer, on one line."""
+    """The first training sample of a text and its continuation, on one line."""
     return f"{data.text(data.inputs[0])!r} goes on with {data.text(data.targets[0])!r}"
 
 
 def distances_table(distances: dict[str, dict[str, Any]]) -> Table:
-    """Which of a learner's distributions differ from the federation's, claimed and measured."""
+    """Whether each distribution of learners differs from the federation's: as claimed, and as measured."""
     table = new_table()
     for heading in ("", "claimed", "measured", "by chance alone"):
         table.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
@@ -99,5 +99,5 @@ def learners_grid(local: LocalDatasets) -> np.ndarray:
 
 
 def has_pictures(data: Dataset) -> bool:
-    """Whether samples can be looked at: one or three channels, height and width."""
+    """Whether samples can be drawn: one or three channels, height and width."""
     return len(data.shape) == 3 and data.shape[0] in (1, 3)

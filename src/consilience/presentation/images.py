@@ -1,4 +1,4 @@
-"""Pictures of inputs: a grid of images as one picture, or drawn in a terminal with half-block characters."""
+"""Grids of input images: as one picture, or in a terminal with half-block characters."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 GAP = 2
 SMALLEST = 48
-"""The least side of an image in a picture, in pixels."""
+"""The smallest side of an image in a picture, in pixels."""
 LARGEST_IN_TERMINAL = 28
-"""The longest side of an image in a terminal, in pixels: one is as wide as a letter and half as high."""
+"""The longest side of an image in a terminal, in pixels: a character is one pixel wide and two high."""
 
 
 def grid_of(data: Dataset, per_class: int) -> NDArray[np.float32]:
     """The first `per_class` training images of each class, (classes * per_class, channels, height, width).
 
-    A class with fewer leaves the end of its row blank: NaN, which the pictures here leave out.
+    The row of a class with fewer images ends with blanks: NaN, which are not drawn.
     """
     check_integer("per_class", per_class)
     if len(data.shape) != 3:
         raise DataError(
-            f"data set {data.name!r}: inputs of the shape {data.shape} are no images (channels, height, width), "
-            f"so there is nothing to draw"
+            f"data set {data.name!r}: inputs of the shape {data.shape} are not images (channels, height, width) "
+            f"and cannot be drawn"
         )
     grid = np.full((data.classes, per_class, *data.shape), np.nan, dtype=np.float32)
     for label, row in enumerate(grid):
@@ -53,15 +53,15 @@ def picture_grid(images: NDArray[np.float32], *, columns: int, row_names: Sequen
     times = max(1, ceil(SMALLEST / min(pixels.shape[1:3])))
     pixels = pixels.repeat(times, axis=1).repeat(times, axis=2)  # (k, height, width, 3)
     pixels[blank] = 255
-    canvas, _ = _laid_out(pixels, blank, columns, GAP)
+    canvas, _ = _canvas(pixels, blank, columns, GAP)
     picture = pillow.fromarray(canvas)
     return picture if row_names is None else _with_names(picture, row_names, pixels.shape[1] + GAP)
 
 
 def in_terminal(images: NDArray[np.float32], columns: int) -> Text:
-    """Scaled inputs (k, channels, height, width) as text in true color, two pixels a character."""
+    """Scaled inputs (k, channels, height, width) as text in true color, two pixels per character."""
     pixels = _shrunk(_bytes(images))
-    canvas, drawn = _laid_out(pixels, _blank(images), columns, gap=1)
+    canvas, drawn = _canvas(pixels, _blank(images), columns, gap=1)
     if len(canvas) % 2:
         canvas, drawn = (np.concatenate([part, np.zeros_like(part[:1])]) for part in (canvas, drawn))
     text = Text(no_wrap=True, overflow="crop", end="")
@@ -73,16 +73,16 @@ def in_terminal(images: NDArray[np.float32], columns: int) -> Text:
 
 
 def _blank(images: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which places of a grid nobody fills, (k,): a blank is NaN from its first value on."""
+    """Which places of a grid are blank, (k,): the images of NaN."""
     return np.isnan(images[:, 0, 0, 0])
 
 
 def _bytes(images: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Red, green and blue bytes, (k, height, width, 3), stretched from the 1st to the 99th percentile of them all."""
+    """Red, green and blue bytes, (k, height, width, 3), scaled from the 1st to the 99th percentile of all values."""
     if images.ndim != 4 or 0 in images.shape or np.isnan(images).all():
         raise DataError(f"images must have the shape (k, channels, height, width) and not be empty, got {images.shape}")
     low, high = np.nanpercentile(images, (1, 99))
-    if high <= low:  # hardly anything but background: a thin stroke is all there is to see
+    if high <= low:  # nearly all background: use the whole range
         low, high = np.nanmin(images), max(np.nanmax(images), np.nanmin(images) + 1)
     shades = np.clip((np.nan_to_num(images) - low) / (high - low), 0, 1) * 255
     colors: NDArray[np.uint8] = np.moveaxis(np.rint(shades).astype(np.uint8), 1, -1)  # (k, height, width, channels)
@@ -104,10 +104,10 @@ def _shrunk(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.stack([np.asarray(pillow.fromarray(each).resize(size, pillow.Resampling.BOX)) for each in pixels])
 
 
-def _laid_out(
+def _canvas(
     pixels: NDArray[np.uint8], blank: NDArray[np.bool_], columns: int, gap: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """All images on one white canvas (height, width, 3), row by row, and where on it something is drawn."""
+    """All images on one white canvas (height, width, 3), row by row, and a mask of the drawn pixels."""
     check_integer("columns", columns)
     count, height, width = pixels.shape[:3]
     rows, columns = ceil(count / columns), min(columns, count)
@@ -130,7 +130,7 @@ def _with_names(picture: Image, names: Sequence[str], pitch: int) -> Image:
     if len(names) != rows:
         raise ConfigurationError(f"row_names must be {rows}, one for each row of the grid, got {len(names)}")
     font = ImageFont.load_default()
-    # The smallest of Pillow's fonts knows no other letters.
+    # Pillow's default font has only Latin-1 letters.
     words = [name.encode("latin-1", "replace").decode("latin-1") for name in names]
     margin = ceil(max(font.getlength(word) for word in words)) + 4 * GAP
     wide = pillow.new("RGB", (margin + picture.width, picture.height), "white")

@@ -1,4 +1,4 @@
-"""Short words beside points, so that none lies on another, whether a chart is drawn wide or narrow."""
+"""Places labels beside points so that they do not overlap, at several widths of a chart."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ Place = tuple[float, float]
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom, in pixels."""
 
-_NEAR = (12, 18, 25)  # pixels from a point to the middle of its word
-_ROUND = (0, -45, 45, -90, 90, -135, 135, 180)  # degrees: to the right is best, then above
-_POINT = 5  # pixels from a point's middle to its edge
+_NEAR = (12, 18, 25)  # pixels from a point to the center of its label
+_ROUND = (0, -45, 45, -90, 90, -135, 135, 180)  # degrees: right is preferred, then above
+_POINT = 5  # radius of a point in pixels
 
 
-def beside(points: Sequence[Place], sizes: Sequence[Place], word: Place) -> list[Place]:
-    """How far from its point each word's middle is to be, in pixels right and down, for all sizes of a chart alike.
+def place_labels(points: Sequence[Place], sizes: Sequence[Place], word: Place) -> list[Place]:
+    """The offset of each label's center from its point, in pixels right and down, for all sizes of a chart.
 
-    points: as shares of the chart's width and height, from its left and top. sizes: those it may be drawn in. word: the
-    width and height of the longest. Each in turn takes the nearest place in which it covers least of what is there.
+    points: as shares of the chart's width and height, from the top left. sizes: in which the chart may be drawn. word:
+    width and height of the longest label. Each label takes the nearest offset with the least overlap.
     """
     charts = [[(x * width, y * height) for x, y in points] for width, height in sizes]
     taken = [[_around(place, (2 * _POINT, 2 * _POINT)) for place in chart] for chart in charts]
@@ -45,13 +45,13 @@ def _covered(
     sizes: Sequence[Place],
     word: Place,
 ) -> float:
-    """Pixels of points, words and the outside that a word here would cover, over all sizes of the chart."""
+    """The overlap of a label with points, labels and the outside, in pixels, over all sizes of the chart."""
     total = 0.0
     for chart, there, (width, height) in zip(charts, taken, sizes, strict=True):
         box = _around(_moved(chart[which], off), word)
         inside = _shared(box, (0, 0, width, height))
         total += word[0] * word[1] - inside + sum(_shared(box, other) for other in there)
-    return round(total, 3)  # what is nearly nothing is nothing: the nearer place is as good
+    return round(total, 3)  # ignore rounding, so that the nearer offset wins a tie
 
 
 def _moved(place: Place, off: Place) -> Place:
@@ -64,7 +64,7 @@ def _around(place: Place, size: Place) -> Box:
 
 
 def _shared(one: Box, other: Box) -> float:
-    """The area two boxes have in common."""
+    """The area of the intersection of two boxes."""
     wide = min(one[2], other[2]) - max(one[0], other[0])
     high = min(one[3], other[3]) - max(one[1], other[1])
     return max(wide, 0.0) * max(high, 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from consilience.presentation.chart import HEIGHT, WIDTH, Chart, Row, altair, data, names_of, tip
+from consilience.presentation.chart import HEIGHT, WIDTH, Chart, Row, altair, chart_data, names_of, tooltip
 
 _DASHES = ([1, 0], [6, 3], [2, 2])
 _SHAPES = ("circle", "diamond", "square")
@@ -24,7 +24,7 @@ def layers_by_run(rows: Sequence[Row]) -> Chart:
     spreads = [row["spread"] or 0.0 for row in rows]
     points = [{**row, "low": row["value"] - s, "high": row["value"] + s} for row, s in zip(rows, spreads, strict=True)]
     axis = alt.Axis(labelAngle=-25, labelLimit=160)
-    base = alt.Chart(data(points)).encode(x=alt.X("run:N", title=None, sort=runs, axis=axis))
+    base = alt.Chart(chart_data(points)).encode(x=alt.X("run:N", title=None, sort=runs, axis=axis))
     look = {"title": None, "legend": alt.Legend(symbolSize=90, symbolOpacity=1)}
     color = alt.Color("kind:N", scale=alt.Scale(domain=kinds), **look)
     up = alt.Y("value:Q", title=None, scale=alt.Scale(zero=True))
@@ -32,7 +32,13 @@ def layers_by_run(rows: Sequence[Row]) -> Chart:
         y=up,
         color=color,
         shape=alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=_repeated(_SHAPES, len(kinds))), **look),
-        tooltip=[tip("run"), tip("measure"), tip("kind"), tip("value", number=True), tip("spread", number=True)],
+        tooltip=[
+            tooltip("run"),
+            tooltip("measure"),
+            tooltip("kind"),
+            tooltip("value", number=True),
+            tooltip("spread", number=True),
+        ],
     )
     reach = base.transform_filter("datum.spread > 0").mark_rule(strokeWidth=2, opacity=0.6)
     layers = alt.layer(reach.encode(y=alt.Y("low:Q", title=None), y2="high:Q", color=color), marks)
@@ -57,15 +63,15 @@ def by_group_size(rows: Sequence[Row], title: str, level: float | None = None) -
         "x": alt.X("samples:O", title="samples per mean", sort=numbers, axis=alt.Axis(labelAngle=0)),
         "y": alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
         "color": alt.Color("run:N", scale=alt.Scale(domain=runs), **about),
-        "tooltip": [tip("run"), tip("kind"), tip("samples"), tip("value", number=True)],
+        "tooltip": [tooltip("run"), tooltip("kind"), tooltip("samples"), tooltip("value", number=True)],
     }
-    base = alt.Chart(data(rows))
+    base = alt.Chart(chart_data(rows))
     lines = base.mark_line(strokeWidth=2).encode(strokeDash=dashed, **seen)
     points = base.mark_point(filled=True, size=50, opacity=1)
     points = points.encode(shape=alt.Shape("run:N", scale=alt.Scale(domain=runs), **about), detail="kind:N", **seen)
     drawn = [lines, points]
     if level is not None:
-        at = alt.Chart(data([{"value": level}])).mark_rule(strokeDash=[3, 3], opacity=0.7, color="#8a8f96")
+        at = alt.Chart(chart_data([{"value": level}])).mark_rule(strokeDash=[3, 3], opacity=0.7, color="#8a8f96")
         drawn.insert(0, at.encode(y="value:Q"))
     return alt.layer(*drawn).properties(width=WIDTH, height=HEIGHT)
 

@@ -1,4 +1,4 @@
-"""The methods as a table: what each does, what leaves the learner, what it costs for a task."""
+"""The methods as a table: what each does, what a learner uploads, and the bytes of a message."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _entry(
 ) -> dict[str, Any]:
     method, settings = str(table["name"]), {key: value for key, value in table.items() if key != "name"}
     built, cost = build_method(method, settings), {"up": 0, "down": 0}
-    for part in built.roles_of(1):  # 0 may be somebody special
+    for part in built.roles_of(1):  # learner 0 may have a special role
         role = built.roles[part]
         public = Public(_PUBLIC) if role.data == "public" else None
         spec = LearnerSpec(partial(build_model, model, shape, classes), role, Adam(), shape, model, public=public)
@@ -70,14 +70,14 @@ def _entry(
 
 
 def catalog_table(rows: list[dict[str, Any]]) -> Table:
-    """The catalog for a terminal."""
+    """The catalog as a table."""
     task = f"{rows[0]['model']} on {rows[0]['data']}"
-    table = new_table(f"Methods; bytes of a learner in a round for {task}, public sets of {_PUBLIC:,} samples")
+    table = new_table(f"Methods; bytes per learner and round for {task}, public sets of {_PUBLIC:,} samples")
     table.padding = (0, 1, 1, 0)
-    for heading in ("method", "what it does", "what leaves the learner"):
+    for heading in ("method", "what it does", "what a learner uploads"):
         table.add_column(heading, no_wrap=heading == "method")
-    table.add_column("up", justify="right", no_wrap=True)
-    table.add_column("down", justify="right", no_wrap=True)
+    table.add_column("upload", justify="right", no_wrap=True)
+    table.add_column("download", justify="right", no_wrap=True)
     for row in rows:
         cost = row["message_bytes"]
         table.add_row(

@@ -1,6 +1,6 @@
-"""Charts of points: what a byte buys, what each method reached, and where features lie.
+"""Charts of points: accuracy against bytes, accuracy by method, and feature maps.
 
-Color is never alone: points have shapes, numbers or names.
+Color is never the only distinction: points have shapes, numbers or names.
 """
 
 from __future__ import annotations
@@ -11,12 +11,23 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-from consilience.presentation.chart import HEIGHT, WIDTH, Chart, Row, altair, data, field, names_of, sizes, tip
-from consilience.presentation.label_placement import beside
+from consilience.presentation.chart import (
+    HEIGHT,
+    WIDTH,
+    Chart,
+    Row,
+    altair,
+    bytes_axis,
+    chart_data,
+    field,
+    names_of,
+    tooltip,
+)
+from consilience.presentation.label_placement import place_labels
 
-_ON_PAPER = ("halo", "name")  # words in two layers, the lower one as paper, so that they are read on anything
-_BEST, _OTHER = "#D55E00", "#7d8793"  # seen by day and by night
-_CLOSED = (  # shapes that can be filled or hollow; there are fewer than colors, so that the two pair up anew
+_HALO_TEXT = ("halo", "name")  # styles of two text layers, the lower in the background color, so that text is readable
+_BEST, _OTHER = "#D55E00", "#7d8793"  # visible on light and dark pages
+_CLOSED = (  # shapes that can be filled or hollow; fewer than colors, so that repeated shapes have other colors
     "circle",
     "square",
     "triangle-up",
@@ -25,17 +36,17 @@ _CLOSED = (  # shapes that can be filled or hollow; there are fewer than colors,
     "triangle-down",
     "M0,-1L0.26,-0.36L0.95,-0.31L0.42,0.14L0.59,0.81L0,0.45L-0.59,0.81L-0.42,0.14L-0.95,-0.31L-0.26,-0.36Z",
 )
-_TOGETHER = 0.12  # of the map: a class's middles at two learners that need one name
+_SAME_PLACE = 0.12  # of the map: the distance of a class's medians at two learners that share a label
 _TALL = HEIGHT * 3 // 2
 _WIDTHS = (260, WIDTH, 860)  # of a chart on a phone, in a file, in a page
-_NUMBER = (17, 14)  # pixels of two figures and the air about them
+_NUMBER = (17, 14)  # pixels of two digits with a margin
 
 
 def frontier(rows: Sequence[Row], x: str, y: str, name: str) -> Chart:
-    """What a byte buys: a numbered point for each way of sharing, and a line along those that nobody betters for less.
+    """The Pareto frontier of accuracy against bytes: numbered points, and a line along the best ones.
 
-    Rows: `{name, x, y}`, x in bytes. The key says what a number stands for. Who sends nothing stands at 0, which the
-    axis of powers has left of everybody else.
+    Rows: `{name, x, y}`, x in bytes. The legend gives the name of each number. A point without bytes is at 0, left of
+    all others on the logarithmic axis.
     """
     alt = altair()
     told, line, across, up = _numbered(rows, x, y, name)
@@ -43,20 +54,22 @@ def frontier(rows: Sequence[Row], x: str, y: str, name: str) -> Chart:
     legend = alt.Legend(symbolSize=90, symbolOpacity=1)
     colors = alt.Scale(domain=list(keys), range=[_BEST if best else _OTHER for best in keys.values()])
     shapes = alt.Scale(domain=list(keys), range=["circle" if best else "diamond" for best in keys.values()])
-    tips = [tip(name), tip(x, number=True), tip(y, number=True)]
-    stairs = alt.Chart(data(line)).mark_line(interpolate="step-after", color=_BEST, opacity=0.6).encode(x=across, y=up)
-    points = alt.Chart(data(told)).encode(x=across, y=up, tooltip=tips)
+    tips = [tooltip(name), tooltip(x, number=True), tooltip(y, number=True)]
+    stairs = (
+        alt.Chart(chart_data(line)).mark_line(interpolate="step-after", color=_BEST, opacity=0.6).encode(x=across, y=up)
+    )
+    points = alt.Chart(chart_data(told)).encode(x=across, y=up, tooltip=tips)
     marks = points.mark_point(filled=True, size=70, opacity=1).encode(
         color=alt.Color("key:N", title=None, scale=colors, legend=legend),
         shape=alt.Shape("key:N", title=None, scale=shapes, legend=legend),
     )
     right, down = alt.expr("datum.right"), alt.expr("datum.down")
-    words = [points.mark_text(style=s, dx=right, dy=down, fontSize=11).encode(text="number:N") for s in _ON_PAPER]
+    words = [points.mark_text(style=s, dx=right, dy=down, fontSize=11).encode(text="number:N") for s in _HALO_TEXT]
     return alt.layer(stairs, marks, *words).properties(width=WIDTH, height=_TALL)
 
 
 def scatter(rows: Sequence[Row]) -> Chart:
-    """A map of features: color, shape and name say the class; the first learner's are filled, the others' are hollow.
+    """A map of features: color, shape and label are those of the class; the first learner's points are filled.
 
     Rows: `{x, y, learner, class}`.
     """
@@ -70,7 +83,9 @@ def scatter(rows: Sequence[Row]) -> Chart:
     look = {"title": "class", "scale": colors, "legend": legend}
     shapes = alt.Scale(domain=[str(name) for name in classes], range=list(_CLOSED))
     filled = alt.Scale(domain=learners, range=[0.8, *[0.0] * (len(learners) - 1)])
-    points = alt.Chart(data([{**row, "class": str(row["class"])} for row in rows])).mark_point(size=36, strokeWidth=1.2)
+    points = alt.Chart(chart_data([{**row, "class": str(row["class"])} for row in rows])).mark_point(
+        size=36, strokeWidth=1.2
+    )
     points = points.encode(
         **axes,
         fill=alt.Fill("class:N", **look),
@@ -79,15 +94,15 @@ def scatter(rows: Sequence[Row]) -> Chart:
         fillOpacity=alt.FillOpacity("learner:O", scale=filled, legend=None),
         tooltip=["learner:N", "class:N"],
     )
-    middles = alt.Chart(data(_middles(rows))).encode(**axes, text="class:N")
-    names = [middles.mark_text(style=style, fontSize=15, fontWeight="bold") for style in _ON_PAPER]
-    said = f"filled: learner {learners[0]}" + "".join(f"; hollow: learner {who}" for who in learners[1:])
-    title = alt.Title(said, anchor="start", fontSize=11, fontWeight="normal")
+    middles = alt.Chart(chart_data(_class_medians(rows))).encode(**axes, text="class:N")
+    names = [middles.mark_text(style=style, fontSize=15, fontWeight="bold") for style in _HALO_TEXT]
+    title_text = f"filled: learner {learners[0]}" + "".join(f"; hollow: learner {who}" for who in learners[1:])
+    title = alt.Title(title_text, anchor="start", fontSize=11, fontWeight="normal")
     return alt.layer(points, *names).properties(width=WIDTH, height=WIDTH * 3 // 4, title=title)
 
 
 def levels(rows: Sequence[Row]) -> Chart:
-    """What each method reached, in panels: the first kind as circles with their spread, others as diamonds.
+    """The accuracy of each method, in panels: the first kind as circles with their spread, others as diamonds.
 
     Rows: `{panel, method, kind, accuracy, spread}`.
     """
@@ -96,7 +111,7 @@ def levels(rows: Sequence[Row]) -> Chart:
     told = [{**row, "low": row["accuracy"] - row["spread"], "high": row["accuracy"] + row["spread"]} for row in rows]
     y = alt.Y("method:N", title=None, sort=names_of(rows, "method"))
     across = {"title": "accuracy, %", "scale": alt.Scale(zero=False)}
-    base = alt.Chart(data(told)).encode(y=y)
+    base = alt.Chart(chart_data(told)).encode(y=y)
     spreads = base.transform_filter("datum.spread > 0").mark_rule(strokeWidth=2, color=_BEST, opacity=0.6)
     shapes = alt.Scale(domain=kinds, range=["circle", *["diamond"] * (len(kinds) - 1)])
     colors = alt.Scale(domain=kinds, range=[_BEST, *[_OTHER] * (len(kinds) - 1)])
@@ -104,7 +119,7 @@ def levels(rows: Sequence[Row]) -> Chart:
         x=alt.X("accuracy:Q", **across),
         color=alt.Color("kind:N", title=None, scale=colors),
         shape=alt.Shape("kind:N", title=None, scale=shapes),
-        tooltip=[tip("method"), tip("kind"), tip("accuracy", number=True), tip("spread", number=True)],
+        tooltip=[tooltip("method"), tooltip("kind"), tooltip("accuracy", number=True), tooltip("spread", number=True)],
     )
     lines = [spreads.encode(x=alt.X("low:Q", **across), x2="high:Q")] if any(row["spread"] for row in rows) else []
     layers = alt.layer(*lines, marks)
@@ -114,18 +129,18 @@ def levels(rows: Sequence[Row]) -> Chart:
 
 
 def learner_accuracies(rows: Sequence[Row], by: str = "method") -> Chart:
-    """What each learner reached, in panels, a line for each `by`: circles as large as its data, a stroke at the mean.
+    """The accuracy of each learner, in panels, a row per `by`: circles sized by its samples, a tick at the mean.
 
     Rows: `{panel, by, learner, accuracy, samples}`.
     """
     alt = altair()
     names, panels = names_of(rows, by), names_of(rows, "panel")
-    base = alt.Chart(data(rows)).encode(y=alt.Y(f"{field(by)}:N", title=None, sort=names))
+    base = alt.Chart(chart_data(rows)).encode(y=alt.Y(f"{field(by)}:N", title=None, sort=names))
     across = {"title": "accuracy of a learner, %", "scale": alt.Scale(zero=False)}
     circles = base.mark_point(filled=True, opacity=0.65, color=_OTHER).encode(
         x=alt.X("accuracy:Q", **across),
         size=alt.Size("samples:Q", title="samples", scale=alt.Scale(range=[12, 400])),
-        tooltip=[tip(by), tip("learner"), tip("samples", number=True), tip("accuracy", number=True)],
+        tooltip=[tooltip(by), tooltip("learner"), tooltip("samples", number=True), tooltip("accuracy", number=True)],
     )
     means = base.mark_tick(thickness=3, size=28, color=_BEST).encode(x=alt.X("mean(accuracy):Q", **across))
     layers = alt.layer(circles, means).properties(width=WIDTH // 3 - 50, height=40 * len(names))
@@ -135,7 +150,7 @@ def learner_accuracies(rows: Sequence[Row], by: str = "method") -> Chart:
 def _numbered(
     rows: Sequence[Row], x: str, y: str, name: str
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Any, Any]:
-    """Points with their numbers, places and keys; the line along the best of them; and the axes of both."""
+    """Points with numbers, positions and legend entries; the line along the best of them; and both axes."""
     alt = altair()
     known = [row for row in rows if row[y] is not None and math.isfinite(row[y])]
     sent = [row[x] for row in known if row[x] > 0]
@@ -151,8 +166,8 @@ def _numbered(
         (math.log(place / left) / math.log(right / left), (top - row[y]) / (top - bottom))
         for place, row in zip(at, known, strict=True)
     ]
-    offsets = beside(shares, [(width, _TALL) for width in _WIDTHS], _NUMBER)
-    best = _unbettered([(row[x], row[y]) for row in known])
+    offsets = place_labels(shares, [(width, _TALL) for width in _WIDTHS], _NUMBER)
+    best = _pareto_optimal([(row[x], row[y]) for row in known])
     told = [
         {
             name: row[name],
@@ -169,14 +184,14 @@ def _numbered(
     ]
     line = [{"place": told[i]["place"], y: told[i][y]} for i in best]
     line += [{"place": right, y: line[-1][y]}] if line else []
-    axis = sizes(sent, nothing if len(sent) < len(known) else None)
+    axis = bytes_axis(sent, nothing if len(sent) < len(known) else None)
     across = alt.X("place:Q", title=x, scale=alt.Scale(type="log", domain=[left, right], nice=False), axis=axis)
     up = alt.Y(f"{field(y)}:Q", title="accuracy, %", scale=alt.Scale(domain=[bottom, top], nice=False))
     return told, line, across, up
 
 
-def _unbettered(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which of (cost, worth) are worth more than all that cost no more, from the cheapest on."""
+def _pareto_optimal(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The indices of (cost, value) with a higher value than all that cost no more, from the cheapest on."""
     found: list[int] = []
     for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
         if not found or points[i][1] > points[found[-1]][1]:
@@ -184,8 +199,8 @@ def _unbettered(points: Sequence[tuple[float, float]]) -> list[int]:
     return found
 
 
-def _middles(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The middle of each class at each learner; those of one class that lie together are one."""
+def _class_medians(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The median of each class at each learner; close medians of one class are merged."""
     wide = {axis: max(row[axis] for row in rows) - min(row[axis] for row in rows) or 1.0 for axis in ("x", "y")}
     found: list[dict[str, Any]] = []
     for name, learner in product(names_of(rows, "class"), names_of(rows, "learner")):
@@ -193,12 +208,12 @@ def _middles(rows: Sequence[Row]) -> list[dict[str, Any]]:
             continue
         here = {axis: median(row[axis] for row in own) for axis in wide}
         same = [row for row in found if row["class"] == str(name)]
-        if all(sum(abs(row[axis] - here[axis]) / wide[axis] for axis in wide) > _TOGETHER for row in same):
+        if all(sum(abs(row[axis] - here[axis]) / wide[axis] for axis in wide) > _SAME_PLACE for row in same):
             found.append({"class": str(name), **here})
     return found
 
 
 def _by_number(name: Any) -> tuple[bool, float, str]:
-    """Numbers by their size, then words by theirs."""
+    """A sort key: numbers by value, then text."""
     number = str(name).removeprefix("-").replace(".", "", 1).isdecimal()
     return not number, float(name) if number else 0.0, str(name)

@@ -1,22 +1,22 @@
-"""What pages and charts look like, by day and by night."""
+"""The style of pages and charts, light and dark."""
 
 from __future__ import annotations
 
 from typing import Any
 
-# Okabe and Ito's colors, which people with any kind of color vision tell apart.
+# The colors of Okabe and Ito, which are distinct for all kinds of color vision.
 _COLORS = ("#CC79A7", "#E69F00", "#56B4E9")
 _SHAPES = ("circle", "square", "triangle-up", "cross", "diamond", "triangle-down", "triangle-right", "stroke")
 
 
 def theme(dark: bool = False) -> dict[str, Any]:
-    """What charts look like, as a Vega-Lite configuration."""
+    """The style of charts as a Vega-Lite configuration."""
     ink, faint = ("#e8e8e8", "#4a4f57") if dark else ("#1f2328", "#d8dce1")
     words = {"labelColor": ink, "titleColor": ink, "titleFontWeight": "normal"}
-    # Darker ones are lighter by night, which would swallow them, and the yellow is darker by day.
+    # Dark colors are lighter in the dark theme, and yellow is darker in the light theme.
     first = ("#3d8fe0", "#f07a2a", "#1fbf94") if dark else ("#0072B2", "#D55E00", "#009E73")
     last = ("#ffffff", "#F0E442") if dark else ("#000000", "#9A8B00")
-    more = ("#9aa0a6", "#b98a5a") if dark else ("#8a8f96", "#7a4a1e")  # for ten classes, which have shapes too
+    more = ("#9aa0a6", "#b98a5a") if dark else ("#8a8f96", "#7a4a1e")  # for ten classes, which also differ in shape
     paper = "#16191d" if dark else "#ffffff"
     return {
         "background": paper,
@@ -83,7 +83,7 @@ summary { cursor: pointer; }
 }
 """
 
-# Every chart is drawn anew when day turns into night. A narrow page has its panels and legends in one column.
+# Charts are redrawn when the color scheme changes. A narrow page has panels and legends in one column.
 SCRIPT = """
 const night = matchMedia("(prefers-color-scheme: dark)");
 const themes = JSON.parse(document.getElementById("themes").textContent);

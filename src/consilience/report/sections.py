@@ -39,7 +39,9 @@ def report_sections(found: FoundRuns) -> list[Section]:
     return sections
 
 
-def _task_sections(task: str, given: Sequence[ReportedRun], prefix: str, with_checkpoint: Sequence[Path]) -> Iterator[Section]:
+def _task_sections(
+    task: str, given: Sequence[ReportedRun], prefix: str, with_checkpoint: Sequence[Path]
+) -> Iterator[Section]:
     runs = _shorten_labels(given)
     rows = [_summary_row(run, _probed(runs), optional_metrics([run.summary for run in runs])) for run in runs]
     yield Section(task, text=_extent(given), name=f"{prefix}task", level=1)
@@ -314,7 +316,7 @@ def _partition(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
     cut = table.shape[0] > _MAX_LEARNERS or table.shape[1] > _MAX_CLASSES
     more = f" There are {table.shape[0]} learners and {table.shape[1]} classes; the first are shown." if cut else ""
     text = f"{found['data']} split by {found['split']}, in the first seed; {found['case']}.{more}"
-    yield Section("Samples of each class", text=text, figure=charts.partition(rows), name=f"{prefix}partition")
+    yield Section("Samples of each class", text=text, figure=charts.class_counts(rows), name=f"{prefix}partition")
 
 
 def _losses(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Section]:
@@ -336,7 +338,7 @@ def _losses(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Sec
             "A lower bound on the mutual information of learners' representations, from their observations; "
             f"a bound below 0 says nothing. {_band(runs)}{note}"
         )
-        chart = charts.bound(bound, names)
+        chart = charts.mutual_information(bound, names)
         yield Section("Mutual information", text=text, figure=chart, name=f"{prefix}mutual-information")
 
 
