@@ -26,7 +26,7 @@ CHARTS = {
     "silent": charts.over_bytes([{"method": "a", "bytes": 0, "accuracy": 1.0}]),
     "bytes": charts.over_bytes([{"method": m, "bytes": b, "accuracy": 1.0} for m in "ab" for b in (0, 10, 1e7)]),
     "spread": charts.spread([{"method": "a", "accuracy": a} for a in (1.0, 2.0)]),
-    "partition": charts.class_counts([{"learner": 0, "class": c, "samples": 3} for c in "ab"]),
+    "partition": charts.class_counts_heatmap([{"learner": 0, "class": c, "samples": 3} for c in "ab"]),
     "losses": charts.losses([{"method": "a", "term": t, "round": r, "value": r} for t in "xyz" for r in (1, 2)]),
     "bound": charts.mutual_information([{"method": "a", "round": r, "mutual_information": 0.1} for r in (1, 2)]),
     "heatmap": charts.heatmap([{"a.b": x, "c": "d", "gain": x - 1.5} for x in (1, 2)], "a.b", "c", "gain"),

@@ -118,7 +118,7 @@ def spread(rows: Sequence[Row], names: Names = None) -> Chart:
     return alt.layer(box, base.mark_tick(thickness=2, size=26).encode(tooltip=tips))
 
 
-def class_counts(rows: Sequence[Row]) -> Chart:
+def class_counts_heatmap(rows: Sequence[Row]) -> Chart:
     """The samples of each class of each learner. Rows: `{learner, class, samples}`."""
     return heatmap(rows, "class", "learner", "samples", zero=True)
 

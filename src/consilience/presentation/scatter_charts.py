@@ -49,8 +49,8 @@ def frontier(rows: Sequence[Row], x: str, y: str, name: str) -> Chart:
     all others on the logarithmic axis.
     """
     alt = altair()
-    told, line, across, up = _numbered(rows, x, y, name)
-    keys = {row["key"]: row["best"] for row in told}
+    numbered, line, across, up = _numbered(rows, x, y, name)
+    keys = {row["key"]: row["best"] for row in numbered}
     legend = alt.Legend(symbolSize=90, symbolOpacity=1)
     colors = alt.Scale(domain=list(keys), range=[_BEST if best else _OTHER for best in keys.values()])
     shapes = alt.Scale(domain=list(keys), range=["circle" if best else "diamond" for best in keys.values()])
@@ -58,7 +58,7 @@ def frontier(rows: Sequence[Row], x: str, y: str, name: str) -> Chart:
     stairs = (
         alt.Chart(chart_data(line)).mark_line(interpolate="step-after", color=_BEST, opacity=0.6).encode(x=across, y=up)
     )
-    points = alt.Chart(chart_data(told)).encode(x=across, y=up, tooltip=tips)
+    points = alt.Chart(chart_data(numbered)).encode(x=across, y=up, tooltip=tips)
     marks = points.mark_point(filled=True, size=70, opacity=1).encode(
         color=alt.Color("key:N", title=None, scale=colors, legend=legend),
         shape=alt.Shape("key:N", title=None, scale=shapes, legend=legend),
@@ -108,10 +108,10 @@ def levels(rows: Sequence[Row]) -> Chart:
     """
     alt = altair()
     kinds, panels = names_of(rows, "kind"), names_of(rows, "panel")
-    told = [{**row, "low": row["accuracy"] - row["spread"], "high": row["accuracy"] + row["spread"]} for row in rows]
+    points = [{**row, "low": row["accuracy"] - row["spread"], "high": row["accuracy"] + row["spread"]} for row in rows]
     y = alt.Y("method:N", title=None, sort=names_of(rows, "method"))
     across = {"title": "accuracy, %", "scale": alt.Scale(zero=False)}
-    base = alt.Chart(chart_data(told)).encode(y=y)
+    base = alt.Chart(chart_data(points)).encode(y=y)
     spreads = base.transform_filter("datum.spread > 0").mark_rule(strokeWidth=2, color=_BEST, opacity=0.6)
     shapes = alt.Scale(domain=kinds, range=["circle", *["diamond"] * (len(kinds) - 1)])
     colors = alt.Scale(domain=kinds, range=[_BEST, *[_OTHER] * (len(kinds) - 1)])
@@ -168,7 +168,7 @@ def _numbered(
     ]
     offsets = place_labels(shares, [(width, _TALL) for width in _WIDTHS], _NUMBER)
     best = _pareto_optimal([(row[x], row[y]) for row in known])
-    told = [
+    points = [
         {
             name: row[name],
             x: row[x],
@@ -182,12 +182,12 @@ def _numbered(
         | {"key": f"{i + 1}  {row[name]}"}
         for i, (row, place, (dx, dy)) in enumerate(zip(known, at, offsets, strict=True))
     ]
-    line = [{"place": told[i]["place"], y: told[i][y]} for i in best]
+    line = [{"place": points[i]["place"], y: points[i][y]} for i in best]
     line += [{"place": right, y: line[-1][y]}] if line else []
     axis = bytes_axis(sent, nothing if len(sent) < len(known) else None)
     across = alt.X("place:Q", title=x, scale=alt.Scale(type="log", domain=[left, right], nice=False), axis=axis)
     up = alt.Y(f"{field(y)}:Q", title="accuracy, %", scale=alt.Scale(domain=[bottom, top], nice=False))
-    return told, line, across, up
+    return points, line, across, up
 
 
 def _pareto_optimal(points: Sequence[tuple[float, float]]) -> list[int]:

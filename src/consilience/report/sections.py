@@ -316,7 +316,9 @@ def _partition(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
     cut = table.shape[0] > _MAX_LEARNERS or table.shape[1] > _MAX_CLASSES
     more = f" There are {table.shape[0]} learners and {table.shape[1]} classes; the first are shown." if cut else ""
     text = f"{found['data']} split by {found['split']}, in the first seed; {found['case']}.{more}"
-    yield Section("Samples of each class", text=text, figure=charts.class_counts(rows), name=f"{prefix}partition")
+    yield Section(
+        "Samples of each class", text=text, figure=charts.class_counts_heatmap(rows), name=f"{prefix}partition"
+    )
 
 
 def _losses(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Section]:
