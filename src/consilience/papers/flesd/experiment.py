@@ -132,7 +132,7 @@ QUICK = FlesdSize(
 SIZES = Sizes(PUBLISHED, SHORT, QUICK, fewer="epochs")
 
 
-def describe_flesd_setup(outcome: Outcome, batches: bool = True) -> str:
+def flesd_setup(outcome: Outcome, batches: bool = True) -> str:
     """Data, learners, model and optimizer in a sentence; batches: whether all runs have the same batch size."""
     config = RunFolder(outcome.folder).config
     published = " (published: all 50,000)" if config.data.source == "cifar10" else ""

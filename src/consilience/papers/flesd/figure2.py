@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
-from consilience.papers.flesd.experiment import OBJECTIVE, FlesdSize, alpha_label, describe_flesd_setup
+from consilience.papers.flesd.experiment import OBJECTIVE, FlesdSize, alpha_label, flesd_setup
 from consilience.papers.metrics_by_round import metric_lines
 from consilience.papers.sizes import Experiment
 from consilience.simulation.records.run_folder import PROVENANCE, RunFolder
@@ -53,7 +53,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     training = {o.labels["row"]: RunFolder(o.folder).config.training for o in outcomes}
     trained = "; ".join(f"{row}: {t.epochs} epochs in batches of {t.batch_size}" for row, t in training.items())
     text = (
-        f"{describe_flesd_setup(outcomes[0], batches=False)} {trained}. The mean over learners in %, on the test set. The "
+        f"{flesd_setup(outcomes[0], batches=False)} {trained}. The mean over learners in %, on the test set. The "
         f"probe is trained with all labels on frozen features. Published: only alpha 100 and 0.01."
     )
     return [

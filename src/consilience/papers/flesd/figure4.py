@@ -8,7 +8,7 @@ from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
 from consilience.papers.flesd.equation11 import equation11_sections
-from consilience.papers.flesd.experiment import FEDAVG, FlesdSize, alpha_label, describe_flesd_setup
+from consilience.papers.flesd.experiment import FEDAVG, FlesdSize, alpha_label, flesd_setup
 from consilience.papers.metrics_by_round import values_by_round
 from consilience.papers.sizes import Experiment
 from consilience.simulation.records.run_folder import RunFolder
@@ -41,7 +41,7 @@ def _cells(size: FlesdSize, scale: Scale) -> list[Cell]:
 
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     """A section for each of the three schemes, and the bytes of messages, which need no training."""
-    setup = describe_flesd_setup(outcomes[0]) if outcomes else ""
+    setup = flesd_setup(outcomes[0]) if outcomes else ""
     total = _epochs(outcomes, _TOTAL_FIXED, "total_epochs", "in total")
     local = _epochs(outcomes, _LOCAL_FIXED, "epochs", "per round")
     sections = [

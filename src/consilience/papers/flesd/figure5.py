@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
-from consilience.papers.flesd.experiment import FEDAVG, FlesdSize, describe_flesd_setup
+from consilience.papers.flesd.experiment import FEDAVG, FlesdSize, flesd_setup
 from consilience.papers.flesd.figure4 import curves_figure
 from consilience.papers.metrics_by_round import values_by_round
 from consilience.papers.sizes import Experiment
@@ -46,7 +46,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     local = [row for row in losses if row["term"] == _LOSSES["simclr"]]
     distilled = [row for row in losses if row["term"] == _LOSSES["similarity"]]
     text = (
-        f"{describe_flesd_setup(outcomes[0])} The contrastive loss, the mean over learners and over a round: a point is at "
+        f"{flesd_setup(outcomes[0])} The contrastive loss, the mean over learners and over a round: a point is at "
         f"the last epoch of its round. Published for CIFAR-100, 2,000 epochs: both losses fall alike, and FLESD's is "
         f"higher after each distillation."
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
-from consilience.papers.flesd.experiment import FEDAVG, OBJECTIVE, FlesdSize, alpha_label, describe_flesd_setup
+from consilience.papers.flesd.experiment import FEDAVG, OBJECTIVE, FlesdSize, alpha_label, flesd_setup
 from consilience.papers.sizes import Experiment
 from consilience.simulation.records.run_folder import PROVENANCE, RunFolder
 
@@ -60,7 +60,7 @@ def _cells(size: FlesdSize, scale: Scale) -> list[Cell]:
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     """The table with either probe, and its figure."""
     text = (
-        f"{describe_flesd_setup(outcomes[0])} {_epochs_text(outcomes)} Learner 0's images are the public set of FLESD, which "
+        f"{flesd_setup(outcomes[0])} {_epochs_text(outcomes)} Learner 0's images are the public set of FLESD, which "
         f"does not train on them; the other methods train on all. {_public_text(outcomes)} Where all learners distill, "
         f"no weights are downloaded and learners differ: mean and worst learner. Accuracy in %, one seed unless a "
         f"spread is given. Bytes: of the whole run at the first alpha, both ways, with the public set."

@@ -193,7 +193,7 @@ SIZES = Sizes(PUBLISHED, SHORT, QUICK)
 _DESCRIBED = {"alpha_1", "alpha_2", "lam", "delta", "mu"}
 
 
-def describe_two_stage_setup(outcomes: Sequence[Outcome]) -> str:
+def two_stage_setup(outcomes: Sequence[Outcome]) -> str:
     """Data, split, training and models of each row, in a few sentences."""
     found: dict[str, dict[str, dict[str, dict[str, None]]]] = {}
     for outcome in outcomes:

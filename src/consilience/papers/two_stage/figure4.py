@@ -10,7 +10,7 @@ from typing import Any
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
 from consilience.papers.metrics_by_round import metric_lines, select_rounds
 from consilience.papers.sizes import Experiment
-from consilience.papers.two_stage.experiment import ROWS, TwoStageSize, describe_two_stage_setup
+from consilience.papers.two_stage.experiment import ROWS, TwoStageSize, two_stage_setup
 from consilience.papers.two_stage.progress import progress_of
 from consilience.presentation.tables import format_bytes
 from consilience.simulation.records.run_folder import RunFolder
@@ -52,7 +52,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
         f"{group.joins} with {group.samples} samples and takes part in every round from then on. two-stage-1bit "
         f"also uploads the devices' part; independent is a control: the newcomer trains alone. First download: bytes "
         f"it downloads in its first round, the current common values and the answer of that round. Published as a "
-        f"figure without numbers: two-stage is above fedavg and fedprox.\n\n{describe_two_stage_setup(outcomes)} CIFAR-10 has "
+        f"figure without numbers: two-stage is above fedavg and fedprox.\n\n{two_stage_setup(outcomes)} CIFAR-10 has "
         f"at most 20,000 images instead of 50,000, and all learners share one test set instead of 100 images each."
     )
     others = (

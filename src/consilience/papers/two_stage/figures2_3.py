@@ -8,7 +8,7 @@ from typing import Any
 from consilience.papers.cells import Outcome, ResultSection
 from consilience.papers.metrics_by_round import select_rounds
 from consilience.papers.sizes import Experiment
-from consilience.papers.two_stage.experiment import ROWS, describe_two_stage_setup
+from consilience.papers.two_stage.experiment import ROWS, two_stage_setup
 from consilience.papers.two_stage.progress import Progress
 from consilience.papers.two_stage.table2 import ACCURACY, CATCH_UP, DIFFERENCES, TABLE2, progress_by_data
 from consilience.presentation.tables import format_bytes
@@ -21,7 +21,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     """Two figures for each data set."""
     sections: list[ResultSection] = []
     for data, progress in progress_by_data(outcomes).items():
-        setup = describe_two_stage_setup([outcome for outcome in outcomes if outcome.labels["data"] == data])
+        setup = two_stage_setup([outcome for outcome in outcomes if outcome.labels["data"] == data])
         text = setup if sections else f"{ACCURACY}\n\n{setup}\n\n{DIFFERENCES}"
         sections.append(
             ResultSection(

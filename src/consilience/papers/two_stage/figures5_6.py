@@ -16,7 +16,7 @@ from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
 from consilience.papers.metrics_by_round import select_rounds, values_by_round
 from consilience.papers.sizes import Experiment
 from consilience.papers.two_stage.device_attacks import DeviceAttacks, attacks_of
-from consilience.papers.two_stage.experiment import FEDAVG, FEDPROX, TWO_STAGE, TwoStageSize, describe_two_stage_setup
+from consilience.papers.two_stage.experiment import FEDAVG, FEDPROX, TWO_STAGE, TwoStageSize, two_stage_setup
 from consilience.papers.two_stage.progress import format_percent, progress_of
 from consilience.report.section import Picture
 
@@ -56,7 +56,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
         f"Distance correlation of test images and the output of a layer, the mean over devices: the cut layer of "
         f"two-stage, the first convolution of fedavg and fedprox. The output of the layer leaves a device in none of "
         f"the methods. 1 is the image itself; with few samples the estimate is too large. Published: below 0.55 from "
-        f"the first rounds on, and always below fedavg and fedprox.\n\n{describe_two_stage_setup(outcomes)} Fewer devices than "
+        f"the first rounds on, and always below fedavg and fedprox.\n\n{two_stage_setup(outcomes)} Fewer devices than "
         f"published: the models of a hundred devices with Adam's state would take 2.3 GB per cell."
     )
     attacks = {_row_name(outcome): attacks_of(outcome) for outcome in outcomes}

@@ -7,7 +7,7 @@ from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
 from consilience.papers.sizes import Experiment
-from consilience.papers.two_stage.experiment import COMPARED, FEDAVG, ROWS, TwoStageSize, describe_two_stage_setup
+from consilience.papers.two_stage.experiment import COMPARED, FEDAVG, ROWS, TwoStageSize, two_stage_setup
 from consilience.papers.two_stage.progress import Progress, format_percent, progress_of
 from consilience.presentation.tables import format_bytes
 
@@ -68,7 +68,7 @@ def _cells(size: TwoStageSize, scale: Scale) -> list[Cell]:
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     """Published and measured results, and the rounds and bytes until all reach the level of the worst of them."""
     progress = progress_by_data(outcomes)
-    text = f"{ACCURACY} {READINGS}\n\n{describe_two_stage_setup(outcomes)}\n\n{DIFFERENCES}"
+    text = f"{ACCURACY} {READINGS}\n\n{two_stage_setup(outcomes)}\n\n{DIFFERENCES}"
     level = (
         "The level of a data set is the lowest final accuracy of two-stage-1bit, fedavg and fedprox, so that each of "
         "them reaches it. Shown: the first tested round with this accuracy, and the values and bytes until then. Other "
