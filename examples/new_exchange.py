@@ -56,6 +56,7 @@ class ClassSimilarity(Exchange):
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """The mean cosine over all pairs of samples is the dot product of the classes' mean directions."""
         direction = F.normalize(view.features, dim=1)  # (rows, width)
+        # means: (classes, width), count: (classes,)
         means, count = class_means(direction, view.targets, view.task.classes, view.valid, min_count=2)
         present = (count > 0).to(means.dtype)  # (classes,)
         return Contribution({"cosine": means @ means.T}, present[:, None] * present)  # both (classes, classes)
