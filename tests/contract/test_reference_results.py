@@ -33,7 +33,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def test_numbers_are_those_of_the_reference(case: str) -> None:
     name, _, engine = case.rpartition(", ")
     settings = SETTINGS.get(name) or {"method": name, **({"model": "mlp"} if name.startswith("two-stage") else {})}
-    result = simulate(**SIZE, **settings, engine=engine, precision="float64")
+    how: dict[str, Any] = {"engine": engine, "precision": "float64"}
+    result = simulate(**SIZE, **settings, **how)
     history, expected = result.history, REFERENCE[case]
     assert result.accuracy.tolist() == expected["accuracy"]
     losses = {key: float(np.nansum(history[key])) for key in history.metrics if key.startswith("loss.")}
