@@ -102,7 +102,10 @@ class MovingMean:
         return uploaded > 0 and (complete or (quorum is not None and uploaded >= quorum))
 
     def aggregate(self) -> bool:
-        """Move the common values by the mean change; returns False, and moves nothing, if the weights are all 0."""
+        """Average the uploads, and move the common values by the mean change.
+
+        Returns False, and moves nothing, if the weights are all 0.
+        """
         self._add(sorted(self._waiting))
         weight, self.weight = self.weight, 0.0
         self._expected, self._added = [], set()

@@ -56,7 +56,7 @@ class RunningMean:
         }
 
     def answer(self) -> Answer:
-        """The mean over all members; rows that no member has are zeros with count 0."""
+        """Uploads averaged: the mean over all members; rows that no member has are zeros with count 0."""
         tensors = {}
         for name, total in self.sums.items():
             xp = array_namespace(total)

@@ -17,7 +17,7 @@ def membership(targets: Tensor, classes: int, valid: Tensor) -> Tensor:
 
 
 def class_means(values: Tensor, targets: Tensor, classes: int, valid: Tensor, min_count: int) -> tuple[Tensor, Tensor]:
-    """The mean of each class (classes, width) and its sample count (classes,).
+    """The mean of each class (classes, width), of features its prototype, and its sample count (classes,).
 
     A class with fewer than `min_count` samples counts as absent: the mean of a single sample is that sample.
     """

@@ -11,7 +11,7 @@ from consilience.functional.similarity import unit
 
 
 def info_nce(first: Tensor, second: Tensor, temperature: float | Tensor) -> Tensor:
-    """Each row of the first view against all rows of the second (FLESD, equation 3): one direction, B - 1 negatives.
+    """InfoNCE: each row of the first view against all of the second (FLESD, equation 3): one way, B - 1 negatives.
 
     first, second: (B, width), of any length; row i of both is the same sample. The mean over the batch.
     """
@@ -20,7 +20,7 @@ def info_nce(first: Tensor, second: Tensor, temperature: float | Tensor) -> Tens
 
 
 def nt_xent(first: Tensor, second: Tensor, temperature: float | Tensor) -> Tensor:
-    """Each row of both views against the 2B - 1 others (SimCLR, Chen et al. 2020): both directions.
+    """NT-Xent: each row of both views against the 2B - 1 others (SimCLR, Chen et al. 2020): both directions.
 
     first, second: (B, width), of any length; row i of both is the same sample. The mean over the 2B rows.
     """

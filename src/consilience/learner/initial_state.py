@@ -1,4 +1,4 @@
-"""A learner's first state: the one place where first weights are made, for simulations, members and charters."""
+"""A learner's first state: the one place where first (initial) weights are made, for simulations, members, charters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CommonValues = dict[str, Tensors]
 
 
 def drawn_state(learner: Learner, seed: int) -> LearnerState:
-    """A state with weights drawn from this seed and everything else at zero; it has no exchange state yet."""
+    """A state with initial weights drawn from this seed, and everything else at zero; it has no exchange state yet."""
     binding, device, dtype = learner.binding, learner.device, learner.dtype
     parameters, buffers = learner.modules.draw(seed)
     flat = binding.parameters.flat(parameters).detach().to(device, dtype)
@@ -56,7 +56,7 @@ def first_state(
     common: Mapping[str, Mapping[str, Tensor]],
     settings: Mapping[str, Tensors] | None = None,
 ) -> LearnerState:
-    """The state with which a learner of this number starts; common: see `common_values`."""
+    """The state, initial weights and all, with which a learner of this number starts; common: see `common_values`."""
     alike = learner.role.start == "common"
     seed = common_seed(federation_seed) if alike else learner_seed(federation_seed, number)
     state = drawn_state(learner, seed)

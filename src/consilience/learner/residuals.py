@@ -36,7 +36,7 @@ def as_sent(
 ) -> tuple[Contribution, dict[str, Tensor]]:
     """The contribution as the relay decodes it, and the new residuals, by tensor.
 
-    residuals: what encodings rounded away so far; it is added before encoding.
+    residuals: what encodings rounded away so far; it is added before encoding (error feedback).
     """
     seen, after = {}, {}
     for name, tensor in channel.tensors.items():

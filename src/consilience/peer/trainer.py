@@ -240,7 +240,7 @@ class FederatedTrainer:
         self._received[name] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=device))
 
     def _follow_schedules(self) -> None:
-        """Give settings that change with the rounds their values in this one."""
+        """Give settings that change with the rounds, such as a learning rate schedule, their values in this one."""
         for (owner, name), values in self.plan.settings_at(self.round).items():
             self.session.state.settings[owner][name].copy_(torch.from_numpy(values)[0])
 

@@ -286,7 +286,11 @@ async def _wait_for(event: asyncio.Event, seconds: float) -> bool:
 
 
 async def _read_body(request: Request, largest: int, expected: int) -> bytes:
-    """The body; reading stops with the first chunk beyond the largest allowed size."""
+    """The body, of the expected length.
+
+    A declared length above the largest allowed size is refused before reading; else reading stops with the first chunk
+    beyond that size. Whether the length is the expected one is checked when all of the body is there.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 19 or int(declared) > largest):
         raise Rejection("too-large", f"a body of {declared[:20]} bytes was declared; at most {largest} are accepted")

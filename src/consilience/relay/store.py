@@ -52,7 +52,7 @@ class Store:
 
     def _configure(self) -> None:
         self.sql.execute("PRAGMA busy_timeout = 10000")
-        self.sql.execute("PRAGMA synchronous = FULL")
+        self.sql.execute("PRAGMA synchronous = FULL")  # fsync at every commit
         self.sql.execute("PRAGMA wal_autocheckpoint = 16000")  # in pages: uploads wait during a checkpoint
         self.sql.execute("PRAGMA cache_size = -16000")
 

@@ -13,7 +13,7 @@ Measure = Callable[[Direction, frozenset[str], frozenset[str]], int]
 
 
 class ByteCount:
-    """Sizes of the bodies of one role: per round one body each way, with every channel that takes part."""
+    """Bytes per round of one role: the sizes of one body each way, with every channel that takes part."""
 
     def __init__(self, channels: Mapping[str, schema.Channel]) -> None:
         self.channels = dict(channels)

@@ -1,4 +1,4 @@
-"""Recording: the results of a round's work, by learner; a NaN or infinite value is noticed here."""
+"""Recording: results of a round's work, and bytes per round, by learner; a NaN or infinite value is noticed here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def record_public_set(run: RunState, record: Record, joined: int) -> None:
 
 
 def record_work(run: RunState, record: Record, job: Work, result: JobResult) -> dict[str, float]:
-    """Record the local work of a few rows, and return its seconds by phase; a NaN or infinite value ends the run."""
+    """Record the local work of a few rows, and return its seconds by phase; a NaN or infinite value ends the run.
+
+    The bytes of their uploads are counted here, those of downloads in `download`.
+    """
     learner = run.learners[job.cohort]
     federations, members = run.at(job.cohort)
     at = federations[job.rows], members[job.rows]
@@ -59,7 +62,7 @@ def record_work(run: RunState, record: Record, job: Work, result: JobResult) -> 
 
 
 def _refuse_non_finite(run: RunState, at: At, losses: Mapping[str, np.ndarray], non_finite: Mapping[int, str]) -> None:
-    """Stop the run, or in a sweep note that a federation has diverged."""
+    """Where a loss or an upload is NaN or infinite, stop the run, or in a sweep note that a federation has diverged."""
     wrong = dict(non_finite)
     for term, values in reversed(list(losses.items())):  # the first term is named
         wrong |= {i: f"loss term {term!r} is NaN or infinite" for i in np.flatnonzero(~np.isfinite(values)).tolist()}

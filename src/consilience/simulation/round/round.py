@@ -79,7 +79,7 @@ class Rounds(RunState):
         record["wall.exchange"] += time.perf_counter() - started
 
     def _follow_schedules(self) -> None:
-        """Give settings that change with the rounds their values in this one."""
+        """Give settings that change with the rounds, such as a learning rate schedule, their values in this one."""
         for i, plan in enumerate(self.engine.plans):
             if plan.scheduled:
                 self.engine.set_settings(i, plan.settings_at(self.round))

@@ -56,7 +56,10 @@ class Graphs:
         here.wait_stream(self._beside)
 
     def _record(self, key: Hashable, work: Callable[[], None]) -> None:
-        """What cannot be (a model that copies from main memory) is done as it is from now on, with a word about it."""
+        """Capture the work as a CUDA graph.
+
+        What cannot be captured (a model that copies from main memory) is done as it is from now on, with a warning.
+        """
         graph, failed = torch.cuda.CUDAGraph(), None
         try:
             with torch.cuda.graph(graph, pool=self._pool):
