@@ -133,7 +133,7 @@ class Writer:
         return batch
 
     def write(self, batch: list[QueuedUpload]) -> None:
-        """Write a batch in one commit, one fsync; readers and uploaders get the results when all of it is on disk."""
+        """Write a batch in one commit with fsync; readers and uploaders get results only when all of it is on disk."""
         version, corrections = self.store.data_version, self.recounter.corrections
         others_wrote, overdue = version != self._data_version, self._deadlines.overdue(self.federations, {})
         if not (batch or self.failing or others_wrote or corrections or overdue):
