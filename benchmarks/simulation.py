@@ -23,7 +23,7 @@ from consilience.data import Dataset
 from consilience.methods import build_method
 from consilience.models import build_model
 from consilience.simulation.engines.loop.engine import LoopEngine
-from consilience.simulation.records.memory import held_mb
+from consilience.simulation.records.memory import memory_mb
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.setup import build_setup
 
@@ -86,8 +86,8 @@ class Engine:
         torch.set_num_threads(1)
         self.rounds.play(evaluate=False)
 
-    def held_mb(self) -> float:
-        return held_mb([os.getpid(), *self.engine.processes])
+    def memory_mb(self) -> float:
+        return memory_mb([os.getpid(), *self.engine.processes])
 
     def close(self) -> None:
         self.engine.__exit__(None, None, None)
@@ -119,7 +119,7 @@ def memory(samples: int = 12) -> None:
         engine = Engine(learners, samples)
         engine.round()
         engine.round()
-        held[learners] = engine.held_mb()
+        held[learners] = engine.memory_mb()
         engine.close()
         del engine
     growth = (held[1000] - held[200]) * 2**20 / 800

@@ -16,8 +16,8 @@ from consilience.data.heterogeneity import heterogeneity_case, measure_heterogen
 from consilience.data.local_datasets import make_local_datasets
 from consilience.data.readers.text import character_name, text_windows
 from consilience.errors import ConfigurationError, DataError
-from consilience.simulation.records.provenance import in_words, provenance
-from consilience.simulation.setup.assign_data import joined
+from consilience.simulation.records.provenance import describe_split, provenance
+from consilience.simulation.setup.assign_data import concat_training_sets
 from consilience.simulation.setup.inputs import cut_data
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -240,7 +240,7 @@ def test_codes_are_not_turned_stretched_or_noisy(shift: str) -> None:
 def test_labels_of_text_may_be_shifted_and_owners_are_kept_in_every_seeds_copy() -> None:
     data = crowd()
     local_datasets = [make_local_datasets(data, 2, partition="owners", shift="swap(1)", seed=seed) for seed in (0, 1)]
-    local, parts = joined(data, local_datasets, 2)
+    local, parts = concat_training_sets(data, local_datasets, 2)
     assert data.owners is not None and local.owners is not None
     assert np.array_equal(local.owners, np.tile(data.owners, 2)) and len(local.targets) == 2 * len(data.targets)
     assert all(len(np.unique(local.owners[part])) == 1 for mine in parts for part in mine)
@@ -280,7 +280,9 @@ def test_a_record_of_a_run_names_the_owners() -> None:
     assert data.owners is not None
     assert record["owners"] == {"3": [f"o{data.owners[part[0]]}" for part in local.parts]}
     assert record["case"]["figure"] == "7i"
-    assert f"crowd: {len(np.concatenate(local.parts))} samples for 2 learners, owners" in in_words(config, data, local)
+    assert f"crowd: {len(np.concatenate(local.parts))} samples for 2 learners, owners" in describe_split(
+        config, data, local
+    )
     assert provenance(make_config({"learners": 2}), data, [make_local_datasets(data, 2, seed=0)])["owners"] == {"0": []}
 
 

@@ -29,7 +29,7 @@ from consilience.leakage.measure import OnProgress, measure_leakage
 from consilience.leakage.results import FILE, LeakageResult, LearnerStatistics, read_leakage, write_leakage
 from consilience.leakage.settings import LeakageSettings
 from consilience.simulation.records.checkpoint import Checkpoint
-from consilience.simulation.records.export import SavedRun, read_kept
+from consilience.simulation.records.export import SavedRun, read_saved_run
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.simulate import simulate
 
@@ -56,7 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def found(run: Path) -> tuple[LeakageResult, dict[str, bytes]]:
     """What there is to find at two layers of it."""
     settings = LeakageSettings(layers=("features.hidden", "features"), learners=2, epochs=30)
-    return measure_leakage(read_kept(run), settings, quietly)
+    return measure_leakage(read_saved_run(run), settings, quietly)
 
 
 def side(features: Any, targets: Any) -> ExaminedSamples:
@@ -68,7 +68,7 @@ def side(features: Any, targets: Any) -> ExaminedSamples:
 
 
 def test_the_output_of_features_is_the_features(run: Path) -> None:
-    kept = read_kept(run)
+    kept = read_saved_run(run)
     inputs, _ = kept.samples(1)
     outputs = kept.outputs(1, inputs, ["features", "features.hidden", "classifier"])
     assert np.array_equal(outputs["features"], kept.features(1, inputs))
@@ -80,7 +80,7 @@ def test_the_output_of_features_is_the_features(run: Path) -> None:
 
 
 def test_a_hidden_layer_gives_what_its_weights_make_of_the_inputs(run: Path) -> None:
-    kept = read_kept(run)
+    kept = read_saved_run(run)
     inputs, _ = kept.samples(0)
     layer = kept.learner(0).model.get_submodule("features.hidden")
     with torch.no_grad():
@@ -89,7 +89,7 @@ def test_a_hidden_layer_gives_what_its_weights_make_of_the_inputs(run: Path) -> 
 
 
 def test_learners_have_their_own_samples_as_they_were_dealt(run: Path) -> None:
-    kept = read_kept(run)
+    kept = read_saved_run(run)
     parts = [kept.samples(who)[0] for who in range(3)]
     assert sum(map(len, parts)) == 240
     assert np.array_equal(kept.local_datasets.inputs[np.sort(kept.local_datasets.parts[2])], parts[2])
@@ -97,7 +97,7 @@ def test_learners_have_their_own_samples_as_they_were_dealt(run: Path) -> None:
 
 def test_tests_are_shifted_as_a_learner_s_own_samples_are(tmp_path: Path) -> None:
     simulate(method="independent", out=tmp_path / "turned", shift="rotate(180)", **SMALL)
-    kept = read_kept(tmp_path / "turned")
+    kept = read_saved_run(tmp_path / "turned")
     first, last = kept.tests(0)[0], kept.tests(2)[0]
     turned = first[:, :, ::-1, ::-1]
     assert np.abs(first - turned).mean() > 0.1
@@ -105,7 +105,7 @@ def test_tests_are_shifted_as_a_learner_s_own_samples_are(tmp_path: Path) -> Non
 
 
 def test_a_layer_that_nobody_has_is_refused_with_the_nearest(run: Path) -> None:
-    kept = read_kept(run)
+    kept = read_saved_run(run)
     with pytest.raises(UnknownName, match=r"Did you mean 'features.hidden'\?"):
         kept.outputs(0, kept.samples(0)[0], ["features.hiden"])
     with pytest.raises(UnknownName, match=r"unknown layer 'feature' of mlp. Did you mean 'features'\?"):
@@ -136,7 +136,7 @@ def test_layers_that_give_several_things_nothing_or_no_value_a_sample(tmp_path: 
     (tmp_path / "net.py").write_text(ODD)
     small = SMALL | {"rounds": 1, "learners": 2}
     simulate(method="independent", model=f"{tmp_path / 'net.py'}:Net", out=tmp_path / "odd", **small)
-    kept = read_kept(tmp_path / "odd")
+    kept = read_saved_run(tmp_path / "odd")
     assert default_layers(kept, [0, 1]) == ("features",)
     with pytest.raises(ConfigurationError, match=r"Net, the model of learner 0, has no cut; choose one of its layers"):
         resolve_layers(kept, 0, ["cut"])
@@ -238,7 +238,7 @@ def test_means_of_a_class_without_test_samples_do_not_count(tmp_path: Path) -> N
     np.savez(tmp_path / "table.npz", x=inputs, y=targets, test_x=test_inputs, test_y=test_targets)
     data = str(tmp_path / "table.npz")
     simulate(method="independent", data=data, learners=2, rounds=1, workers=0, out=tmp_path / "run")
-    kept = read_kept(tmp_path / "run")
+    kept = read_saved_run(tmp_path / "run")
     assert all(set(kept.samples(who)[1].tolist()) == {0, 1, 2} for who in (0, 1))
     whole = measure_leakage(kept, QUICK, quietly)[0].class_means[-1]
     assert whole.samples_per_mean is None and whole.membership is not None and whole.means == 4, (
@@ -261,7 +261,7 @@ def test_what_is_never_shared_is_in_no_mean(tmp_path: Path) -> None:
         groups=never_share,
         out=tmp_path / "run",
     )
-    kept = read_kept(tmp_path / "run")
+    kept = read_saved_run(tmp_path / "run")
     for who in (0, 1):
         seen, marks = examine_learner(kept, who, [], None, "cpu"), kept.may_share(who)
         part = np.sort(kept.local_datasets.parts[who])
@@ -278,7 +278,7 @@ def test_what_is_never_shared_is_in_no_mean(tmp_path: Path) -> None:
 
 
 def test_what_is_told_is_what_the_functions_give(run: Path, found: tuple[LeakageResult, dict[str, bytes]]) -> None:
-    kept, (leakage, _) = read_kept(run), found
+    kept, (leakage, _) = read_saved_run(run), found
     tests, _ = kept.tests(0)
     wanted = distance_correlation(torch.from_numpy(tests), torch.from_numpy(kept.features(0, tests)))
     hidden, features = leakage.layers
@@ -317,7 +317,7 @@ def test_more_samples_in_a_mean_tell_less_of_each(found: tuple[LeakageResult, di
 
 def test_twice_the_same_and_nobody_s_generator_is_touched(run: Path) -> None:
     before = torch.random.get_rng_state()
-    one, other = (measure_leakage(read_kept(run), QUICK, quietly) for _ in range(2))
+    one, other = (measure_leakage(read_saved_run(run), QUICK, quietly) for _ in range(2))
     assert one == other
     assert torch.equal(before, torch.random.get_rng_state())
 
@@ -352,7 +352,7 @@ def test_tables_have_no_pictures_and_all_else(tmp_path: Path) -> None:
     simulate(
         method="independent", data=str(tmp_path / "table.npz"), learners=2, rounds=2, workers=0, out=tmp_path / "run"
     )
-    leakage, pictures = measure_leakage(read_kept(tmp_path / "run"), QUICK, quietly)
+    leakage, pictures = measure_leakage(read_saved_run(tmp_path / "run"), QUICK, quietly)
     (layer,) = leakage.layers
     assert layer.reconstruction is None and pictures == {} and leakage.pictures == {}
     assert 0 < mean(layer.test_samples.correlation) <= 1
@@ -365,7 +365,7 @@ def test_images_beyond_0_to_1_are_brought_there(tmp_path: Path) -> None:
     np.savez(tmp_path / "images.npz", x=images, y=targets)
     small: dict[str, Any] = {"learners": 2, "rounds": 1, "workers": 0}
     simulate(method="independent", data=str(tmp_path / "images.npz"), out=tmp_path / "run", **small)
-    seen = examine_learner(read_kept(tmp_path / "run"), 0, [], None, "cpu")
+    seen = examine_learner(read_saved_run(tmp_path / "run"), 0, [], None, "cpu")
     assert seen.own.images is not None and seen.tests.images is not None
     both = torch.cat([seen.own.images, seen.tests.images])
     assert float(both.min()) == 0.0 and float(both.max()) == 1.0
@@ -373,7 +373,7 @@ def test_images_beyond_0_to_1_are_brought_there(tmp_path: Path) -> None:
 
 def test_a_pooled_learner_has_everybody_s_samples(tmp_path: Path) -> None:
     simulate(method="centralized", out=tmp_path / "run", **SMALL)
-    kept = read_kept(tmp_path / "run")
+    kept = read_saved_run(tmp_path / "run")
     assert len(kept.samples(0)[1]) == 240
     leakage, _ = measure_leakage(kept, QUICK, quietly)
     assert leakage.learners == (0,) and leakage.layers[0].own_samples.samples == 240
@@ -417,7 +417,7 @@ def test_learners_without_a_number_are_left_out_of_the_mean() -> None:
 
 def test_a_run_without_models_is_refused_by_name(run: Path, tmp_path: Path, command: Command) -> None:
     simulate(method="independent", out=tmp_path / "forgotten", **SMALL)
-    RunFolder.open(tmp_path / "forgotten").forget()
+    RunFolder.open(tmp_path / "forgotten").remove_checkpoints()
     code, out, err = command("leakage", str(run), str(tmp_path / "forgotten"), "--epochs", "1")
     assert (code, out) == (1, "") and "forgotten: no checkpoint is kept in the run's folder" in err
     assert not (run / FILE).exists(), "before anything is worked on"
@@ -436,7 +436,7 @@ def test_a_layer_is_refused_before_the_work(run: Path, command: Command) -> None
 
 
 def test_features_that_are_no_numbers_are_refused(run: Path) -> None:
-    kept = read_kept(run)
+    kept = read_saved_run(run)
     arrays = {k: v * np.nan if "parameters" in k else v for k, v in kept.checkpoint.arrays.items()}
     broken = SavedRun(kept.config, Checkpoint(arrays, kept.checkpoint.numbers))
     with pytest.raises(TrainingError, match=r"outputs of layer 'features.hidden' of learner 0 are no numbers"):
@@ -446,14 +446,14 @@ def test_features_that_are_no_numbers_are_refused(run: Path) -> None:
 def test_learners_with_too_few_samples_are_passed_over(tmp_path: Path) -> None:
     small = SMALL | {"train": 12, "learners": 3, "rounds": 1, "partition": "shares(0.17,0.66,0.17)"}
     simulate(method="independent", out=tmp_path / "run", **small)
-    kept = read_kept(tmp_path / "run")
+    kept = read_saved_run(tmp_path / "run")
     sizes = [len(kept.samples(who)[1]) for who in range(3)]
     assert min(sizes) < 4 <= max(sizes), "as the test needs it"
     leakage, _ = measure_leakage(kept, QUICK, quietly)
     assert [sizes[who] >= 4 for who in leakage.learners] == [True] * sum(size >= 4 for size in sizes)
     simulate(method="independent", out=tmp_path / "tiny", **small | {"train": 6, "partition": "iid"})
     with pytest.raises(DataError, match="no learner of the run has 4 training samples"):
-        measure_leakage(read_kept(tmp_path / "tiny"), QUICK, quietly)
+        measure_leakage(read_saved_run(tmp_path / "tiny"), QUICK, quietly)
 
 
 # --- the command, and the page

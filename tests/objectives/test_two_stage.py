@@ -36,7 +36,7 @@ from consilience.simulation.engines.inspection import SAMPLES
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.records.checkpoint import run_checkpoint
-from consilience.simulation.records.export import read_kept
+from consilience.simulation.records.export import read_saved_run
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round.round import Rounds
@@ -287,7 +287,7 @@ def test_stopping_and_going_on_gives_the_same_bits(engine: str, data: Dataset, t
 def test_the_ensemble_is_the_mean_of_everybody_s_logits(tmp_path: Path) -> None:
     config = settings(learners=5, rounds=3, partition="shards(2)", train=200, test=100)
     result = simulate(config, out=tmp_path / "run")
-    kept = read_kept(tmp_path / "run")
+    kept = read_saved_run(tmp_path / "run")
     inputs = torch.from_numpy(kept.data.test_inputs)
     with torch.no_grad():
         logits = torch.stack([kept.learner(who).model.eval()(inputs) for who in range(5)]).double()  # (learners, n, 10)
@@ -301,7 +301,7 @@ def test_the_ensemble_is_the_mean_of_everybody_s_logits(tmp_path: Path) -> None:
 
 def test_the_devices_own_heads_are_asked_together_as_well(tmp_path: Path) -> None:
     result = simulate(settings(rounds=2, partition="shards(2)", method={"name": "two-stage"}), out=tmp_path / "run")
-    kept = read_kept(tmp_path / "run")
+    kept = read_saved_run(tmp_path / "run")
     inputs = torch.from_numpy(kept.data.test_inputs)
     learners = [kept.learner(who) for who in range(kept.learners)]
     with torch.no_grad():
@@ -371,7 +371,7 @@ def test_learners_of_two_architectures_and_two_seeds_are_asked_together(data: Da
 def test_what_is_watched_is_the_library_s_distance_correlation(watch: str, layer: str, tmp_path: Path) -> None:
     config = settings(learners=2, train=60, test=SAMPLES + 100, watch=watch)
     result = simulate(config, out=tmp_path / "run")
-    kept = read_kept(tmp_path / "run")
+    kept = read_saved_run(tmp_path / "run")
     inputs = kept.data.test_inputs[:SAMPLES]
     for who in range(2):
         learner = kept.learner(who)

@@ -107,7 +107,7 @@ def test_variants_of_a_run_have_one_map(tmp_path: Path, run: Path) -> None:
 def harm(run: Path, how: str) -> None:
     checkpoint, data, model = next(run.glob("*.safetensors")), run.parent / "own.npz", run.parent / "net.py"
     if how == "forgotten":
-        RunFolder(run).forget()
+        RunFolder(run).remove_checkpoints()
     elif how == "torn":
         checkpoint.write_bytes(checkpoint.read_bytes()[:100])
     elif how == "other data":

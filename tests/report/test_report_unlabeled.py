@@ -19,7 +19,7 @@ from consilience.report.feature_map import feature_map
 from consilience.report.page import write_report
 from consilience.report.runs import read_runs
 from consilience.report.similarities import SAMPLES, similarities
-from consilience.simulation.records.export import SavedRun, read_kept
+from consilience.simulation.records.export import SavedRun, read_saved_run
 from tests.conftest import Command
 
 pytest.importorskip("altair")
@@ -183,7 +183,7 @@ def chosen(kept: SavedRun) -> np.ndarray:
 def test_matrices_are_what_was_put_up_its_ensemble_and_what_came_of_it(
     runs: Path, pages: dict[str, str], name: str
 ) -> None:
-    kept, found = read_kept(runs / name), matrices(pages[name])
+    kept, found = read_saved_run(runs / name), matrices(pages[name])
     assert list(found) == ["learner 1", "learner 2", "learner 3", "ensemble", "distilled, learner 0"]
     order = chosen(kept)
     put = [products(kept.checkpoint.arrays["channels.0.similarity.values.rows"][who, 0][order]) for who in (1, 2, 3)]
@@ -196,7 +196,7 @@ def test_matrices_are_what_was_put_up_its_ensemble_and_what_came_of_it(
 
 
 def test_means_are_shown_as_the_learners_similarities(runs: Path, pages: dict[str, str]) -> None:
-    kept, found = read_kept(runs / "means"), matrices(pages["means"])
+    kept, found = read_saved_run(runs / "means"), matrices(pages["means"])
     order, size = chosen(kept), SAMPLES
     sharp = np.eye(size)
     sharp[np.triu_indices(size, 1)] = kept.checkpoint.arrays["channels.0.similarity.values.similar"][2]
@@ -214,7 +214,7 @@ def test_one_scale_of_colors_serves_all_and_samples_are_sorted_by_class(runs: Pa
     chart, found = shown(pages["distiller"])["similarities"], matrices(pages["distiller"])
     everything = np.concatenate([matrix.ravel() for matrix in found.values()])
     assert chart["spec"]["encoding"]["color"]["scale"]["domain"] == [everything.min(), everything.max()]
-    seen = similarities(read_kept(runs / "distiller"), samples=20)
+    seen = similarities(read_saved_run(runs / "distiller"), samples=20)
     assert seen is not None and len(seen.classes) == 20 and seen.classes == sorted(seen.classes)
     assert len(set(seen.classes)) == 10 and len(seen.rows) == 5 * 20
     assert seen.text.startswith("20 samples of the public set, sorted by class, after round 2:")
@@ -226,8 +226,8 @@ def test_without_a_public_set_there_are_no_matrices(pages: dict[str, str], name:
 
 
 def test_a_learner_of_several_roles_has_the_model_of_its_first(runs: Path) -> None:
-    kept = read_kept(runs / "learner")
-    assert [participant.role_name for participant in kept.actors if participant.learner == 1] == [
+    kept = read_saved_run(runs / "learner")
+    assert [participant.role_name for participant in kept.participants if participant.learner == 1] == [
         "learner",
         "witness",
         "distiller",
@@ -248,7 +248,7 @@ def test_models_are_found_where_seeds_have_public_sets_of_unlike_sizes(tmp_path:
     more: dict[str, Any] = {"train": 160, "test": 60, "learners": 4, "rounds": 1, "workers": 0, "batch_size": 32}
     more |= {"data": "digits", "model": "mlp", "partition": "dirichlet(1)", "seeds": 3, "probe": "knn"}
     simulate(method="flesd:distill=learner:distill_epochs=1", out=tmp_path / "run", **more)
-    kept = read_kept(tmp_path / "run")
+    kept = read_saved_run(tmp_path / "run")
     sizes = {len(make_local_datasets(kept.data, 4, partition="dirichlet(1)", seed=seed).parts[0]) for seed in range(3)}
     assert len(sizes) == 3
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -23,8 +23,8 @@ def data(
     """Show a data set: samples, classes, pictures; with --learners, --partition or --shift its split."""
     from consilience.cli.terminal import Screen
     from consilience.config.config import make_config
-    from consilience.simulation.setup.inputs import in_full
+    from consilience.simulation.setup.inputs import with_absolute_paths
 
     given = settings or {}
-    config = in_full(make_config({**given, "data": name}))
+    config = with_absolute_paths(make_config({**given, "data": name}))
     Screen(json_).data(config, split=bool(_SPLIT_KEYS & set(given)), out=out)

@@ -31,13 +31,13 @@ def leakage(
     out: Annotated[Path | None, typer.Option(help="write a page about the runs, as `consilience report` does")] = None,
 ) -> None:
     """Measure what a run's models reveal of the data they were trained on; saved in the run's folder, for `report`."""
-    from consilience.cli.leakage_runs import look
+    from consilience.cli.leakage_runs import examine_runs
     from consilience.cli.terminal import Screen
     from consilience.leakage.settings import LeakageSettings
 
     screen, settings = Screen(json_), LeakageSettings(tuple(layer or ()), learners, epochs, auxiliary, device)
     try:
-        look(screen, folders, settings, out)
+        examine_runs(screen, folders, settings, out)
     except KeyboardInterrupt:
         screen.say("stopped; the results of earlier runs are saved")
         raise typer.Exit(130) from None

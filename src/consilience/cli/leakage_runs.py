@@ -20,10 +20,10 @@ from consilience.leakage.settings import LeakageSettings
 from consilience.report.page import check_page, write_report
 from consilience.report.runs import read_runs
 from consilience.simulation.engines.choose import check_device
-from consilience.simulation.records.export import SavedRun, read_kept
+from consilience.simulation.records.export import SavedRun, read_saved_run
 
 
-def look(screen: Screen, folders: Sequence[Path], settings: LeakageSettings, page: Path | None = None) -> None:
+def examine_runs(screen: Screen, folders: Sequence[Path], settings: LeakageSettings, page: Path | None = None) -> None:
     """Examine the runs in folders of runs, comparisons and sweeps, show what is found, and write the page."""
     check_device(settings.device)
     if page is not None:
@@ -33,11 +33,11 @@ def look(screen: Screen, folders: Sequence[Path], settings: LeakageSettings, pag
         runs.setdefault(run.folder, run.label)
     for folder in runs:  # before the work
         with _named(folder):
-            _refuse_unusable(read_kept(folder), settings)
+            _refuse_unusable(read_saved_run(folder), settings)
     found = {}
     for folder, label in runs.items():
-        with _named(folder), _watched(screen, label) as step:
-            leakage, pictures = measure_leakage(read_kept(folder), settings, step)
+        with _named(folder), _show_progress(screen, label) as step:
+            leakage, pictures = measure_leakage(read_saved_run(folder), settings, step)
         write_leakage(folder, leakage, pictures)
         found[label] = leakage
         if screen.json:
@@ -65,7 +65,7 @@ def _show(screen: Screen, found: tables.LeakageByRun) -> None:
 
 
 @contextmanager
-def _watched(screen: Screen, label: str) -> Iterator[OnProgress]:
+def _show_progress(screen: Screen, label: str) -> Iterator[OnProgress]:
     """Shows how far a run has come, where somebody watches."""
     if not screen.err.is_terminal:
         yield lambda what, done, all_: None

@@ -21,7 +21,7 @@ from consilience.peer.create_charter import TaskShape, create_charter, write_cha
 from consilience.peer.member_method import member_method
 from consilience.peer.trainer import FederatedTrainer, RoundResult
 from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.setup.inputs import in_full, load_data, models_of, with_model
+from consilience.simulation.setup.inputs import load_data, models_of, with_absolute_paths, with_model
 
 _LOCK = "lock"
 
@@ -71,20 +71,20 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     given = config.settings()
     config = make_config({**given, "method": method, "learners": 1, "seed": connection.charter.seed})
     data = load_data(config, progress=True)
-    config = in_full(with_model(config, data))
+    config = with_absolute_paths(with_model(config, data))
     trainer = FederatedTrainer(connection, config, built, data, models_of(None, config)[0], options.wait)
-    place = _placed(connection.folder, config)
-    begun = trainer.resume(connection.folder)
+    place = _open_folder(connection.folder, config)
+    resumed = trainer.resume(connection.folder)
     say = _silent if options.as_json else _say
     federation_of = f"{connection.charter.name} ({config.method.label})"
     say(f"{connection.name} in {federation_of}, {len(data.targets)} samples; saved in {connection.folder}")
-    if begun:
-        _forget_after(place, trainer.round)
+    if resumed:
+        _remove_lines_after(place, trainer.round)
         say(f"resumed after round {trainer.round}")
     try:
         with _asked_to_stop() as asked:
             trainer.stopped = lambda: bool(asked)
-            if not begun:
+            if not resumed:
                 trainer.introduce()
             while trainer.round < config.training.rounds and not asked:
                 played = trainer.play()
@@ -99,7 +99,7 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     return bool(asked)
 
 
-def _forget_after(place: RunFolder, round_: int) -> None:
+def _remove_lines_after(place: RunFolder, round_: int) -> None:
     """Remove the lines of rounds that are played again, because they were not saved."""
     if not place.metrics.exists():
         return
@@ -117,7 +117,7 @@ def _round_of(line: str) -> float:
         return math.inf
 
 
-def _placed(folder: Path, config: Config) -> RunFolder:
+def _open_folder(folder: Path, config: Config) -> RunFolder:
     """The folder with its settings; one that was started with others is refused."""
     if not (folder / "config.toml").exists():
         return RunFolder.create(folder, config)

@@ -136,7 +136,7 @@ def sweep(
     if not found.finished:
         screen.say(f"stopped; resume with: {resume_command(folder)}")
         raise typer.Exit(130)
-    screen.swept(found.rows, folder)
+    screen.show_sweep(found.rows, folder)
     if all(row["diverged"] for row in found.rows):
         first = found.rows[0]["diverged"][0]
         raise TrainingError(f"every setting diverged to NaN or infinite values, first {first}; try smaller values")

@@ -24,7 +24,7 @@ def show(
     if (folder / SWEEP_PLAN).is_file():
         plan = read_sweep(folder)
         if rows := plan.summaries():
-            screen.swept(rows, folder)
+            screen.show_sweep(rows, folder)
         if len(rows) < len(plan.settings):
             finished = f"{len(rows)} of {len(plan.settings)} settings are finished"
             screen.say(f"{finished}; resume with: {resume_command(folder)}")

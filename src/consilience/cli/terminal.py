@@ -40,7 +40,7 @@ from consilience.presentation.tables import (
     sweep_table,
 )
 from consilience.simulation.records.history import History
-from consilience.simulation.records.provenance import case_in_words, provenance
+from consilience.simulation.records.provenance import describe_case, provenance
 from consilience.simulation.records.sweep_csv import SWEEP_CSV
 from consilience.simulation.result import best_of
 from consilience.simulation.setup.inputs import load_data
@@ -62,7 +62,7 @@ class Screen:
         self._task: Any = None
         self._method = ""
         log = logging.getLogger("consilience")
-        log.handlers, log.propagate = [_Said(self)], False
+        log.handlers, log.propagate = [_ScreenHandler(self)], False
         log.setLevel(logging.INFO)
 
     def on_round(self, method: str, round_: int, rounds: int, history: History) -> None:
@@ -124,7 +124,7 @@ class Screen:
         if folder:
             self.say(f"saved in {folder}")
 
-    def swept(self, outcomes: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    def show_sweep(self, outcomes: Sequence[Mapping[str, Any]], folder: Path) -> None:
         """All settings of a sweep, and the best of them."""
         self._quiet()
         for outcome in outcomes:
@@ -132,7 +132,7 @@ class Screen:
         if outcomes and not self.json:
             self.out.print(sweep_table(outcomes))
         if (best := best_of(outcomes)) is not None:
-            self.say(f"best: {in_words(best, ranked_by(outcomes))}")
+            self.say(f"best: {describe_best(best, ranked_by(outcomes))}")
         self.say(f"saved in {folder}; one line for each setting, seed and round in {folder / SWEEP_CSV}")
 
     def data(self, config: Config, split: bool, out: Path | None) -> None:
@@ -186,7 +186,7 @@ class Screen:
                 "How far a learner's distributions are from the federation's (total variation, mean of learners)"
             )
             self.out.print(distances_table(record["distances"]))
-            self.out.print(case_in_words(local), soft_wrap=True)
+            self.out.print(describe_case(local), soft_wrap=True)
 
     def print(self, table: Table) -> None:
         """Any table."""
@@ -223,27 +223,27 @@ class Screen:
         self.out.print(table)
 
 
-class _Said(logging.Handler):
+class _ScreenHandler(logging.Handler):
     """What the library has to say beside its results, said on the screen."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__()
         self.screen = screen
-        self.told: set[str] = set()
+        self.shown: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
         said, wanted = record.getMessage(), record.levelno > logging.INFO or not self.screen.json
-        if wanted and said not in self.told:  # every method of a comparison has the same data
-            self.told.add(said)
+        if wanted and said not in self.shown:  # every method of a comparison has the same data
+            self.shown.add(said)
             self.screen.say(said)
 
 
-def in_words(outcome: Mapping[str, Any], told: str = "accuracy") -> str:
+def describe_best(outcome: Mapping[str, Any], metric: str = "accuracy") -> str:
     """A setting and what it reached, by the number that it was ranked by, with its spread."""
     setting = " ".join(f"{key}={value}" for key, value in outcome["set"].items())
-    reached = outcome[told]
+    reached = outcome[metric]
     over = f"±{reached['std_seeds']:.2f} over {outcome['seeds']} seeds, " if reached["std_seeds"] is not None else ""
-    learners = "ensemble of all learners" if told == "ensemble" else f"±{reached['std_learners']:.2f} over learners"
+    learners = "ensemble of all learners" if metric == "ensemble" else f"±{reached['std_learners']:.2f} over learners"
     return f"{setting}: {reached['mean']:.2f} % ({over}{learners})"
 
 

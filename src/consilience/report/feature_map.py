@@ -14,7 +14,7 @@ import numpy as np
 
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, DataError, TrainingError
-from consilience.simulation.records.export import SavedRun, read_kept
+from consilience.simulation.records.export import SavedRun, read_saved_run
 
 SAMPLES = 300
 """Test samples on a map, at each learner."""
@@ -34,7 +34,7 @@ class FeatureMap:
 
 def feature_map(folder: Path, samples: int = SAMPLES) -> FeatureMap:
     """The map of the first two learners of the run in a folder; an error says why there is none."""
-    return map_features(read_kept(folder), samples)
+    return map_features(read_saved_run(folder), samples)
 
 
 def map_features(run: SavedRun, samples: int = SAMPLES) -> FeatureMap:

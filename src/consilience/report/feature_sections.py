@@ -14,7 +14,7 @@ from consilience.report.feature_map import map_features
 from consilience.report.runs import ReportedRun
 from consilience.report.section import Section
 from consilience.report.similarities import similarities
-from consilience.simulation.records.export import read_kept
+from consilience.simulation.records.export import read_saved_run
 
 MAX_MAPS = 6
 """Maps on a page: each takes seconds and tens of kilobytes."""
@@ -38,7 +38,7 @@ def feature_sections(runs: Sequence[ReportedRun], prefix: str, with_checkpoint: 
             if folder in with_checkpoint[MAX_MAPS:]:
                 without.setdefault(f"a page has {MAX_MAPS} at most", []).append(run.label)
                 continue
-            saved = read_kept(folder)
+            saved = read_saved_run(folder)
             if found_similarities := similarities(saved):
                 name = f"{prefix}similarities" + f"-{len(matrices) + 1}" * (len(first) > 1)
                 chart = charts.matrices(found_similarities.rows, found_similarities.classes)

@@ -21,8 +21,8 @@ from consilience.presentation.tables import OPTIONAL_METRICS, method_label, plur
 from consilience.report.metrics import RunMetrics
 from consilience.report.reproduction_folder import RESUME, is_reproduction, reproduction_cells
 from consilience.simulation.compare import read_comparison, run_folders
-from consilience.simulation.records.provenance import shifts_in_words
-from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, kind_of, not_a, resume_command
+from consilience.simulation.records.provenance import describe_shifts
+from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, kind_of, resume_command, wrong_folder_error
 from consilience.simulation.sweep_plan import read_sweep
 
 _UNKNOWN = "unknown settings"
@@ -89,7 +89,7 @@ def _run_folders(folder: Path, notes: list[str]) -> Iterator[RunFolder]:
         return
     if kind is None:
         files = "config.toml, comparison.toml or sweep.toml, nor a folder named cells"
-        raise not_a("run, comparison, sweep or reproduction", files, folder)
+        raise wrong_folder_error("run, comparison, sweep or reproduction", files, folder)
     if kind[0] == "run":
         yield RunFolder(folder)
         return
@@ -144,7 +144,7 @@ def _task(config: Config | None) -> str:
         f"{config.federation.learners} learners",
         config.federation.partition,
     ]
-    shift = [] if (shifts := shifts_in_words(config)) == "none" else [shifts]
+    shift = [] if (shifts := describe_shifts(config)) == "none" else [shifts]
     return ", ".join([*words, *shift, *([f"{config.data.train} samples"] if config.data.train else [])])
 
 

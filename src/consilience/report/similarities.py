@@ -37,7 +37,7 @@ class Similarities:
 def similarities(run: SavedRun, samples: int = SAMPLES) -> Similarities | None:
     """Matrices of some samples, sorted by class; None if no learner uploads similarities of a public set."""
     exchange = next(
-        (e for participant in run.actors for e in participant.role.exchanges if isinstance(e, Similarity)), None
+        (e for participant in run.participants for e in participant.role.exchanges if isinstance(e, Similarity)), None
     )
     if exchange is None or run.method.host is None:
         return None
@@ -95,7 +95,9 @@ def _square(triangle: np.ndarray, chosen: np.ndarray) -> np.ndarray:
 
 def _after(run: SavedRun, inputs: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
     """Similarities of the first distilled model."""
-    distilled = [a.learner for a in run.actors for e in a.role.exchanges if isinstance(e, Similarity) and e.distills]
+    distilled = [
+        a.learner for a in run.participants for e in a.role.exchanges if isinstance(e, Similarity) and e.distills
+    ]
     for who in distilled[:1]:
         rows = unit(torch.from_numpy(run.features(who, inputs)))
         yield f"distilled, learner {who}", (rows @ rows.T).numpy()

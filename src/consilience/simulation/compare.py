@@ -15,7 +15,7 @@ from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.presentation.tables import comparison_table, kinds_table, table_text
-from consilience.simulation.records.run_folder import RunFolder, keep_plan, read_plan, resume_command
+from consilience.simulation.records.run_folder import RunFolder, read_plan, resume_command, save_plan
 from consilience.simulation.result import Result
 from consilience.simulation.run import OnRound
 from consilience.simulation.setup.inputs import cut_data, load_data, resolve_config
@@ -200,7 +200,7 @@ def plan_comparison(
     for each in configs:
         check_run(each, dataset, model)
     if folder is not None:
-        keep_plan(folder, _KIND, {"methods": list(names), "config": config.settings()})
+        save_plan(folder, _KIND, {"methods": list(names), "config": config.settings()})
     return ComparisonPlan(config, names, folder)
 
 

@@ -86,11 +86,11 @@ class Result:
             "probes": {
                 probe: _spread(told)
                 for probe in ("linear", "scaled", "knn")
-                if (told := self._also(f"accuracy_{probe}")).size
+                if (told := self._optional_metric(f"accuracy_{probe}")).size
             },
-            "ensemble": _spread(self._also("accuracy_ensemble")),
-            "heads": _spread(self._also("accuracy_heads")),
-            "dependence": _spread(self._also("dependence")),
+            "ensemble": _spread(self._optional_metric("accuracy_ensemble")),
+            "heads": _spread(self._optional_metric("accuracy_heads")),
+            "dependence": _spread(self._optional_metric("dependence")),
             "bytes": {way: float(total.mean() / rounds) for way, total in self._moved().items()},
             "message_bytes": self.message_bytes,
             "public_bytes": float(sum(np.sum(r.get("bytes.public", 0)) for r in history.records) / len(history.seeds)),
@@ -101,17 +101,17 @@ class Result:
             "seconds": {"total": sum(history.seconds.values()), **history.seconds},
             "peak_memory_mb": self.peak_memory_mb,
             "peak_device_mb": self.peak_device_mb,
-            "kinds": self._kinds(),
+            "kinds": self._by_group(),
             "diverged": list(self.diverged.values()),
             "finished": self.finished,
             "run": str(self.folder) if self.folder else None,
         }
 
-    def _also(self, key: str) -> np.ndarray:
+    def _optional_metric(self, key: str) -> np.ndarray:
         """What some runs tell, after the last round tested, (seeds, learners); nothing where this one does not."""
         return self.history.last(key) if key in self.history.records[0] else np.zeros((0, 0))
 
-    def _kinds(self) -> dict[str, Any]:
+    def _by_group(self) -> dict[str, Any]:
         """What learners of each kind came to, where they are not all alike."""
         history, rounds, moved = self.history, max(self.history.rounds, 1), self._moved()
         kinds = self.config.learners_by_group() if history.learners == self.config.federation.learners else {}

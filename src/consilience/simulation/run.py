@@ -17,7 +17,7 @@ from consilience.errors import CheckpointError
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.records.checkpoint import load_checkpoint, restore_run, run_checkpoint, save_checkpoint
 from consilience.simulation.records.history import History
-from consilience.simulation.records.memory import device_peak_mb, held_mb
+from consilience.simulation.records.memory import device_peak_mb, memory_mb
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.result import Result
 from consilience.simulation.round.round import Rounds
@@ -70,9 +70,9 @@ class Run:
         if self.rounds.round != self.saved_round and not drop_models:
             self._save()
         if self.folder is not None:
-            self.folder.keep_result(result.summary())
+            self.folder.save_result(result.summary())
             if drop_models:
-                self.folder.forget()
+                self.folder.remove_checkpoints()
         return result
 
     def _resumed(self) -> bool:
@@ -134,7 +134,7 @@ class Run:
 
     def _measure(self) -> None:
         if time.monotonic() - self._measured > 1.0 or self.rounds.round == self.config.training.rounds:
-            self.peak = max(self.peak, held_mb([os.getpid(), *self.engine.processes]))
+            self.peak = max(self.peak, memory_mb([os.getpid(), *self.engine.processes]))
             self._measured = time.monotonic()
 
     @contextlib.contextmanager

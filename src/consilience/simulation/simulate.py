@@ -17,17 +17,17 @@ from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
 from consilience.simulation.engines.choose import check_device, choose_engine, open_engine, settled
-from consilience.simulation.records.fingerprint import marks
-from consilience.simulation.records.provenance import in_words, provenance
-from consilience.simulation.records.run_folder import RunFolder, refuse_taken
+from consilience.simulation.records.fingerprint import run_fingerprints
+from consilience.simulation.records.provenance import describe_split, provenance
+from consilience.simulation.records.run_folder import RunFolder, refuse_used_folder
 from consilience.simulation.result import Result
 from consilience.simulation.run import OnRound, Run
 from consilience.simulation.setup.inputs import (
     cut_data,
-    in_full,
     load_data,
     models_of,
     resolve_config,
+    with_absolute_paths,
     with_model,
 )
 from consilience.simulation.setup.participants import Model
@@ -76,7 +76,7 @@ def simulate(
     check_device(config.execution.device)
     config = _in_one_round(config, chosen)
     if out is not None:
-        refuse_taken(Path(out))
+        refuse_used_folder(Path(out))
     show_progress = on_round is not None and sys.stderr.isatty()  # of a download
     dataset = cut_data(data, config) if isinstance(data, Dataset) else load_data(config, show_progress)
     config = with_model(config, dataset)
@@ -87,9 +87,9 @@ def simulate(
         stacked = choose_engine(config, setup)
     if out is not None:  # nothing is refused from here on
         folder = RunFolder.create(Path(out), config)
-        folder.keep_provenance(provenance(config, dataset, setup.data.local_datasets))
+        folder.save_provenance(provenance(config, dataset, setup.data.local_datasets))
     with settled(config), open_engine(config, setup, stacked) as engine:
-        fingerprints = marks(dataset, chosen, config) if folder else {}  # all data is read for them
+        fingerprints = run_fingerprints(dataset, chosen, config) if folder else {}  # all data is read for them
         return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).play()
 
 
@@ -105,7 +105,7 @@ def check_run(config: Config, data: Dataset | None = None, model: Model | Sequen
     check_device(config.execution.device)
     method = build_method(config.method.name, config.method.settings)
     if data is None:
-        config = in_full(config)
+        config = with_absolute_paths(config)
         data = load_data(config)
     config = with_model(config, data)
     build_setup(config, method, data, models_of(model, config))
@@ -122,7 +122,7 @@ def _in_one_round(config: Config, method: Method) -> Config:
 
 def _log_data(config: Config, data: Dataset, setup: Setup) -> None:
     """Log how the data is split, and warn of classes that are in the test set and not in any learner's data."""
-    log.info("%s", in_words(config, data, setup.data.local_datasets[0]))
+    log.info("%s", describe_split(config, data, setup.data.local_datasets[0]))
     assigned = np.concatenate(setup.data.local_datasets[0].parts)  # not all owners need be learners
     seen, tested = np.unique(data.targets[assigned]), np.unique(data.test_targets)
     if len(unseen := np.setdiff1d(tested, seen)):

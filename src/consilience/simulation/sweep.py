@@ -13,7 +13,7 @@ from consilience.config.settings import Settings
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError
 from consilience.presentation.tables import sweep_table, table_text
-from consilience.simulation.records.run_folder import refuse_taken
+from consilience.simulation.records.run_folder import refuse_used_folder
 from consilience.simulation.result import Result, best_of
 from consilience.simulation.run import OnRound
 from consilience.simulation.setup.inputs import cut_data, resolve_config
@@ -98,7 +98,7 @@ def plan_sweep(
     if not grid:
         raise ConfigurationError("nothing to sweep over; give a setting several values, such as --set method.kd=0,1,10")
     if folder is not None:
-        refuse_taken(folder)
+        refuse_used_folder(folder)
     if config.variants:
         raise ConfigurationError("the configuration has variants already; sweep over one that has none")
     plan = SweepPlan(config, check_grid(grid), folder)

@@ -14,9 +14,9 @@ from consilience.config.config import Config, make_config
 from consilience.config.overrides import parse_value, set_nested, split_list, split_setting
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.simulation.records.run_folder import RunFolder, keep_plan, read_plan, refuse_taken
+from consilience.simulation.records.run_folder import RunFolder, read_plan, refuse_used_folder, save_plan
 from consilience.simulation.records.sweep_csv import sweep_lines, write_sweep_csv
-from consilience.simulation.setup.variants import shape_of
+from consilience.simulation.setup.variants import shared_run_key
 
 _KIND = "sweep"
 SWEEP_PLAN = f"{_KIND}.toml"
@@ -81,7 +81,7 @@ class SweepPlan:
         alike: dict[str, list[int]] = {}
         for number, changes in enumerate(self.settings):
             own = self._config_with(changes)
-            alike.setdefault(shape_of(own, build_method(own.method.name, own.method.settings)), []).append(number)
+            alike.setdefault(shared_run_key(own, build_method(own.method.name, own.method.settings)), []).append(number)
         return list(alike.values())
 
     @property
@@ -140,9 +140,9 @@ def is_finished(run: RunFolder) -> bool:
 def save_sweep(plan: SweepPlan) -> None:
     """Save the plan in its folder, which must not hold anything yet."""
     assert plan.folder is not None
-    refuse_taken(plan.folder)
+    refuse_used_folder(plan.folder)
     grid = {key: list(values) for key, values in plan.grid.items()}
-    keep_plan(plan.folder, _KIND, {"grid": grid, "config": plan.config.settings()})
+    save_plan(plan.folder, _KIND, {"grid": grid, "config": plan.config.settings()})
 
 
 def read_sweep(folder: Path) -> SweepPlan:

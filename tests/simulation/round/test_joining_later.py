@@ -21,7 +21,7 @@ from consilience.data.shifts import rotate_images
 from consilience.errors import ConfigurationError
 from consilience.randomness import seed_of
 from consilience.report.runs import read_runs
-from consilience.simulation.records.export import read_kept
+from consilience.simulation.records.export import read_saved_run
 from consilience.simulation.round.participation import draw_presence
 from consilience.simulation.setup.federations import Federations, ParticipationGroup
 from consilience.simulation.sweep_plan import SweepPlan
@@ -348,7 +348,7 @@ def test_the_shift_of_a_group_is_told_with_the_data(tmp_path: Path) -> None:
 def test_the_models_of_who_joined_are_found_again(tmp_path: Path) -> None:
     groups = {"new": NEW | {"samples": 20, "shift": "rotate(90)"}}
     simulate(method="flesd:distill_epochs=1", out=tmp_path / "run", **SMALL, probe="none", groups=groups)
-    kept = read_kept(tmp_path / "run")
+    kept = read_saved_run(tmp_path / "run")
     inputs, _ = kept.public
     assert len(inputs) == 35 and kept.features(2, inputs).shape[0] == 35, "half of what the newcomer has not"
 

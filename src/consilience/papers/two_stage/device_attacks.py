@@ -22,7 +22,7 @@ from consilience.leakage.results import LearnerStatistics
 from consilience.papers.cells import Outcome
 from consilience.papers.two_stage.experiment import ATTACK_EPOCHS, ATTACKED
 from consilience.randomness import purpose_key, seed_of
-from consilience.simulation.records.export import SavedRun, read_kept
+from consilience.simulation.records.export import SavedRun, read_saved_run
 from consilience.simulation.records.run_folder import RunFolder
 
 FILE = "reconstructed.npz"
@@ -66,7 +66,7 @@ def attacks_of(outcome: Outcome) -> DeviceAttacks:
     ):
         return found
     try:
-        found = attack_devices(read_kept(folder), config.execution.device)
+        found = attack_devices(read_saved_run(folder), config.execution.device)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
     content = io.BytesIO()

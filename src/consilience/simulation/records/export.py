@@ -34,9 +34,9 @@ from consilience.method import Method
 from consilience.methods import build_method
 from consilience.models import from_file, model_factory
 from consilience.simulation.records.checkpoint import Checkpoint, load_checkpoint
-from consilience.simulation.records.fingerprint import marks
+from consilience.simulation.records.fingerprint import run_fingerprints
 from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.setup.assign_data import data_overrides, joined, may_share, split_for_seed
+from consilience.simulation.setup.assign_data import concat_training_sets, data_overrides, may_share, split_for_seed
 from consilience.simulation.setup.cohorts import DTYPES
 from consilience.simulation.setup.inputs import load_data, models_of
 from consilience.simulation.setup.participants import Participant, build_participants
@@ -71,14 +71,14 @@ class SavedRun:
         return build_method(first.name, first.settings)
 
     @cached_property
-    def actors(self) -> Sequence[Participant]:
+    def participants(self) -> Sequence[Participant]:
         """Learners in each of their roles, in the first variant: a learner's first role before its others."""
         return build_participants(self._first, self.method, models_of(None, self._first))
 
     @property
     def learners(self) -> int:
         """How many there are."""
-        return len({participant.learner for participant in self.actors})
+        return len({participant.learner for participant in self.participants})
 
     @property
     def _first(self) -> Config:
@@ -98,7 +98,7 @@ class SavedRun:
                     f"the data set {config.data.source!r} is not in {cache}, and is not downloaded for a look at a run"
                 )
         data, made_of = load_data(config), self.checkpoint.numbers.get("made_of", {})
-        found = marks(data, build_method(config.method.name, config.method.settings), config)
+        found = run_fingerprints(data, build_method(config.method.name, config.method.settings), config)
         for what in ("data", "model"):  # a method may be told in other words by now, and its weights are the same
             if made_of.get(what) != found.get(what):
                 raise CheckpointError(f"the {what} that is here now is not the one of the run")
@@ -117,42 +117,42 @@ class SavedRun:
 
     def samples(self, who: int) -> tuple[np.ndarray, np.ndarray]:
         """A learner's own training samples as it has them: inputs (samples, *shape) and classes (samples,)."""
-        data, chosen = self._dealt(who)
+        data, chosen = self._own_samples(who)
         return data.inputs[chosen], data.targets[chosen]
 
     def may_share(self, who: int) -> np.ndarray:
         """Which of a learner's own training samples may enter what it puts up, (samples,)."""
-        role = next(participant.role for participant in self.actors if participant.learner == who)
-        data, chosen = self._dealt(who)
+        role = next(participant.role for participant in self.participants if participant.learner == who)
+        data, chosen = self._own_samples(who)
         return may_share(data, role.never_share, chosen)
 
-    def _dealt(self, who: int) -> tuple[Dataset, np.ndarray]:
+    def _own_samples(self, who: int) -> tuple[Dataset, np.ndarray]:
         """The training set as learners have it, and the places of one's own samples in it."""
-        data, (parts,) = joined(self.data, [self.local_datasets], self.learners)
+        data, (parts,) = concat_training_sets(self.data, [self.local_datasets], self.learners)
         return data, np.sort(parts[who])
 
     def tests(self, who: int) -> tuple[np.ndarray, np.ndarray]:
         """Test samples as a learner would have them: inputs (samples, *shape) and classes (samples,)."""
-        own = self._own_tests
+        own = self._local_test_sets
         if own is None:
             return self.data.test_inputs, self.data.test_targets
         return own.inputs[min(who, len(own.inputs) - 1)], own.targets[who]
 
     @cached_property
-    def _own_tests(self) -> LocalTestSets | None:
+    def _local_test_sets(self) -> LocalTestSets | None:
         terms = {} if self.method.pooled else data_overrides(self.config)
         return local_test_sets(self.data, self.learners, shift=self.config.federation.shift, overrides=terms)
 
     def learner(self, who: int, device: str = "cpu") -> Learner:
         """A learner in the role its model lies with, wearing what it had become, on the device named."""
-        place = next(i for i, participant in enumerate(self.actors) if participant.learner == who)
-        participant, dtype = self.actors[place], DTYPES[self.config.execution.precision]
-        kinds = [each.stacking_key for each in self.actors]
+        place = next(i for i, participant in enumerate(self.participants) if participant.learner == who)
+        participant, dtype = self.participants[place], DTYPES[self.config.execution.precision]
+        kinds = [each.stacking_key for each in self.participants]
         cohort, number = self._cohort(participant.stacking_key), kinds[:place].count(participant.stacking_key)
         assert isinstance(participant.model, str)
         build = model_factory(participant.model, self.data.shape, self.data.classes, self.config.model.width)
         public = Public(len(self.public[1])) if participant.role.data == "public" else None
-        with _made_again(who):
+        with _explain_model_errors(who):
             spec = LearnerSpec(
                 build,
                 participant.role,
@@ -171,7 +171,7 @@ class SavedRun:
     def features(self, who: int, inputs: np.ndarray) -> np.ndarray:
         """What a learner's own model makes of the inputs, (samples, width)."""
         learner = self.learner(who)
-        with _made_again(who), torch.random.fork_rng(devices=[]):
+        with _explain_model_errors(who), torch.random.fork_rng(devices=[]):
             seen = compute_features(learner, _tensor(inputs, learner))
         features: np.ndarray = seen.numpy().reshape(len(seen), -1)
         return _finite(features, f"features of learner {who}")
@@ -181,14 +181,14 @@ class SavedRun:
     ) -> dict[str, np.ndarray]:
         """What layers of a learner's own model, by their names as modules, make of the inputs, (samples, ...) each."""
         learner = self.learner(who, device)
-        with _made_again(who), torch.random.fork_rng(devices=[]):
+        with _explain_model_errors(who), torch.random.fork_rng(devices=[]):
             seen = layer_outputs(learner, _tensor(inputs, learner), layers)
         found = {layer: outputs.float().numpy(force=True) for layer, outputs in seen.items()}
         return {layer: _finite(each, f"outputs of layer {layer!r} of learner {who}") for layer, each in found.items()}
 
     def _cohort(self, kind: str) -> int:
         """Where the first seed's learners of a kind lie: each kind is a cohort, or one for each size of public sets."""
-        before = {participant.stacking_key: participant.role.data for participant in self.actors}
+        before = {participant.stacking_key: participant.role.data for participant in self.participants}
         earlier = list(before)[: list(before).index(kind)]
         sizes = self._public_sizes if "public" in before.values() else 1
         return sum(sizes if before[each] == "public" else 1 for each in earlier)
@@ -205,7 +205,7 @@ class SavedRun:
 
 
 @contextmanager
-def _made_again(who: int) -> Iterator[None]:
+def _explain_model_errors(who: int) -> Iterator[None]:
     """Whatever somebody's own code may raise, and a checkpoint of another model, in words."""
     try:
         yield
@@ -225,7 +225,7 @@ def _finite(values: np.ndarray, what: str) -> np.ndarray:
     return values
 
 
-def read_kept(folder: Path) -> SavedRun:
+def read_saved_run(folder: Path) -> SavedRun:
     """What a run's folder keeps; where that is nothing, or too much, the error says so."""
     run = RunFolder.open(folder)
     config = run.config

@@ -14,10 +14,10 @@ from consilience.models import from_file
 from consilience.user_code import is_file_name
 
 
-def marks(data: Dataset, method: Method, config: Config) -> dict[str, str]:
+def run_fingerprints(data: Dataset, method: Method, config: Config) -> dict[str, str]:
     """A short digest of the data, of the method and of files that make models; others are known by their shapes."""
     # Not where it lies in memory.
-    roles = re.sub(r" at 0x[0-9a-f]+", "", f"{dict(method.roles)} {dict(method.members)}{_cast(method)}")
+    roles = re.sub(r" at 0x[0-9a-f]+", "", f"{dict(method.roles)} {dict(method.members)}{_role_assignment(method)}")
     found = {"data": dataset_sha256(data)[:16], "method": hashlib.sha256(roles.encode()).hexdigest()[:16]}
     files = [
         from_file.model_digest(name) for name in dict.fromkeys(config.learner_models) if from_file.is_model_file(name)
@@ -27,6 +27,6 @@ def marks(data: Dataset, method: Method, config: Config) -> dict[str, str]:
     return found | ({"model": hashlib.sha256("".join(files).encode()).hexdigest()[:16]} if files else {})
 
 
-def _cast(method: Method) -> str:
+def _role_assignment(method: Method) -> str:
     """Who plays what, where there is more to it than one role for all."""
     return f" {method.usual} {method.host} {method.once}" if len(method.roles) > 1 else ""

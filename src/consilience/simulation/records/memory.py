@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 
-def held_mb(processes: Iterable[int]) -> float:
+def memory_mb(processes: Iterable[int]) -> float:
     """MiB held by these processes together, memory they share counted once.
 
     Linux tells each process's proportional share; elsewhere this process's peak has to do.

@@ -23,7 +23,7 @@ def provenance(config: Config, data: Dataset, local_datasets: Sequence[LocalData
     return {
         "data": describe_dataset(data),
         "partition": config.federation.partition,
-        "shift": shifts_in_words(config),
+        "shift": describe_shifts(config),
         "case": {"figure": local_datasets[0].case.figure, "description": local_datasets[0].case.describe()},
         "distances": distances(local_datasets[0]),
         "class_counts": {
@@ -56,22 +56,22 @@ def distances(local: LocalDatasets) -> dict[str, dict[str, float | bool]]:
     }
 
 
-def in_words(config: Config, data: Dataset, local: LocalDatasets) -> str:
+def describe_split(config: Config, data: Dataset, local: LocalDatasets) -> str:
     """How the first seed's data was dealt, as lines for a terminal."""
     table = local.class_counts()  # (learners, classes)
-    shift = "" if (told := shifts_in_words(config)) == "none" else f", {told}"
+    shift = "" if (told := describe_shifts(config)) == "none" else f", {told}"
     said = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.federation.partition}{shift}"
-    told = f"\n{case_in_words(local)}" if local.case.figure else ""
+    told = f"\n{describe_case(local)}" if local.case.figure else ""
     return f"{said}{told}\n{_table(table, data.labels)}"
 
 
-def shifts_in_words(config: Config) -> str:
+def describe_shifts(config: Config) -> str:
     """The shift of a run, and those that groups have of their own."""
     own = [f"{group.shift} at {name}" for name, group in config.groups.items() if group.shift is not None]
     return ", ".join([*([config.federation.shift] if config.federation.shift != "none" else []), *own]) or "none"
 
 
-def case_in_words(local: LocalDatasets) -> str:
+def describe_case(local: LocalDatasets) -> str:
     """Which of the nine ways to differ this is, or that it is none."""
     said = local.case.describe()
     return f"case {local.case.figure} of the nine: {said}" if local.case.figure else said

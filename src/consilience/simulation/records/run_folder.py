@@ -38,7 +38,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
         """A new folder with the resolved configuration; a folder that holds a run already is refused."""
-        refuse_taken(path)
+        refuse_used_folder(path)
         folder = cls(path)
         with report_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """An existing run's folder."""
         if not (path / "config.toml").is_file():
-            raise not_a("run folder", "config.toml", path)
+            raise wrong_folder_error("run folder", "config.toml", path)
         return cls(path)
 
     @property
@@ -107,12 +107,12 @@ class RunFolder:
             raise CheckpointError(f"{file} is damaged: {error}") from error
         return content
 
-    def keep_result(self, summary: Mapping[str, Any]) -> None:
+    def save_result(self, summary: Mapping[str, Any]) -> None:
         """Keep what the run came to."""
         with report_write_errors(self.path / _RESULT):
             self._replace(_RESULT, json.dumps(summary, indent=1).encode())
 
-    def keep_provenance(self, found: Mapping[str, Any]) -> None:
+    def save_provenance(self, found: Mapping[str, Any]) -> None:
         """Keep where the data came from and how it was dealt out."""
         with report_write_errors(self.path / PROVENANCE):
             text = json.dumps(found, indent=1)
@@ -145,7 +145,7 @@ class RunFolder:
                 if old.name != name:
                     old.unlink(missing_ok=True)
 
-    def forget(self) -> None:
+    def remove_checkpoints(self) -> None:
         """Let go of checkpoints: the run is over, and nobody will ask what the learners had become."""
         with report_write_errors(self.path):
             (self.path / _POINTER).unlink(missing_ok=True)
@@ -188,13 +188,13 @@ def kind_of(path: Path) -> tuple[str, str] | None:
     return next((kind for file, kind in _KINDS.items() if (path / file).is_file()), None)
 
 
-def refuse_taken(path: Path) -> None:
+def refuse_used_folder(path: Path) -> None:
     """Refuse to begin in a folder that holds something already."""
     if (kind := kind_of(path)) is not None:
         raise ConfigurationError(f"{path} holds a {kind[0]} already; resume it, or choose another folder")
 
 
-def not_a(wanted: str, file: str, path: Path) -> ConfigurationError:
+def wrong_folder_error(wanted: str, file: str, path: Path) -> ConfigurationError:
     """The error for a folder that is something else."""
     kind = kind_of(path)
     hint = f"it is a {kind[0]}: consilience {kind[1]} --resume {path}" if kind else f"it has no {file}"
@@ -215,7 +215,7 @@ def new_folder(config: Config, what: str) -> Path:
     return next(path for path in tries if not path.exists())
 
 
-def keep_plan(path: Path, kind: str, content: Mapping[str, Any]) -> None:
+def save_plan(path: Path, kind: str, content: Mapping[str, Any]) -> None:
     """Make a folder for a comparison or a sweep, with what it is to do."""
     with report_write_errors(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def read_plan(path: Path, kind: str, make: Callable[[dict[str, Any]], Plan]) -> 
     """What `make` makes of the plan in a folder; a damaged one is refused by name."""
     plan = path / f"{kind}.toml"
     if not plan.is_file():
-        raise not_a(kind, plan.name, path)
+        raise wrong_folder_error(kind, plan.name, path)
     try:
         return make(tomllib.loads(plan.read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:

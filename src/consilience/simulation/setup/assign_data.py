@@ -51,7 +51,7 @@ def assign_data(config: Config, method: Method, data: Dataset, variants: Variant
     """Split the data between the learners of every federation; variants have the same split."""
     seeds = range(config.federation.seed, config.federation.seed + config.federation.seeds)
     local_datasets = tuple(split_for_seed(config, method, data, seed) for seed in seeds)
-    train, parts = joined(data, local_datasets, variants.learners)
+    train, parts = concat_training_sets(data, local_datasets, variants.learners)
     overrides = {} if method.pooled else data_overrides(config)
     return AssignedData(
         train=train,
@@ -67,7 +67,7 @@ def split_for_seed(config: Config, method: Method, data: Dataset, seed: int) -> 
     """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
     # Where everybody is one owner, samples of those who are not there are nobody's, pooled or not.
     owned = parse_partition(config.federation.partition).word == "owners"
-    alone = method.pooled and config.federation.shift == "none" and not owned and not _own_terms(config)
+    alone = method.pooled and config.federation.shift == "none" and not owned and not _group_overrides(config)
     learners, how = (1, "iid") if alone else (config.federation.learners, config.federation.partition)
     return make_local_datasets(
         data,
@@ -81,13 +81,13 @@ def split_for_seed(config: Config, method: Method, data: Dataset, seed: int) -> 
 
 def data_overrides(config: Config) -> dict[int, DataOverride]:
     """Learners with samples or a shift of their own; the one with the public samples is one of them."""
-    found = _own_terms(config)
+    found = _group_overrides(config)
     if config.federation.public is not None and config.federation.learners > 1:
         found[0] = replace(found.get(0, DataOverride()), samples=config.federation.public, setting="public")
     return found
 
 
-def _own_terms(config: Config) -> dict[int, DataOverride]:
+def _group_overrides(config: Config) -> dict[int, DataOverride]:
     return {
         who: DataOverride(group.samples, group.shift, f"groups.{name}.samples")
         for who, (name, group) in config.groups_by_learner().items()
@@ -95,7 +95,7 @@ def _own_terms(config: Config) -> dict[int, DataOverride]:
     }
 
 
-def joined(
+def concat_training_sets(
     data: Dataset, local_datasets: Sequence[LocalDatasets], learners: int
 ) -> tuple[Dataset, list[list[np.ndarray]]]:
     """All seeds' deals over one training set: the data itself, or where learners change it one copy a seed."""

@@ -18,7 +18,7 @@ from consilience.method import Method
 from consilience.models import model_factory
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.setup.assign_data import AssignedData, members_of
-from consilience.simulation.setup.compatibility import check_channels, check_watched, check_width, least_batch
+from consilience.simulation.setup.compatibility import check_channels, check_watched, check_width, min_batch_size
 from consilience.simulation.setup.federations import Federations
 from consilience.simulation.setup.participants import Participant
 from consilience.simulation.setup.variants import Variants
@@ -96,7 +96,7 @@ class _CohortPlanner:
         members = members_of([f for f, _ in rows], participants, self.seeds, self.data.parts, data, self.method.host)
         learner = Learner(spec)
         check_width(learner, config.model.width)
-        least = least_batch(learner, members, participant, data)
+        least = min_batch_size(learner, members, participant, data)
         if config.evaluation.watch is not None:
             check_watched(learner, config.evaluation.watch)
         reset = config.training.optimizer_state == "reset" or participant.role.data == "public"

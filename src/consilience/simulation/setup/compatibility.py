@@ -62,7 +62,7 @@ def check_width(learner: Learner, width: int | None) -> None:
         )
 
 
-def least_batch(learner: Learner, members: Members, participant: Participant, data: Dataset) -> int:
+def min_batch_size(learner: Learner, members: Members, participant: Participant, data: Dataset) -> int:
     """Two where the model normalizes over the batch or its samples are contrasted, else one.
 
     Refuses a learner who cannot fill such a batch.

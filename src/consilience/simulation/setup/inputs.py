@@ -24,7 +24,7 @@ from consilience.simulation.setup.participants import Model
 _PICTURE = 12  # pixels a side from which an image is worth convolutions
 
 
-def in_full(config: Config) -> Config:
+def with_absolute_paths(config: Config) -> Config:
     """Files and folders named in full, so that the run can be resumed from anywhere."""
     changes: dict[str, Any] = {}
     if folder := config.data.folder or (os.environ.get(FOLDER_VARIABLE) if config.data.source in DATASETS else None):
@@ -32,15 +32,15 @@ def in_full(config: Config) -> Config:
     if is_dataset_path(config.data.source):
         changes["data"] = str(Path(config.data.source).expanduser().absolute())
     if config.model.name:
-        changes["model"] = ",".join(_in_full(name.strip()) for name in config.model.name.split(","))
+        changes["model"] = ",".join(_absolute_model_name(name.strip()) for name in config.model.name.split(","))
     changes["groups"] = {
-        name: group.model_copy(update={"model": _in_full(group.model)}) if group.model else group
+        name: group.model_copy(update={"model": _absolute_model_name(group.model)}) if group.model else group
         for name, group in config.groups.items()
     }
     return config.replace(**changes)
 
 
-def _in_full(model: str) -> str:
+def _absolute_model_name(model: str) -> str:
     return from_file.absolute_model_name(model) if from_file.is_model_file(model) else model
 
 
@@ -63,7 +63,7 @@ def resolve_config(
         given["method"] = parse_method(method)
     elif method is not None:
         given["method"] = {**method.settings, "name": method.source or method.name}
-    resolved = in_full(make_config(given))
+    resolved = with_absolute_paths(make_config(given))
     return resolved.replace(data=given["data"]) if isinstance(data, Dataset) else resolved
 
 

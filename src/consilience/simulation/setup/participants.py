@@ -83,9 +83,9 @@ def build_participants(config: Config, method: Method, models: Sequence[Model]) 
         if who in members:
             name, group = members[who]
             roles, model = changed[name].roles, group.model or model
-            _refuse_strangers([roles[part] for part in method.roles_of(who)], name, group)
+            _check_exchange_names([roles[part] for part in method.roles_of(who)], name, group)
         for part in method.roles_of(who):
-            role = _on_own_terms(roles[part], members[who][1]) if who in members else roles[part]
+            role = _with_group_settings(roles[part], members[who][1]) if who in members else roles[part]
             found.append(_participant(config, method, who, part, model, role))
     return found
 
@@ -107,7 +107,7 @@ def _participant(config: Config, method: Method, who: int, part: str, model: Mod
     return participant
 
 
-def _refuse_strangers(roles: Sequence[Role], name: str, group: GroupConfig) -> None:
+def _check_exchange_names(roles: Sequence[Role], name: str, group: GroupConfig) -> None:
     """Refuse terms of a group that name an exchange none of its roles has."""
     known = [e.name for role in roles for e in role.exchanges]
     for key in ("exchanges", "uploads", "downloads"):
@@ -117,7 +117,7 @@ def _refuse_strangers(roles: Sequence[Role], name: str, group: GroupConfig) -> N
                 raise UnknownName("exchange", exchange, known, of=f"groups.{name}.{key}")
 
 
-def _on_own_terms(role: Role, group: GroupConfig) -> Role:
+def _with_group_settings(role: Role, group: GroupConfig) -> Role:
     """The role as a group plays it; how the public set is gone through is not a group's to say."""
     own = role.data == "own"
     kept = tuple(e for e in role.exchanges if group.exchanges is None or e.name in group.exchanges)

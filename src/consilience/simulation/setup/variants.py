@@ -52,20 +52,20 @@ def variants_of(config: Config, method: Method, models: Sequence[Model]) -> Vari
     """The variants a configuration asks for; refuses settings that cannot differ within a run."""
     if not config.variants:
         return Variants((tuple(build_participants(config, method, models)),))
-    first, found = shape_of(config, method, models), []
+    first, found = shared_run_key(config, method, models), []
     for i, changes in enumerate(config.variants):
         own = config.variant(i)
         chosen = build_method(own.method.name, own.method.settings)
-        if shape_of(own, chosen, models) != first:
+        if shared_run_key(own, chosen, models) != first:
             raise ConfigurationError(
-                f"{_in_words(changes)} changes more than weights and rates, and so cannot run beside the others; "
-                f"sweep over it with `consilience sweep`, which gives it a run of its own"
+                f"{_describe_changes(changes)} changes more than weights and rates, so it cannot share a run with the "
+                f"others; sweep over it with `consilience sweep`, which gives it its own run"
             )
         found.append(tuple(build_participants(own, chosen, models)))
-    return Variants(tuple(found), tuple(map(_in_words, config.variants)))
+    return Variants(tuple(found), tuple(map(_describe_changes, config.variants)))
 
 
-def shape_of(config: Config, method: Method, models: Sequence[Model] | None = None) -> str:
+def shared_run_key(config: Config, method: Method, models: Sequence[Model] | None = None) -> str:
     """All that decides shapes and the course of a run: what must be the same for settings to run side by side."""
     settings = {key: value for key, value in config.settings(exclude_none=False).items() if key not in _FREE}
     participants = build_participants(config, method, models or config.model_name.split(","))
@@ -85,5 +85,5 @@ def shape_of(config: Config, method: Method, models: Sequence[Model] | None = No
     )
 
 
-def _in_words(changes: Mapping[str, Any]) -> str:
+def _describe_changes(changes: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in changes.items())
