@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from consilience.channels import Answer, AnyChannel, EntryPool, MovingMean, StandingMean, build_channel
 from consilience.errors import ChannelError
-from consilience.simulation.round.federation import Federation
+from consilience.simulation.federation import Federation
 from consilience.wire import codec
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8, Encoding
 from consilience.wire.schema import Channel, Mean, Pool, Tensor

@@ -24,7 +24,7 @@ from consilience.method import Method, Role
 from consilience.methods import METHODS, build_method
 from consilience.models import SplitModel
 from consilience.objectives import Objective
-from consilience.simulation.engines.choose import settled
+from consilience.simulation.engines.choose import torch_configured_for
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack import memory_budget as room_module
 from consilience.simulation.engines.stack import trainer_cache
@@ -281,8 +281,8 @@ def test_two_architectures_in_one_federation(case: str, device: str, data: Datas
 def test_places_filled_up_leave_no_trace(
     case: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer_cache, "_COUNTS", 0)
-    monkeypatch.setattr(trainer_cache, "_SIZES", 1)  # every formation has as many places as the cohort has rows
+    monkeypatch.setattr(trainer_cache, "_MAX_COUNTS", 0)
+    monkeypatch.setattr(trainer_cache, "_PADDED_SIZES", 1)  # every trainer has as many rows as the cohort
     assert_engines_agree(settings(case, device, **COME_AND_GO), data)
 
 
@@ -415,7 +415,7 @@ def test_resnet9(device: str) -> None:
 
 
 def bits(config: Config, data: Dataset) -> Arrays:
-    with settled(config), stage("stack", config, data) as rounds:
+    with torch_configured_for(config), stage("stack", config, data) as rounds:
         return played(rounds)[0]
 
 
@@ -680,7 +680,7 @@ def test_a_pass_in_parts_gives_the_same(
         assert isinstance(rounds.engine, StackEngine)
         sample = rounds.engine.memory.needs[0].sample
         whole = played(rounds)
-    monkeypatch.setattr(room_module, "_FULL", together * EVALUATED_ROWS * sample)
+    monkeypatch.setattr(room_module, "_PASS_BYTES", together * EVALUATED_ROWS * sample)
     with stage("stack", config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
         assert rounds.engine.memory.pass_of(0, 5)[0] == together

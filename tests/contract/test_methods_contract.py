@@ -29,13 +29,13 @@ from consilience.method import Method, Role
 from consilience.methods import METHODS, build_method
 from consilience.simulation.engines.loop import worker_pool
 from consilience.simulation.engines.loop.engine import LoopEngine
+from consilience.simulation.federation import Federation
 from consilience.simulation.records.checkpoint import run_checkpoint
 from consilience.simulation.records.history import History
 from consilience.simulation.records.round_record import Record
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round import round as rounds_module
 from consilience.simulation.round import start as start_module
-from consilience.simulation.round.federation import Federation
 from consilience.simulation.round.participation import Presence, draw_presence
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.federations import Federations

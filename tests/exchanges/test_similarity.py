@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from consilience.errors import ConfigurationError
 from consilience.exchanges import BatchView, Contribution, Received, Similarity, State, View
 from consilience.functional.augmentation import Views
-from consilience.functional.similarity import unit
+from consilience.functional.similarity import unit_rows
 from consilience.learner.initial_state import template_state
 from consilience.learner.learner import Batch, Learner
 from consilience.learner.passes import represent
@@ -180,7 +180,7 @@ def test_a_mean_that_is_a_hair_below_zero_is_a_zero() -> None:
 def test_both_forms_give_the_same_penalty(keep: float) -> None:
     task = replace(TASK, width=5, public=Public(9, "a" * 64))
     teachers, features = torch.randn(3, 9, 5, dtype=DOUBLE), torch.randn(4, 5, dtype=DOUBLE)
-    anchors = state(unit(torch.randn(6, 5, dtype=DOUBLE)), [0, 3, 8, 3, 1, 2])
+    anchors = state(unit_rows(torch.randn(6, 5, dtype=DOUBLE)), [0, 3, 8, 3, 1, 2])
     found = []
     for form in (POOL, MEAN):
         exchange = replace(form, keep=keep, temperature=0.3)
@@ -258,7 +258,7 @@ def test_a_step_moves_the_momentum_encoder_and_then_the_queue() -> None:
     after = exchange.on_batch(before, seen)
     close(after["momentum/scale"], tensor(2.0, 0.75))  # 0.75 x (1, 1) + 0.25 x (5, 0)
     # The batch as the moved encoder has it, (1, 0.1875) and (0, 0.75), of length 1; the oldest two are gone.
-    close(after["queue"], torch.cat([unit(tensor([1.0, 0.1875], [0.0, 0.75])), before["queue"][:2]]), 1e-7)
+    close(after["queue"], torch.cat([unit_rows(tensor([1.0, 0.1875], [0.0, 0.75])), before["queue"][:2]]), 1e-7)
     assert after["index"].tolist() == [1, 2, 2, 0]
     frozen = replace(exchange, momentum=1.0).on_batch(before, seen)
     close(frozen["momentum/scale"], tensor(1.0, 1.0))
@@ -284,7 +284,7 @@ def opened(queue: int, draws: list[float], valid: list[int]) -> State:
     task = replace(TASK, public=Public(len(draws)))
     seen = view(features, task=task, valid=tensor(*valid), samples=tensor(sum(valid))[0], draws=tensor(draws))
     begun = exchange.on_round_start(exchange.init_state(seen), seen, Received({}, tensor(0), torch.tensor(True)))
-    close(begun["queue"], unit(features)[begun["index"]])
+    close(begun["queue"], unit_rows(features)[begun["index"]])
     close(begun["momentum/scale"], seen.parameters["scale"])
     return begun
 
@@ -334,7 +334,7 @@ def taught(learner: Learner) -> tuple[Mapping[str, Received], Tensor]:
     """One teacher's answer, and the public samples."""
     generator = torch.Generator().manual_seed(3)
     inputs = torch.rand(6, 1, 2, 2, generator=generator, dtype=DOUBLE)
-    rows = unit(torch.randn(1, 6, 3, generator=generator, dtype=DOUBLE))
+    rows = unit_rows(torch.randn(1, 6, 3, generator=generator, dtype=DOUBLE))
     return {"similarity": Received({"rows": rows}, torch.ones(1, dtype=DOUBLE), torch.tensor(True))}, inputs
 
 
@@ -356,7 +356,7 @@ def test_the_momentum_encoder_moves_then_encodes_then_fills_the_queue_and_then_t
     batch = Batch(inputs[chosen], torch.zeros(2, dtype=torch.int64), {"augmented": own, "similarity": other}, chosen)
     loss, terms = learner.losses(batch, learner.count(6), heard)
     slow = before["momentum/features.1.weight"] * 0.5 + weight.detach() * 0.5
-    anchors = unit(exchange.views.of(learner.task, inputs[chosen], other).flatten(1) @ slow.T)
+    anchors = unit_rows(exchange.views.of(learner.task, inputs[chosen], other).flatten(1) @ slow.T)
     queue = torch.cat([anchors, before["queue"]])[:5]
     close(state["momentum/features.1.weight"], slow)
     close(state["queue"], queue)
@@ -373,7 +373,7 @@ def test_the_momentum_encoder_moves_then_encodes_then_fills_the_queue_and_then_t
 def test_many_students_side_by_side_learn_what_each_learns() -> None:
     """The hooks themselves under vmap, answers of their own for each."""
     exchange = replace(POOL, queue=3, momentum=0.5, keep=0.5)
-    teachers = unit(torch.randn(4, 2, 3, 2, dtype=DOUBLE))
+    teachers = unit_rows(torch.randn(4, 2, 3, 2, dtype=DOUBLE))
     features, pixels = torch.randn(4, 2, 2, dtype=DOUBLE), torch.rand(4, 2, 1, 1, 2, dtype=DOUBLE)
     positions = torch.tensor([[0, 1], [2, 2], [1, 0], [2, 1]])
     scale = torch.rand(4, 2, dtype=DOUBLE)
@@ -382,7 +382,7 @@ def test_many_students_side_by_side_learn_what_each_learns() -> None:
         draws = torch.full((AS_IT_IS.draws, 2), 0.5, dtype=DOUBLE)
         seen = view(features, positions, source=pixels)
         now = replace(seen, draws=draws, parameters={"scale": scale})
-        begun = {"queue": unit(teachers[0]), "index": torch.arange(3), "momentum/scale": 0 * scale + 1}
+        begun = {"queue": unit_rows(teachers[0]), "index": torch.arange(3), "momentum/scale": 0 * scale + 1}
         floors = torch.full((2, 3), 0.2, dtype=DOUBLE)
         heard = Received({"rows": teachers, "floor": floors}, torch.ones(2, dtype=DOUBLE), torch.tensor(True))
         return exchange.penalty(exchange.on_batch(begun, now), now, heard)

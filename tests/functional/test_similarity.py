@@ -16,14 +16,14 @@ from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from consilience.functional.similarity import (
-    divergence,
-    ensemble,
-    sharpened,
-    square,
-    target,
-    thresholds,
-    triangle,
-    unit,
+    ensemble_similarities,
+    kl_divergence,
+    sharpened_similarities,
+    similarity_thresholds,
+    symmetric_matrix,
+    target_distributions,
+    unit_rows,
+    upper_triangle,
 )
 
 SETTINGS = settings(max_examples=40, deadline=None)
@@ -45,7 +45,7 @@ def tensor(*values: Any) -> Tensor:
 
 def rows(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
     """Random rows of length 1."""
-    return unit(torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)).to(dtype)
+    return unit_rows(torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)).to(dtype)
 
 
 def close(left: Tensor, right: Tensor, within: float = 1e-14) -> None:
@@ -56,15 +56,15 @@ def close(left: Tensor, right: Tensor, within: float = 1e-14) -> None:
 
 
 def test_rows_of_length_one_and_a_row_of_zeros() -> None:
-    close(unit(tensor([3, 4], [0, 0], [0, -2])), tensor([0.6, 0.8], [0, 0], [0, -1]))
+    close(unit_rows(tensor([3, 4], [0, 0], [0, -2])), tensor([0.6, 0.8], [0, 0], [0, -1]))
 
 
 def test_the_slope_of_a_unit_row() -> None:
     # d(x / |x|) keeps what is across x, over |x|; where there is no direction, everything passes.
-    slope = grad(lambda x: unit(x).sum(0)[0])(tensor([3, 4], [0, 0]))
+    slope = grad(lambda x: unit_rows(x).sum(0)[0])(tensor([3, 4], [0, 0]))
     close(slope, tensor([16 / 125, -12 / 125], [1, 0]))
-    assert torch.autograd.gradcheck(unit, (3 * rows(3, 4)).requires_grad_())
-    assert grad(lambda x: unit(x).sum())(torch.full((1, 3), 1e-30)).isfinite().all()  # its square is 0 in float32
+    assert torch.autograd.gradcheck(unit_rows, (3 * rows(3, 4)).requires_grad_())
+    assert grad(lambda x: unit_rows(x).sum())(torch.full((1, 3), 1e-30)).isfinite().all()  # its square is 0 in float32
 
 
 # --- thresholds
@@ -82,13 +82,13 @@ def test_the_slope_of_a_unit_row() -> None:
     ],
 )
 def test_thresholds_by_hand(keep: float, by_hand: list[float]) -> None:
-    close(thresholds(ENTRIES[0], keep), tensor(*by_hand))
+    close(similarity_thresholds(ENTRIES[0], keep), tensor(*by_hand))
 
 
 def test_a_share_that_is_a_whole_number_is_not_rounded_up() -> None:
     assert 0.07 * 100 > 7  # in floats
     many = rows(100, 4)
-    assert torch.equal(thresholds(many, 0.07), (many @ many.T).sort(1).values[:, -7])
+    assert torch.equal(similarity_thresholds(many, 0.07), (many @ many.T).sort(1).values[:, -7])
 
 
 @given(st.integers(1, 30), st.floats(0.001, 1), st.integers(1, 40), st.integers(0, 2**31))
@@ -97,8 +97,8 @@ def test_thresholds_are_those_of_the_sorted_matrix_whatever_the_block(
     samples: int, keep: float, block: int, seed: int
 ) -> None:
     many = rows(samples, 3, seed=seed)
-    floors = thresholds(many, keep, block)
-    close(floors, thresholds(many, keep, samples))
+    floors = similarity_thresholds(many, keep, block)
+    close(floors, similarity_thresholds(many, keep, samples))
     if keep < 1:
         ordered = np.sort(many.numpy() @ many.numpy().T, axis=1)
         kept = max(1, math.ceil(keep * samples - 1e-6))
@@ -124,11 +124,13 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def test_thresholds_never_make_the_whole_matrix(keep: float) -> None:
     samples = 20_000
     with Largest() as largest:  # type: ignore[no-untyped-call]
-        floors = thresholds(torch.empty(samples, 8, device="meta"), keep, block=256)  # shapes alone, no values
+        floors = similarity_thresholds(
+            torch.empty(samples, 8, device="meta"), keep, block=256
+        )  # shapes alone, no values
     assert floors.shape == (samples,)
     assert 4 * samples <= largest.bytes <= 4 * 256 * samples
     with Largest() as whole:  # type: ignore[no-untyped-call]
-        thresholds(torch.empty(samples, 8, device="meta"), 0.1, block=samples)
+        similarity_thresholds(torch.empty(samples, 8, device="meta"), 0.1, block=samples)
     assert whole.bytes == 4 * samples**2  # the watch sees it where it is made
 
 
@@ -136,37 +138,42 @@ def test_thresholds_never_make_the_whole_matrix(keep: float) -> None:
 
 
 def test_two_teachers_by_hand() -> None:
-    both = ensemble(ENTRIES, tensor(1, 1), ALL, ALL, 0.5)
-    close(both, square(tensor(*MEAN), 3))
+    both = ensemble_similarities(ENTRIES, tensor(1, 1), ALL, ALL, 0.5)
+    close(both, symmetric_matrix(tensor(*MEAN), 3))
     assert both[0, 1].item() == pytest.approx((0.4493289641 + 0.1353352832) / 2, abs=1e-10)
-    one = ensemble(ENTRIES, tensor(0, 1), ALL, ALL, 0.5)
-    close(one, square(tensor(*SECOND), 3))
-    assert torch.equal(ensemble(ENTRIES, tensor(0, 0), ALL, ALL, 0.5), torch.zeros(3, 3, dtype=DOUBLE))
+    one = ensemble_similarities(ENTRIES, tensor(0, 1), ALL, ALL, 0.5)
+    close(one, symmetric_matrix(tensor(*SECOND), 3))
+    assert torch.equal(ensemble_similarities(ENTRIES, tensor(0, 0), ALL, ALL, 0.5), torch.zeros(3, 3, dtype=DOUBLE))
 
 
 def test_a_pair_stays_that_is_near_for_either() -> None:
     # Two of three are kept. First teacher, floors 0.6, 0.8, 0.8: 0-1 is near for 0, 1-2 for both, 0-2 for neither.
     # Second, floors 0, 0, 0: 0-2, at -1, is near for neither.
-    floors = torch.stack([thresholds(each, 0.5) for each in ENTRIES])
-    kept = ensemble(ENTRIES, tensor(1, 1), ALL, ALL, 0.5, floors)
-    close(kept, square(tensor(MEAN[0], 0, MEAN[2]), 3))
-    close(sharpened(ENTRIES[0], 0.5, floors[0]), tensor(FIRST[0], 0, FIRST[2]))
+    floors = torch.stack([similarity_thresholds(each, 0.5) for each in ENTRIES])
+    kept = ensemble_similarities(ENTRIES, tensor(1, 1), ALL, ALL, 0.5, floors)
+    close(kept, symmetric_matrix(tensor(MEAN[0], 0, MEAN[2]), 3))
+    close(sharpened_similarities(ENTRIES[0], 0.5, floors[0]), tensor(FIRST[0], 0, FIRST[2]))
     # Each with itself alone: nothing beside the diagonal is left.
-    alone = torch.stack([thresholds(each, 0.2) for each in ENTRIES])
-    assert torch.equal(ensemble(ENTRIES, tensor(1, 1), ALL, ALL, 0.5, alone), torch.eye(3, dtype=DOUBLE))
-    everything = torch.stack([thresholds(each, 1) for each in ENTRIES])
-    close(ensemble(ENTRIES, tensor(1, 1), ALL, ALL, 0.5, everything), ensemble(ENTRIES, tensor(1, 1), ALL, ALL, 0.5))
+    alone = torch.stack([similarity_thresholds(each, 0.2) for each in ENTRIES])
+    assert torch.equal(ensemble_similarities(ENTRIES, tensor(1, 1), ALL, ALL, 0.5, alone), torch.eye(3, dtype=DOUBLE))
+    everything = torch.stack([similarity_thresholds(each, 1) for each in ENTRIES])
+    close(
+        ensemble_similarities(ENTRIES, tensor(1, 1), ALL, ALL, 0.5, everything),
+        ensemble_similarities(ENTRIES, tensor(1, 1), ALL, ALL, 0.5),
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_rounding_costs_nobody_its_last_place(seed: int) -> None:
     # In float32 a product of two rows differs in its last bits from block to block.
     many = rows(300, 64, seed=seed, dtype=torch.float32)
-    floors = thresholds(many, 0.05, block=7)  # 15 of 300
+    floors = similarity_thresholds(many, 0.05, block=7)  # 15 of 300
     for query in (0, 150, 299):
         least = torch.full_like(floors, 2.0)
         least[query] = floors[query]  # so that only the query's own floor counts
-        block = ensemble(many[None], torch.ones(1), torch.tensor([query]), torch.arange(300), 0.1, least[None])
+        block = ensemble_similarities(
+            many[None], torch.ones(1), torch.tensor([query]), torch.arange(300), 0.1, least[None]
+        )
         assert (block > 0).sum() == 15
 
 
@@ -200,29 +207,31 @@ def test_an_ensemble_is_that_of_the_equations(
     present: list[int], samples: int, tau: float, keep: float, seed: int
 ) -> None:
     entries = rows(len(present), samples, 3, seed=seed)
-    floors = torch.stack([thresholds(each, keep) for each in entries])
+    floors = torch.stack([similarity_thresholds(each, keep) for each in entries])
     here, every = tensor(*present), torch.arange(samples)
     for least in (None, floors):
-        whole = ensemble(entries, here, every, every, tau, least)
+        whole = ensemble_similarities(entries, here, every, every, tau, least)
         printed = by_the_equations(entries.numpy(), present, tau, None if least is None else least.numpy())
         np.testing.assert_allclose(whole.numpy(), printed, rtol=1e-9, atol=1e-14)
         # A block is the same entries of the whole, in the order asked for, repeated where asked twice.
         queries, anchors = torch.tensor([samples - 1, 0]), torch.tensor([1, 0, 1])
-        block = ensemble(entries, here, queries, anchors, tau, least)
+        block = ensemble_similarities(entries, here, queries, anchors, tau, least)
         close(block, whole[queries][:, anchors])
         # Columns of zeros change nothing: learners with narrower features pad with them.
         padded = torch.nn.functional.pad(entries, (0, 5))
-        close(ensemble(padded, here, every, every, tau, least), whole)
-    triangles = [sharpened(each, tau, floor) for each, floor in zip(entries, floors, strict=True)]
+        close(ensemble_similarities(padded, here, every, every, tau, least), whole)
+    triangles = [sharpened_similarities(each, tau, floor) for each, floor in zip(entries, floors, strict=True)]
     mean = sum(p * t for p, t in zip(present, triangles, strict=True)) / max(sum(present), 1)
     assert isinstance(mean, Tensor)
-    close(triangle(ensemble(entries, here, every, every, tau, floors)), mean)
+    close(upper_triangle(ensemble_similarities(entries, here, every, every, tau, floors)), mean)
 
 
 def test_entries_that_were_rounded_are_as_good_as_unit_rows() -> None:
     entries = rows(2, 40, 16)
     rounded = (entries * 127).round() / 127
-    exact, near = (ensemble(e, tensor(1, 1), torch.arange(40), torch.arange(40), 0.1) for e in (entries, rounded))
+    exact, near = (
+        ensemble_similarities(e, tensor(1, 1), torch.arange(40), torch.arange(40), 0.1) for e in (entries, rounded)
+    )
     assert near.isfinite().all() and near.max() > 1  # a rounded row is a little longer than 1, and that is fine
     assert (near - exact).abs().max() < 0.2
 
@@ -232,32 +241,34 @@ def test_entries_that_were_rounded_are_as_good_as_unit_rows() -> None:
 
 def test_a_triangle_is_read_row_by_row() -> None:
     matrix = tensor([1, 2, 3, 4], [2, 1, 5, 6], [3, 5, 1, 7], [4, 6, 7, 1])
-    assert triangle(matrix).tolist() == [2, 3, 4, 5, 6, 7]
-    assert torch.equal(square(tensor(2, 3, 4, 5, 6, 7), 4), matrix)
-    assert square(tensor(9), 2, diagonal=-3).tolist() == [[-3, 9], [9, -3]]
-    assert triangle(tensor([1])).shape == (0,) and square(torch.empty(0), 1).tolist() == [[1]]
+    assert upper_triangle(matrix).tolist() == [2, 3, 4, 5, 6, 7]
+    assert torch.equal(symmetric_matrix(tensor(2, 3, 4, 5, 6, 7), 4), matrix)
+    assert symmetric_matrix(tensor(9), 2, diagonal=-3).tolist() == [[-3, 9], [9, -3]]
+    assert upper_triangle(tensor([1])).shape == (0,) and symmetric_matrix(torch.empty(0), 1).tolist() == [[1]]
 
 
 @given(st.integers(1, 12), st.integers(0, 2**31))
 @SETTINGS
 def test_there_and_back_again(size: int, seed: int) -> None:
     values = torch.rand(size * (size - 1) // 2, generator=torch.Generator().manual_seed(seed))
-    whole = square(values, size, 0.25)
-    assert torch.equal(triangle(whole), values) and torch.equal(whole, whole.T) and (whole.diagonal() == 0.25).all()
+    whole = symmetric_matrix(values, size, 0.25)
+    assert (
+        torch.equal(upper_triangle(whole), values) and torch.equal(whole, whole.T) and (whole.diagonal() == 0.25).all()
+    )
 
 
 # --- the student
 
 
 def test_a_target_is_a_distribution_or_nothing() -> None:
-    assert torch.equal(target(tensor([1, 3], [0, 0], [0, 5])), tensor([0.25, 0.75], [0, 0], [0, 1]))
+    assert torch.equal(target_distributions(tensor([1, 3], [0, 0], [0, 5])), tensor([0.25, 0.75], [0, 0], [0, 1]))
 
 
 def test_a_target_is_equation_8_though_a_factor_was_left_out() -> None:
     # exp(M / tau) without anything subtracted, averaged over both teachers, divided by the row's sum.
     printed = [[E(2) + E(2), E(1.2) + E(0), E(0) + E(-2)]]
     by_hand = tensor(*printed) / sum(printed[0])
-    close(target(ensemble(ENTRIES, tensor(1, 1), ALL[:1], ALL, 0.5)), by_hand)
+    close(target_distributions(ensemble_similarities(ENTRIES, tensor(1, 1), ALL[:1], ALL, 0.5)), by_hand)
 
 
 def test_a_divergence_by_hand() -> None:
@@ -266,13 +277,13 @@ def test_a_divergence_by_hand() -> None:
     features, anchors = tensor([1, 0], [1, 0], [0, 1]), tensor([1, 0], [0, 1])
     normal = math.log(math.e + 1)
     mixed = 0.25 * math.log(0.25) + 0.75 * math.log(0.75) - 0.25 + normal
-    value = divergence(tensor([0.25, 0.75], [0, 1], [0, 0]), features, anchors, 1.0)
+    value = kl_divergence(tensor([0.25, 0.75], [0, 1], [0, 0]), features, anchors, 1.0)
     assert value.item() == pytest.approx((mixed + normal + 0) / 3, abs=1e-15)  # the third has no target and counts as 0
 
 
 def test_a_row_without_a_target_moves_nothing() -> None:
     wanted, features, anchors = tensor([0.5, 0.5], [0, 0]), rows(2, 3), rows(2, 3, seed=1)
-    slope = grad(divergence, argnums=1)(wanted, features, anchors, 0.1)
+    slope = grad(kl_divergence, argnums=1)(wanted, features, anchors, 0.1)
     assert (slope[1] == 0).all() and (slope[0] != 0).any() and slope.isfinite().all()
 
 
@@ -281,42 +292,44 @@ def test_a_row_without_a_target_moves_nothing() -> None:
 def test_a_divergence_is_that_of_the_equations(queries: int, many: int, tau: float, seed: int) -> None:
     features, anchors = rows(queries, 4, seed=seed), rows(many, 4, seed=seed + 1)
     wanted = torch.rand(queries, many, generator=torch.Generator().manual_seed(seed + 2), dtype=DOUBLE)
-    wanted = target(wanted * (wanted > 0.3))  # some are 0, now and then a whole row
+    wanted = target_distributions(wanted * (wanted > 0.3))  # some are 0, now and then a whole row
     printed = 0.0
     for p, f in zip(wanted.tolist(), features.numpy(), strict=True):
         power = [math.exp(float(f @ a) / tau) for a in anchors.numpy()]
         printed += sum(x * math.log(x / (y / sum(power))) for x, y in zip(p, power, strict=True) if x > 0)
-    value = divergence(wanted, features, anchors, tau)
+    value = kl_divergence(wanted, features, anchors, tau)
     assert value.item() == pytest.approx(printed / queries, rel=1e-9, abs=1e-12)
     assert value > -1e-12
     padded = [torch.nn.functional.pad(each, (0, 3)) for each in (features, anchors)]
-    close(divergence(wanted, padded[0], padded[1], tau), value, 1e-12)
+    close(kl_divergence(wanted, padded[0], padded[1], tau), value, 1e-12)
 
 
 def test_a_student_that_lies_as_its_one_teacher_does_has_nothing_to_learn() -> None:
     teacher = rows(1, 9, 4)
-    wanted = target(ensemble(teacher, tensor(1), torch.arange(9), torch.arange(9), 0.1))
+    wanted = target_distributions(ensemble_similarities(teacher, tensor(1), torch.arange(9), torch.arange(9), 0.1))
     turned = teacher[0] @ torch.linalg.qr(rows(4, 4, seed=1))[0]  # another space, the same geometry
-    assert divergence(wanted, turned, turned, 0.1).item() == pytest.approx(0, abs=1e-12)
-    slope = grad(divergence, argnums=1)(wanted, turned, turned, 0.1)
+    assert kl_divergence(wanted, turned, turned, 0.1).item() == pytest.approx(0, abs=1e-12)
+    slope = grad(kl_divergence, argnums=1)(wanted, turned, turned, 0.1)
     assert slope.abs().max() < 1e-10
-    assert divergence(wanted, turned, turned, 0.2) > 0.01
+    assert kl_divergence(wanted, turned, turned, 0.2) > 0.01
 
 
 def test_the_gradient_of_a_divergence() -> None:
-    wanted = target(tensor([1, 0, 2, 1], [0, 0, 0, 0], [0, 3, 0, 0]))
+    wanted = target_distributions(tensor([1, 0, 2, 1], [0, 0, 0, 0], [0, 3, 0, 0]))
     features, anchors = rows(3, 5).requires_grad_(), rows(4, 5, seed=1)
-    assert torch.autograd.gradcheck(lambda f: divergence(wanted, f, anchors, 0.3), features)
+    assert torch.autograd.gradcheck(lambda f: kl_divergence(wanted, f, anchors, 0.3), features)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sharp_temperatures_stay_finite(dtype: torch.dtype) -> None:
     entries, every = rows(2, 12, 4, dtype=dtype), torch.arange(12)
-    wanted = target(ensemble(entries, torch.ones(2), every, every[:3], 1e-3))  # nearly all underflow
+    wanted = target_distributions(
+        ensemble_similarities(entries, torch.ones(2), every, every[:3], 1e-3)
+    )  # nearly all underflow
     assert wanted.isfinite().all() and wanted.dtype == dtype
-    value = divergence(wanted, entries[0], entries[0, :3], 1e-3)
+    value = kl_divergence(wanted, entries[0], entries[0, :3], 1e-3)
     assert value.isfinite() and value.dtype == dtype
-    assert grad(divergence, argnums=1)(wanted, entries[0], entries[0, :3], 1e-3).isfinite().all()
+    assert grad(kl_divergence, argnums=1)(wanted, entries[0], entries[0, :3], 1e-3).isfinite().all()
 
 
 # --- in a stack
@@ -324,12 +337,18 @@ def test_sharp_temperatures_stay_finite(dtype: torch.dtype) -> None:
 
 def one_learner(entries: Tensor, present: Tensor, queries: Tensor, anchors: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
     """Everything here, one after the other."""
-    floors = torch.stack([thresholds(each, 0.4, 3) for each in entries])
-    wanted = target(ensemble(entries, present, queries, anchors, tau, floors))
-    student = unit(entries.sum(0))
-    flat = sharpened(entries[0], tau, floors[0])
-    slope = grad(lambda rows: divergence(wanted, unit(rows), student[anchors], tau))(student[queries])
-    return floors, wanted, divergence(wanted, student[queries], student[anchors], tau), square(flat, 7), slope
+    floors = torch.stack([similarity_thresholds(each, 0.4, 3) for each in entries])
+    wanted = target_distributions(ensemble_similarities(entries, present, queries, anchors, tau, floors))
+    student = unit_rows(entries.sum(0))
+    flat = sharpened_similarities(entries[0], tau, floors[0])
+    slope = grad(lambda rows: kl_divergence(wanted, unit_rows(rows), student[anchors], tau))(student[queries])
+    return (
+        floors,
+        wanted,
+        kl_divergence(wanted, student[queries], student[anchors], tau),
+        symmetric_matrix(flat, 7),
+        slope,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -148,7 +148,7 @@ def test_on_a_gpu_they_are_left_to_the_loop_with_a_word_about_it(name: str, capl
     setup = build_setup(config, build_method("independent"), rhymes(), [name])
     # What is chosen hangs on the device asked for, and not on one that is there.
     assert choose_engine(config.replace(device="cuda"), setup) == (name == "mlp")
-    assert ("the loop is used on cuda" in caplog.text and "LSTM in" in caplog.text) == (name != "mlp")
+    assert ("using the loop engine on cuda" in caplog.text and "LSTM in" in caplog.text) == (name != "mlp")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from consilience.simulation.round.federation import Federation
+from consilience.simulation.federation import Federation
 from consilience.wire import codec, schema
 from consilience.wire.byte_count import ByteCount
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8

@@ -51,7 +51,7 @@ UNKNOWN = {
     "encoding": (["run", "--method", "fedavg", "--set", "method.encoding=float"], "Did you mean 'float32'?"),
     "optimizer": (["run", "--optimizer", "adamw"], "unknown optimizer 'adamw'. Did you mean 'adam'?"),
     "partition": (["run", "--partition", "dirichlet"], "Did you mean 'dirichlet(ALPHA)'?"),
-    "device": (["run", "--device", "quantum"], "unknown device 'quantum'; there are cpu, cuda"),
+    "device": (["run", "--device", "quantum"], "unknown device 'quantum'; use cpu, cuda"),
 }
 REFUSED = {
     "no learners": (["run", "--learners", "0"], "learners is 0"),
@@ -71,7 +71,7 @@ REFUSED = {
     "a negative seed": (["run", "--seed", "-1"], "seed is -1"),
     "a seed beyond what integers hold": (["run", "--seed", str(2**63)], f"seed is {2**63}"),
     "a concentration of nothing": (["run", "--partition", "dirichlet(0)"], "ALPHA must be a finite number above 0"),
-    "a device torch has, and this has not": (["run", "--device", "meta"], "device 'meta' cannot be used"),
+    "a device torch has, and this has not": (["run", "--device", "meta"], "device 'meta' is not supported"),
     "an engine that is not there": (["run", "--engine", "warp"], "engine is 'warp'"),
     "a method as a word": (["run", "--set", "method=fedavg"], "method is 'fedavg'"),
     "--set without a value": (["run", "--set", "lr"], "write KEY=VALUE"),

@@ -13,7 +13,15 @@ from consilience.config.schedules import Rate, as_number, constant_number, numbe
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, State, View
 from consilience.functional.augmentation import VIEWS, Views
-from consilience.functional.similarity import block, divergence, ensemble, sharpened, target, thresholds, unit
+from consilience.functional.similarity import (
+    ensemble_similarities,
+    kl_divergence,
+    matrix_block,
+    sharpened_similarities,
+    similarity_thresholds,
+    target_distributions,
+    unit_rows,
+)
 from consilience.task import Public, Task
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
@@ -107,11 +115,11 @@ class Similarity(Exchange):
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """Representations of the public set, of length 1, or the similarities of its pairs."""
-        rows = unit(view.features) * view.valid[:, None]  # (samples, width)
-        floors = thresholds(rows, self.keep) if self.keep < 1 else None
+        rows = unit_rows(view.features) * view.valid[:, None]  # (samples, width)
+        floors = similarity_thresholds(rows, self.keep) if self.keep < 1 else None
         one = torch.ones((), dtype=rows.dtype, device=rows.device)
         if not self._pooled(view.task):
-            return Contribution({"similar": sharpened(rows, as_number(self.temperature), floors)}, one)
+            return Contribution({"similar": sharpened_similarities(rows, as_number(self.temperature), floors)}, one)
         wide = F.pad(rows, (0, (self.width or view.task.width) - rows.shape[1]))
         tensors = {"rows": wide[None]} | ({} if floors is None else {"floor": floors[None]})
         return Contribution(tensors, one[None])
@@ -154,13 +162,13 @@ class Similarity(Exchange):
         turns = torch.arange(len(state["index"]), device=last.device) % view.samples.long()  # where there are fewer
         index = last[turns]
         encoder = {f"{_MOMENTUM}{name}": parameter for name, parameter in view.parameters.items()}
-        return encoder | {"queue": unit(view.features)[index], "index": index}
+        return encoder | {"queue": unit_rows(view.features)[index], "index": index}
 
     def on_batch(self, state: State, view: View) -> State:
         """Equation 10; then the momentum encoder's features of the batch replace the oldest in the queue."""
         slow = {k.removeprefix(_MOMENTUM): value for k, value in state.items() if k.startswith(_MOMENTUM)}
         slow = {name: value.lerp(view.parameters[name], 1 - as_number(self.momentum)) for name, value in slow.items()}
-        anchors = unit(view.batch.encode(slow, self.views.of(view.task, view.batch.source, view.draws)))
+        anchors = unit_rows(view.batch.encode(slow, self.views.of(view.task, view.batch.source, view.draws)))
         moved = {f"{_MOMENTUM}{name}": value for name, value in slow.items()}
         many = len(state["index"])
         queue = torch.cat([anchors, state["queue"]])[:many]
@@ -172,12 +180,14 @@ class Similarity(Exchange):
         if self._pooled(view.task):
             present = (received.count > 0).to(view.features.dtype)
             entries, floors = received.tensors["rows"], received.tensors.get("floor")
-            similar = ensemble(entries, present, queries, anchors, as_number(self.temperature), floors)
+            similar = ensemble_similarities(entries, present, queries, anchors, as_number(self.temperature), floors)
         else:
-            similar = block(received.tensors["similar"], _public(view.task).size, queries, anchors)
+            similar = matrix_block(received.tensors["similar"], _public(view.task).size, queries, anchors)
             # Where all have 0, a mean that old values were taken out of may be a hair less.
             similar = similar.clamp(min=0) * (received.count > 0)
-        return divergence(target(similar), unit(view.features), state["queue"], as_number(self.student_temperature))
+        return kl_divergence(
+            target_distributions(similar), unit_rows(view.features), state["queue"], as_number(self.student_temperature)
+        )
 
 
 def _public(task: Task) -> Public:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from consilience.functional.similarity import unit
+from consilience.functional.similarity import unit_rows
 
 
 def info_nce(first: Tensor, second: Tensor, temperature: float | Tensor) -> Tensor:
@@ -15,7 +15,7 @@ def info_nce(first: Tensor, second: Tensor, temperature: float | Tensor) -> Tens
 
     first, second: (B, width), of any length; row i of both is the same sample. The mean over the batch.
     """
-    similar = unit(first) @ unit(second).T / temperature  # (B, B)
+    similar = unit_rows(first) @ unit_rows(second).T / temperature  # (B, B)
     return -similar.log_softmax(-1).diagonal().mean()
 
 
@@ -24,7 +24,7 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float | Tensor) -> Tenso
 
     first, second: (B, width), of any length; row i of both is the same sample. The mean over the 2B rows.
     """
-    rows = unit(torch.cat([first, second]))  # (2B, width)
+    rows = unit_rows(torch.cat([first, second]))  # (2B, width)
     itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
     similar = (rows @ rows.T / temperature).masked_fill(itself, -math.inf)  # (2B, 2B)
     chance = similar.log_softmax(-1)

@@ -1,4 +1,4 @@
-"""Named tensors laid end to end in one flat vector, so that a whole model is one row of a matrix."""
+"""Named tensors end to end in one flat vector, so that a whole model is one row of a matrix."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named tensor lies in the flat vector.
+    """The positions of named tensors in the flat vector.
 
-    channels_last: kernels of convolutions lie with their channels innermost, as a CPU likes them best.
+    channels_last: kernels of convolutions have their channels innermost, which is fastest on a CPU.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -30,18 +30,18 @@ class Layout:
         views, start = {}, 0
         for name, shape in self.shapes.items():
             stop = start + math.prod(shape)
-            views[name] = self._shaped(flat[..., start:stop], shape)
+            views[name] = self._view(flat[..., start:stop], shape)
             start = stop
         return views
 
-    def _shaped(self, part: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def _view(self, part: Tensor, shape: tuple[int, ...]) -> Tensor:
         lead = part.shape[:-1]
         if not self.channels_last or len(shape) != 4:
             return part.view((*lead, *shape))
         outputs, inputs, height, width = shape
         return part.view((*lead, outputs, height, width, inputs)).movedim(-1, -3)
 
-    def _laid(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def _flatten(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         lead = tensor.shape[: tensor.ndim - len(shape)]
         if self.channels_last and len(shape) == 4:
             tensor = tensor.movedim(-3, -1)
@@ -49,10 +49,10 @@ class Layout:
 
     def flat(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The named tensors end to end: one of each, or a stack of each (..., *shape)."""
-        parts = [self._laid(tensors[name], shape) for name, shape in self.shapes.items()]
+        parts = [self._flatten(tensors[name], shape) for name, shape in self.shapes.items()]
         return torch.cat(parts, dim=-1) if parts else torch.empty(0)
 
     def mask(self, names: set[str]) -> Tensor:
-        """True at the places of those names."""
+        """True at the positions of the tensors with these names."""
         parts = [torch.full((math.prod(s),), n in names) for n, s in self.shapes.items()]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.bool)

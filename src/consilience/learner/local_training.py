@@ -16,7 +16,7 @@ def train(
 ) -> tuple[Tensor, Tensor | None]:
     """One step per batch: means over the batches of what `Learner.losses` returns, and of the gradient.
 
-    The mean gradient is None where the local optimizer changes all parameters, and nobody asks for it.
+    The mean gradient is None where the local optimizer changes all parameters: nothing uses it then.
     """
     learner.modules.set_training(True)
     losses = torch.zeros(len(learner.loss_terms) + 1, dtype=torch.float64, device=learner.device)
@@ -31,7 +31,7 @@ def train(
 
 
 def zero_gradient(learner: Learner) -> Tensor | None:
-    """The mean gradient of a round without a step; None where nobody asks for it."""
+    """The mean gradient of a round without a step; None where nothing uses it."""
     return None if learner.optimized is None else torch.zeros_like(learner.binding.gradient)
 
 

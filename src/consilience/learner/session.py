@@ -119,8 +119,8 @@ class LearnerSession:
         samples = self.samples
         index = torch.from_numpy(samples.index).to(samples.inputs.device)
         valid = samples.shareable
-        marks = None if valid is None else torch.from_numpy(valid).to(index.device, self.learner.dtype)
-        return represent(self.learner, samples.inputs[index], samples.targets[index], marks)
+        valid_rows = None if valid is None else torch.from_numpy(valid).to(index.device, self.learner.dtype)
+        return represent(self.learner, samples.inputs[index], samples.targets[index], valid_rows)
 
     @contextmanager
     def _model_draws(self, round_: int) -> Iterator[None]:

@@ -109,7 +109,7 @@ class LearnerState:
             mine[path].index_copy_(0, rows, tensor)
 
     def stacked_empty(self, rows: int, device: torch.device) -> LearnerState:
-        """Uninitialized memory for the states of so many learners, like those of this stacked state."""
+        """Uninitialized memory for the states of this many learners, like those of this stacked state."""
         return self.map(lambda stacked: stacked.new_empty((rows, *stacked.shape[1:]), device=device))
 
 

@@ -16,7 +16,7 @@ import torch
 
 from consilience.config.schedules import value_at
 from consilience.exchanges import Similarity
-from consilience.functional.similarity import block, ensemble, unit
+from consilience.functional.similarity import ensemble_similarities, matrix_block, unit_rows
 from consilience.simulation.records.export import SavedRun
 
 SAMPLES = 40
@@ -78,7 +78,7 @@ def _before(
         floor = uploaded.get("values.floor")
         floors = None if floor is None else torch.from_numpy(floor[uploaded["who"], 0][:, chosen])
         everything = torch.arange(len(chosen))
-        together = ensemble(entries, torch.ones(len(entries)), everything, everything, temperature, floors)
+        together = ensemble_similarities(entries, torch.ones(len(entries)), everything, everything, temperature, floors)
         yield "ensemble", together.numpy()
         return
     for who in some:  # uploaded sharpened; a similarity that was cut off is not known
@@ -90,7 +90,7 @@ def _before(
 def _square(triangle: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Some rows and columns of a symmetric matrix with a unit diagonal, from its upper triangle."""
     size, places = (1 + math.isqrt(1 + 8 * len(triangle))) // 2, torch.from_numpy(chosen)
-    return block(torch.from_numpy(triangle), size, places, places).numpy()
+    return matrix_block(torch.from_numpy(triangle), size, places, places).numpy()
 
 
 def _after(run: SavedRun, inputs: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
@@ -99,7 +99,7 @@ def _after(run: SavedRun, inputs: np.ndarray) -> Iterator[tuple[str, np.ndarray]
         a.learner for a in run.participants for e in a.role.exchanges if isinstance(e, Similarity) and e.distills
     ]
     for who in distilled[:1]:
-        rows = unit(torch.from_numpy(run.features(who, inputs)))
+        rows = unit_rows(torch.from_numpy(run.features(who, inputs)))
         yield f"distilled, learner {who}", (rows @ rows.T).numpy()
 
 

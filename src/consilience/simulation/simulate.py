@@ -16,7 +16,7 @@ from consilience.data import Dataset
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
-from consilience.simulation.engines.choose import check_device, choose_engine, open_engine, settled
+from consilience.simulation.engines.choose import check_device, choose_engine, open_engine, torch_configured_for
 from consilience.simulation.records.fingerprint import run_fingerprints
 from consilience.simulation.records.provenance import describe_split, provenance
 from consilience.simulation.records.run_folder import RunFolder, refuse_used_folder
@@ -83,12 +83,12 @@ def simulate(
     setup = build_setup(config, chosen, dataset, models_of(model, config))
     if folder is None:
         _log_data(config, dataset, setup)
-    with settled(config):
+    with torch_configured_for(config):
         stacked = choose_engine(config, setup)
     if out is not None:  # nothing is refused from here on
         folder = RunFolder.create(Path(out), config)
         folder.save_provenance(provenance(config, dataset, setup.data.local_datasets))
-    with settled(config), open_engine(config, setup, stacked) as engine:
+    with torch_configured_for(config), open_engine(config, setup, stacked) as engine:
         fingerprints = run_fingerprints(dataset, chosen, config) if folder else {}  # all data is read for them
         return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).play()
 

@@ -17,7 +17,7 @@ from consilience.config.config import make_config
 from consilience.data import Dataset, load
 from consilience.errors import ConfigurationError
 from consilience.exchanges import Similarity, Weights
-from consilience.functional.similarity import unit
+from consilience.functional.similarity import unit_rows
 from consilience.learner.passes import compute_features
 from consilience.method import Method, Role
 from consilience.methods import build_method
@@ -74,7 +74,7 @@ def features(rounds: Rounds, who: int) -> Tensor:
     learner = rounds.learners[cohort]
     learner.bind(rounds.engine.read(cohort).row(int(rounds.setup.cohorts.rows[cohort, 0, who])))
     public = np.sort(rounds.setup.data.local_datasets[0].parts[0])
-    return unit(compute_features(learner, torch.from_numpy(rounds.setup.data.train.inputs[public]).double()))
+    return unit_rows(compute_features(learner, torch.from_numpy(rounds.setup.data.train.inputs[public]).double()))
 
 
 def shown(rounds: Rounds) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an engine is: it holds the states of all learners, and does jobs on them."""
+"""The interface of an engine: it holds the states of all learners, and does jobs on them."""
 
 from __future__ import annotations
 

@@ -23,28 +23,31 @@ from consilience.simulation.setup.setup import Setup
 
 log = logging.getLogger("consilience")
 
-_MANY, _SMALL = 16, 100_000  # learners in a federation, parameters of each: docs/architecture.md has the measurement
-_WORTH_WORKERS = 5.0  # seconds of work, roughly, below which starting processes takes longer
-_WORTH_HANDING_OUT = 0.5  # where they have been started already
+_MIN_LEARNERS, _MAX_PARAMETERS = (
+    16,
+    100_000,
+)  # of a federation, of a learner: measured in docs/architecture.md
+_MIN_SECONDS_TO_START = 5.0  # of estimated work, for which worker processes are started
+_MIN_SECONDS_IF_RUNNING = 0.5  # of estimated work, for which running worker processes are used
 
 
 def check_device(device: str) -> None:
-    """Refuse a device that is not there."""
+    """Refuse a device that this machine does not have."""
     try:
         kind = torch.device(device).type
     except RuntimeError:
-        raise ConfigurationError(f"unknown device {device!r}; there are cpu, cuda and cuda:NUMBER") from None
+        raise ConfigurationError(f"unknown device {device!r}; use cpu, cuda or cuda:NUMBER") from None
     if kind not in ("cpu", "cuda"):
-        raise ConfigurationError(f"device {device!r} cannot be used; there are cpu, cuda and cuda:NUMBER")
+        raise ConfigurationError(f"device {device!r} is not supported; use cpu, cuda or cuda:NUMBER")
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError(f"device {device!r} was asked for, but this machine has no GPU that torch can use")
+        raise ConfigurationError(f"device {device!r} is not available: torch finds no GPU on this machine; use cpu")
     if kind == "cuda" and (torch.device(device).index or 0) >= (there := torch.cuda.device_count()):
-        raise ConfigurationError(f"device {device!r} was asked for, but the last GPU here is cuda:{there - 1}")
+        raise ConfigurationError(f"device {device!r} is not available: the last GPU here is cuda:{there - 1}")
 
 
 @contextmanager
-def settled(config: Config) -> Iterator[None]:
-    """Torch as a run wants it: on its own GPU, and where that is asked for with operations that repeat to the bit."""
+def torch_configured_for(config: Config) -> Iterator[None]:
+    """Configure torch for a run, and restore it afterwards: its device, and deterministic operations if asked for."""
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     if config.execution.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the GPU is first used
@@ -57,8 +60,8 @@ def settled(config: Config) -> Iterator[None]:
             yield
     except torch.OutOfMemoryError as error:
         raise ConsilienceError(
-            f"out of memory on {device}, not in the learners' own work but in channels or the answers held; take fewer "
-            f"learners or seeds at once"
+            f"out of memory on {device}, not in the learners' own work but in channels or the answers held; use fewer "
+            f"learners, or fewer seeds at once"
         ) from error
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
@@ -74,9 +77,9 @@ def open_engine(config: Config, setup: Setup, stacked: bool) -> LoopEngine | Sta
 
 
 def choose_engine(config: Config, setup: Setup) -> bool:
-    """Whether to stack the learners: as asked for, refusing what cannot be stacked, or whatever is faster.
+    """Whether to stack the learners: as asked for, refusing what cannot be stacked, or what is faster.
 
-    Left to itself: on a GPU where it can, on a CPU where many small learners spend their time between the sums.
+    By default: on a GPU where learners can be stacked, on a CPU for many small learners, where overhead dominates.
     """
     if config.execution.engine == "loop":
         return False
@@ -92,32 +95,37 @@ def choose_engine(config: Config, setup: Setup) -> bool:
         if config.execution.engine == "stack":
             raise
         if gpu:
-            log.warning("the loop is used on %s, far slower than a stack: %s", config.execution.device, error)
+            log.warning(
+                "using the loop engine on %s, which is far slower than the stack engine: %s",
+                config.execution.device,
+                error,
+            )
         return False
     return True
 
 
 def _many_and_small(plan: CohortPlan, learner: Learner) -> bool:
-    """Convolutions of a stack are slow on a CPU. The learners of one federation count, whatever seeds and settings run
-    beside it: more of them never change the engine, and a seed gives the same bits alone or in company in the loop.
+    """Whether a cohort is faster stacked on a CPU. Stacked convolutions are slow there.
+
+    Only the learners of one federation count, so that other seeds and settings in the same run never change the engine.
     """
     convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in learner.model.modules())
     learners = len(np.unique(plan.members.learner))
-    return learners >= _MANY and plan.parameters <= _SMALL and not convolves
+    return learners >= _MIN_LEARNERS and plan.parameters <= _MAX_PARAMETERS and not convolves
 
 
 def _workers(config: Config, setup: Setup) -> int:
-    """As many processes as asked for; else one a core where there is enough to do."""
+    """The number of worker processes: as asked for; else one per core where there is enough work."""
     if config.execution.workers is not None:
         return config.execution.workers
     seconds = (
         config.training.rounds * config.federation.participation * sum(_seconds(plan) for plan in setup.cohorts.plans)
     )
     wanted = min(default_workers(), sum(len(plan.members) for plan in setup.cohorts.plans))
-    return wanted if seconds > (_WORTH_HANDING_OUT if is_running(wanted) else _WORTH_WORKERS) else 0
+    return wanted if seconds > (_MIN_SECONDS_IF_RUNNING if is_running(wanted) else _MIN_SECONDS_TO_START) else 0
 
 
 def _seconds(plan: CohortPlan) -> float:
-    """What a round of a cohort takes on one core, within a factor of a few."""
+    """A rough estimate of the seconds that a round of a cohort takes on one core."""
     samples = int(plan.members.sizes.sum()) * plan.work.epochs
     return 1e-3 * samples / plan.work.batch_size + 5e-9 * samples * plan.parameters

@@ -6,7 +6,7 @@ import numpy as np
 
 from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.base import Engine
-from consilience.simulation.round.federation import Federation
+from consilience.simulation.federation import Federation
 from consilience.simulation.setup.setup import Setup
 from consilience.wire.byte_count import ByteCount
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from consilience.learner.initial_state import CommonValues, common_values, first_state
 from consilience.simulation.engines.cohort import Settings
-from consilience.simulation.round.federation import Federation
+from consilience.simulation.federation import Federation
 from consilience.simulation.round.run_state import RunState
 from consilience.wire.agreement import merge_channels
 

@@ -27,7 +27,7 @@ from consilience.simulation.engines.stack.stackable import explain_unstackable, 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL: dict[str, Any] = {"learners": 2, "rounds": 1, "workers": 0}
-WAY_OUT = '; run it with --engine loop (engine="loop"), which trains one learner after the other'
+USE_LOOP = '; run it with --engine loop (engine="loop"), which trains one learner after the other'
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def refusal(made: Callable[[], nn.Module]) -> str:
     with pytest.raises(ConfigurationError) as caught:
         refuse_unstackable(learner(made))
     said = str(caught.value)
-    assert said.startswith("model 'trial'") and said.endswith(WAY_OUT)
+    assert said.startswith("model 'trial'") and said.endswith(USE_LOOP)
     return said
 
 
@@ -114,21 +114,21 @@ def test_a_trial_leaves_everything_as_it_was() -> None:
 @pytest.mark.parametrize("dropout", [nn.Dropout, nn.AlphaDropout, nn.FeatureAlphaDropout])
 def test_dropout_is_refused_by_the_name_of_its_layer(dropout: Callable[[float], nn.Module]) -> None:
     assert refusal(layers(nn.Tanh, lambda: dropout(0.5))) == (
-        "model 'trial' draws random numbers as it trains (dropout in 'features.3'), which learners in a stack cannot "
-        "do each for itself" + WAY_OUT
+        "model 'trial' draws random numbers as it trains (dropout in 'features.3'), which stacked learners cannot "
+        "do separately" + USE_LOOP
     )
 
 
 REFUSED = {
     "dropout in a function": (model(lambda own, x: F.dropout(own.linear(x), 0.5, own.training)), "draws random"),
     "noise": (model(lambda own, x: own.linear(x) + torch.randn(16)), "draws random"),
-    ".item()": (model(lambda own, x: own.linear(x) * x.mean().item()), r"looks at values .*`\.item\(\)`"),
-    "a mean over all batches so far": (layers(lambda: nn.BatchNorm1d(16, momentum=None)), "looks at values"),
-    "if": (model(lambda own, x: own.linear(x) if x.mean() > 0 else -own.linear(x)), "(looks at|hangs on) values"),
+    ".item()": (model(lambda own, x: own.linear(x) * x.mean().item()), r"reads values .*`\.item\(\)`"),
+    "a mean over all batches so far": (layers(lambda: nn.BatchNorm1d(16, momentum=None)), "reads values"),
+    "if": (model(lambda own, x: own.linear(x) if x.mean() > 0 else -own.linear(x)), "(reads|hangs on) values"),
     "a mask": (model(lambda own, x: own.linear(x)[x.sum(1) > -1e9]), "shape.* depends on values"),
     "unique values": (model(lambda own, x: own.linear(x) + torch.unique(x).sum()), "depends on values|aten::_unique2"),
-    ".tolist()": (model(lambda own, x: own.linear(x) * x.sum().tolist()), "looks at values"),
-    ".numpy()": (model(lambda own, x: own.linear(x) * float(x.detach().numpy().mean())), "looks at values"),
+    ".tolist()": (model(lambda own, x: own.linear(x) * x.sum().tolist()), "reads values"),
+    ".numpy()": (model(lambda own, x: own.linear(x) * float(x.detach().numpy().mean())), "reads values"),
 }
 
 
@@ -171,7 +171,7 @@ def test_what_torch_has_no_rule_for_is_refused_by_name() -> None:
 def test_what_torch_does_one_after_the_other_is_refused_by_name() -> None:
     """It would work, and be as slow as a loop."""
     said = refusal(model(lambda own, x: own.linear(x) + torch.histc(x.detach()).mean()))
-    assert "cannot share aten::histc, and would do it one after the other at every step" in said
+    assert "cannot run aten::histc together, and would run it one after the other at every step" in said
 
 
 def test_other_errors_are_left_as_they_are() -> None:

@@ -27,16 +27,16 @@ from consilience.simulation.engines.loop.shared_memory import SharedMemory, priv
 from consilience.simulation.engines.loop.worker_pool import WorkerPool, discard, portable, worker_pool_of
 from consilience.simulation.engines.shared_data import data_arrays
 
-_JOBS = 16  # into how many jobs a cohort is split at least, so that every process finds something to do
-_ROWS = 16  # the most rows of a job
-_SLOT_BYTES = 2**24  # what the rows of a job may upload together, unless one row alone uploads more
+_MIN_JOBS = 16  # the least number of jobs a cohort is split into, so that every process has work
+_MAX_ROWS = 16  # of a job
+_SLOT_BYTES = 2**24  # the most that the rows of a job upload together, unless one row alone uploads more
 
 
 class LoopEngine:
     """Holds the learners' states and does jobs on them, in this process or in workers.
 
-    How rows are split into jobs depends on the cohort alone and never on the number of processes: sums are formed in
-    the same order, and give the same bits.
+    How rows are split into jobs depends on the cohort alone and never on the number of processes: sums are computed in
+    the same order, and have the same bits.
     """
 
     name = "loop"
@@ -80,11 +80,11 @@ class LoopEngine:
         yield from self._pool.run(jobs, self.slots, self.answers.batches)
 
     def split(self, kind: type[Job], cohort: int, rows: np.ndarray) -> list[np.ndarray]:
-        """Work by the cohort's own measure, tests one by one, and answers, quickly received, in large jobs."""
+        """Rows split into jobs: work in the cohort's job size, tests one by one, and answers in large jobs."""
         if not rows.size:
             return []
         processes = max(self.workers, 1)
-        size = {Work: self.job_rows[cohort], Receive: min(_ROWS, -(-len(rows) // processes))}.get(kind, 1)
+        size = {Work: self.job_rows[cohort], Receive: min(_MAX_ROWS, -(-len(rows) // processes))}.get(kind, 1)
         return [rows[i : i + size] for i in range(0, len(rows), size)]
 
     @property
@@ -131,10 +131,10 @@ class LoopEngine:
 
 
 def default_workers() -> int:
-    """As many as there are cores to use."""
+    """One worker per available core."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _rows_per_job(plan: CohortPlan, learner: Learner) -> int:
     by_memory = _SLOT_BYTES // max(upload_values(learner) * learner.dtype.itemsize, 1)
-    return max(1, min(_ROWS, len(plan.members) // _JOBS, by_memory))
+    return max(1, min(_MAX_ROWS, len(plan.members) // _MIN_JOBS, by_memory))

@@ -46,7 +46,7 @@ class RowResult:
 
 
 class LocalExecutor:
-    """Plays the sessions of learners one after the other, with one thread.
+    """Runs the sessions of learners one after the other, with one thread.
 
     batches: the answers that learners hold; see `AnswerStore`.
     """

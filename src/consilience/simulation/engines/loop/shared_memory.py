@@ -17,7 +17,7 @@ from torch import Tensor
 from consilience.errors import StorageError
 
 Key = tuple[str | int, ...]
-"""By what a tensor is found again."""
+"""The key of a tensor."""
 Shapes = Mapping[Key, tuple[tuple[int, ...], torch.dtype]]
 _ALIGN = 64  # bytes: a cache line, and the widest vector load
 
@@ -28,7 +28,7 @@ def private_memory(shapes: Shapes, device: torch.device) -> dict[Key, Tensor]:
 
 
 class SharedMemory:
-    """Tensors in a file without a name: it is gone when the last process that holds it ends, however it ends."""
+    """Tensors in a file without a name: it is gone when the last process that holds it ends, even if it is killed."""
 
     def __init__(self, shapes: Shapes, fd: int | None = None) -> None:
         self.shapes = dict(shapes)

@@ -31,7 +31,7 @@ DONE, FAILED = "done", "failed"
 
 
 def do_jobs(connection: Connection, channel: socket.socket) -> None:
-    """Set up simulations, store answers and do jobs, until the other side is gone."""
+    """Set up simulations, store answers and do jobs, until the main process closes the connection."""
     executor: LocalExecutor | None = None
     batches: dict[int, Answer] = {}
     while True:
@@ -45,7 +45,7 @@ def do_jobs(connection: Connection, channel: socket.socket) -> None:
                 for file in content:
                     load_module(file)
             elif kind == SET_UP:
-                executor = None  # lets go of the last simulation's memory first,
+                executor = None  # frees the last simulation's memory first,
                 batches = {}
                 gc.collect()  # now: modules and their hooks hold each other, and with them all that was shared
                 _, (fd, *_), _, _ = socket.recv_fds(channel, 1, 1)
@@ -56,7 +56,7 @@ def do_jobs(connection: Connection, channel: socket.socket) -> None:
             else:
                 assert executor is not None
                 reply = (DONE, executor.do(content))
-        except Exception as error:  # the other side raises it
+        except Exception as error:  # the main process raises it
             reply = (FAILED, _portable(error))
         connection.send(reply)
 
@@ -78,7 +78,7 @@ def _store(batches: dict[int, Answer], new: dict[int, Answer], unused: list[int]
 
 
 def _portable(error: Exception) -> Exception:
-    """The error with the place it happened at, in a form that the other side can unpickle."""
+    """The error with its traceback, in a form that the main process can unpickle."""
     place = f"in a worker process:\n{''.join(traceback.format_exception(error))}"
     error.add_note(place)
     try:

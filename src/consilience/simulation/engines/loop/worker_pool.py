@@ -24,7 +24,7 @@ from consilience.simulation.engines.loop.shared_memory import SharedMemory
 from consilience.simulation.engines.loop.worker import ANSWERS, FAILED, FILES, JOB, SET_UP
 from consilience.user_code import files_of
 
-_AHEAD = 2  # jobs sent to a worker ahead, so that it never waits for the next
+_QUEUED_JOBS = 2  # sent to each worker at a time, so that it never waits for the next one
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -69,7 +69,7 @@ class Worker:
             self._answers = dict(batches)
 
     def release(self) -> None:
-        """Let go of this process's references to answers; the next simulation sends its own."""
+        """Drop this process's references to answers; the next simulation sends its own."""
         self._answers = {}
 
     def send(self, kind: str, content: Any) -> None:
@@ -77,19 +77,19 @@ class Worker:
         try:
             self.connection.send((kind, content))
         except OSError as error:
-            raise self._ended() from error
+            raise self._exit_error() from error
 
     def reply(self) -> Any:
         """Wait for a reply; an error in the worker is raised here."""
         try:
             kind, content = self.connection.recv()
         except (EOFError, OSError) as error:
-            raise self._ended() from error
+            raise self._exit_error() from error
         if kind == FAILED:
             raise content
         return content
 
-    def _ended(self) -> ConsilienceError:
+    def _exit_error(self) -> ConsilienceError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=5)
         code = self.process.poll()
@@ -125,7 +125,7 @@ class WorkerPool:
             worker.reply()
 
     def run(self, jobs: list[Job], slots: int, batches: Batches) -> Iterator[tuple[Job, JobResult]]:
-        """Do jobs in parallel and yield results in the order of the jobs, whatever order they end in.
+        """Do jobs in parallel and yield results in the order of the jobs, in whatever order they finish.
 
         A job's slot is free again when the caller asks for the next result. batches: the answers that learners hold.
         """
@@ -155,7 +155,7 @@ class WorkerPool:
         while waiting:
             worker = min(sent, key=lambda w: len(sent[w]))
             needs_slot = isinstance(waiting[-1][1], Work)
-            if len(sent[worker]) >= _AHEAD or (needs_slot and not free):
+            if len(sent[worker]) >= _QUEUED_JOBS or (needs_slot and not free):
                 return
             number, job = waiting.pop()
             if needs_slot:
@@ -164,7 +164,7 @@ class WorkerPool:
             sent[worker].append((number, job))
 
     def release(self) -> None:
-        """Let go of answers: a simulation is over."""
+        """Drop the answers of a simulation that is finished."""
         for worker in self.workers:
             worker.release()
 

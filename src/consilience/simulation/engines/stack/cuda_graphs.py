@@ -1,4 +1,4 @@
-"""Work that is the same every time, recorded once on a GPU and replayed: that costs what launching one kernel does."""
+"""CUDA graphs: work that is the same every time is recorded once and replayed, at the cost of launching one kernel."""
 
 from __future__ import annotations
 
@@ -11,68 +11,69 @@ import torch
 from consilience.errors import first_sentence
 
 log = logging.getLogger("consilience")
-_WARM = 2  # times that work is done as it is before it is recorded: libraries choose their kernels then
+_WARM_UP_RUNS = 2  # before work is recorded: libraries choose their kernels in these runs
 
 
 @cache
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    """One beside the usual stream, for everybody: libraries keep some memory for each stream they have seen."""
+def _side_stream_of(device: torch.device) -> torch.cuda.Stream:
+    """The one side stream of a device, which all graphs share: libraries keep memory for each stream they have seen."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class Graphs:
-    """Recorded work by key. The work must read from and write into tensors that stay where they are."""
+    """Recorded work by key. The work must read from and write into tensors with fixed addresses."""
 
     def __init__(self, device: torch.device) -> None:
-        self.on = device.type == "cuda"
-        self._unfit: set[Hashable] = set()
-        self._times: dict[Hashable, int] = {}
+        self.enabled = device.type == "cuda"
+        self._not_recordable: set[Hashable] = set()
+        self._runs: dict[Hashable, int] = {}
         self._recorded: dict[Hashable, torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle() if self.on else None
-        self._beside = _stream(device) if self.on else None
+        self._pool = torch.cuda.graph_pool_handle() if self.enabled else None
+        self._side_stream = _side_stream_of(device) if self.enabled else None
 
     def run(self, key: Hashable, work: Callable[[], None]) -> None:
-        """Do the work: by itself at first, and where there is no GPU; then by replaying it."""
-        if not self.on:
+        """Do the work: directly at first, and where there is no GPU; later by replaying its recording."""
+        if not self.enabled:
             work()
-        elif self._times.setdefault(key, 0) < _WARM or key in self._unfit:
-            self._times[key] += 1
-            self._aside(work)
+        elif self._runs.setdefault(key, 0) < _WARM_UP_RUNS or key in self._not_recordable:
+            self._runs[key] += 1
+            self._run_on_side_stream(work)
         else:
             if key not in self._recorded:
                 self._record(key, work)
-            if key in self._unfit:
-                self._aside(work)
+            if key in self._not_recordable:
+                self._run_on_side_stream(work)
             else:
                 self._recorded[key].replay()
 
-    def _aside(self, work: Callable[[], None]) -> None:
-        """On a stream beside the usual one, as recording will be."""
+    def _run_on_side_stream(self, work: Callable[[], None]) -> None:
+        """Do the work on the side stream, as recording does."""
         here = torch.cuda.current_stream()
-        assert self._beside is not None
-        self._beside.wait_stream(here)
-        with torch.cuda.stream(self._beside):
+        assert self._side_stream is not None
+        self._side_stream.wait_stream(here)
+        with torch.cuda.stream(self._side_stream):
             work()
-        here.wait_stream(self._beside)
+        here.wait_stream(self._side_stream)
 
     def _record(self, key: Hashable, work: Callable[[], None]) -> None:
         """Capture the work as a CUDA graph.
 
-        What cannot be captured (a model that copies from main memory) is done as it is from now on, with a warning.
+        Work that cannot be captured (a model that copies from main memory) is done directly from then on, and logged.
         """
         graph, failed = torch.cuda.CUDAGraph(), None
         try:
             with torch.cuda.graph(graph, pool=self._pool):
                 try:
                     work()
-                except torch.OutOfMemoryError as error:  # told when the recording has ended in order
+                except torch.OutOfMemoryError as error:  # raised below, when the recording has ended in order
                     failed = error
         except RuntimeError as error:
-            if not self._unfit:
+            if not self._not_recordable:
                 log.warning(
-                    "a step cannot be recorded and is launched anew each time, slower: %s", first_sentence(error)
+                    "a step cannot be recorded as a CUDA graph and is launched anew each time, which is slower: %s",
+                    first_sentence(error),
                 )
-            self._unfit.add(key)
+            self._not_recordable.add(key)
             return
         if failed is not None:
             raise failed

@@ -1,7 +1,7 @@
 """The stack engine: all learners of an architecture in one step, whatever federation they belong to.
 
 Each architecture is a stack of its own. States and data are on the device; rows are split into groups only where they
-do not fit, and where even a group does not, it is halved and the work goes on.
+do not fit; a group that does not fit either is halved, and the work continues.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class StackEngine:
         return self.data.inputs
 
     def split(self, kind: type[Job], cohort: int, rows: np.ndarray) -> list[np.ndarray]:
-        """As many rows as fit at once."""
+        """Rows split into jobs of as many rows as fit at once."""
         size = self.memory.rows[cohort]
         return [rows[i : i + size] for i in range(0, len(rows), size)]
 
@@ -127,11 +127,11 @@ class StackEngine:
             if correct is not None:
                 correct[entries] = found
 
-        self._in_parts(job.cohort, self._groups(job), work)
+        self._run_parts(job.cohort, self._groups(job), work)
         return JobResult(losses, correct, _describe_non_finite(job, finite), clock.each(len(job.rows)))
 
-    def _in_parts(self, cohort: int, parts: list[np.ndarray], work: Callable[[np.ndarray], None]) -> None:
-        """Do work part by part; what does not fit into the memory is done again in halves."""
+    def _run_parts(self, cohort: int, parts: list[np.ndarray], work: Callable[[np.ndarray], None]) -> None:
+        """Do work part by part; a part that does not fit into the memory is done again in halves."""
         waiting = list(parts)
         while waiting:
             entries, fits = waiting.pop(0), True
@@ -139,8 +139,8 @@ class StackEngine:
                 work(entries)
             except torch.OutOfMemoryError:
                 fits = False
-            if not fits:  # only now nothing holds on to what was started
-                waiting = self._smaller(cohort, entries) + waiting
+            if not fits:  # outside of the except block, where nothing refers to the failed work any more
+                waiting = self._halved(cohort, entries) + waiting
 
     def _groups(self, job: Work) -> list[np.ndarray]:
         """Entries of the job whose batches have one width at every step, as many together as fit."""
@@ -149,8 +149,8 @@ class StackEngine:
         groups = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
         return [some for group in groups for some in self.split(Work, job.cohort, group)]
 
-    def _smaller(self, cohort: int, entries: np.ndarray) -> list[np.ndarray]:
-        """The same entries in halves, after everything that can be freed is."""
+    def _halved(self, cohort: int, entries: np.ndarray) -> list[np.ndarray]:
+        """The same entries in halves, after freeing all memory that can be freed."""
         crowded = len(self.trainers) > 1
         self.trainers.clear()
         free_unused(self.device)
@@ -167,12 +167,12 @@ class StackEngine:
     def _work_part(self, job: Work, entries: np.ndarray, clock: Clock) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Losses, whether parameters and each exchange's upload are finite, and correct test samples."""
         cohort, terms = self._cohorts[job.cohort], len(self.learners[job.cohort].loss_terms) + 1
-        count, filled = len(entries), self.trainers.filled_up(job.cohort, entries)
-        online = job.online[filled] & (np.arange(len(filled)) < count)
-        trainer = self.trainers.get(job.cohort, job.rows[filled])
-        held = {name: numbers[filled] for name, numbers in job.held.items()}
+        count, padded = len(entries), self.trainers.padded(job.cohort, entries)
+        online = job.online[padded] & (np.arange(len(padded)) < count)
+        trainer = self.trainers.get(job.cohort, job.rows[padded])
+        held = {name: numbers[padded] for name, numbers in job.held.items()}
         answers = stack_answers(self.answers.batches, held, held, self.device)
-        trainer.enter(cohort, job.rows[filled], job.round, answers)
+        trainer.enter(cohort, job.rows[padded], job.round, answers)
         if job.train:
             trainer.train()
         else:
@@ -186,7 +186,7 @@ class StackEngine:
             clock.lap("represent")
             self._keep_uploads(trainer.contribute(names, online), entries, len(job.rows))
         results = trainer.summarize(names)[:count].numpy(force=True)
-        trainer.leave(cohort, count)  # last: what did not fit the memory before is done again from what was
+        trainer.leave(cohort, count)  # last: work that runs out of memory is done again from the old states
         clock.lap("exchange")
         finite = np.ones((count, 1 + len(job.uploads)), dtype=bool)
         finite[:, : 1 + len(names)] = results[:, terms:] > 0
@@ -194,7 +194,7 @@ class StackEngine:
         return results[:, :terms], finite, correct.numpy(force=True)
 
     def _keep_uploads(self, uploads: Uploads, entries: np.ndarray, rows: int) -> None:
-        """Keep what some entries of a job upload, beside what other entries do."""
+        """Add the uploads of some entries of a job to those of its other entries."""
         count = len(entries)
         some = {name: ({k: t[:count] for k, t in tensors.items()}, w[:count]) for name, (tensors, w) in uploads.items()}
         if count == rows:
@@ -226,7 +226,7 @@ class StackEngine:
             moved = state.to(self.memory.home)
             cohort.state.replace_rows(torch.from_numpy(rows).to(self.memory.home), moved)
 
-        self._in_parts(job.cohort, self.split(Receive, job.cohort, np.arange(len(job.rows))), work)
+        self._run_parts(job.cohort, self.split(Receive, job.cohort, np.arange(len(job.rows))), work)
         return JobResult()
 
     def _evaluate(self, job: Evaluate) -> JobResult:
@@ -239,12 +239,12 @@ class StackEngine:
             numbers = members.learner[rows] if job.own else None
             correct[entries] = self._correct(job.cohort, state, numbers).numpy(force=True)
 
-        self._in_parts(job.cohort, self.split(Evaluate, job.cohort, np.arange(len(job.rows))), work)
+        self._run_parts(job.cohort, self.split(Evaluate, job.cohort, np.arange(len(job.rows))), work)
         clock.lap("evaluate")
         return JobResult(correct=correct, seconds=clock.each(len(job.rows)))
 
     def _correct(self, cohort: int, state: LearnerState, numbers: np.ndarray | None = None) -> Tensor:
-        """Correct test samples of each class, (rows, classes); so few rows at once that each sees enough samples.
+        """Correct test samples of each class, (rows, classes); few enough rows at once that each sees enough samples.
 
         numbers: of the learners of the rows, where each is tested on samples of its own.
         """
@@ -260,7 +260,7 @@ class StackEngine:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Let go of everything on the device: the next run plans with what is free."""
+        """Free all memory on the device: the next run plans with what is free."""
         self.trainers.clear()
         self.answers.batches.clear()
         self._uploads, self._cohorts[:] = {}, []
@@ -269,7 +269,7 @@ class StackEngine:
 
 
 def _rows(state: LearnerState, rows: np.ndarray, members: int, device: torch.device) -> LearnerState:
-    """The states of some rows on a device: the cohort's own where they are all there."""
+    """The states of some rows on a device: the cohort's own tensors where all rows are asked for and on that device."""
     if len(rows) == members:
         return state.to(device)
     return state.select(torch.from_numpy(rows).to(state.step.device)).to(device)

@@ -20,15 +20,15 @@ from consilience.simulation.engines.cohort import CohortPlan
 
 log = logging.getLogger("consilience")
 
-_USED = 0.85  # of what is free: the rest is for what libraries take for themselves
-_STEP = 2.5  # what a step takes, as a multiple of what the forward pass keeps for the backward one
-_MOVES = 5  # copies of a learner's parameters that exist while an optimizer moves them
-_COPIES = 4  # of what is exchanged: the upload, on its way into the channel, held, and on its way to the learner
-_PASS = 0.15  # of what is free, for one forward pass when nothing is trained
-_FULL = 2**29  # bytes that a pass works on at once, to keep a device busy
-_ALONE = 2**30  # bytes kept by a forward pass, from which on a learner keeps a device busy by itself
-_UNKNOWN = 2**33  # bytes of main memory, where the system does not say
-_VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
+_USABLE_SHARE = 0.85  # of the free memory: libraries need the rest for themselves
+_STEP_FACTOR = 2.5  # memory of a step, as a multiple of what the forward pass saves for the backward pass
+_OPTIMIZER_COPIES = 5  # copies of a learner's parameters that exist while an optimizer updates them
+_EXCHANGE_COPIES = 4  # of what is exchanged: the upload, in the channel, held, and on the way to the learner
+_PASS_SHARE = 0.15  # of the free memory, for one forward pass when nothing is trained
+_PASS_BYTES = 2**29  # that a pass works on at once, to keep a device busy
+_BUSY_BYTES = 2**30  # saved by a forward pass, from which on one learner keeps a device busy by itself
+_DEFAULT_BYTES = 2**33  # of main memory, where the system does not report it
+_MAX_VALUES = 2**31 - 1  # in one tensor: libraries count them with 32 bits
 
 
 class MemoryBudget:
@@ -39,20 +39,20 @@ class MemoryBudget:
     ) -> None:
         self.device = torch.device(plans[0].spec.device)
         self.free = free_bytes(self.device)
-        self.passing = _PASS * self.free
+        self.passing = _PASS_SHARE * self.free
         item = plans[0].spec.dtype.itemsize
         self.data = sum(array.size * (item if array.dtype.kind == "f" else 8) for array in data.values())
         self.needs = [MemoryNeeds(learner, plan) for learner, plan in zip(learners, plans, strict=True)]
         self.counts = [len(plan.members) for plan in plans]
         self.state = sum(need.state * n for need, n in zip(self.needs, self.counts, strict=True))
-        budget = _USED * self.free - self.data
+        budget = _USABLE_SHARE * self.free - self.data
         fits = self.state < 0.5 * budget
         self.home = self.device if fits else torch.device("cpu")
         budget = (budget - (self.state if fits else 0)) / len(plans)  # trainers of every cohort are kept ready
         self.rows = [need.fit(budget, n) for need, n in zip(self.needs, self.counts, strict=True)]
 
     def shrink(self, cohort: int, rows: int) -> None:
-        """Less fits than was estimated: use fewer learners at once from now on."""
+        """Use fewer learners at once from now on: fewer fit than was estimated."""
         self.rows[cohort] = rows
         self.passing /= 2
         seen = self.pass_rows(cohort, 1)
@@ -70,7 +70,7 @@ class MemoryBudget:
         than a stack.
         """
         each = min(samples, EVALUATED_ROWS) * self.needs[cohort].sample
-        together = max(1, min(rows, int(min(self.passing, _FULL) / each)))
+        together = max(1, min(rows, int(min(self.passing, _PASS_BYTES) / each)))
         return together, self.pass_rows(cohort, together)
 
     def describe(self) -> str:
@@ -94,10 +94,10 @@ class MemoryNeeds:
         self.state = sum(tensor.nbytes for tensor in template_state(learner).tensors())
         kept, largest = _kept(learner, self.batch)
         self.sample = max(kept // self.batch, 1)
-        self.step = int(_STEP * kept) + _MOVES * learner.binding.gradient.nbytes + _exchanged(learner)
+        self.step = int(_STEP_FACTOR * kept) + _OPTIMIZER_COPIES * learner.binding.gradient.nbytes + _exchanged(learner)
         seen = learner.task.width + math.prod(learner.task.inputs)  # of each sample, in the pass that exchanges share
         self.passed = int(plan.members.sizes.max()) * 2 * seen * learner.dtype.itemsize if learner.channels else 0
-        self.largest, self.busy = largest, kept >= _ALONE and learner.device.type == "cuda"
+        self.largest, self.busy = largest, kept >= _BUSY_BYTES and learner.device.type == "cuda"
 
     def fit(self, budget: float, rows: int) -> int:
         """How many of `rows` learners fit into this many bytes, in groups of nearly one size.
@@ -107,15 +107,15 @@ class MemoryNeeds:
         """
         if self.busy:
             return 1
-        most = max(1, min(int(budget // (self.state + self.step + self.passed)), _VALUES // max(self.largest, 1)))
+        most = max(1, min(int(budget // (self.state + self.step + self.passed)), _MAX_VALUES // max(self.largest, 1)))
         groups = -(-rows // most)
         return -(-rows // groups)
 
 
 def _exchanged(learner: Learner) -> int:
-    """Bytes of a learner's uploads and of the answers it holds, where every learner holds another."""
+    """Bytes of a learner's uploads and of the answers it holds, where every learner holds a different one."""
     sizes = [math.prod(t.shape) for channel in learner.channels.values() for t in channel.tensors.values()]
-    return _COPIES * sum(sizes) * learner.dtype.itemsize
+    return _EXCHANGE_COPIES * sum(sizes) * learner.dtype.itemsize
 
 
 def _kept(learner: Learner, batch: int) -> tuple[int, int]:
@@ -143,7 +143,7 @@ def free_bytes(device: torch.device) -> int:
     try:
         meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:  # not on Linux
-        return _UNKNOWN
+        return _DEFAULT_BYTES
     return int(meminfo.partition("MemAvailable:")[2].split()[0]) * 1024
 
 

@@ -1,4 +1,4 @@
-"""Copies rows of a cohort's state into tensors that stay where they are, and back."""
+"""Copies rows of a cohort's state into tensors with fixed addresses, and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RowCopies:
         self._all_rows = False
 
     def choose(self, rows: np.ndarray, members: int) -> None:
-        """Copy these rows from now on, of a cohort with so many members."""
+        """Copy these rows from now on. members: the number of rows of the cohort."""
         self.rows, self._index = rows, torch.from_numpy(rows).to(self._home)
         self._all_rows = np.array_equal(rows, np.arange(members))
 
@@ -30,9 +30,9 @@ class RowCopies:
         torch._foreach_copy_(self.state.tensors(), chosen)
 
     def copy_out(self, cohort: LearnerState, count: int) -> None:
-        """Copy the first `count` rows back into the cohort; the others only filled up the places."""
+        """Copy the first `count` rows back into the cohort; the others are padding."""
         if self._all_rows:
             torch._foreach_copy_(cohort.tensors(), self.state.tensors())
             return
-        moved = self.state.map(lambda tensor: tensor[:count].to(self._home))  # all, or nothing is changed
+        moved = self.state.map(lambda tensor: tensor[:count].to(self._home))  # all are moved before any is changed
         cohort.replace_rows(self._index[:count], moved)

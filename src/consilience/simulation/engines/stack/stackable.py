@@ -20,11 +20,11 @@ from consilience.learner.passes import represent
 from consilience.learner.state import LearnerState, Tensors
 from consilience.simulation.engines.stack.batched_layers import Layers
 from consilience.simulation.engines.stack.stacked_answers import one_received
-from consilience.simulation.round.federation import Federation
+from consilience.simulation.federation import Federation
 
 _SAMPLES = 2
-_SIGNS = ("vmap", "Batching rule", "data pointer of Tensor")  # in messages by which torch refuses to stack
-_WAY_OUT = '; run it with --engine loop (engine="loop"), which trains one learner after the other'
+_REFUSALS = ("vmap", "Batching rule", "data pointer of Tensor")  # in messages by which torch refuses to stack
+_USE_LOOP = '; run it with --engine loop (engine="loop"), which trains one learner after the other'
 
 
 def refuse_unstackable(learner: Learner) -> None:
@@ -34,26 +34,26 @@ def refuse_unstackable(learner: Learner) -> None:
     dropout = [name for name, layer in layers if layer.p > 0]
     if dropout:
         raise ConfigurationError(
-            f"model {model!r} draws random numbers as it trains (dropout in {dropout[0]!r}), which learners in a stack "
-            f"cannot do each for itself{_WAY_OUT}"
+            f"model {model!r} draws random numbers as it trains (dropout in {dropout[0]!r}), which stacked "
+            f"learners cannot do separately{_USE_LOOP}"
         )
     recurrent = [(name, m) for name, m in learner.model.named_modules() if isinstance(m, nn.RNNBase)]
     if recurrent:
         name, layer = recurrent[0]
         raise ConfigurationError(
-            f"model {model!r} reads sequences place by place ({type(layer).__name__} in {name!r}), which torch cannot "
-            f"do for many learners at once{_WAY_OUT}"
+            f"model {model!r} reads sequences step by step ({type(layer).__name__} in {name!r}), which torch cannot "
+            f"do for many learners at once{_USE_LOOP}"
         )
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with explain_unstackable(learner):
-            _try(learner)
-    for warning in heard:
+            _run_two_learners(learner)
+    for warning in caught:
         slow = re.search(r"batching rule for (\S+?)\.?\s", f"{warning.message} ")
         if slow:
             raise ConfigurationError(
-                f"model {model!r}: learners in a stack cannot share {slow.group(1)}, and would do it one after the "
-                f"other at every step{_WAY_OUT}"
+                f"model {model!r}: stacked learners cannot run {slow.group(1)} together, and would run it one after "
+                f"the other at every step{_USE_LOOP}"
             )
 
 
@@ -66,25 +66,25 @@ def explain_unstackable(learner: Learner) -> Iterator[None]:
         raise
     except RuntimeError as error:
         said = str(error)
-        if not any(sign in said for sign in _SIGNS):
+        if not any(refusal in said for refusal in _REFUSALS):
             raise
         named = re.search(r"aten::\w+", said)
-        what = "an operation that looks at values (an `if`, a loop, `.item()` or `.numpy()` of a tensor)"
+        what = "an operation that reads values (an `if`, a loop, `.item()` or `.numpy()` of a tensor)"
         if named:
-            what = f"an operation, {named.group()}, that cannot be done for many at once"
+            what = f"an operation, {named.group()}, that torch cannot do for many learners at once"
         elif "random" in said:
             what = "an operation that draws random numbers"
         elif "dynamic shape" in said:
             what = "an operation whose result's shape depends on values"
         raise ConfigurationError(
-            f"model {learner.task.model!r}, or an exchange with it, has {what}, which learners in a stack cannot share "
-            f"(torch says: {first_sentence(error)}){_WAY_OUT}"
+            f"model {learner.task.model!r}, or an exchange with it, has {what}, which stacked learners cannot run "
+            f"together (torch says: {first_sentence(error)}){_USE_LOOP}"
         ) from error
 
 
 @torch.no_grad()
-def _try(learner: Learner) -> None:
-    """Two learners do all that a round asks of them: a step, a pass, a contribution, an answer."""
+def _run_two_learners(learner: Learner) -> None:
+    """Run everything a round asks of learners with two stacked ones: a step, a pass, a contribution, an answer."""
     state = template_state(learner)
     stacked = state.map(lambda tensor: torch.stack([tensor, tensor]))
     held = _first_answers(learner, state)

@@ -24,7 +24,7 @@ def receive_stacked(learner: Learner, state: LearnerState, answers: Mapping[str,
         row = LearnerState.from_dict(state)
         with learner.bound(row, *learner.binding.tensors(row)):
             learner.receive(one_received(parts))
-        return row.parameters  # vmap needs something that comes back
+        return row.parameters  # vmap needs a result
 
     vmap(one, in_dims=(0, dims))(state.as_dict(), parts)
 

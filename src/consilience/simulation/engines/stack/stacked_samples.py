@@ -1,4 +1,4 @@
-"""The samples, batches and draws of the learners in a stack, in tensors that stay where they are."""
+"""The samples, batches and draws of the learners in a stack, in tensors with fixed addresses."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class StackedSamples:
         members, work, dtype = plan.members, plan.work, plan.spec.dtype
         self.work, self.even = work, even
         self.index = torch.from_numpy(members.index).to(device)
-        marks = None if members.shared is None else torch.from_numpy(members.shared).to(device, dtype)
-        self.shareable = marks  # 1 where a sample may enter uploads
+        shared = None if members.shared is None else torch.from_numpy(members.shared).to(device, dtype)
+        self.shareable = shared  # 1 where a sample may enter uploads
         self._table = torch.zeros((5, rows), dtype=torch.int64, device=device)
         seed, number, self.start, size, steps = self._table
         self.keys = StackedKeys(seed, number, size, steps)
@@ -35,7 +35,7 @@ class StackedSamples:
         self.ragged = False
 
     def assign(self, members: Members, rows: np.ndarray) -> None:
-        """Let these rows of the cohort work. All that decides shapes is known here, so that nothing asks the GPU."""
+        """Work on these rows of the cohort. All shapes are known here, so that no step waits for values of the GPU."""
         sizes, batch = members.sizes[rows], self.work.batch_size
         columns = members.seed[rows], members.learner[rows], members.start[rows], sizes, -(-sizes // batch)
         self._table.copy_(torch.from_numpy(np.stack(columns)))

@@ -1,8 +1,8 @@
 """Learners of a cohort stacked, and trained as one.
 
-Their state is copied into tensors that stay where they are, so that a step can be recorded once and replayed; the
-learner's own code runs under `vmap`, and one optimizer moves all rows. The copies go back when the work is done: until
-then the cohort is as it was, and work that did not fit the memory can be done again in smaller parts.
+Their state is copied into tensors with fixed addresses, so that a step can be recorded once and replayed; the
+learner's own code runs under `vmap`, and one optimizer updates all rows. The copies go back when the work is done:
+until then the cohort is unchanged, and work that runs out of memory can be done again in smaller parts.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StackedTrainer:
             self.answers[self.answer_kinds][name].copy_(each)
 
     def leave(self, cohort: Cohort, count: int) -> None:
-        """Copy the first `count` rows back into the cohort; the others only filled up the places."""
+        """Copy the first `count` rows back into the cohort; the others are padding."""
         self.copies.copy_out(cohort.state, count)
 
     # -- training ------------------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class StackedTrainer:
             row = LearnerState.from_dict(state)
             with self.learner.bound(row, *self.learner.binding.tensors(row)):
                 self.learner.start_round(seen, own["samples"], draws, one_received(held))
-            return own["samples"]  # vmap needs something that comes back
+            return own["samples"]  # vmap needs a result
 
         self._each(one)(self.seen, self._sample_draws(names, BEFORE_TRAINING))
 

@@ -1,4 +1,4 @@
-"""Stacked trainers kept ready: recorded work holds for a number of rows, and is used again with as many."""
+"""Stacked trainers kept ready: recorded work is for a fixed number of rows, and is used again with the same number."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from consilience.simulation.engines.shared_data import SharedData
 from consilience.simulation.engines.stack.memory_budget import MemoryBudget
 from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer
 
-_KEPT = 8  # trainers kept ready, those used last
-_COUNTS = 3  # different numbers of rows at a time in a cohort, beyond which places are filled up
-_SIZES = 8  # different sizes of trainers then
+_MAX_TRAINERS = 8  # kept ready: those used last
+_MAX_COUNTS = 3  # different numbers of rows of a cohort; beyond that, rows are padded
+_PADDED_SIZES = 8  # different sizes of trainers when rows are padded
 
 
 class TrainerCache:
@@ -32,7 +32,7 @@ class TrainerCache:
         even = bool(members.even[rows[0]])
         key = cohort, len(rows), even
         if key not in self._trainers:
-            while len(self._trainers) >= _KEPT:
+            while len(self._trainers) >= _MAX_TRAINERS:
                 del self._trainers[next(iter(self._trainers))]
             self._trainers[key] = StackedTrainer(
                 self.learners[cohort],
@@ -45,18 +45,18 @@ class TrainerCache:
         self._trainers[key] = self._trainers.pop(key)  # the one used last
         return self._trainers[key]
 
-    def filled_up(self, cohort: int, entries: np.ndarray) -> np.ndarray:
-        """The entries, and where their number changes from round to round the first one repeated to fill up places.
+    def padded(self, cohort: int, entries: np.ndarray) -> np.ndarray:
+        """The entries; where their number changes from round to round, padded with repetitions of the first one.
 
-        With a few numbers of places, recorded work is used again; what the places filled up give is not used.
+        With few different numbers of rows, recorded work is used again. Results of the padding are not used.
         """
         counts, members = self.counts[cohort], len(self.cohorts[cohort].plan.members)
         counts.add(len(entries))
-        if len(counts) <= _COUNTS:
+        if len(counts) <= _MAX_COUNTS:
             return entries
-        step = -(-members // _SIZES)
-        places = max(min(-(-len(entries) // step) * step, self.memory.rows[cohort]), len(entries))
-        return np.concatenate([entries, np.full(places - len(entries), entries[0])])
+        step = -(-members // _PADDED_SIZES)
+        size = max(min(-(-len(entries) // step) * step, self.memory.rows[cohort]), len(entries))
+        return np.concatenate([entries, np.full(size - len(entries), entries[0])])
 
     def clear(self) -> None:
         """Free the memory of all trainers."""
