@@ -95,6 +95,8 @@ def test_a_store_is_filled_and_shown(command: Command) -> None:
     command("federation", "consilience")
     code, out, _ = command("relay", "create", "federation.toml")
     assert code == 0 and "digits is created in relay.db; invite its members with:" in out
+    _, out, _ = command("relay", "create", "federation.toml", "--store", "other.db")
+    assert out.endswith("invite its members with: consilience relay invite MEMBER --store other.db\n")
     code, out, err = command("relay", "invite", "ward-a")
     assert code == 0 and out.startswith("cs1_1_") and len(out.strip()) == 49 and "shown only once" in err
     assert command("relay", "invite", "ward-b")[0] == 0

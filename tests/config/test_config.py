@@ -71,7 +71,7 @@ def test_replace_changes_some_settings_and_checks_nothing() -> None:
         ({"data": 3}, "data is 3; it must be a word"),
         ({"eval_every": "x", "learners": 0}, "learners is 0; it must be 1 or more; eval_every is 'x'; it must be a w"),
         ({"groups": {"a": {"learners": 0, "lr": -1}}}, "groups.a.lr is -1; "),
-        ({"method": "fedavg"}, "method is 'fedavg'; it must be a table"),
+        ({"method": "fedavg"}, "method is 'fedavg'; it must be a table: write method.name = \"fedavg\", and"),
     ],
 )
 def test_a_wrong_value_is_named_by_its_key(settings: dict[str, object], said: str) -> None:

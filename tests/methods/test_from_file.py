@@ -222,9 +222,9 @@ def test_the_fields_of_an_exchange_are_its_settings_but_for_its_name(kinds: str)
     [
         ("kinds.py:Onw", r"unknown method 'Onw' of .*kinds.py. Did you mean 'Own'\?"),
         ("kinds.py", r"kinds.py names a file and no method in it; write path/to/file.py:NAME.*It has: Own, one"),
-        ("kinds.py:number", "kinds.py: number: it is a int, and a method is a Method, an Exchange"),
+        ("kinds.py:number", "kinds.py: number: it is of type int, and a method is a Method, an Exchange"),
         ("kinds.py:Other", "kinds.py: Other: it is the class Other, and a method is"),
-        ("kinds.py:wrong", r"kinds.py:wrong': what it makes is no method: it is a int"),
+        ("kinds.py:wrong", r"kinds.py:wrong': what it returns is not a method: it is of type int"),
         ("kinds.py:raises", r"kinds.py: raises failed \(line \d+\): KeyError: 'ah'"),
         ("kinds.py:negative", r"kinds.py: negative failed \(line \d+\): kd is -1; it must be"),
         ("kinds.py:needs", r"kinds.py:needs' needs its setting 'weight'"),

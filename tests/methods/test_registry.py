@@ -61,8 +61,10 @@ def test_built_in_names_stay_and_others_may_be_registered_again() -> None:
     register_method("own", Prototypes(weight=2.0))
     assert build_method("own").exchanges == (Prototypes(weight=2.0),)
     wrong: Any = 3
-    with pytest.raises(ConfigurationError, match="method 'own': it is a int, and a method is a Method"):
+    with pytest.raises(ConfigurationError, match="method 'own': it is of type int, and a method is a Method"):
         register_method("own", wrong)
+    with pytest.raises(ConfigurationError, match="method 'own': it is the class dict, and a method is a Method"):
+        register_method("own", dict)
 
 
 # --- packages
@@ -106,7 +108,7 @@ def test_a_broken_package_is_named_and_does_not_break_others(
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"method 'broken' of package 'bad_methods' cannot be loaded.*no_such"):
         build_method("broken")
-    with pytest.raises(ConfigurationError, match="method 'number' of package 'bad_methods': it is a str"):
+    with pytest.raises(ConfigurationError, match="method 'number' of package 'bad_methods': it is of type str"):
         build_method("number")
     code, out, _ = command("methods", "--data", "digits")
     assert code == 0 and "packaged" in out and "consilience" in out and "broken" not in out

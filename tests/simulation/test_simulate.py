@@ -155,6 +155,9 @@ def test_a_method_as_text() -> None:
     assert parse_method("fedavg:start=different:every=4") == {"name": "fedavg", "start": "different", "every": 4}
     with pytest.raises(ConfigurationError, match="'start' is not a setting; write KEY=VALUE"):
         parse_method("fedavg:start")
+    wrong: Any = 3
+    with pytest.raises(ConfigurationError, match="method is 3; it must be a method's name"):
+        simulate(method=wrong, **SMALL)
 
 
 def test_the_folder_of_the_data_is_kept_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ import typer
 
 from consilience.errors import ConfigurationError
 
-app = typer.Typer(no_args_is_help=True, help="Run a relay: found federations, invite members, serve.")
+app = typer.Typer(no_args_is_help=True, help="Run a relay: create federations, invite members, serve.")
 
 Place = Annotated[Path, typer.Option("--store", help="the file that holds all a relay keeps")]
 Federation = Annotated[str | None, typer.Option(help="which federation, where the store has several")]
@@ -24,11 +25,12 @@ def create(
     file: Annotated[Path, typer.Argument(help="a federation's charter, from `consilience federation`")],
     store: Place = _STORE,
 ) -> None:
-    """Found a federation from its charter; the store is made where there is none."""
+    """Create a federation from its charter, and the store if there is none."""
     from consilience.relay import admin
 
     charter = admin.create(store, file)
-    print(f"{charter.name} is created in {store}; invite its members with: consilience relay invite MEMBER")
+    where = "" if store == _STORE else f" --store {shlex.quote(str(store))}"
+    print(f"{charter.name} is created in {store}; invite its members with: consilience relay invite MEMBER{where}")
 
 
 @app.command()

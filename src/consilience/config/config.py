@@ -37,6 +37,13 @@ class MethodConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
     name: str = "consilience"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_a_table(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            raise ValueError(f'it must be a table: write method.name = "{given}", and settings as method.KEY = VALUE')
+        return given
+
     @field_validator("name")
     @classmethod
     def _with_full_path(cls, name: str) -> str:

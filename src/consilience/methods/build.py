@@ -80,7 +80,7 @@ def _as_method(name: str, made: Any, summary: str, given: Settings) -> Method:
     if isinstance(made, Role):
         made = Method(short_name(name), {"learner": made})
     if not isinstance(made, Method):
-        raise ConfigurationError(f"method {name!r}: what it makes is no method: {describe_wrong(made)}")
+        raise ConfigurationError(f"method {name!r}: what it returns is not a method: {describe_wrong(made)}")
     return replace(made, name=short_name(name), summary=summary or made.summary, settings=dict(given), source=name)
 
 

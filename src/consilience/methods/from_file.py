@@ -25,9 +25,14 @@ def load_definition(name: str) -> Any:
     if thing not in vars(module):
         raise UnknownName("method", thing, _candidates(module), of=str(file))
     found = vars(module)[thing]
-    if not isinstance(found, Method | Exchange) and (not callable(found) or _other_class(found)):
+    if not is_definition(found):
         raise ConfigurationError(f"{file}: {thing}: {describe_wrong(found)}")
     return found
+
+
+def is_definition(thing: Any) -> bool:
+    """Whether a method can be made of something."""
+    return isinstance(thing, Method | Exchange) or (callable(thing) and not _other_class(thing))
 
 
 def _other_class(thing: Any) -> bool:
@@ -42,8 +47,8 @@ def _candidates(module: ModuleType) -> list[str]:
 
 
 def describe_wrong(thing: Any) -> str:
-    """Why something is no method, in words that follow its name."""
-    what = f"the class {thing.__name__}" if isinstance(thing, type) else f"a {type(thing).__name__}"
+    """Why something is not a method, for a message that has named it."""
+    what = f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
     return f"it is {what}, and a method is {_KINDS}"
 
 

@@ -51,7 +51,7 @@ def register_method(name: Any, definition: Any = None) -> Any:
         raise ConfigurationError(f"there is a built-in method {name!r}; choose another name")
     if definition is None:
         return lambda given: register_method(name, given)
-    if not is_definition(definition):
+    if not from_file.is_definition(definition):
         raise ConfigurationError(f"method {name!r}: {from_file.describe_wrong(definition)}")
     METHODS[name] = definition
     return definition
@@ -66,11 +66,6 @@ def reserve_names() -> tuple[str, ...]:
 def _own_name(thing: Any) -> str:
     found = thing.name if isinstance(thing, Method | Exchange) else getattr(thing, "__name__", "")
     return str(found).lower().replace("_", "-")
-
-
-def is_definition(thing: Any) -> bool:
-    """Whether a method can be made of something."""
-    return isinstance(thing, Method | Exchange) or callable(thing)
 
 
 @cache
@@ -102,6 +97,6 @@ def find_definition(name: str) -> Definition:
             f"method {name!r} of package {package!r} cannot be loaded from {point.value!r}: {failure(error)}; mend or "
             f"remove the package, or choose another method"
         ) from error
-    if not is_definition(found):
+    if not from_file.is_definition(found):
         raise ConfigurationError(f"method {name!r} of package {package!r}: {from_file.describe_wrong(found)}")
     return found

@@ -64,12 +64,11 @@ def check_charter_channels(method: Method, own: Mapping[str, schema.Channel], ch
     for name, theirs in charter.channels.items():
         if without_local_choices(own[name]) != without_local_choices(theirs):
             in_file = f"method {method.source!r}: " if is_file_name(method.source) else ""
-            advice = (
-                _ADVICE if in_file else "use the model the federation was created with, or one of its feature width"
-            )
+            files = "the method's file and " if in_file else ""
             raise ConfigurationError(
                 f"{in_file}{model} cannot share {name!r} in federation {charter.name!r}: "
-                f"{describe_difference(own[name], theirs)}; {advice}"
+                f"{describe_difference(own[name], theirs)}; use {files}the model the federation was "
+                f"created with, or a model of its feature width"
             )
 
 

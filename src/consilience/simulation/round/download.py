@@ -1,4 +1,4 @@
-"""Downloads: the answers of channels go to learners, and their bytes are counted."""
+"""Downloads: the answers of channels go to learners, their bytes are counted, and learners receive them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from consilience.simulation.engines.jobs import Job, Receive
 from consilience.simulation.records.round_record import Record
+from consilience.simulation.round.model_location import bring_models
 from consilience.simulation.round.run_state import RunState
 from consilience.wire import schema
 
@@ -35,6 +37,21 @@ def catch_up(run: RunState, readers: np.ndarray, record: Record) -> Fresh:
     fresh = _count_and_hold(run, fresh, record)
     _keep_first_weights(run, fresh)
     return fresh
+
+
+def receive(run: RunState, fresh: Fresh) -> None:
+    """Let new answers change the models of those who have them."""
+    jobs: list[Job] = []
+    for i in range(len(run.learners)):
+        new = {name: fresh[i][name] for name in run.changing(i)}
+        if not new:
+            continue
+        changed = np.flatnonzero(np.any([numbers >= 0 for numbers in new.values()], axis=0))
+        bring_models(run, i, changed)
+        for rows in run.engine.split(Receive, i, changed):
+            jobs.append(Receive(i, rows, {name: numbers[rows] for name, numbers in new.items()}))
+    for _ in run.engine.run(jobs):
+        pass
 
 
 def _keep_first_weights(run: RunState, fresh: Fresh) -> None:

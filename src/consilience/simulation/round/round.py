@@ -1,7 +1,7 @@
 """A round, in the order in which data flows: local work, upload, aggregate, download, receive, evaluate, record.
 
 Local work is a learner's part (`consilience.learner.session`), which the engine plays: local steps, one pass for
-representations, contribute, encode. Every other step is one call here, and one module beside this one.
+representations, contribute, encode. Every other step is one call here, into a module beside this one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from collections import defaultdict
 import numpy as np
 
 from consilience.simulation.records.round_record import Record, share_wall_time
-from consilience.simulation.round.download import catch_up, download_answers, first_answers
+from consilience.simulation.round.download import catch_up, download_answers, first_answers, receive
 from consilience.simulation.round.evaluate import evaluate_models
 from consilience.simulation.round.model_location import return_models
 from consilience.simulation.round.participation import Presence, draw_presence
-from consilience.simulation.round.receive import receive
 from consilience.simulation.round.record import new_record, record_public_set, record_work
 from consilience.simulation.round.run_state import RunState
 from consilience.simulation.round.start import open_channels, start_learners

@@ -62,6 +62,8 @@ def resolve_config(
     if isinstance(method, str):
         given["method"] = parse_method(method)
     elif method is not None:
+        if not isinstance(method, Method):
+            raise ConfigurationError(f"method is {method!r}; it must be a method's name, FILE.py:NAME or a Method")
         given["method"] = {**method.settings, "name": method.source or method.name}
     resolved = with_absolute_paths(make_config(given))
     return resolved.replace(data=given["data"]) if isinstance(data, Dataset) else resolved
