@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_type_hints
 
@@ -11,7 +12,9 @@ import pytest
 from consilience import Settings
 from consilience.config.config import KEYS, PARTS, Config, field_of_key, make_config
 from consilience.errors import CheckpointError, ConfigurationError, UnknownName
+from consilience.simulation.compare import read_comparison
 from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.sweep_plan import read_sweep
 
 CHANGED = {
     "data": "mnist",
@@ -97,3 +100,12 @@ def test_a_run_folder_of_an_older_layout_is_refused(tmp_path: Path) -> None:
         CheckpointError, match="the layout of another version of consilience, with the setting 'optimiser'"
     ):
         RunFolder.open(tmp_path).config  # noqa: B018
+
+
+@pytest.mark.parametrize(("kind", "read"), [("comparison", read_comparison), ("sweep", read_sweep)])
+def test_a_comparison_or_sweep_of_an_older_layout_is_refused(
+    tmp_path: Path, kind: str, read: Callable[[Path], object]
+) -> None:
+    (tmp_path / f"{kind}.toml").write_text('methods = []\n[grid]\n[config]\noptimiser = "adam"\n', encoding="utf-8")
+    with pytest.raises(CheckpointError, match=f"layout of another version.*'optimiser'; start the {kind} again"):
+        read(tmp_path)

@@ -11,6 +11,7 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,15 +57,8 @@ class RunFolder:
     def config(self) -> Config:
         """The resolved configuration of the run; one of an older layout is refused."""
         file = self.path / "config.toml"
-        try:
+        with _refuse_other_layout(file, "run"):
             return read_config(file)
-        except UnknownName as error:
-            if error.kind != "setting":
-                raise
-            raise CheckpointError(
-                f"{file} has the layout of another version of consilience, with the setting {error.name!r}; start the "
-                f"run again in a new folder"
-            ) from error
 
     # -- metrics -------------------------------------------------------------------------------------------------------
 
@@ -228,9 +222,24 @@ def read_plan(path: Path, kind: str, make: Callable[[dict[str, Any]], Plan]) -> 
     if not plan.is_file():
         raise wrong_folder_error(kind, plan.name, path)
     try:
-        return make(tomllib.loads(plan.read_text(encoding="utf-8")))
+        with _refuse_other_layout(plan, kind):
+            return make(tomllib.loads(plan.read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CheckpointError(f"{plan} is damaged: {error}") from error
+
+
+@contextmanager
+def _refuse_other_layout(file: Path, kind: str) -> Iterator[None]:
+    """Say that a file with an unknown setting is of another version; kind: what is in its folder."""
+    try:
+        yield
+    except UnknownName as error:
+        if error.kind != "setting":
+            raise
+        raise CheckpointError(
+            f"{file} has the layout of another version of consilience, with the setting {error.name!r}; start the "
+            f"{kind} again in a new folder"
+        ) from error
 
 
 def _seal(numbers: Mapping[str, Any]) -> str:
