@@ -1,6 +1,6 @@
 """SGD and Adam as pure functions over one flat vector of parameters.
 
-State goes in and comes out again, with a step count for each learner, so the same code updates one learner in a loop
+State is passed in and returned, with a step count for each learner, so the same code updates one learner in a loop
 and a thousand in a stack. Weight decay is added to the gradient. Agrees with torch.optim (a test compares).
 """
 
@@ -19,7 +19,7 @@ Slots = dict[str, Tensor]
 
 
 class Optimizer(Protocol):
-    """A local optimizer: `slots` names the state vectors it has beside the parameters."""
+    """A local optimizer: `slots` names its state vectors."""
 
     varies: ClassVar[tuple[str, ...]]
     """Fields, all numbers, that may differ between learners of one cohort and may be schedules."""
@@ -92,13 +92,13 @@ class Adam:
             gradient = gradient + self.weight_decay * parameters
         first = state["first"].lerp(gradient, 1 - self.beta1)
         second = (self.beta2 * state["second"]).addcmul(gradient, gradient, value=1 - self.beta2)
-        scale = as_number(self.lr) / _rest(self.beta1, step, parameters)
-        spread = second.sqrt() / _rest(self.beta2, step, parameters) ** 0.5 + self.eps
+        scale = as_number(self.lr) / _bias_correction(self.beta1, step, parameters)
+        spread = second.sqrt() / _bias_correction(self.beta2, step, parameters) ** 0.5 + self.eps
         return parameters - scale * (first / spread), {"first": first, "second": second}
 
 
-def _rest(beta: float, step: Any, like: Tensor) -> Any:
-    """1 - beta ** step, in double precision until the end: in single, 1 - 0.999 is wrong in the fifth digit."""
+def _bias_correction(beta: float, step: Any, like: Tensor) -> Any:
+    """1 - beta ** step, computed in float64: in float32, 1 - 0.999 is wrong in the fifth digit."""
     return (1 - beta ** step.double()).to(like.dtype) if isinstance(step, Tensor) else 1 - beta**step
 
 

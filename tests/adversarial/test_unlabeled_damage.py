@@ -119,7 +119,7 @@ def wide(width: int) -> Callable[[], SplitModel]:
 
 WIDTHS = [wide(4), wide(6), wide(8), wide(6)]
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a public set of one sample": ({"public": 1}, "the public set has 1 sample; two are the least"),
+    "a public set of one sample": ({"public": 1}, "the public set has 1 sample; similarities need at least two"),
     "a learner with one sample": (
         {"train": 8, "public": 4, "partition": "shares(0.2,0.2,0.6)"},
         "learner 1 has one sample, and objective 'simclr' needs two",

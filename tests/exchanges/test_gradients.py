@@ -513,7 +513,7 @@ def test_a_part_that_covers_nothing_is_refused_with_what_there_is() -> None:
             "part 'tail' covers nothing of net; its parts are device, s",
         ),
         (plain, Gradients(part="tail"), "part 'tail' covers nothing of net; its parameters are fea"),
-        (plain, Gradients(), "part 'server' needs a model in two parts, and net is in one; use a model that is cut"),
+        (plain, Gradients(), "part 'server' needs a model in two parts, and net is not cut; use a model that is cut"),
     ):
         with pytest.raises(ConfigurationError, match=f"gradients: {said}"):
             learner_with(model, exchange)

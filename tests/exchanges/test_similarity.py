@@ -417,7 +417,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], words
 def test_it_needs_a_public_set_of_two() -> None:
     with pytest.raises(ConfigurationError, match="a role with data='public'"):
         Similarity().channel(replace(TASK, public=None))
-    with pytest.raises(ConfigurationError, match="the public set has 1 sample; two are the least"):
+    with pytest.raises(ConfigurationError, match="the public set has 1 sample; similarities need at least two"):
         Similarity().channel(replace(TASK, public=Public(1)))
     with pytest.raises(ConfigurationError, match="width is 1, and model has representations of width 2; set it to"):
         Similarity(width=1).channel(TASK)

@@ -21,14 +21,14 @@ from consilience.errors import ConfigurationError
 from consilience.functional.augmentation import (
     BRIGHTNESS,
     CONTRAST,
-    ORDERS,
+    JITTER_ORDERS,
     SATURATION,
     Views,
-    cropped,
-    gray,
-    jittered,
-    toned,
-    turned,
+    adjust_tone,
+    crop_and_resize,
+    jitter_colors,
+    rotate_hue,
+    to_gray,
 )
 
 STILL = Views(scale=(1.0, 1.0), ratio=(1.0, 1.0), jitter_chance=0.0, gray_chance=0.0, flip_chance=0.0)
@@ -75,7 +75,7 @@ def cut(
     mirrored: Sequence[bool],
 ) -> Tensor:
     box = torch.tensor([left, top, width, height], dtype=torch.float64)
-    return cropped(pixels, box[0], box[1], box[2], box[3], torch.tensor(mirrored))
+    return crop_and_resize(pixels, box[0], box[1], box[2], box[3], torch.tensor(mirrored))
 
 
 @FEW
@@ -136,12 +136,12 @@ def test_a_box_larger_than_the_image_is_held_to_it() -> None:
 @given(st.integers(BRIGHTNESS, SATURATION), st.floats(0, 2), st.integers(0, 99), st.sampled_from([1, 3]))
 def test_a_tone_is_the_one_of_kornia(kind: int, factor: float, seed: int, channels: int) -> None:
     pixels, factors = images(3, channels, seed=seed), torch.tensor([factor, 0.5, 1.7]).double()
-    close(toned(pixels, torch.full((3,), kind), factors), adjusted(pixels, kind, factors))
+    close(adjust_tone(pixels, torch.full((3,), kind), factors), adjusted(pixels, kind, factors))
 
 
 def test_every_row_has_its_own_tone() -> None:
     pixels, factors = images(3), torch.tensor([0.3, 1.6, 1.9]).double()
-    got = toned(pixels, torch.tensor([SATURATION, BRIGHTNESS, CONTRAST]), factors)
+    got = adjust_tone(pixels, torch.tensor([SATURATION, BRIGHTNESS, CONTRAST]), factors)
     for row, kind in enumerate((SATURATION, BRIGHTNESS, CONTRAST)):
         close(got[row : row + 1], adjusted(pixels[row : row + 1], kind, factors[row : row + 1]))
 
@@ -150,40 +150,46 @@ def test_every_row_has_its_own_tone() -> None:
 @given(st.floats(-0.5, 0.5), st.integers(0, 99))
 def test_a_hue_is_turned_as_kornia_turns_it(turns: float, seed: int) -> None:
     pixels, by = images(2, seed=seed), torch.tensor([turns, -turns]).double()
-    close(turned(pixels, by), kornia.enhance.adjust_hue(pixels, 2 * math.pi * by), 1e-6)
+    close(rotate_hue(pixels, by), kornia.enhance.adjust_hue(pixels, 2 * math.pi * by), 1e-6)
 
 
 def test_a_third_of_a_turn_makes_red_green_and_gray_stays_gray() -> None:
     colors = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.3, 0.3, 0.3], [0, 0, 0], [1, 1, 0]]).double()
-    got = turned(colors[:, :, None, None], torch.full((6,), 1 / 3, dtype=torch.float64))[:, :, 0, 0]
+    got = rotate_hue(colors[:, :, None, None], torch.full((6,), 1 / 3, dtype=torch.float64))[:, :, 0, 0]
     close(got, torch.tensor([[0, 1, 0], [0, 0, 1], [1, 0, 0], [0.3, 0.3, 0.3], [0, 0, 0], [0, 1, 1]]).double())
 
 
 def test_gray_is_that_of_kornia_in_all_channels() -> None:
     pixels = images(3)
-    close(gray(pixels), kornia.color.rgb_to_grayscale(pixels).expand(3, 3, 8, 8))
-    assert torch.equal(gray(images(3, 1)), images(3, 1))
+    close(to_gray(pixels), kornia.color.rgb_to_grayscale(pixels).expand(3, 3, 8, 8))
+    assert torch.equal(to_gray(images(3, 1)), images(3, 1))
 
 
 def test_all_orders_of_four_changes_are_taken_once() -> None:
     one, factors, turns = images(1), torch.tensor([1.5, 0.4, 1.8]).double(), torch.tensor([0.17]).double()
-    got = jittered(
-        one.expand(ORDERS, 3, 8, 8), factors[:, None].expand(3, ORDERS), turns.expand(ORDERS), torch.arange(ORDERS)
+    got = jitter_colors(
+        one.expand(JITTER_ORDERS, 3, 8, 8),
+        factors[:, None].expand(3, JITTER_ORDERS),
+        turns.expand(JITTER_ORDERS),
+        torch.arange(JITTER_ORDERS),
     )
     wanted = []
     for order in itertools.permutations(range(4)):
         view = one
         for change in order:
-            view = turned(view, turns) if change == 3 else adjusted(view, change, factors[change : change + 1])
+            view = rotate_hue(view, turns) if change == 3 else adjusted(view, change, factors[change : change + 1])
         wanted.append(view[0])
     apart = (got[:, None] - torch.stack(wanted)[None]).abs().amax((2, 3, 4)) < 1e-9  # (orders, permutations)
-    assert apart.sum(0).tolist() == apart.sum(1).tolist() == [1] * ORDERS
+    assert apart.sum(0).tolist() == apart.sum(1).tolist() == [1] * JITTER_ORDERS
 
 
 def test_one_channel_is_brightened_and_contrasted_in_both_orders() -> None:
     one, factors = images(1, 1), torch.tensor([[1.5], [0.4], [1.8]]).double()
-    got = jittered(
-        one.expand(ORDERS, 1, 8, 8), factors.expand(3, ORDERS), torch.full((ORDERS,), 0.2), torch.arange(ORDERS)
+    got = jitter_colors(
+        one.expand(JITTER_ORDERS, 1, 8, 8),
+        factors.expand(3, JITTER_ORDERS),
+        torch.full((JITTER_ORDERS,), 0.2),
+        torch.arange(JITTER_ORDERS),
     )
     first = adjusted(adjusted(one, BRIGHTNESS, factors[0]), CONTRAST, factors[1])
     other = adjusted(adjusted(one, CONTRAST, factors[1]), BRIGHTNESS, factors[0])

@@ -30,7 +30,7 @@ from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.models import SplitModel, build_model, cut
 from consilience.objectives import TwoStage
-from consilience.objectives.two_stage import measured
+from consilience.objectives.two_stage import inputs_for_distances
 from consilience.optimizers import SGD
 from consilience.simulation.engines.inspection import SAMPLES
 from consilience.simulation.engines.loop.engine import LoopEngine
@@ -142,10 +142,10 @@ def test_the_head_is_of_the_device_and_never_of_the_server() -> None:
 
 def test_distances_of_text_are_between_characters_and_not_between_their_codes() -> None:
     inputs = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
-    coded = measured(Task(4, 2, (2,), symbols=4), inputs)
+    coded = inputs_for_distances(Task(4, 2, (2,), symbols=4), inputs)
     assert coded.shape == (2, 2, 4) and coded.dtype == inputs.dtype
     assert coded[0].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]] and coded.sum().item() == 4.0
-    assert measured(Task(4, 2, (2,)), inputs) is inputs
+    assert inputs_for_distances(Task(4, 2, (2,)), inputs) is inputs
 
 
 @pytest.mark.parametrize(
@@ -200,9 +200,7 @@ def halved() -> SplitModel:
 
 
 def test_a_model_without_a_cut_is_refused(data: Dataset) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"whole is in one; use a model that is cut after a layer, cut\(model, at="
-    ):
+    with pytest.raises(ConfigurationError, match=r"whole is in one part.*cut it after a layer, cut\(model, at=...\)"):
         simulate(settings(), data=data, model=whole)
     with pytest.raises(ConfigurationError, match=r"whole is in one part.*cut it after a layer, cut\(model, at=...\)"):
         looking = Role(TwoStage(), (Gradients(part="classifier"),))
@@ -392,7 +390,7 @@ def test_nothing_is_watched_unless_asked_for(data: Dataset) -> None:
         ("mlp", "features.hiden", r"unknown layer 'features.hiden' of mlp. Did you mean 'features.hidden'\?"),
         ("lenet5", "features.conv", r"unknown layer 'features.conv' of lenet5. Did you mean 'features.conv"),
         ("mlp", "", "unknown layer '' of mlp"),
-        (whole, "cut", r"whole is in one part, and something here looks at.*cut it after a layer"),
+        (whole, "cut", r"whole is in one part, and this run needs the output of.*cut it after a layer"),
     ],
 )
 def test_a_layer_that_is_not_there_is_refused_before_training(

@@ -71,13 +71,13 @@ def test_features_of_another_width_are_refused_where_features_are_shared(tmp_pat
     [
         ("http://relay.example:8443", "not encrypted"),
         ("http://127.1.example", "not encrypted"),
-        ("relay.example", "no relay's address"),
-        ("https://", "no relay's address"),
-        ("https://relay.example:99999", "no relay's address"),
-        ("https://relay.example:port", "no relay's address"),
-        ("https://[::1", "no relay's address"),
-        ("https://somebody:secret@relay.example", "no relay's address"),
-        ("ftp://127.0.0.1", "no relay's address"),
+        ("relay.example", "not the address of a relay"),
+        ("https://", "not the address of a relay"),
+        ("https://relay.example:99999", "not the address of a relay"),
+        ("https://relay.example:port", "not the address of a relay"),
+        ("https://[::1", "not the address of a relay"),
+        ("https://somebody:secret@relay.example", "not the address of a relay"),
+        ("ftp://127.0.0.1", "not the address of a relay"),
     ],
 )
 def test_an_address_that_cannot_be_is_refused(tmp_path: Path, url: str, said: str) -> None:
@@ -88,7 +88,7 @@ def test_an_address_that_cannot_be_is_refused(tmp_path: Path, url: str, said: st
 def test_a_token_that_is_none_is_refused_and_never_shown(weighty: tuple[Any, str], tmp_path: Path) -> None:
     made, url = weighty
     for token in ("", "secret", "cs1_zz_secret", f"{made.tokens[0]}\r\nX: y", f"cs1_1_{'ä' * 43}"):
-        with pytest.raises(ConfigurationError, match="that is no token") as refused:
+        with pytest.raises(ConfigurationError, match="this is not a token") as refused:
             join(url, token, folder=tmp_path)
         assert "secret" not in str(refused.value)
     with pytest.raises(RelayError, match="unknown to this relay") as wrong:

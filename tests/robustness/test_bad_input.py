@@ -81,7 +81,7 @@ REFUSED = {
     "a part of nothing": (["run", "--method", "fedavg", "--set", "method.part=tail"], "part 'tail' covers nothing"),
     "two parts of a model in one": (
         ["run", "--method", "two-stage", "--model", "encoder18", *SMALL],
-        "part 'server' is of a model in two parts, and encoder18 is in one",
+        "encoder18 is in one part, and this run needs the output of a model's first part",
     ),
     "one sample without a distance": (["run", "--method", "two-stage", "--batch-size", "1", *SMALL], "batch_size is 1"),
     "a vote of no length": (["run", "--method", "two-stage", "--set", "method.delta=0"], "delta is 0"),
@@ -107,7 +107,7 @@ REFUSED = {
     ),
     "a cut to watch in a model in one part": (
         ["run", "--method", "fedavg", "--model", "encoder18", "--set", "watch=cut", *SMALL],
-        "take one that is in two parts, such as device-cnn for images and device-lstm for text",
+        "use a model in two parts, such as device-cnn for images and device-lstm for text",
     ),
     "an ensemble perhaps": (["run", "--set", "ensemble=maybe"], "it must be 'auto', 'on' or 'off'"),
     "an ensemble of classifiers that nobody teaches": (

@@ -232,7 +232,7 @@ class Prefer(ConceptShift):
 
 @dataclass(frozen=True)
 class Ambiguous(ConceptShift):
-    """The labels of each pair are shuffled among all its samples: the two classes cannot be told apart."""
+    """The labels of each pair are shuffled among all its samples: the two classes cannot be distinguished."""
 
     form: ClassVar[Form] = Form()
     before_partition: ClassVar[bool] = True

@@ -21,7 +21,7 @@ from consilience.task import Task
 from consilience.wire.schema import Channel
 
 State = dict[str, Tensor]
-"""An exchange's own memory at one learner: named tensors, in and out again."""
+"""The state of an exchange at one learner: named tensors, passed in and returned."""
 
 CUT = "cut"
 """Among named layers, the one where the first part of a model in two parts ends."""
@@ -31,7 +31,7 @@ Scope = Literal["everybody", "oneself"]
 
 @dataclass(frozen=True)
 class BatchView:
-    """What an exchange may see of a mini-batch in training, beside its rows."""
+    """What an exchange may see of a mini-batch in training, in addition to its rows."""
 
     positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     """(rows,) positions of the rows among the learner's samples."""
@@ -56,8 +56,8 @@ class View:
     features: Tensor  # (rows, width)
     logits: Tensor  # (rows, classes)
     targets: Tensor  # (rows,)
-    valid: Tensor  # (rows,) 1 where the row is a sample, 0 where it only fills up the array or must not be shared
-    classify: Callable[[Tensor], Tensor]  # the learner's own classifier, for features that others uploaded
+    valid: Tensor  # (rows,) 1 where the row is a sample, 0 where it is padding or must not be shared
+    classify: Callable[[Tensor], Tensor]  # the learner's own classifier, for features of other learners
     samples: Tensor  # () how many samples the learner has
     outputs: Mapping[str, Tensor] = field(default_factory=dict)  # of the layers named in the exchange's `layers`
     modules: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)  # those the exchange made
@@ -157,7 +157,7 @@ class Exchange:
         raise NotImplementedError
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
-        """Extra modules that the local optimizer trains beside the model."""
+        """Extra modules that the local optimizer trains together with the model."""
         return {}
 
     def init_state(self, view: View) -> State:

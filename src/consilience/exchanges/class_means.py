@@ -18,7 +18,7 @@ from consilience.wire.encodings import FLOAT32, Encoding
 
 @dataclass(frozen=True)
 class ClassMeans(Exchange):
-    """Pull something of every sample toward the mean it has over all learners' samples of the class.
+    """Pull features or logits of every sample toward their mean over all learners' samples of the class.
 
     The squared distance is a mean over batch and dimensions: summed over dimensions the same weight would collapse
     training.
@@ -40,11 +40,11 @@ class ClassMeans(Exchange):
         raise NotImplementedError
 
     def width(self, task: Task) -> int:
-        """Its width."""
+        """The width of what is averaged."""
         raise NotImplementedError
 
     def bound(self, task: Task) -> float:
-        """The largest absolute value it can have."""
+        """The largest absolute value of what is averaged."""
         raise NotImplementedError
 
     def channel(self, task: Task) -> schema.Mean:

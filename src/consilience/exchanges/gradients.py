@@ -1,4 +1,4 @@
-"""Gradients: a part of the model that all learners have in common and that moves by vote alone (Ma et al. 2020).
+"""Gradients: a part of the model that all learners share and that only votes move (Ma et al. 2020).
 
 Each learner uploads one bit per weight, whether it should grow or shrink; the majority decides, one bit back, and the
 weight moves by a step of fixed length: w <- w - delta x sign(sum of signs), equation 9 of the paper. All votes count
@@ -16,7 +16,7 @@ from torch import Tensor
 from consilience.config.schedules import constant_number
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
-from consilience.exchanges.weights import covering
+from consilience.exchanges.weights import covered_parameters
 from consilience.randomness import coin_flips
 from consilience.task import Task
 from consilience.validation import check_integer
@@ -67,7 +67,7 @@ class Gradients(Exchange):
     def channel(self, task: Task) -> schema.Mean:
         """A moving mean with one tensor for each parameter of the part."""
         up, down = (VOTE, Bit(unit=self.delta)) if self.vote else (FLOAT32, FLOAT32)
-        names = covering(self.name, self.part, task)
+        names = covered_parameters(self.name, self.part, task)
         tensors = {n: schema.Tensor(task.parameters[n], up, down) for n in names}
         return schema.Mean(self.name, tensors, moving=True, max_staleness=self.max_staleness)
 
@@ -84,14 +84,14 @@ class Gradients(Exchange):
         """The direction in which each weight should move: against its gradient."""
         if not self.vote:
             return Contribution({n: -self.delta * g for n, g in view.gradients.items()}, view.samples)
-        wishes = {n: _decided(f"{self.name}.{n}", -g, received.count) for n, g in view.gradients.items()}
-        return Contribution(wishes, torch.ones_like(view.samples))
+        directions = {n: _with_coin_flips(f"{self.name}.{n}", -g, received.count) for n, g in view.gradients.items()}
+        return Contribution(directions, torch.ones_like(view.samples))
 
     def receive(self, state: State, view: View, received: Received) -> Update:
         """Continue from the common values."""
         return Update(dict(received.tensors), state=state)
 
 
-def _decided(what: str, wish: Tensor, version: Tensor) -> Tensor:
-    """The wished direction, and a coin flip where the gradient is 0."""
-    return torch.where(wish == 0, coin_flips(what, version, wish), wish)
+def _with_coin_flips(what: str, direction: Tensor, version: Tensor) -> Tensor:
+    """The direction, or a coin flip where the gradient is 0."""
+    return torch.where(direction == 0, coin_flips(what, version, direction), direction)

@@ -27,7 +27,7 @@ _TINY = 1e-7  # keeps logarithms finite
 
 @dataclass(frozen=True)
 class Observations(Exchange):
-    """Ask of every sample s and every class's observation t: do they share a class?
+    """Train the model to predict whether a sample s and an observation t of a class share a class.
 
     n_avg: samples averaged in one observation. up, down: observations uploaded and drawn in a round.
     discriminator: "classifier" uses the probability that the learner's own classifier gives both the same class;

@@ -75,7 +75,7 @@ class Similarity(Exchange):
         if not 0 < self.keep <= 1:
             raise ConfigurationError(f"keep is {self.keep!r}; it must be a share, above 0 and at most 1")
         if self.encoding.bits == 1:
-            raise ConfigurationError("representations of one bit have no similarities; take float32, float16 or int8")
+            raise ConfigurationError("representations of one bit have no similarities; use float32, float16 or int8")
 
     def for_federation(self, learners: int) -> Self:
         """With `down` 0, a download brings the entries of all other learners."""
@@ -159,7 +159,8 @@ class Similarity(Exchange):
     def on_round_start(self, state: State, view: View, received: Received) -> State:
         """The momentum encoder starts as the student, and the queue with the student's features of random samples."""
         last = torch.where(view.valid > 0, view.draws[0], torch.full_like(view.draws[0], 2.0)).argsort()
-        turns = torch.arange(len(state["index"]), device=last.device) % view.samples.long()  # where there are fewer
+        # Where there are fewer samples than anchors, samples are repeated.
+        turns = torch.arange(len(state["index"]), device=last.device) % view.samples.long()
         index = last[turns]
         encoder = {f"{_MOMENTUM}{name}": parameter for name, parameter in view.parameters.items()}
         return encoder | {"queue": unit_rows(view.features)[index], "index": index}
@@ -170,9 +171,9 @@ class Similarity(Exchange):
         slow = {name: value.lerp(view.parameters[name], 1 - as_number(self.momentum)) for name, value in slow.items()}
         anchors = unit_rows(view.batch.encode(slow, self.views.of(view.task, view.batch.source, view.draws)))
         moved = {f"{_MOMENTUM}{name}": value for name, value in slow.items()}
-        many = len(state["index"])
-        queue = torch.cat([anchors, state["queue"]])[:many]
-        return moved | {"queue": queue, "index": torch.cat([view.batch.positions, state["index"]])[:many]}
+        size = len(state["index"])
+        queue = torch.cat([anchors, state["queue"]])[:size]
+        return moved | {"queue": queue, "index": torch.cat([view.batch.positions, state["index"]])[:size]}
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Equations 7 to 9: divergence of the batch's similarities to the anchors from the ensemble's."""
@@ -183,7 +184,7 @@ class Similarity(Exchange):
             similar = ensemble_similarities(entries, present, queries, anchors, as_number(self.temperature), floors)
         else:
             similar = matrix_block(received.tensors["similar"], _public(view.task).size, queries, anchors)
-            # Where all have 0, a mean that old values were taken out of may be a hair less.
+            # Removing old values from a mean can leave it slightly below 0.
             similar = similar.clamp(min=0) * (received.count > 0)
         return kl_divergence(
             target_distributions(similar), unit_rows(view.features), state["queue"], as_number(self.student_temperature)
@@ -192,10 +193,10 @@ class Similarity(Exchange):
 
 def _public(task: Task) -> Public:
     if task.public is None:
-        raise ConfigurationError("similarity is of a public set: it belongs to a role with data='public'")
+        raise ConfigurationError("similarity needs a public set; use it in a role with data='public'")
     if task.public.size < 2:
         raise ConfigurationError(
-            f"the public set has {task.public.size} sample; two are the least that are similar: give its host more "
+            f"the public set has {task.public.size} sample; similarities need at least two: give its host more "
             f"data, or set some aside with public = 100"
         )
     return task.public

@@ -60,10 +60,10 @@ class Weights(Exchange):
 
     def channel(self, task: Task) -> schema.Mean:
         """A moving mean with one tensor for each parameter and floating buffer of the part."""
-        names = covering(self.name, self.part, task)
+        names = covered_parameters(self.name, self.part, task)
         tensors = {n: schema.Tensor(task.parameters[n], self.up, self.down) for n in names}
         for name in self._buffers(task, task.buffers):
-            tensors[name] = schema.Tensor(task.buffers[name], _gentle(self.up), _gentle(self.down))
+            tensors[name] = schema.Tensor(task.buffers[name], _at_least_16_bits(self.up), _at_least_16_bits(self.down))
         return schema.Mean(self.name, tensors, moving=True, max_staleness=self.max_staleness)
 
     def _buffers(self, task: Task, names: Iterable[str]) -> list[str]:
@@ -100,12 +100,12 @@ class Weights(Exchange):
         return Update(parameters, buffers, state)
 
 
-def covering(exchange: str, part: str, task: Task) -> list[str]:
+def covered_parameters(exchange: str, part: str, task: Task) -> list[str]:
     """The model's parameters that a part covers; refuses one that covers nothing."""
     names = task.covered(part, task.parameters)
     if not names and part in PARTS and not task.parts:
         raise ConfigurationError(
-            f"{exchange}: part {part!r} needs a model in two parts, and {task.model} is in one; use a model that is "
+            f"{exchange}: part {part!r} needs a model in two parts, and {task.model} is not cut; use a model that is "
             f"cut after a layer, cut(model, at=...), or name another part"
         )
     if not names:
@@ -117,6 +117,6 @@ def covering(exchange: str, part: str, task: Task) -> list[str]:
     return names
 
 
-def _gentle(encoding: Encoding) -> Encoding:
-    """Running statistics are means and not changes: never coarser than sixteen bits."""
+def _at_least_16_bits(encoding: Encoding) -> Encoding:
+    """The encoding of running statistics: at least sixteen bits, since they are means and not changes."""
     return encoding if encoding.bits > 8 else FLOAT16

@@ -1,8 +1,8 @@
 """Random augmented views of images: crop, mirror, color.
 
 The views of SimCLR (Chen et al., 2020) for small images: a crop resized to the whole, a mirror, jittered colors, gray.
-There is no blur, as its authors leave it out for CIFAR-10. All chance comes in as uniform numbers, one column a sample,
-and nothing branches on values: views are the same under `torch.func.vmap`, and in a CUDA graph.
+There is no blur, as its authors leave it out for CIFAR-10. Random numbers are passed in, one column per sample, and
+nothing branches on values: views are the same under `torch.func.vmap`, and in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from consilience.task import Task
 from consilience.validation import check_number
 
 BRIGHTNESS, CONTRAST, SATURATION = range(3)
-"""The tones that `toned` sets."""
-ORDERS = 24
-"""In which three tones and the hue can be changed."""
+"""The tones that `adjust_tone` changes."""
+JITTER_ORDERS = 24
+"""The number of orders in which three tones and the hue can be changed."""
 
 
 @dataclass(frozen=True)
@@ -55,35 +55,35 @@ class Views:
 
     @property
     def draws(self) -> int:
-        """Uniform numbers that one view of one sample wants."""
+        """How many uniform numbers one view of one sample needs."""
         return 12
 
     def __call__(self, pixels: Tensor, draws: Tensor) -> Tensor:
         """A view of each image; pixels (rows, channels, height, width) in [0, 1], draws (self.draws, rows) in [0, 1).
 
-        One channel has no saturation, no hue and is gray. Other than one or three are not colors: they are cropped
-        and mirrored only.
+        An image of one channel has no saturation and no hue. Images of other than one or three channels are only
+        cropped and mirrored.
         """
         if pixels.ndim != 4:
             raise ConfigurationError(
                 f"inputs have the shape {tuple(pixels.shape)}; views are for images, (rows, channels, height, width). "
-                "Take an objective without views for a table or for text"
+                "Use an objective without views for a table or for text"
             )
         place, change, (flip, jitter, order, fade) = draws[:4], draws[4:8], draws[8:].unbind()
         left, top, width, height = self._box(place, *pixels.shape[-2:])
-        view = cropped(pixels, left, top, width, height, flip < self.flip_chance)
+        view = crop_and_resize(pixels, left, top, width, height, flip < self.flip_chance)
         if pixels.shape[-3] not in (1, 3):
             return view
         factors = torch.stack(
             [_between(max(0.0, 1 - j), 1 + j, d) for j, d in zip(self.jitter[:3], change[:3].unbind(), strict=True)]
         ).to(pixels.dtype)  # (tones, rows)
         turns = _between(-self.jitter[3], self.jitter[3], change[3]).to(pixels.dtype)
-        which = (order * ORDERS).long().clamp(max=ORDERS - 1)
-        view = torch.where(_each(jitter < self.jitter_chance), jittered(view, factors, turns, which), view)
-        return torch.where(_each(fade < self.gray_chance), gray(view), view)
+        which = (order * JITTER_ORDERS).long().clamp(max=JITTER_ORDERS - 1)
+        view = torch.where(_per_image(jitter < self.jitter_chance), jitter_colors(view, factors, turns, which), view)
+        return torch.where(_per_image(fade < self.gray_chance), to_gray(view), view)
 
     def of(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
-        """A view of each input of a task: scaled as inputs are, and drawn of the pixels they were scaled from."""
+        """A view of each input of a task: inputs are scaled back to pixels, augmented, and scaled again."""
         mean, std = task.scaling
         return (self((inputs * std + mean).clamp(0, 1), draws) - mean) / std
 
@@ -95,7 +95,9 @@ class Views:
         return place[2] * (width - wide), place[3] * (height - high), wide, high
 
 
-def cropped(pixels: Tensor, left: Tensor, top: Tensor, width: Tensor, height: Tensor, mirrored: Tensor) -> Tensor:
+def crop_and_resize(
+    pixels: Tensor, left: Tensor, top: Tensor, width: Tensor, height: Tensor, mirrored: Tensor
+) -> Tensor:
     """A box of each image in the size of the whole, bilinear; mirrored from left to right where asked.
 
     The box is cut out before it is resized: pixels beyond the centers of its outermost pixels are not used.
@@ -106,14 +108,14 @@ def cropped(pixels: Tensor, left: Tensor, top: Tensor, width: Tensor, height: Te
     size = (-1, *pixels.shape[-2:])
     grid = torch.stack((across[:, None, :].expand(size), down[:, :, None].expand(size)), -1)  # (rows, height, width, 2)
     seen = F.grid_sample(pixels, grid.to(pixels.dtype), padding_mode="border", align_corners=False)
-    return seen.clamp(0, 1)  # bilinear weights may add up to a hair more than 1
+    return seen.clamp(0, 1)  # bilinear weights may add up to slightly more than 1
 
 
-def jittered(pixels: Tensor, factors: Tensor, turns: Tensor, order: Tensor) -> Tensor:
-    """Tones set and hues turned, in the order (rows,) of each image; factors (tones, rows), turns (rows,).
+def jitter_colors(pixels: Tensor, factors: Tensor, turns: Tensor, order: Tensor) -> Tensor:
+    """Change tones and hue, in the order (rows,) of each image; factors (tones, rows), turns (rows,).
 
-    Order is 4 x the order of the tones + how many of them come before the hue. So the hue, which takes longest, is
-    turned once for all orders, between tones that are set (by 1, which is nothing, where it is not their turn).
+    Order is 4 x the order of the tones + how many of them come before the hue. The hue, which takes longest, is
+    rotated once for all orders: tones are changed before and after it, with factor 1 where they do not apply.
     """
     before, tones = order % 4, order // 4
     first = tones // 2
@@ -121,31 +123,31 @@ def jittered(pixels: Tensor, factors: Tensor, turns: Tensor, order: Tensor) -> T
     kinds = torch.stack((first, second, 3 - first - second))  # (tones, rows)
     factors = factors.gather(0, kinds)
     if pixels.shape[-3] == 1:
-        return _toned_by_turns(pixels, kinds, factors)
+        return _adjust_tones(pixels, kinds, factors)
     late = torch.arange(3, device=order.device)[:, None] >= before
-    pixels = turned(_toned_by_turns(pixels, kinds, factors.masked_fill(late, 1)), turns)
-    return _toned_by_turns(pixels, kinds, factors.masked_fill(~late, 1))
+    pixels = rotate_hue(_adjust_tones(pixels, kinds, factors.masked_fill(late, 1)), turns)
+    return _adjust_tones(pixels, kinds, factors.masked_fill(~late, 1))
 
 
-def _toned_by_turns(pixels: Tensor, kinds: Tensor, factors: Tensor) -> Tensor:
+def _adjust_tones(pixels: Tensor, kinds: Tensor, factors: Tensor) -> Tensor:
     for kind, factor in zip(kinds.unbind(), factors.unbind(), strict=True):
-        pixels = toned(pixels, kind, factor)
+        pixels = adjust_tone(pixels, kind, factor)
     return pixels
 
 
-def toned(pixels: Tensor, kind: Tensor, factor: Tensor) -> Tensor:
+def adjust_tone(pixels: Tensor, kind: Tensor, factor: Tensor) -> Tensor:
     """Brightness, contrast or saturation, as `kind` (rows,) says, times a factor (rows,).
 
     Each moves the image away from black, from its mean gray, or from its own gray; with a factor below 1, toward it.
     """
-    kind, light = _each(kind), _light(pixels)
+    kind, light = _per_image(kind), _luminance(pixels)
     mean = light.mean((-2, -1), keepdim=True)
     far = torch.where(kind == SATURATION, light, mean.masked_fill(kind == BRIGHTNESS, 0))
-    return torch.lerp(far, pixels, _each(factor)).clamp(0, 1)
+    return torch.lerp(far, pixels, _per_image(factor)).clamp(0, 1)
 
 
-def turned(pixels: Tensor, turns: Tensor) -> Tensor:
-    """Hues moved by a number of turns (rows,) of the color wheel; the largest and smallest channel stay."""
+def rotate_hue(pixels: Tensor, turns: Tensor) -> Tensor:
+    """Rotate hues by a number of turns (rows,) of the color wheel; the largest and smallest channel stay."""
     red, green, blue = pixels.unbind(-3)
     most = pixels.amax(-3)  # (rows, height, width)
     spread = most - pixels.amin(-3)
@@ -157,12 +159,12 @@ def turned(pixels: Tensor, turns: Tensor) -> Tensor:
     return most.unsqueeze(-3) - spread.unsqueeze(-3) * (1 - shares)
 
 
-def gray(pixels: Tensor) -> Tensor:
-    """The same light in every channel."""
-    return _light(pixels).expand_as(pixels)
+def to_gray(pixels: Tensor) -> Tensor:
+    """The luminance in every channel."""
+    return _luminance(pixels).expand_as(pixels)
 
 
-def _light(pixels: Tensor) -> Tensor:
+def _luminance(pixels: Tensor) -> Tensor:
     """How bright each pixel is to the eye (ITU-R BT.601), (rows, 1, height, width)."""
     if pixels.shape[-3] == 1:
         return pixels
@@ -171,14 +173,14 @@ def _light(pixels: Tensor) -> Tensor:
 
 
 def _centers(start: Tensor, extent: Tensor, size: int) -> Tensor:
-    """Where `size` pixels that fill a box look, (rows, size), from -1 to 1 over the whole image."""
+    """The centers of `size` pixels that fill a box, (rows, size), from -1 to 1 over the whole image."""
     pixel = (torch.arange(size, dtype=start.dtype, device=start.device) + 0.5) / size
     inside = (pixel * extent[:, None]).clamp(min=0.5)
     inside = torch.minimum(inside, extent[:, None] - 0.5)
     return (start[:, None] + inside) * (2 / size) - 1
 
 
-def _each(values: Tensor) -> Tensor:
+def _per_image(values: Tensor) -> Tensor:
     return values[:, None, None, None]  # (rows, 1, 1, 1)
 
 
@@ -206,4 +208,4 @@ def _range(what: str, values: tuple[float, ...], most: float, example: str) -> N
 
 
 VIEWS = Views()
-"""As published for small images."""
+"""The published settings for small images."""

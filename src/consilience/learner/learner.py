@@ -14,7 +14,7 @@ from torch import Tensor
 from consilience.config.schedules import as_number, highest_value
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import BatchView, Contribution, Exchange, Received, View
-from consilience.exchanges.weights import covering
+from consilience.exchanges.weights import covered_parameters
 from consilience.learner.model_binding import ModelBinding
 from consilience.learner.modules import LearnerModules, Representations
 from consilience.learner.residuals import as_sent
@@ -269,7 +269,7 @@ def _owned_parameters(exchanges: Collection[Exchange], task: Task) -> set[str]:
     """Names of the parameters that exchanges move by themselves, in the place of the local optimizer."""
     owned: set[str] = set()
     for e in exchanges:
-        owned |= set(covering(e.name, e.owned_part, task)) if e.owned_part is not None else set()
+        owned |= set(covered_parameters(e.name, e.owned_part, task)) if e.owned_part is not None else set()
     return owned
 
 

@@ -126,7 +126,7 @@ def two_stage(
     device: Device = "private",
     start: Start = "common",
 ) -> Role:
-    """A private part that tells little of its inputs, under a common one moved by vote (Ma et al. 2020)."""
+    """A private part that reveals little of its inputs, below a common part that votes move (Ma et al. 2020)."""
     check_choice("device", device, get_args(Device))
     constant_number("lam", lam, low=1e-12)  # at 0 the server has no gradient, and would move by coins alone
     check_choice("start", start, get_args(Start))

@@ -22,7 +22,7 @@ class Objective:
     """Whether it compares the samples of a batch: then a batch has at least two, and none twice."""
     has_own_head: ClassVar[bool] = False
     """Whether it has a classification head of its own beside the model's classifier: see `head_logits`."""
-    small_batch_hint: ClassVar[str] = "take another objective"
+    small_batch_hint: ClassVar[str] = "use another objective"
     """What an error advises where batches have one sample and it compares samples."""
     layers: tuple[str, ...] = ()
     """Modules of the model whose outputs the view carries."""

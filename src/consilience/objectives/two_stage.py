@@ -44,7 +44,7 @@ class TwoStage(CrossEntropy):
             raise ConfigurationError("alpha_2 and lam are both 0, so nothing is learned; set one of them above 0")
 
     @property
-    def compares_samples(self) -> bool:  # type: ignore[override]  # it depends on a weight
+    def compares_samples(self) -> bool:  # type: ignore[override]  # depends on a weight
         """Distances need two samples."""
         return self.alpha_1 > 0
 
@@ -59,7 +59,7 @@ class TwoStage(CrossEntropy):
         if self.alpha_2:
             total = total + self.alpha_2 * F.cross_entropy(self.head_logits(view), view.targets)
         if self.alpha_1:
-            total = total + self.alpha_1 * log_distance_correlation(measured(view.task, view.inputs), z)
+            total = total + self.alpha_1 * log_distance_correlation(inputs_for_distances(view.task, view.inputs), z)
         return total
 
     def head_logits(self, view: View) -> Tensor:
@@ -68,6 +68,6 @@ class TwoStage(CrossEntropy):
         return logits
 
 
-def measured(task: Task, inputs: Tensor) -> Tensor:
-    """Inputs as distances are measured between them: codes of characters differ or do not, by however much."""
+def inputs_for_distances(task: Task, inputs: Tensor) -> Tensor:
+    """Inputs to measure distances between: codes of characters become one-hot, since their values mean nothing."""
     return F.one_hot(inputs.long(), task.symbols).to(inputs.dtype) if task.symbols else inputs  # (rows, ..., symbols)

@@ -1,1 +1,1 @@
-"""Joining a federation: from one's own training loop, or with none of one's own."""
+"""Joining a federation: from a training loop of one's own, or with the library's trainer."""

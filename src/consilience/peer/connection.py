@@ -31,7 +31,7 @@ def connect_to_relay(
     """
     known = tokens.FORM.fullmatch(token.strip())
     if known is None:
-        raise ConfigurationError("that is no token; it begins with cs1_ and comes from `consilience relay invite`")
+        raise ConfigurationError("this is not a token; one starts with cs1_ and comes from `consilience relay invite`")
     client = RelayClient(url, known[0], ca_file)
     default = f"{urlsplit(url).hostname}-{urlsplit(url).port or 443}-{int(known[1], 16)}"
     try:

@@ -226,7 +226,7 @@ class RelayClient:
         return RelayUnreachable(f"{self.url} cannot be reached: {text}{hint}", may_have_arrived=sent)
 
     def _refusal(self, response: _Response) -> RelayError:
-        """The error for a status that is no success: `RelayUnreachable` where another attempt may succeed."""
+        """The error for a status other than success: `RelayUnreachable` where another attempt may succeed."""
         try:
             content = json.loads(response.body)
             code, message = str(content["code"]), str(content["message"])[:_LONGEST_MESSAGE]

@@ -14,7 +14,7 @@ from consilience.errors import ConfigurationError
 
 
 def check_url(url: str) -> str:
-    """The URL without a slash at its end, its host in ASCII; refused where it is no relay's, or not encrypted."""
+    """The URL without a slash at its end, its host in ASCII; refused where it is not a relay's, or not encrypted."""
     try:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").encode("idna").decode(), parts.port
@@ -24,7 +24,7 @@ def check_url(url: str) -> str:
     if possible:
         possible = (parts.path + host).isascii() and url.isprintable() and " " not in url
     if not possible or parts.username or parts.query or parts.fragment:
-        raise ConfigurationError(f"{url!r} is no relay's address; it looks like https://relay.example:8443")
+        raise ConfigurationError(f"{url!r} is not the address of a relay; write it like https://relay.example:8443")
     if parts.scheme == "http" and not is_loopback(url):
         raise ConfigurationError(
             f"{url} is not encrypted, and your token would travel for all to read; use https, or a relay on this "

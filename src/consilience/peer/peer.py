@@ -1,4 +1,4 @@
-"""A federation beside one's own training loop: download, add the penalty to the loss, upload.
+"""A federation in a training loop of one's own: download, add the penalty to the loss, upload.
 
     peer = consilience.join(url, token)
     for epoch in range(epochs):
@@ -67,7 +67,7 @@ def join(
 
 
 class Peer:
-    """One member of a federation, beside its own training loop."""
+    """One member of a federation, used from its own training loop."""
 
     def __init__(
         self, connection: RelayConnection, model: nn.Module | None = None, method: str | Method | None = None
@@ -111,11 +111,11 @@ class Peer:
 
     @property
     def modules(self) -> Mapping[str, nn.ModuleDict]:
-        """Modules that exchanges have beside the model, by exchange."""
+        """Modules that exchanges have in addition to the model, by exchange."""
         return self._context.modules
 
     def parameters(self) -> list[nn.Parameter]:
-        """Parameters that exchanges have beside the model: give them to your optimizer too, where there are any."""
+        """Parameters of the modules of exchanges: give them to your optimizer too, where there are any."""
         return [p for module in self.modules.values() for p in module.parameters()]
 
     # -- downloading -------------------------------------------------------------------------------------------------

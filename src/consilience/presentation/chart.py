@@ -35,7 +35,7 @@ def names_of(rows: Sequence[Row], column: str) -> list[Any]:
 
 
 def tooltip(name: str, number: bool = False) -> Any:
-    """A line of the tooltip of a mark."""
+    """A line of a tooltip."""
     alt = altair()
     if number:
         return alt.Tooltip(f"{field(name)}:Q", title=name, format=".4~g")

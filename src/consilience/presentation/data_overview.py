@@ -14,7 +14,11 @@ from consilience.data.local_datasets import LocalDatasets
 from consilience.presentation.tables import new_table
 
 _LEARNERS = 10  # rows of a picture
-_WIDEST, _LINES, _OFTEN = 20, 12, 5  # columns and lines a screen has room for; classes named as a learner's commonest
+_WIDEST, _LINES, _OFTEN = (
+    20,
+    12,
+    5,
+)  # columns and lines of a screen; most frequent classes listed per learner
 
 
 def headline(record: Mapping[str, Any]) -> str:
@@ -74,7 +78,7 @@ def _in_short(local: LocalDatasets, names: Sequence[str], owners: Sequence[str])
 
 def sample_of(data: Dataset) -> str:
     """The first training sample of a text and its continuation, on one line."""
-    return f"{data.text(data.inputs[0])!r} goes on with {data.text(data.targets[0])!r}"
+    return f"{data.text(data.inputs[0])!r} continues with {data.text(data.targets[0])!r}"
 
 
 def distances_table(distances: dict[str, dict[str, Any]]) -> Table:
@@ -99,5 +103,5 @@ def learners_grid(local: LocalDatasets) -> np.ndarray:
 
 
 def has_pictures(data: Dataset) -> bool:
-    """Whether samples can be drawn: one or three channels, height and width."""
+    """Whether samples can be shown as pictures: one or three channels, height and width."""
     return len(data.shape) == 3 and data.shape[0] in (1, 3)

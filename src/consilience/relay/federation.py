@@ -312,7 +312,7 @@ class FederationService:
     # -- to the store --------------------------------------------------------------------------------------------------
 
     def save(self, store: Store, draft: Snapshot) -> None:
-        """Write the draft's sums and how far it has come to the store."""
+        """Save the draft's sums and its progress in the store."""
         for name, running in draft.standing.items():
             if draft.changed[name] > self.snapshot.changed[name]:
                 store.channel_states.save(self.id, name, running.state())

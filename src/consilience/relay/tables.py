@@ -53,7 +53,7 @@ class FederationRecord(NamedTuple):
 
 
 class FederationTable:
-    """Federations and how far each has come."""
+    """Federations and the progress of each."""
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self.sql = sql
@@ -73,7 +73,7 @@ class FederationTable:
         return int(made.lastrowid or 0)
 
     def update(self, federation: int, revision: int, round_: int, advanced_by: int) -> None:
-        """Save how far a federation has come."""
+        """Save the progress of a federation."""
         self.sql.execute(
             "UPDATE federations SET revision = ?, round = ?, advanced_by = ? WHERE id = ?",
             (revision, round_, advanced_by, federation),
@@ -186,7 +186,7 @@ class ReceiptTable:
         return StoredReceipt(*row) if row else None
 
     def add(self, member: int, round_: int, receipt: StoredReceipt, size: int) -> None:
-        """Save a receipt, and that the member has come to this round."""
+        """Save a receipt, and this round as the newest of the member."""
         self.sql.execute("INSERT INTO receipts VALUES (?, ?, ?, ?, ?)", (member, round_, receipt[0], size, receipt[1]))
         (uploads,) = self.sql.execute(
             "UPDATE members SET round = ?, uploads = uploads + 1, bytes = bytes + ? WHERE id = ? RETURNING uploads",

@@ -181,7 +181,7 @@ class _TimedConnection(HttpToolsProtocol):
         self.idle_connections[self] = None
         self._discard_until = self.loop.time() + self.limits.body
         if awaits_continue and self._state is _RequestState.BODY:
-            self.transport.close()  # its body or its next request may come now: they cannot be told apart
+            self.transport.close()  # what comes now may be its body or its next request: they cannot be distinguished
         self._await_next_request()
 
     def timeout_keep_alive_handler(self) -> None:

@@ -69,7 +69,7 @@ class Writer:
             self.federations[record.id] = FederationService(self.store, record.id)
 
     def start(self) -> None:
-        """Start to write; sums are recounted beside it."""
+        """Start the writer, and the recounting of sums in the background."""
         self._thread.start()
         self.recounter.start()
 

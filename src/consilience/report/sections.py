@@ -322,7 +322,7 @@ def _partition(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
 
 
 def _losses(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Section]:
-    """What training looked like from within: terms of the loss, and the mutual-information bound."""
+    """The terms of the loss, and the bound on the mutual information, over rounds."""
     rows: Rows = []
     names = [run.label for run in runs]
     for run in runs:

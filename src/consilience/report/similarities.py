@@ -83,11 +83,11 @@ def _before(
         return
     for who in some:  # uploaded sharpened; a similarity that was cut off is not known
         with np.errstate(divide="ignore"):
-            yield f"learner {who}", 1 + temperature * np.log(_square(uploaded["values.similar"][who], chosen))
-    yield "ensemble", _square(uploaded["sums.similar"] / uploaded["count"], chosen)
+            yield f"learner {who}", 1 + temperature * np.log(_selected_matrix(uploaded["values.similar"][who], chosen))
+    yield "ensemble", _selected_matrix(uploaded["sums.similar"] / uploaded["count"], chosen)
 
 
-def _square(triangle: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+def _selected_matrix(triangle: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Some rows and columns of a symmetric matrix with a unit diagonal, from its upper triangle."""
     size, places = (1 + math.isqrt(1 + 8 * len(triangle))) // 2, torch.from_numpy(chosen)
     return matrix_block(torch.from_numpy(triangle), size, places, places).numpy()

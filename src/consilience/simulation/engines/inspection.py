@@ -9,7 +9,7 @@ from torch import Tensor
 from consilience.functional.distance_correlation import distance_correlation
 from consilience.learner.learner import Learner
 from consilience.learner.passes import compute_logits, layer_outputs
-from consilience.objectives.two_stage import measured
+from consilience.objectives.two_stage import inputs_for_distances
 from consilience.simulation.engines.cohort import Cohort
 from consilience.simulation.engines.jobs import Inspect, JobResult
 from consilience.simulation.records.timing import Clock
@@ -39,4 +39,4 @@ def inspect_rows(learner: Learner, cohort: Cohort, inputs: Tensor, job: Inspect)
 @torch.no_grad()
 def _dependence(learner: Learner, inputs: Tensor, layer: str) -> float:
     outputs = layer_outputs(learner, inputs, [layer])[layer]
-    return float(distance_correlation(measured(learner.task, inputs), outputs))
+    return float(distance_correlation(inputs_for_distances(learner.task, inputs), outputs))
