@@ -142,8 +142,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "everything is public": ({"public": 80}, "public is 80, and there are 80 training samples for it and 3 learners"),
     "too much is public": ({"public": 78}, "public is 78, and there are 80 training samples for it and 3 learners"),
     "nothing is public": ({"public": 0}, "public is 0"),
-    "one learner": ({"learners": 1}, "needs two learners or more"),
-    "one learner and a public set": ({"learners": 1, "public": 5}, "needs two learners or more"),
+    "one learner": ({"learners": 1}, "needs at least two learners"),
+    "one learner and a public set": ({"learners": 1, "public": 5}, "needs at least two learners"),
     "nobody distills": ({"method": "flesd:distill=nobody"}, "unknown distill 'nobody'. Known: distiller, learner"),
     "nothing is kept": ({"method": "flesd:keep=0"}, "keep is 0; it must be a share, above 0 and at most 1"),
     "one bit": ({"method": "flesd:encoding=bit"}, "representations of one bit have no similarities"),
@@ -223,7 +223,7 @@ def test_marks_of_others_than_the_host_are_their_own(data: Dataset) -> None:
 
 
 COMMANDS: dict[str, tuple[list[str], str]] = {
-    "one learner": (["--method", "flesd", "--learners", "1"], "needs two learners or more"),
+    "one learner": (["--method", "flesd", "--learners", "1"], "needs at least two learners"),
     "nobody distills": (["--method", "flesd", "--set", "method.distill=nobody"], "Known: distiller, learner"),
     "nothing is kept": (["--method", "flesd", "--set", "method.keep=0"], "keep is 0"),
     "one bit": (["--method", "flesd", "--set", "method.encoding=bit"], "representations of one bit"),

@@ -419,7 +419,7 @@ def test_a_run_without_models_is_refused_by_name(run: Path, tmp_path: Path, comm
     simulate(method="independent", out=tmp_path / "forgotten", **SMALL)
     RunFolder.open(tmp_path / "forgotten").remove_checkpoints()
     code, out, err = command("leakage", str(run), str(tmp_path / "forgotten"), "--epochs", "1")
-    assert (code, out) == (1, "") and "forgotten: no checkpoint is kept in the run's folder" in err
+    assert (code, out) == (1, "") and "forgotten: the run's folder has no checkpoint" in err
     assert not (run / FILE).exists(), "before anything is worked on"
 
 
@@ -439,7 +439,7 @@ def test_features_that_are_no_numbers_are_refused(run: Path) -> None:
     kept = read_saved_run(run)
     arrays = {k: v * np.nan if "parameters" in k else v for k, v in kept.checkpoint.arrays.items()}
     broken = SavedRun(kept.config, Checkpoint(arrays, kept.checkpoint.numbers))
-    with pytest.raises(TrainingError, match=r"outputs of layer 'features.hidden' of learner 0 are no numbers"):
+    with pytest.raises(TrainingError, match=r"outputs of layer 'features.hidden' of learner 0 are NaN or infinite"):
         measure_leakage(broken, QUICK, quietly)
 
 

@@ -512,7 +512,7 @@ def test_roles_that_cannot_be_held_are_refused(digits: Dataset) -> None:
     roles = {"speaker": Role(exchanges=(Tallying(),)), "listener": Role(exchanges=(Hearing(),))}
     with pytest.raises(ConfigurationError, match="gives learner 3 a role; there are learners 0 to 2"):
         simulate(data=digits, method=Method("trial", roles, {3: "listener"}), **SETTINGS | {"learners": 3})
-    with pytest.raises(ConfigurationError, match="nobody of 3 learners has the role 'listener'"):
+    with pytest.raises(ConfigurationError, match="none of 3 learners has the role 'listener'"):
         simulate(data=digits, method=Method("trial", roles), **SETTINGS | {"learners": 3})
 
 

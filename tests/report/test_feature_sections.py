@@ -121,12 +121,12 @@ def harm(run: Path, how: str) -> None:
 @pytest.mark.parametrize(
     ("how", "why"),
     [
-        ("forgotten", "no checkpoint is kept in the run&#x27;s folder"),
+        ("forgotten", "the run&#x27;s folder has no checkpoint"),
         ("torn", "is damaged: its SHA-256 is not the one"),
         ("gone", "is missing, though checkpoint.json names it"),
-        ("other data", "the data that is here now is not the one of the run"),
+        ("other data", "the data on this machine is not the one the run was started with"),
         ("no data", "there is no such file or folder"),
-        ("other model", "the model that is here now is not the one of the run"),
+        ("other model", "the model on this machine is not the one the run was started with"),
         ("no model", "net.py: no such file"),
     ],
 )

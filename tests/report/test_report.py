@@ -48,7 +48,7 @@ def test_one_seed_has_a_band_of_learners_and_one_learner_none() -> None:
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no run, comparison, sweep or reproduction: it has no config"):
+    with pytest.raises(ConfigurationError, match=r"is not a run, comparison, sweep or reproduction: it has no config"):
         write_report([tmp_path], tmp_path / "report.html", None)
     with pytest.raises(ConfigurationError, match="name at least one"):
         write_report([], tmp_path / "report.html", None)

@@ -112,7 +112,7 @@ REFUSED = {
     "an ensemble perhaps": (["run", "--set", "ensemble=maybe"], "it must be 'auto', 'on' or 'off'"),
     "an ensemble of classifiers that nobody teaches": (
         ["run", "--method", "fedavg", "--set", "method.objective=simclr", "--set", "ensemble=on", *SMALL],
-        "ensemble is 'on', and not all learners of method 'fedavg' learn from labels",
+        "ensemble is 'on', but not all learners of method 'fedavg' learn from labels",
     ),
     "settings of a method not compared": (
         ["compare", "--methods", "fedavg", "--set", "method.kd=3"],
@@ -130,9 +130,9 @@ REFUSED = {
         "Weights travel between equal architectures only",
     ),
     "no such file": (["run", "nowhere.toml"], "nowhere.toml: no such file"),
-    "no such run": (["run", "--resume", "nowhere"], "nowhere is no run folder"),
-    "no such comparison": (["compare", "--resume", "nowhere"], "nowhere is no comparison"),
-    "nothing to show": (["show", "nowhere"], "nowhere is no run folder"),
+    "no such run": (["run", "--resume", "nowhere"], "nowhere is not a run folder"),
+    "no such comparison": (["compare", "--resume", "nowhere"], "nowhere is not a comparison"),
+    "nothing to show": (["show", "nowhere"], "nowhere is not a run folder"),
 }
 
 
@@ -165,7 +165,7 @@ def test_a_comparison_that_could_not_begin_may_be_put_right(
         with pytest.raises(SystemExit) as ended:
             main([*asked, *more])
         assert ended.value.code == code
-    assert "mine holds a comparison already" in capsys.readouterr().err
+    assert "mine already holds a comparison" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def of_nine() -> SplitModel:
 
 
 def test_a_model_for_another_number_of_classes(data: Dataset) -> None:
-    with pytest.raises(ConfigurationError, match="model 'of_nine' tells 9 classes apart, the data has 10"):
+    with pytest.raises(ConfigurationError, match="model 'of_nine' predicts 9 classes, the data has 10"):
         simulate(data=data, model=of_nine, method="independent", learners=2, rounds=1)
 
 

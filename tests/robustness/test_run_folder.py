@@ -223,7 +223,7 @@ def test_a_checkpoint_of_another_run_is_refused(stopped: Path, data: Dataset, tm
     simulate(settings(seed=1), data=data, out=tmp_path / "other", on_round=interrupt)
     for name in (STATE, POINTER):
         shutil.copy(tmp_path / "other" / name, stopped / name)
-    with pytest.raises(CheckpointError, match=r"config\.toml is not as it was when the run began"):
+    with pytest.raises(CheckpointError, match=r"config\.toml has changed since the run started"):
         simulate(data=data, resume=stopped)
 
 

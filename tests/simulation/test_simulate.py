@@ -90,7 +90,7 @@ def test_a_module_in_place_of_what_builds_it_is_refused(model: Any, data: Datase
     [
         (
             nn.Conv2d(1, 16, 3),
-            r"its features have the shape \(16, 6, 6\) for an input, and its classifier reads \(16,\)",
+            r"its features have the shape \(16, 6, 6\) for an input, and its classifier expects \(16,\)",
         ),
         (nn.Linear(9, 16), r"cannot take inputs of the shape \(1, 8, 8\)"),
     ],

@@ -345,25 +345,25 @@ def test_what_cannot_be_swept_is_refused_before_any_work(given: list[str], words
 def test_a_configuration_that_has_variants_is_refused(command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine")[0] == 0
     code, _, err = command("sweep", "mine/part-1/config.toml", "--set", "method.kd=0,1", "--out", "other")
-    assert code == 2 and "has variants already" in err and not Path("other").exists()
+    assert code == 2 and "already has variants" in err and not Path("other").exists()
 
 
 def test_a_folder_that_holds_a_sweep_is_refused(command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine")[0] == 0
     before = {p: p.read_bytes() for p in Path("mine").rglob("*") if p.is_file()}
     code, _, err = command("sweep", *SMALL, "--set", "lr=0.5,0.6", "--out", "mine")
-    assert code == 2 and "mine holds a sweep already; resume it, or choose another folder" in err
+    assert code == 2 and "mine already holds a sweep; resume it, or choose another folder" in err
     assert {p: p.read_bytes() for p in Path("mine").rglob("*") if p.is_file()} == before
 
 
 def test_each_folder_is_for_its_own_command(command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine")[0] == 0
     code, _, err = command("run", "--resume", "mine")
-    assert code == 2 and err == "error: mine is no run folder: it is a sweep: consilience sweep --resume mine\n"
+    assert code == 2 and err == "error: mine is not a run folder: it is a sweep: consilience sweep --resume mine\n"
     code, _, err = command("compare", "--resume", "mine")
-    assert code == 2 and "mine is no comparison" in err
+    assert code == 2 and "mine is not a comparison" in err
     code, _, err = command("sweep", "--resume", "mine/part-1")
-    assert code == 2 and err == "error: mine/part-1 is no sweep: it is a run: consilience run --resume mine/part-1\n"
+    assert code == 2 and err == "error: mine/part-1 is not a sweep: it is a run: consilience run --resume mine/part-1\n"
     code, _, err = command("sweep", "--resume", "mine", "--set", "lr=1,2")
     assert code == 2 and "--resume takes its settings from the run's folder" in err
 

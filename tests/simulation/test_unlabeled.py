@@ -78,7 +78,7 @@ def test_by_default_everybody_is_heard(digits: Dataset) -> None:
 
 def test_a_group_does_not_change_who_plays_what(digits: Dataset) -> None:
     groups = {"odd": {"learners": 1, "method": {"distill": "distiller"}}}
-    with pytest.raises(ConfigurationError, match="everybody's affair"):
+    with pytest.raises(ConfigurationError, match="cannot differ between groups"):
         simulate(data=digits, method="flesd:distill=learner", groups=groups, **SMALL)
 
 

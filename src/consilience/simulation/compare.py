@@ -47,7 +47,7 @@ class Comparison:
     methods: tuple[str, ...]
     summaries: tuple[dict[str, Any], ...]
     results: Mapping[str, Result] = field(default_factory=dict)
-    """By method, the results of the runs played now; runs that were finished before have a summary alone."""
+    """By method, the results of the runs played now; runs that were finished before have only a summary."""
     folder: Path | None = None
 
     @property
@@ -174,11 +174,11 @@ def plan_comparison(
     data: Dataset | None = None,
     model: Model | Sequence[Model] | None = None,
 ) -> ComparisonPlan:
-    """A new comparison; every method is set up first, so that what cannot work is refused before the work."""
+    """A new comparison; every method is set up first, so that what cannot work is refused before any run."""
     if not methods:
         raise ConfigurationError("no method to compare; name at least one")
     if folder is not None and (folder / _PLAN).exists() and run_folders(folder):
-        raise ConfigurationError(f"{folder} holds a comparison already; resume it, or choose another folder")
+        raise ConfigurationError(f"{folder} already holds a comparison; resume it, or choose another folder")
     if config.variants:
         raise ConfigurationError("the configuration has variants, which belong to one method; sweep it instead")
     names = tuple(dict.fromkeys(absolute_name(name) for name in methods))
@@ -221,7 +221,7 @@ def run_folders(folder: Path) -> list[RunFolder]:
 
 
 def read_summaries(folder: Path) -> list[dict[str, Any]]:
-    """The summaries of the run or the comparison in a folder; a run that broke off is refused by name."""
+    """The summaries of the run or the comparison in a folder; an interrupted run is refused, and the error names it."""
     found = []
     for run in run_folders(folder):
         if run.result is None:

@@ -94,13 +94,13 @@ def plan_sweep(
     data: Dataset | None = None,
     model: Model | Sequence[Model] | None = None,
 ) -> SweepPlan:
-    """A new sweep; every run is set up first, so that a wrong setting is refused before the work."""
+    """A new sweep; every run is set up first, so that a wrong setting is refused before any run."""
     if not grid:
         raise ConfigurationError("nothing to sweep over; give a setting several values, such as --set method.kd=0,1,10")
     if folder is not None:
         refuse_used_folder(folder)
     if config.variants:
-        raise ConfigurationError("the configuration has variants already; sweep over one that has none")
+        raise ConfigurationError("the configuration already has variants; sweep over one that has none")
     plan = SweepPlan(config, check_grid(grid), folder)
     for each in plan.configs():
         check_run(each, None if data is None else cut_data(data, each), model)
@@ -112,7 +112,7 @@ def plan_sweep(
 def _play(
     plan: SweepPlan, on_round: OnRound | None, data: Dataset | None, model: Model | Sequence[Model] | None
 ) -> Iterator[dict[str, Any]]:
-    """Run what is not finished; the summaries of the settings that are finished then."""
+    """Run what is not finished, and yield the summaries of all finished settings."""
     if plan.folder is None:
         results = [simulate(config, data=data, model=model, on_round=on_round) for config in plan.configs()]
         found = {

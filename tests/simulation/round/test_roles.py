@@ -121,10 +121,10 @@ def test_a_method_that_cannot_be_is_refused_when_it_is_made(make: Any, words: st
     ("method", "learners", "words"),
     [
         (replace(WATCHED, members={7: "witness"}), 4, "gives learner 7 a role; there are learners 0 to 3"),
-        (replace(WATCHED, members={}, usual=("learner",)), 4, "nobody of 4 learners has the role 'witness'"),
-        (replace(WATCHED, members={}, host=4), 4, "takes the samples of learner 4 .* there are learners 0 to 3"),
-        (replace(WATCHED, members={}, host=-1), 4, "takes the samples of learner -1"),
-        (build_method("flesd"), 1, "needs two learners or more"),
+        (replace(WATCHED, members={}, usual=("learner",)), 4, "none of 4 learners has the role 'witness'"),
+        (replace(WATCHED, members={}, host=4), 4, "uses the samples of learner 4 .* there are learners 0 to 3"),
+        (replace(WATCHED, members={}, host=-1), 4, "uses the samples of learner -1"),
+        (build_method("flesd"), 1, "needs at least two learners"),
     ],
 )
 def test_a_cast_that_cannot_be_is_refused(method: Method, learners: int, words: str, data: Dataset) -> None:

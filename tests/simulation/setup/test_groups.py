@@ -433,7 +433,7 @@ def test_settings_of_named_data_apply_to_one_s_own_or_are_refused(data: Dataset)
     assert result.config.data.train == 20
     with pytest.raises(ConfigurationError, match="train is 1000, and data set 'digits' has 90"):
         simulate(data=data, train=1000)
-    with pytest.raises(ConfigurationError, match="image_size is for folders"):
+    with pytest.raises(ConfigurationError, match="image_size applies to folders"):
         simulate(data=data, image_size=8)
     with pytest.raises(ConfigurationError, match=r"width is 16, and model 'narrow' has features of width 8"):
         simulate(data=data, model=narrow, width=16)

@@ -1,6 +1,6 @@
-"""What a run keeps of its learners: their models, made again from its last checkpoint, and the samples they work on.
+"""The learners of a saved run: their models, rebuilt from its last checkpoint, and their samples.
 
-They are those of a run's first seed, and of its first variant where it has several.
+They are the learners of the first seed, and of the first variant if the run has several.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ from consilience.simulation.setup.inputs import load_data, models_of
 from consilience.simulation.setup.participants import Participant, build_participants
 from consilience.task import Public
 
-_LARGEST = 2e9  # bytes of a checkpoint that is read for a look at it
+_LARGEST = 2e9  # bytes; a larger checkpoint is not read
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
 class SavedRun:
-    """A run's settings and its last checkpoint; the rest is made again when it is asked for."""
+    """A run's settings and its last checkpoint; everything else is computed when it is asked for."""
 
     config: Config
     checkpoint: Checkpoint
 
     @property
     def round(self) -> int:
-        """After which it was kept."""
+        """The round of the checkpoint."""
         return self.checkpoint.round
 
     @property
     def which(self) -> str:
-        """Which seed and variant it is, in words that follow others; nothing where there is one of each."""
+        """The seed and the variant, as text that follows a label; empty if there is one of each."""
         first = [f"seed {self.config.federation.seed}"] * (self.config.federation.seeds > 1)
         first += [" ".join(f"{k}={v}" for k, v in self.config.variants[0].items())] if self.config.variants else []
         return "".join(f", {word}" for word in first)
 
     @cached_property
     def method(self) -> Method:
-        """In the first variant."""
+        """The method of the first variant."""
         first = self._first.method
         return build_method(first.name, first.settings)
 
@@ -77,7 +77,7 @@ class SavedRun:
 
     @property
     def learners(self) -> int:
-        """How many there are."""
+        """How many learners there are."""
         return len({participant.learner for participant in self.participants})
 
     @property
@@ -86,7 +86,7 @@ class SavedRun:
 
     @cached_property
     def data(self) -> Dataset:
-        """The data of a run, if it is here and the very same; nothing is downloaded for a look at it."""
+        """The data of the run, if it is on this machine and unchanged; nothing is downloaded."""
         config = self.config
         if (
             config.data.source in CHECKSUMS
@@ -95,23 +95,24 @@ class SavedRun:
             cache = cache_folder() / config.data.source
             if not all((cache / file).is_file() for file in CHECKSUMS[config.data.source]):
                 raise DataError(
-                    f"the data set {config.data.source!r} is not in {cache}, and is not downloaded for a look at a run"
+                    f"the data set {config.data.source!r} is not in {cache}, and is not downloaded to examine a run; "
+                    f"download it with: consilience data {config.data.source}"
                 )
-        data, made_of = load_data(config), self.checkpoint.numbers.get("made_of", {})
+        data, saved = load_data(config), self.checkpoint.numbers.get("made_of", {})
         found = run_fingerprints(data, build_method(config.method.name, config.method.settings), config)
-        for what in ("data", "model"):  # a method may be told in other words by now, and its weights are the same
-            if made_of.get(what) != found.get(what):
-                raise CheckpointError(f"the {what} that is here now is not the one of the run")
+        for what in ("data", "model"):  # a method may be described differently by now, and have the same weights
+            if saved.get(what) != found.get(what):
+                raise CheckpointError(f"the {what} on this machine is not the one the run was started with")
         return data
 
     @cached_property
     def local_datasets(self) -> LocalDatasets:
-        """Who has which training samples, and as what."""
+        """Which training samples each learner has, with its shift applied."""
         return split_for_seed(self.config, self.method, self.data, self.config.federation.seed)
 
     @cached_property
     def public(self) -> tuple[np.ndarray, np.ndarray]:
-        """The public set as it was dealt to its host: inputs (samples, *shape) and classes (samples,)."""
+        """The public set, as its host has it: inputs (samples, *shape) and classes (samples,)."""
         assert self.method.host is not None
         return self.samples(self.method.host)
 
@@ -121,13 +122,13 @@ class SavedRun:
         return data.inputs[chosen], data.targets[chosen]
 
     def may_share(self, who: int) -> np.ndarray:
-        """Which of a learner's own training samples may enter what it puts up, (samples,)."""
+        """Which of a learner's own training samples may enter its uploads, (samples,)."""
         role = next(participant.role for participant in self.participants if participant.learner == who)
         data, chosen = self._own_samples(who)
         return may_share(data, role.never_share, chosen)
 
     def _own_samples(self, who: int) -> tuple[Dataset, np.ndarray]:
-        """The training set as learners have it, and the places of one's own samples in it."""
+        """The training set as learners have it, and the positions of a learner's own samples in it."""
         data, (parts,) = concat_training_sets(self.data, [self.local_datasets], self.learners)
         return data, np.sort(parts[who])
 
@@ -140,15 +141,15 @@ class SavedRun:
 
     @cached_property
     def _local_test_sets(self) -> LocalTestSets | None:
-        terms = {} if self.method.pooled else data_overrides(self.config)
-        return local_test_sets(self.data, self.learners, shift=self.config.federation.shift, overrides=terms)
+        overrides = {} if self.method.pooled else data_overrides(self.config)
+        return local_test_sets(self.data, self.learners, shift=self.config.federation.shift, overrides=overrides)
 
     def learner(self, who: int, device: str = "cpu") -> Learner:
-        """A learner in the role its model lies with, wearing what it had become, on the device named."""
+        """A learner in its first role, with the model state of the checkpoint, on the given device."""
         place = next(i for i, participant in enumerate(self.participants) if participant.learner == who)
         participant, dtype = self.participants[place], DTYPES[self.config.execution.precision]
-        kinds = [each.stacking_key for each in self.participants]
-        cohort, number = self._cohort(participant.stacking_key), kinds[:place].count(participant.stacking_key)
+        keys = [each.stacking_key for each in self.participants]
+        cohort, number = self._cohort(participant.stacking_key), keys[:place].count(participant.stacking_key)
         assert isinstance(participant.model, str)
         build = model_factory(participant.model, self.data.shape, self.data.classes, self.config.model.width)
         public = Public(len(self.public[1])) if participant.role.data == "public" else None
@@ -169,27 +170,30 @@ class SavedRun:
         return learner
 
     def features(self, who: int, inputs: np.ndarray) -> np.ndarray:
-        """What a learner's own model makes of the inputs, (samples, width)."""
+        """The features that a learner's model computes for the inputs, (samples, width)."""
         learner = self.learner(who)
         with _explain_model_errors(who), torch.random.fork_rng(devices=[]):
-            seen = compute_features(learner, _tensor(inputs, learner))
-        features: np.ndarray = seen.numpy().reshape(len(seen), -1)
+            computed = compute_features(learner, _tensor(inputs, learner))
+        features: np.ndarray = computed.numpy().reshape(len(computed), -1)
         return _finite(features, f"features of learner {who}")
 
     def outputs(
         self, who: int, inputs: np.ndarray, layers: Sequence[str], device: str = "cpu"
     ) -> dict[str, np.ndarray]:
-        """What layers of a learner's own model, by their names as modules, make of the inputs, (samples, ...) each."""
+        """The outputs of layers of a learner's model, by their module names, for the inputs; (samples, ...) each."""
         learner = self.learner(who, device)
         with _explain_model_errors(who), torch.random.fork_rng(devices=[]):
             seen = layer_outputs(learner, _tensor(inputs, learner), layers)
         found = {layer: outputs.float().numpy(force=True) for layer, outputs in seen.items()}
         return {layer: _finite(each, f"outputs of layer {layer!r} of learner {who}") for layer, each in found.items()}
 
-    def _cohort(self, kind: str) -> int:
-        """Where the first seed's learners of a kind lie: each kind is a cohort, or one for each size of public sets."""
+    def _cohort(self, key: str) -> int:
+        """The cohort of the first seed's learners with this stacking key.
+
+        Each key has one cohort; learners on a public set have one for each size of the seeds' public sets.
+        """
         before = {participant.stacking_key: participant.role.data for participant in self.participants}
-        earlier = list(before)[: list(before).index(kind)]
+        earlier = list(before)[: list(before).index(key)]
         sizes = self._public_sizes if "public" in before.values() else 1
         return sum(sizes if before[each] == "public" else 1 for each in earlier)
 
@@ -206,13 +210,13 @@ class SavedRun:
 
 @contextmanager
 def _explain_model_errors(who: int) -> Iterator[None]:
-    """Whatever somebody's own code may raise, and a checkpoint of another model, in words."""
+    """Turn errors of a user's model code, or of a checkpoint of another model, into a CheckpointError."""
     try:
         yield
     except ConsilienceError:
         raise
     except Exception as error:
-        raise CheckpointError(f"the model of learner {who} cannot be made again: {from_file.failure(error)}") from error
+        raise CheckpointError(f"the model of learner {who} cannot be rebuilt: {from_file.failure(error)}") from error
 
 
 def _tensor(inputs: np.ndarray, learner: Learner) -> Tensor:
@@ -221,18 +225,20 @@ def _tensor(inputs: np.ndarray, learner: Learner) -> Tensor:
 
 def _finite(values: np.ndarray, what: str) -> np.ndarray:
     if not np.isfinite(values).all():
-        raise TrainingError(f"{what} are no numbers")
+        raise TrainingError(f"{what} are NaN or infinite")
     return values
 
 
 def read_saved_run(folder: Path) -> SavedRun:
-    """What a run's folder keeps; where that is nothing, or too much, the error says so."""
+    """The run saved in a folder; refused if it has no checkpoint, or one that is too large."""
     run = RunFolder.open(folder)
     config = run.config
     size = sum(file.stat().st_size for file in run.path.glob("checkpoint-*.safetensors"))
     if size > _LARGEST:
-        raise CheckpointError(f"the checkpoint is of {size / 1e9:.1f} GB, which is too much to be read")
-    kept = load_checkpoint(run)
-    if kept is None:
-        raise CheckpointError("no checkpoint is kept in the run's folder")
-    return SavedRun(config, kept)
+        raise CheckpointError(
+            f"the checkpoint has {size / 1e9:.1f} GB; the most that is read is {_LARGEST / 1e9:.1f} GB"
+        )
+    checkpoint = load_checkpoint(run)
+    if checkpoint is None:
+        raise CheckpointError("the run's folder has no checkpoint")
+    return SavedRun(config, checkpoint)

@@ -1,4 +1,4 @@
-"""Marks of what a run was made of, so that a checkpoint is not gone on with by something else of the same shape."""
+"""Fingerprints of a run's data, method and models: a checkpoint is resumed only with the same ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from consilience.user_code import is_file_name
 
 
 def run_fingerprints(data: Dataset, method: Method, config: Config) -> dict[str, str]:
-    """A short digest of the data, of the method and of files that make models; others are known by their shapes."""
-    # Not where it lies in memory.
+    """Short digests of the data, the method and the files of models; other models are compared by their shapes."""
+    # A memory address differs in every process.
     roles = re.sub(r" at 0x[0-9a-f]+", "", f"{dict(method.roles)} {dict(method.members)}{_role_assignment(method)}")
     found = {"data": dataset_sha256(data)[:16], "method": hashlib.sha256(roles.encode()).hexdigest()[:16]}
     files = [
@@ -28,5 +28,5 @@ def run_fingerprints(data: Dataset, method: Method, config: Config) -> dict[str,
 
 
 def _role_assignment(method: Method) -> str:
-    """Who plays what, where there is more to it than one role for all."""
+    """Which learners have which role, if the method has several roles."""
     return f" {method.usual} {method.host} {method.once}" if len(method.roles) > 1 else ""

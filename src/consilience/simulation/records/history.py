@@ -1,4 +1,4 @@
-"""What a run has been like so far: per round, federation and learner, as arrays and as lines of JSON."""
+"""The metrics of a run so far: by round, federation and learner, as arrays and as lines of JSON."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class History:
         self.seeds, self.learners, self.variants = seeds, learners, variants
         self.records: list[Record] = []
         self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.folder: Path | None = None  # where the run is kept
+        self.folder: Path | None = None  # where the run is saved
 
     def add(self, record: Record) -> None:
         """Add the next round."""
@@ -40,7 +40,7 @@ class History:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of what is recorded."""
+        """The names of the recorded metrics."""
         return tuple(self.records[0]) if self.records else ()
 
     def total(self, metric: str) -> np.ndarray:
@@ -56,7 +56,7 @@ class History:
         return np.full((self.variants * len(self.seeds), self.learners), np.nan)
 
     def of(self, variant: int) -> History:
-        """What one of several variants has been like."""
+        """The history of one of several variants."""
         own = History(self.seeds, self.learners)
         mine = slice(variant * len(self.seeds), (variant + 1) * len(self.seeds))
         own.records = [{key: values[mine] for key, values in record.items()} for record in self.records]
@@ -66,7 +66,7 @@ class History:
     # -- lines of JSON -------------------------------------------------------------------------------------------------
 
     def lines(self, round_: int) -> Iterator[str]:
-        """A round as lines, one a learner."""
+        """A round as lines of JSON, one per learner."""
         record = self.records[round_]
         for f, (variant, seed) in enumerate(product(range(self.variants), self.seeds)):
             for learner in range(self.learners):
@@ -78,7 +78,7 @@ class History:
                 yield json.dumps(line)
 
     def read(self, lines: Iterable[str], rounds: int, where: str) -> None:
-        """Take rounds 0 to `rounds` from lines; later ones and a torn last line are left out."""
+        """Read rounds 0 to `rounds` from lines; later rounds and an incomplete last line are left out."""
         blank: list[dict[str, np.ndarray]] = [{} for _ in range(rounds + 1)]
         shape = (self.variants * len(self.seeds), self.learners)
         seen: set[tuple[int, int, int]] = set()
@@ -103,14 +103,14 @@ class History:
         expected = (rounds + 1) * shape[0] * shape[1]
         if len(seen) != expected:
             raise CheckpointError(
-                f"{where}: {len(seen)} whole lines for rounds 0 to {rounds}, expected {expected}; "
+                f"{where}: {len(seen)} complete lines for rounds 0 to {rounds}, expected {expected}; "
                 f"the file was damaged or belongs to another run"
             )
         self.records = [dict(r) for r in blank]
 
 
 def _nest(line: dict[str, Any], key: str, value: float) -> None:
-    """Put `a.b` under `a`; what is no number, which JSON does not have, becomes null, whole numbers stay whole."""
+    """Put `a.b` under `a`. NaN and infinity, which JSON does not have, become null; bytes are integers."""
     *folders, name = key.split(".")
     for folder in folders:
         line = line.setdefault(folder, {})

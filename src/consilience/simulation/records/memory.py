@@ -1,4 +1,4 @@
-"""How much memory a simulation holds, over all its processes and on its device."""
+"""How much memory a simulation uses: all its processes together, and its device."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 
 def memory_mb(processes: Iterable[int]) -> float:
-    """MiB held by these processes together, memory they share counted once.
+    """MiB used by these processes together; memory they share is counted once.
 
-    Linux tells each process's proportional share; elsewhere this process's peak has to do.
+    Linux reports the proportional share of each process; on other systems it is the peak of this process.
     """
     try:
         return sum(_proportional_kb(p) for p in processes) / 1024
@@ -23,7 +23,7 @@ def memory_mb(processes: Iterable[int]) -> float:
 
 
 def device_peak_mb(device: str) -> float | None:
-    """MiB of a GPU's memory that tensors of this program have held at most; None on a CPU."""
+    """The most MiB of a GPU's memory that tensors of this process have used; None on a CPU."""
     if torch.device(device).type != "cuda":
         return None
     return float(torch.cuda.max_memory_allocated(device)) / 2**20
@@ -33,4 +33,4 @@ def _proportional_kb(process: int) -> int:
     for line in Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1])
-    raise OSError(f"process {process} tells no memory")
+    raise OSError(f"/proc/{process}/smaps_rollup has no line 'Pss:'")

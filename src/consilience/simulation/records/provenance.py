@@ -1,4 +1,4 @@
-"""Where a run's data came from and how it was dealt out: a record for the folder, and a table for whoever watches."""
+"""The origin of a run's data and its split between learners: a record for the folder, and a table for the terminal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from consilience.data.heterogeneity import measure_heterogeneity
 from consilience.data.local_datasets import LocalDatasets
 from consilience.data.partition import parse_partition
 
-_LINES, _COLUMNS = 12, 20  # of a table that a screen has room for
+_LINES, _COLUMNS = 12, 20  # the largest table that fits on a screen
 
 
 def provenance(config: Config, data: Dataset, local_datasets: Sequence[LocalDatasets]) -> dict[str, Any]:
-    """All that is to be known of the data of a run, ready for JSON."""
+    """The data of a run, its partition, its shifts and the samples of each learner, ready for JSON."""
     return {
         "data": describe_dataset(data),
         "partition": config.federation.partition,
@@ -36,15 +36,15 @@ def provenance(config: Config, data: Dataset, local_datasets: Sequence[LocalData
 
 
 def owners_of(config: Config, data: Dataset, local: LocalDatasets) -> list[str]:
-    """Who each learner is, where everybody is one owner; "" of one who has samples of several, as a group may."""
+    """The owner of each learner's samples, if the partition is by owner; "" if they belong to several owners."""
     if data.owners is None or parse_partition(config.federation.partition).word != "owners":
         return []
-    whose = [np.unique(data.owners[part]) for part in local.parts]
-    return [data.owner_names[mine[0]] if len(mine) == 1 else "" for mine in whose]
+    owners = [np.unique(data.owners[part]) for part in local.parts]
+    return [data.owner_names[own[0]] if len(own) == 1 else "" for own in owners]
 
 
 def distances(local: LocalDatasets) -> dict[str, dict[str, float | bool]]:
-    """Whether each of a learner's distributions is to differ from the federation's, how far it does, and by chance."""
+    """For each distribution: whether learners should differ in it, how far they do, and how far by chance."""
     found = measure_heterogeneity(local, kinds=local.kinds)
     return {
         field.name: {
@@ -57,31 +57,31 @@ def distances(local: LocalDatasets) -> dict[str, dict[str, float | bool]]:
 
 
 def describe_split(config: Config, data: Dataset, local: LocalDatasets) -> str:
-    """How the first seed's data was dealt, as lines for a terminal."""
+    """The split of the first seed's data, as lines for a terminal."""
     table = local.class_counts()  # (learners, classes)
-    shift = "" if (told := describe_shifts(config)) == "none" else f", {told}"
-    said = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.federation.partition}{shift}"
-    told = f"\n{describe_case(local)}" if local.case.figure else ""
-    return f"{said}{told}\n{_table(table, data.labels)}"
+    shift = "" if (shifts := describe_shifts(config)) == "none" else f", {shifts}"
+    first = f"{data.name}: {table.sum():,} samples for {len(table)} learners, {config.federation.partition}{shift}"
+    case = f"\n{describe_case(local)}" if local.case.figure else ""
+    return f"{first}{case}\n{_table(table, data.labels)}"
 
 
 def describe_shifts(config: Config) -> str:
-    """The shift of a run, and those that groups have of their own."""
+    """The shift of a run, and the shifts of its groups."""
     own = [f"{group.shift} at {name}" for name, group in config.groups.items() if group.shift is not None]
     return ", ".join([*([config.federation.shift] if config.federation.shift != "none" else []), *own]) or "none"
 
 
 def describe_case(local: LocalDatasets) -> str:
-    """Which of the nine ways to differ this is, or that it is none."""
-    said = local.case.describe()
-    return f"case {local.case.figure} of the nine: {said}" if local.case.figure else said
+    """Which of the nine cases of heterogeneity this is, or that it is none of them."""
+    description = local.case.describe()
+    return f"case {local.case.figure} of the nine: {description}" if local.case.figure else description
 
 
 def _table(table: np.ndarray, labels: Sequence[str]) -> str:
     learners, classes = table.shape
     sizes = table.sum(1)
     if classes > _COLUMNS:
-        return f"{sizes.min()} to {sizes.max()} samples a learner, {(table > 0).sum(1).min()} classes or more each"
+        return f"{sizes.min()} to {sizes.max()} samples per learner, {(table > 0).sum(1).min()} or more classes each"
     names = [label[:8] for label in labels] or [str(c) for c in range(classes)]
     widths = [max(len(name), len(str(table[:, c].max()))) for c, name in enumerate(names)]
     first = len(f"learner {min(learners, _LINES) - 1}")

@@ -1,6 +1,6 @@
-"""The run folder: `config.toml`, `data.json`, `metrics.jsonl` and the newest checkpoint. What is written is never lost.
+"""The run folder: `config.toml`, `data.json`, `metrics.jsonl` and the newest checkpoint.
 
-Files are replaced whole: a new one is written beside the old, brought to disk, and takes its name.
+Files are replaced atomically: a new one is written beside the old, synced to disk, and renamed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunFolder:
-        """A new folder with the resolved configuration; a folder that holds a run already is refused."""
+        """A new folder with the resolved configuration; a folder that already holds a run is refused."""
         refuse_used_folder(path)
         folder = cls(path)
         with report_write_errors(path):
@@ -64,11 +64,11 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """Where the lines of metrics are."""
+        """The file with the metrics."""
         return self.path / "metrics.jsonl"
 
     def lines(self) -> Iterator[str]:
-        """The lines of metrics; what is no text comes as such, for whoever reads them to refuse."""
+        """The lines of metrics; bytes that are not UTF-8 are replaced, so that the reader refuses the line."""
         try:
             with self.metrics.open(encoding="utf-8", errors="replace") as file:
                 yield from file
@@ -89,7 +89,7 @@ class RunFolder:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What the run came to when it was last finished or stopped, or None."""
+        """The summary of the run when it last finished or was stopped, or None."""
         file = self.path / _RESULT
         if not file.exists():
             return None
@@ -102,21 +102,23 @@ class RunFolder:
         return content
 
     def save_result(self, summary: Mapping[str, Any]) -> None:
-        """Keep what the run came to."""
+        """Save the summary of the run."""
         with report_write_errors(self.path / _RESULT):
             self._replace(_RESULT, json.dumps(summary, indent=1).encode())
 
     def save_provenance(self, found: Mapping[str, Any]) -> None:
-        """Keep where the data came from and how it was dealt out."""
+        """Save the origin of the data and its split between learners."""
         with report_write_errors(self.path / PROVENANCE):
             text = json.dumps(found, indent=1)
-            rows = re.sub(r"\[[^][{}]*\]", lambda row: re.sub(r"\s+", " ", row[0]), text)  # a row of numbers in a line
+            rows = re.sub(
+                r"\[[^][{}]*\]", lambda row: re.sub(r"\s+", " ", row[0]), text
+            )  # a row of numbers on one line
             self._replace(PROVENANCE, rows.encode())
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def save(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Any], round_: int) -> None:
-        """Keep a checkpoint; the one before goes only when this one is safe."""
+        """Save a checkpoint; the one before is removed only when this one is on disk."""
         name = f"checkpoint-{round_}.safetensors"
         with report_write_errors(self.path / name):
             fresh = self.path / f"{name}.new"
@@ -140,28 +142,28 @@ class RunFolder:
                     old.unlink(missing_ok=True)
 
     def remove_checkpoints(self) -> None:
-        """Let go of checkpoints: the run is over, and nobody will ask what the learners had become."""
+        """Remove the checkpoints of a finished run whose models are not needed."""
         with report_write_errors(self.path):
             (self.path / _POINTER).unlink(missing_ok=True)
             for old in self.path.glob("checkpoint-*.safetensors"):
                 old.unlink(missing_ok=True)
 
     def load(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-        """The newest checkpoint, or None where there is none yet; a damaged one is refused by name."""
+        """The newest checkpoint, or None if there is none; a damaged one is refused, and the error names its file."""
         pointer = self.path / _POINTER
         if not pointer.exists():
             return None
         try:
             numbers = json.loads(pointer.read_text(encoding="utf-8"))
             if numbers.pop("seal") != _seal(numbers):
-                raise ValueError("its numbers are not the ones that were written")
+                raise ValueError("its content has changed since it was written")
             file = self.path / Path(numbers["file"]).name
             expected, config = numbers["sha256"], numbers["config"]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{pointer} is damaged: {error}") from error
         if file_sha256(self.path / "config.toml") != config:
             raise CheckpointError(
-                f"{self.path / 'config.toml'} is not as it was when the run began; a run goes on with its own settings"
+                f"{self.path / 'config.toml'} has changed since the run started; a run is resumed with its own settings"
             )
         if not file.is_file():
             raise CheckpointError(f"{file} is missing, though {pointer.name} names it")
@@ -174,25 +176,25 @@ class RunFolder:
 
 
 _KINDS = {"config.toml": ("run", "run"), "comparison.toml": ("comparison", "compare"), "sweep.toml": ("sweep", "sweep")}
-"""What a folder is, by the file that says so, and the command that goes on with it."""
+"""What a folder is, by the file that says so, and the command that resumes it."""
 
 
 def kind_of(path: Path) -> tuple[str, str] | None:
-    """What a folder is and the command for it, or None where it holds nothing of ours."""
+    """What a folder holds and the command for it, or None if it holds no run, comparison or sweep."""
     return next((kind for file, kind in _KINDS.items() if (path / file).is_file()), None)
 
 
 def refuse_used_folder(path: Path) -> None:
-    """Refuse to begin in a folder that holds something already."""
+    """Refuse to start in a folder that already holds a run, a comparison or a sweep."""
     if (kind := kind_of(path)) is not None:
-        raise ConfigurationError(f"{path} holds a {kind[0]} already; resume it, or choose another folder")
+        raise ConfigurationError(f"{path} already holds a {kind[0]}; resume it, or choose another folder")
 
 
 def wrong_folder_error(wanted: str, file: str, path: Path) -> ConfigurationError:
-    """The error for a folder that is something else."""
+    """The error for a folder that holds something else."""
     kind = kind_of(path)
     hint = f"it is a {kind[0]}: consilience {kind[1]} --resume {path}" if kind else f"it has no {file}"
-    return ConfigurationError(f"{path} is no {wanted}: {hint}")
+    return ConfigurationError(f"{path} is not a {wanted}: {hint}")
 
 
 def resume_command(folder: Path) -> str:
@@ -210,14 +212,14 @@ def new_folder(config: Config, what: str) -> Path:
 
 
 def save_plan(path: Path, kind: str, content: Mapping[str, Any]) -> None:
-    """Make a folder for a comparison or a sweep, with what it is to do."""
+    """Create the folder of a comparison or a sweep, and save its plan."""
     with report_write_errors(path):
         path.mkdir(parents=True, exist_ok=True)
         replace_file(path / f"{kind}.toml", tomli_w.dumps(content).encode())
 
 
 def read_plan(path: Path, kind: str, make: Callable[[dict[str, Any]], Plan]) -> Plan:
-    """What `make` makes of the plan in a folder; a damaged one is refused by name."""
+    """The plan in a folder, built by `make`; a damaged one is refused, and the error names its file."""
     plan = path / f"{kind}.toml"
     if not plan.is_file():
         raise wrong_folder_error(kind, plan.name, path)
@@ -243,5 +245,5 @@ def _refuse_other_layout(file: Path, kind: str) -> Iterator[None]:
 
 
 def _seal(numbers: Mapping[str, Any]) -> str:
-    """A digest of the numbers themselves, so that a changed one is noticed."""
+    """A digest of the numbers, by which a changed one is noticed."""
     return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()

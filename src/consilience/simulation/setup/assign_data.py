@@ -1,4 +1,4 @@
-"""Who gets which samples, and which of them may be shared."""
+"""Assign samples to learners, and determine which samples may be shared."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ def assign_data(config: Config, method: Method, data: Dataset, variants: Variant
 
 
 def split_for_seed(config: Config, method: Method, data: Dataset, seed: int) -> LocalDatasets:
-    """A seed's deal; for a pooled method only what happens to the data before it is pooled matters."""
-    # Where everybody is one owner, samples of those who are not there are nobody's, pooled or not.
-    owned = parse_partition(config.federation.partition).word == "owners"
-    alone = method.pooled and config.federation.shift == "none" and not owned and not _group_overrides(config)
-    learners, how = (1, "iid") if alone else (config.federation.learners, config.federation.partition)
+    """The split of one seed; a pooled method needs it only if data is shifted or selected before it is pooled."""
+    # With the partition "owners", samples of owners that are not learners are left out, pooled or not.
+    by_owner = parse_partition(config.federation.partition).word == "owners"
+    whole = method.pooled and config.federation.shift == "none" and not by_owner and not _group_overrides(config)
+    learners, how = (1, "iid") if whole else (config.federation.learners, config.federation.partition)
     return make_local_datasets(
         data,
         learners,
         partition=how,
         shift=config.federation.shift,
         seed=seed,
-        overrides={} if alone else data_overrides(config),
+        overrides={} if whole else data_overrides(config),
     )
 
 
 def data_overrides(config: Config) -> dict[int, DataOverride]:
-    """Learners with samples or a shift of their own; the one with the public samples is one of them."""
+    """Learners with their own number of samples or their own shift; the host of the public set is one of them."""
     found = _group_overrides(config)
     if config.federation.public is not None and config.federation.learners > 1:
         found[0] = replace(found.get(0, DataOverride()), samples=config.federation.public, setting="public")
@@ -98,7 +98,10 @@ def _group_overrides(config: Config) -> dict[int, DataOverride]:
 def concat_training_sets(
     data: Dataset, local_datasets: Sequence[LocalDatasets], learners: int
 ) -> tuple[Dataset, list[list[np.ndarray]]]:
-    """All seeds' deals over one training set: the data itself, or where learners change it one copy a seed."""
+    """One training set for all seeds, and the samples of each learner in it.
+
+    It is the data itself, or one copy for each seed if shifts change the samples.
+    """
     parts = [d.parts if learners > 1 else [np.sort(np.concatenate(d.parts))] for d in local_datasets]
     if all(d.inputs is data.inputs and d.targets is data.targets for d in local_datasets):
         return data, parts
@@ -123,21 +126,21 @@ def members_of(
     data: Dataset,
     host: int | None,
 ) -> Members:
-    """Rows of a cohort, each of a federation, with their samples: their own, or the host's, the public set."""
+    """The members of a cohort: the federation, learner and samples of each row, its own or the public set."""
     of = [
         host if participant.role.data == "public" and host is not None else participant.learner
         for participant in participants
     ]
     samples = [np.sort(parts[f][who]) for f, who in zip(federations, of, strict=True)]
     stops = np.cumsum([len(s) for s in samples])
-    # Who contrasts samples with each other, or has the same ones as everybody, keeps its last batch as it is.
+    # Learners that contrast samples, or all train on the public set, keep a partial last batch.
     alike = participants[0].role.data == "public" or participants[0].role.objective.compares_samples
     even = [alike or len({len(p) for p in parts[f]}) == 1 for f in range(len(seeds))]
     shared = [
         _shared(data, participant.learner, participant.role, mine, host)
         for participant, mine in zip(participants, samples, strict=True)
     ]
-    marks = np.concatenate(shared)
+    all_shared = np.concatenate(shared)
     return Members(
         federation=np.array(federations),
         learner=np.array([participant.learner for participant in participants]),
@@ -146,45 +149,46 @@ def members_of(
         stop=stops,
         even=np.array([even[f] for f in federations]),
         index=np.concatenate(samples),
-        shared=None if marks.all() else marks,
+        shared=None if all_shared.all() else all_shared,
     )
 
 
 def may_share(data: Dataset, never_share: Sequence[int | str], samples: np.ndarray) -> np.ndarray:
-    """Which samples are neither marked never to be shared nor of a class that is withheld, (samples,)."""
-    marks = np.ones(len(samples), dtype=bool) if data.shareable is None else data.shareable[samples]
-    found: np.ndarray = marks & ~np.isin(data.targets[samples], [_class(data, name) for name in never_share])
+    """Which samples may be shared, (samples,): those not marked otherwise, and not of a class in `never_share`."""
+    shareable = np.ones(len(samples), dtype=bool) if data.shareable is None else data.shareable[samples]
+    found: np.ndarray = shareable & ~np.isin(data.targets[samples], [_class(data, name) for name in never_share])
     return found
 
 
 def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray, host: int | None) -> np.ndarray:
-    """Which of a learner's samples may enter what it puts up; refused where something would carry them all the same."""
-    marks = may_share(data, role.never_share, samples)
+    """Which of a learner's samples may enter its uploads; refused if an exchange would upload all of them anyway."""
+    shareable = may_share(data, role.never_share, samples)
     if role.data == "public":
-        if who != host:  # whose classes these are not
-            marks = may_share(data, (), samples)
-        if not marks.all():
+        if who != host:  # its never_share is about its own samples, and these are the host's
+            shareable = may_share(data, (), samples)
+        if not shareable.all():
             raise ConfigurationError(
-                f"{int((~marks).sum())} samples of the public set are marked never to be shared; let somebody else be "
-                f"the host, or set public samples aside that are not"
+                f"{int((~shareable).sum())} samples of the public set are marked never to be shared; choose another "
+                f"host, or a public set of samples that may be shared"
             )
-        return marks
-    # What does not look at samples in the pass, moves a part by its gradients, or has a state that moves with the
-    # batches is made of them all.
-    telling = [
+        return shareable
+    # An exchange that does not upload representations of samples, trains a part of the model, or updates its state
+    # with every batch uploads what depends on all samples.
+    from_all = [
         e.name for e in role.exchanges if not e.needs_representations or e.owned_part is not None or e.has_batch_hook
     ]
-    given = [name for name in telling if name in role.uploading]
-    if given and not marks.all():
+    uploaded = [name for name in from_all if name in role.uploading]
+    if uploaded and not shareable.all():
         raise ConfigurationError(
-            f"learner {who} has samples that are never to be shared, and {given[0]!r} shares what was learned from all "
-            f"of them; let its group leave it out with exchanges = [...] or uploads = [...], or take another method"
+            f"learner {who} has samples that are never to be shared, and {uploaded[0]!r} shares what was learned from "
+            f"all of them; leave it out of the learner's group with exchanges = [...] or uploads = [...], or choose "
+            f"another method"
         )
-    return marks
+    return shareable
 
 
 def _class(data: Dataset, name: int | str) -> int:
-    """A class by its number or by what it is called."""
+    """A class by its number or its label."""
     if isinstance(name, str) and name in data.labels:
         return data.labels.index(name)
     if isinstance(name, str) and not name.isdecimal():

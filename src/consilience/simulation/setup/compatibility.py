@@ -1,4 +1,4 @@
-"""What is refused before the first round: roles, models and data that do not suit each other."""
+"""Checks before the first round: roles, models and data that do not fit together are refused."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from consilience.simulation.setup.participants import Participant
 from consilience.simulation.setup.variants import Variants
 from consilience.wire.agreement import describe_difference, without_local_choices
 
-_OFF = 0.01  # by which pixels may miss their range: scaling rounds
+_OFF = 0.01  # how far pixels may lie outside 0 to 1, because of rounding
 
 
 def check_roles(method: Method, learners: int) -> None:
-    """Refuse roles given to learners who are not there, and roles nobody has."""
-    strangers = sorted(who for who in method.members if not 0 <= who < learners)
-    if strangers:
+    """Refuse roles of learners that do not exist, and roles that no learner has."""
+    unknown = sorted(who for who in method.members if not 0 <= who < learners)
+    if unknown:
         raise ConfigurationError(
-            f"method {method.name!r} gives learner {strangers[0]} a role; there are learners 0 to {learners - 1}"
+            f"method {method.name!r} gives learner {unknown[0]} a role; there are learners 0 to {learners - 1}"
         )
     if method.host is not None and not 0 <= method.host < learners:
         raise ConfigurationError(
-            f"method {method.name!r} takes the samples of learner {method.host} for its public set; there are "
+            f"method {method.name!r} uses the samples of learner {method.host} as its public set; there are "
             f"learners 0 to {learners - 1}"
         )
     if method.host is not None and learners < 2:
         raise ConfigurationError(
-            f"method {method.name!r} needs two learners or more: the samples of one are the public set, others learn"
+            f"method {method.name!r} needs at least two learners: the samples of one are the public set"
         )
-    idle = set(method.roles) - {role for who in range(learners) for role in method.roles_of(who)}
-    if idle:
-        raise ConfigurationError(f"method {method.name!r}: nobody of {learners} learners has the role {min(idle)!r}")
+    unused = set(method.roles) - {role for who in range(learners) for role in method.roles_of(who)}
+    if unused:
+        raise ConfigurationError(f"method {method.name!r}: none of {learners} learners has the role {min(unused)!r}")
 
 
 def check_ensemble(ensemble: str, method: Method, variants: Variants) -> None:
     """Refuse an ensemble of classifiers that are not trained."""
     if ensemble == "on" and not variants.labeled:
         raise ConfigurationError(
-            f"ensemble is 'on', and not all learners of method {method.name!r} learn from labels: the mean of "
+            f"ensemble is 'on', but not all learners of method {method.name!r} learn from labels: the mean of "
             f"untrained classifiers predicts nothing; leave ensemble out, or set it to 'off'"
         )
 
@@ -63,22 +63,20 @@ def check_width(learner: Learner, width: int | None) -> None:
 
 
 def min_batch_size(learner: Learner, members: Members, participant: Participant, data: Dataset) -> int:
-    """Two where the model normalizes over the batch or its samples are contrasted, else one.
+    """Two if the model has BatchNorm or the objective contrasts samples, else one.
 
-    Refuses a learner who cannot fill such a batch.
+    Refuses a learner that cannot fill such a batch.
     """
     name = learner.task.model
     if learner.task.classes != data.classes:
-        raise ConfigurationError(
-            f"model {name!r} tells {learner.task.classes} classes apart, the data has {data.classes}"
-        )
+        raise ConfigurationError(f"model {name!r} predicts {learner.task.classes} classes, the data has {data.classes}")
     _check_text(learner, data)
     _check_features(learner)
     _check_views(learner, participant, data)
     normalizes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
     if not participant.epochs or not (normalizes or participant.role.objective.compares_samples):
         return 1
-    why, hint = f"BatchNorm in model {name!r}", "take a model without BatchNorm"
+    why, hint = f"BatchNorm in model {name!r}", "choose a model without BatchNorm"
     if participant.role.objective.compares_samples:
         why, hint = f"objective {participant.role.objective.name!r}", participant.role.objective.small_batch_hint
     single = np.flatnonzero(members.sizes < 2)
@@ -88,59 +86,59 @@ def min_batch_size(learner: Learner, members: Members, participant: Participant,
         )
     if participant.batch_size < 2:
         raise ConfigurationError(
-            f"batch_size is {participant.batch_size}, and {why} needs at least 2 samples in a batch; take larger "
+            f"batch_size is {participant.batch_size}, and {why} needs at least 2 samples in a batch; use larger "
             f"batches or {hint}"
         )
     return 2
 
 
 def _check_text(learner: Learner, data: Dataset) -> None:
-    """Refuse a model that looks characters up where inputs are no codes of them, or of more than it knows."""
+    """Refuse a model that embeds characters if the data is not text, or has more characters than the model."""
     name = learner.task.model
     for layer in learner.model.modules():
         if isinstance(layer, Characters) and not data.alphabet:
             raise ConfigurationError(
-                f"model {name!r} reads text, and data set {data.name!r} is none; take model 'mlp', or data such as "
+                f"model {name!r} reads text, and data set {data.name!r} is not text; use model 'mlp', or data such as "
                 f"'shakespeare' or Dataset.from_text"
             )
         if isinstance(layer, Characters) and len(data.alphabet) > layer.num_embeddings:
             raise ConfigurationError(
-                f"model {name!r} knows {layer.num_embeddings} characters, as many as there are classes, and data set "
-                f"{data.name!r} has {len(data.alphabet)}; it is for telling the next character"
+                f"model {name!r} knows {layer.num_embeddings} characters, one for each class, and data set "
+                f"{data.name!r} has {len(data.alphabet)}; the model is for predicting the next character"
             )
 
 
 @torch.no_grad()
 def _check_features(learner: Learner) -> None:
-    """Refuse a model that cannot take the data's inputs, or whose features are not what its classifier reads."""
+    """Refuse a model that fails on the data's inputs, or whose features do not fit its classifier."""
     task, inputs = learner.task, torch.zeros(2, *learner.task.inputs, dtype=learner.dtype).to(learner.device)
     try:
-        with torch.random.fork_rng(devices=[]):  # dropout draws
+        with torch.random.fork_rng(devices=[]):  # dropout uses random numbers
             for training in (True, False):
                 learner.modules.set_training(training)
                 features = learner.model.features(inputs)
     except ConsilienceError:
         raise
-    except Exception as error:  # whatever somebody's own code may raise
-        said = str(error) if isinstance(error, RuntimeError | ValueError | IndexError) else from_file.failure(error)
+    except Exception as error:  # the user's own code may raise anything
+        message = str(error) if isinstance(error, RuntimeError | ValueError | IndexError) else from_file.failure(error)
         raise ConfigurationError(
-            f"model {task.model!r} cannot take inputs of the shape {task.inputs}: {said}"
+            f"model {task.model!r} cannot take inputs of the shape {task.inputs}: {message}"
         ) from error
     if features.shape != (2, task.width):
         raise ConfigurationError(
             f"model {task.model!r}: its features have the shape {tuple(features.shape[1:])} for an input, and its "
-            f"classifier reads ({task.width},); end the features with a layer that gives just that"
+            f"classifier expects ({task.width},); end the features with a layer of that shape"
         )
 
 
 def check_watched(learner: Learner, layer: str) -> None:
-    """Refuse a layer to watch that is not there, is not reached, or gives no value for each sample."""
+    """Refuse a watched layer that does not exist, is not run, or has no output for each sample."""
     inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
     layer_outputs(learner, inputs, [layer])
 
 
 def _check_views(learner: Learner, participant: Participant, data: Dataset) -> None:
-    """Refuse inputs that the objective cannot make views of, where anything is trained."""
+    """Refuse inputs that the objective cannot augment, unless nothing is trained."""
     if participant.epochs:
         objective = participant.role.objective
         inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
@@ -170,6 +168,6 @@ def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
 
 
 def _hint(learner: Learner, name: str) -> str:
-    """What to do about it, as the exchange itself says."""
+    """What to do about it: the hint of the exchange, or leaving it out."""
     exchange = next(e for e in learner.role.exchanges if e.name == name)
     return f"{exchange.mismatch_hint}, or a group that should not take part in it leaves it out with exchanges = [...]"

@@ -1,4 +1,4 @@
-"""From a configuration to what a simulation needs: its files by their full names, its data, its models."""
+"""The inputs of a simulation, from its configuration: absolute paths, data and models."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from consilience.method import Method
 from consilience.models import from_file
 from consilience.simulation.setup.participants import Model
 
-_PICTURE = 12  # pixels a side from which an image is worth convolutions
+_PICTURE = 12  # pixels per side; smaller images get an MLP by default
 
 
 def with_absolute_paths(config: Config) -> Config:
-    """Files and folders named in full, so that the run can be resumed from anywhere."""
+    """The configuration with absolute paths, so that the run can be resumed from any directory."""
     changes: dict[str, Any] = {}
     if folder := config.data.folder or (os.environ.get(FOLDER_VARIABLE) if config.data.source in DATASETS else None):
         changes["data_dir"] = str(Path(folder).expanduser().absolute())
@@ -51,7 +51,7 @@ def resolve_config(
     method: Method | str | None,
     settings: Mapping[str, Any],
 ) -> Config:
-    """The configuration with settings, data, model and method put in; your own go in by their names."""
+    """The configuration with these settings, data, model and method; your own objects are recorded by name."""
     given = {**(config.settings() if config else {}), **settings}
     if data is not None:
         given["data"] = data if isinstance(data, str) else data.name
@@ -88,24 +88,24 @@ def load_data(config: Config, progress: bool = False) -> Dataset:
 
 
 def cut_data(data: Dataset, config: Config) -> Dataset:
-    """The first N samples of your own data, where N is set; spread evenly over owners, where samples have some."""
+    """The first N samples of your own data, if N is set; spread evenly over the data if samples have owners."""
     for key in ("image_size", "image_mode"):
         if getattr(config.data, key) is not None:
-            raise ConfigurationError(f"{key} is for folders of images, and cannot change a Dataset; leave it out")
-    kept: dict[str, Any] = {}
+            raise ConfigurationError(f"{key} applies to folders of images and cannot change a Dataset; leave it out")
+    selected: dict[str, Any] = {}
     for key, half in (("train", ""), ("test", "test_")):
-        asked, there = getattr(config.data, key), len(getattr(data, f"{half}targets"))
-        if asked is not None and asked > there:
-            raise ConfigurationError(f"{key} is {asked}, and data set {data.name!r} has {there} such samples")
-        chosen = first_samples(asked, there, spread=data.owners is not None)
+        wanted, available = getattr(config.data, key), len(getattr(data, f"{half}targets"))
+        if wanted is not None and wanted > available:
+            raise ConfigurationError(f"{key} is {wanted}, and data set {data.name!r} has only {available} such samples")
+        chosen = first_samples(wanted, available, spread=data.owners is not None)
         for name in (f"{half}inputs", f"{half}targets", *(("shareable", "owners") if key == "train" else ())):
             whole = getattr(data, name)
-            kept[name] = None if whole is None else whole[chosen]
-    return replace(data, **kept)
+            selected[name] = None if whole is None else whole[chosen]
+    return replace(data, **selected)
 
 
 def with_model(config: Config, data: Dataset) -> Config:
-    """The configuration with a model that suits the data, where none was asked for."""
+    """The configuration with the default model for the data, if it names none."""
     if config.model.name is not None:
         return config
     pictures = len(data.shape) == 3 and min(data.shape[1:]) >= _PICTURE
@@ -113,7 +113,7 @@ def with_model(config: Config, data: Dataset) -> Config:
 
 
 def models_of(model: Model | Sequence[Model] | None, config: Config) -> Sequence[Model]:
-    """One model for all, or one for each: as given, else as the configuration names them."""
+    """One model for all learners, or one for each: as given, else as in the configuration."""
     if model is None:
         return config.model_name.split(",")
     if isinstance(model, str):
@@ -123,6 +123,6 @@ def models_of(model: Model | Sequence[Model] | None, config: Config) -> Sequence
         if isinstance(each, nn.Module) or not (isinstance(each, str) or callable(each)):
             raise ConfigurationError(
                 f"model is a {type(each).__name__}; give a name, or a function that builds one, such as "
-                f"`lambda: SplitModel(...)`, for every learner needs weights of its own"
+                f"`lambda: SplitModel(...)`, because every learner needs its own weights"
             )
     return models

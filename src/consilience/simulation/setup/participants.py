@@ -1,7 +1,7 @@
-"""Who each learner is: its role under its own terms, its model, and how it trains.
+"""The participants of a run: each learner's role with its group's settings, its model, and how it trains.
 
-Learners that differ only in numbers that weigh something can be trained side by side, each with its own; whatever else
-differs makes them another kind, and a cohort of their own.
+Learners that differ only in weights and rates can be stacked, each with its own numbers. Learners that differ in
+anything else are in different cohorts.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from consilience.optimizers import Optimizer, build_optimizer
 
 Build = Callable[[], nn.Module]
 Model = str | Build
-"""A model by name, or whatever makes one."""
+"""A model by name, or a function that builds one."""
 
 
 @dataclass(frozen=True)
 class Participant:
-    """A learner in one of its roles, apart from its data."""
+    """A learner in one of its roles, without its data."""
 
     learner: int
     role_name: str  # participants of one role act together in a round
-    role: Role  # under its own terms
+    role: Role  # with the settings of the learner's group
     model: Model
     optimizer: Optimizer
     batch_size: int
@@ -39,18 +39,18 @@ class Participant:
 
     @property
     def stacking_key(self) -> str:
-        """All that decides shapes and the course of its work: learners of one kind can be stacked."""
+        """Everything that determines tensor shapes and training steps: learners with the same key can be stacked."""
         role = self.role
-        trades = [(type(e).__name__, fixed_fields(e)) for e in role.exchanges]
+        exchanges = [(type(e).__name__, fixed_fields(e)) for e in role.exchanges]
         trained = (
             type(self.optimizer).__name__,
             {k: v for k, v in vars(self.optimizer).items() if k not in self.optimizer.varies},
         )
-        terms = role.objective, role.data, role.start, role.uploads, role.downloads
-        return repr((self.role_name, self.model, self.batch_size, self.epochs, trained, terms, trades))
+        settings = role.objective, role.data, role.start, role.uploads, role.downloads
+        return repr((self.role_name, self.model, self.batch_size, self.epochs, trained, settings, exchanges))
 
     def numbers(self) -> Iterator[tuple[str, str, Rate]]:
-        """What may be its own among learners of its kind: whose it is, the field, and the value or its schedule."""
+        """The numbers in which stacked learners may differ: the owner, the field, and the value or its schedule."""
         for exchange in self.role.exchanges:
             for name in varying_fields(exchange):
                 yield exchange.name, name, getattr(exchange, name)
@@ -59,7 +59,7 @@ class Participant:
 
 
 def build_participants(config: Config, method: Method, models: Sequence[Model]) -> list[Participant]:
-    """Every learner in each of its roles, as the configuration and its group have it; of a pooled method the only one.
+    """Every learner in each of its roles, with the settings of its group; a pooled method has one learner.
 
     A learner's first role comes before its others.
     """
@@ -74,8 +74,8 @@ def build_participants(config: Config, method: Method, models: Sequence[Model]) 
     for name, other in changed.items():
         if (other.usual, other.members, list(other.roles)) != (method.usual, method.members, list(method.roles)):
             raise ConfigurationError(
-                f"groups.{name}.method changes who plays which role in {method.name!r}, which is everybody's affair; "
-                f"set it for the method itself"
+                f"groups.{name}.method changes which learner has which role in {method.name!r}, which cannot differ "
+                f"between groups; set it in [method]"
             )
     found = []
     for who in range(config.federation.learners):
@@ -96,19 +96,19 @@ def _participant(config: Config, method: Method, who: int, part: str, model: Mod
     epochs = config.training.epochs if role.epochs is None else role.epochs
     role = replace(role, exchanges=tuple(e.for_federation(config.federation.learners) for e in role.exchanges))
     participant = Participant(who, part, role, model, optimizer, role.batch_size or config.training.batch_size, epochs)
-    usual = settings_of(method.source).values() if method.source else ()
+    defaults = settings_of(method.source).values() if method.source else ()
     for owner, name, value in participant.numbers():
-        if isinstance(value, Schedule) and value.over > config.training.rounds and value not in usual:
-            whose = "lr" if owner == OPTIMIZER else f"{owner}'s {name}"
+        if isinstance(value, Schedule) and value.over > config.training.rounds and value not in defaults:
+            setting = "lr" if owner == OPTIMIZER else f"{owner}'s {name}"
             raise ConfigurationError(
-                f"method {method.name!r}: {whose} is {value}, over {value.over} rounds, and the run has "
-                f"{config.training.rounds}; let it take fewer, or the run more"
+                f"method {method.name!r}: {setting} is {value}, over {value.over} rounds, and the run has "
+                f"{config.training.rounds}; shorten the schedule, or run more rounds"
             )
     return participant
 
 
 def _check_exchange_names(roles: Sequence[Role], name: str, group: GroupConfig) -> None:
-    """Refuse terms of a group that name an exchange none of its roles has."""
+    """Refuse settings of a group that name an exchange none of its roles has."""
     known = [e.name for role in roles for e in role.exchanges]
     for key in ("exchanges", "uploads", "downloads"):
         named = getattr(group, key)
@@ -118,14 +118,14 @@ def _check_exchange_names(roles: Sequence[Role], name: str, group: GroupConfig) 
 
 
 def _with_group_settings(role: Role, group: GroupConfig) -> Role:
-    """The role as a group plays it; how the public set is gone through is not a group's to say."""
+    """The role with a group's settings; the epochs, batches and rate on the public set are the same for all groups."""
     own = role.data == "own"
-    kept = tuple(e for e in role.exchanges if group.exchanges is None or e.name in group.exchanges)
+    exchanges = tuple(e for e in role.exchanges if group.exchanges is None or e.name in group.exchanges)
     return replace(
         role,
-        exchanges=kept,
-        uploads=_chosen(group.uploads, kept, role.uploads),
-        downloads=_chosen(group.downloads, kept, role.downloads),
+        exchanges=exchanges,
+        uploads=_chosen(group.uploads, exchanges, role.uploads),
+        downloads=_chosen(group.downloads, exchanges, role.downloads),
         never_share=(*role.never_share, *group.never_share),
         epochs=(group.epochs if own else None) or role.epochs,
         batch_size=(group.batch_size if own else None) or role.batch_size,
@@ -136,7 +136,7 @@ def _with_group_settings(role: Role, group: GroupConfig) -> Role:
 def _chosen(
     wanted: bool | tuple[str, ...], exchanges: Sequence[Exchange], before: tuple[str, ...] | None
 ) -> tuple[str, ...] | None:
-    """Names of the exchanges chosen out of those there are; None for all, or for what the role says."""
+    """The names of the chosen exchanges; None for all of them."""
     names = [e.name for e in exchanges if before is None or e.name in before]
     if wanted is True:
         return None if before is None else tuple(names)

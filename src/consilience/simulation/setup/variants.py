@@ -1,8 +1,7 @@
-"""Settings in which the federations of one run differ: what may, and who everybody is in each.
+"""Variants: federations of one run that differ in some settings, and the participants of each.
 
-Numbers that only weigh something, an exchange's fractions and the learning rate, may differ between the rows of one
-stack: each learner carries its own. Whatever else differs decides shapes or the course of the work, and takes a run of
-its own.
+Weights of losses, fractions and learning rates may differ between the rows of a stack. Anything else determines tensor
+shapes or the steps of training, and needs its own run.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from consilience.method import Method
 from consilience.methods import build_method
 from consilience.simulation.setup.participants import Model, Participant, build_participants
 
-_FREE = {"lr", "method", "groups", "variants"}  # what decides shapes in them is seen in who the learners are
+_FREE = {"lr", "method", "groups", "variants"}  # the parts of them that determine shapes are in the stacking keys
 
 
 @dataclass(frozen=True)
 class Variants:
-    """How the federations differ: who the learners are in each."""
+    """The variants of a run: the participants of each."""
 
     participants: tuple[tuple[Participant, ...], ...]  # of each variant: learners in each of their roles
-    names: tuple[str, ...] = ()  # in words; none where there is nothing to choose from
+    names: tuple[str, ...] = ()  # the settings of each variant, as text; empty if there are no variants
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """How many variants there are."""
         return len(self.participants)
 
     @property
@@ -66,21 +65,23 @@ def variants_of(config: Config, method: Method, models: Sequence[Model]) -> Vari
 
 
 def shared_run_key(config: Config, method: Method, models: Sequence[Model] | None = None) -> str:
-    """All that decides shapes and the course of a run: what must be the same for settings to run side by side."""
+    """Everything that determines shapes and steps of a run: settings with the same key can share one run."""
     settings = {key: value for key, value in config.settings(exclude_none=False).items() if key not in _FREE}
     participants = build_participants(config, method, models or config.model_name.split(","))
-    terms = {who: (group.joins, group.shift, group.samples) for who, (_, group) in config.groups_by_learner().items()}
-    crowds = [
+    overrides = {
+        who: (group.joins, group.shift, group.samples) for who, (_, group) in config.groups_by_learner().items()
+    }
+    shares = [
         (group.numbers(name, config.federation.learners), group.participation) for name, group in config.groups.items()
     ]
-    present = [crowd for crowd in crowds if crowd[1] is not None]
+    participation = [share for share in shares if share[1] is not None]
     return repr(
         (
             settings,
             method.name,
             [(participant.stacking_key, participant.role.never_share) for participant in participants],
-            terms,
-            present,
+            overrides,
+            participation,
         )
     )
 
