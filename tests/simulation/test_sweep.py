@@ -318,7 +318,7 @@ def test_where_every_setting_diverges_the_command_fails(command: Command) -> Non
         (["lr=0.1,0.2", "lr=0.3,0.4"], "lr is swept over twice"),
         (["lr=0.1,0.2", "lr=0.3"], "lr is swept over and set as well"),
         (["seed=0,1"], "run several seeds with --seeds"),
-        (["lr=0.1,0.1"], "lr has one value alone"),
+        (["lr=0.1,0.1"], "lr has only one value"),
         (["method.kdd=0,1"], "unknown setting 'kdd' of method 'fedproto'. Did you mean 'kd'?"),
         (["lr=0.1,0.2", "round=1,2"], "unknown setting 'round'. Did you mean 'rounds'?"),
         (["lr=0.1,0.2", "method.kdd=1"], "unknown setting 'kdd' of method 'fedproto'. Did you mean 'kd'?"),

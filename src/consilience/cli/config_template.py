@@ -28,7 +28,7 @@ _EXAMPLES = {
 
 
 def starting_file(config: Config) -> str:
-    """The configuration as a TOML file that explains itself; what is not set is there as a comment."""
+    """The configuration as a TOML file with every key explained; keys that are not set are comments."""
     lines = [
         "# Settings of a run: consilience run THIS_FILE, or compare, or sweep. Options of the command override it.",
         "# A key left out has the value shown here; one in a comment is an example, and is not set by default.",
@@ -55,7 +55,7 @@ def _line(key: str, value: Any) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A word, a number or a list; TOML and JSON agree on these."""
+    """A string, a number or a list, which TOML and JSON write in the same way."""
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
@@ -65,14 +65,16 @@ def _method(config: Config) -> Iterator[str]:
     yield from _comment(f"one of {', '.join(method_names())}; `consilience methods` describes each")
     yield from ("[method]", f"name = {_toml(name)}", "")
     about = f"{build_method(name, own).summary} Its settings and their defaults; a number may be a schedule: "
-    about += '"ramp(0, 10, 20)" goes from 0 to 10 over 20 rounds, "cosine(0, 10, 20)" too, slowly at both ends.'
+    about += (
+        '"ramp(0, 10, 20)" goes from 0 to 10 over 20 rounds, "cosine(0, 10, 20)" does too, more slowly at both ends.'
+    )
     yield from _comment(about)
     for key, value in spelled_settings(name).items():
         yield f"{key} = {_toml(own[key])}" if key in own else f"# {key} = {_toml(value)}"
 
 
 def _groups(config: Config) -> Iterator[str]:
-    yield from ("", "# -- Groups: learners with settings of their own ".ljust(100, "-"))
+    yield from ("", "# -- Groups: learners with their own settings ".ljust(100, "-"))
     yield from ("# A table for each group, under a name you choose. All keys but `learners` may be left out.", "")
     examples = {"learners": "1-2", "model": "mlp", "exchanges": ("prototypes",), "never_share": (3,), "lr": 0.001}
     examples |= {"epochs": 2, "batch_size": 16, "uploads": True, "downloads": True}

@@ -1,4 +1,4 @@
-"""`consilience data`: look at a data set, and at its split between learners."""
+"""`consilience data`: show a data set, and its split between learners."""
 
 from __future__ import annotations
 

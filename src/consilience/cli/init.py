@@ -16,7 +16,7 @@ def init(
     file: Annotated[Path, typer.Argument(help="the file to write")] = Path("experiment.toml"),
     method: MethodName = None,
     set_: Set = None,
-    force: Annotated[bool, typer.Option("--force", help="overwrite the file if it is there")] = False,
+    force: Annotated[bool, typer.Option("--force", help="overwrite the file if it exists")] = False,
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Write a settings file to start from, with every key explained."""
@@ -27,7 +27,7 @@ def init(
     wanted = gather_config(None, set_, settings or {}, method)
     build_method(wanted.method.name, wanted.method.settings)
     if file.exists() and not force:
-        raise ConfigurationError(f"{file} exists already; choose another name, or overwrite it with --force")
+        raise ConfigurationError(f"{file} already exists; choose another name, or overwrite it with --force")
     with report_write_errors(file, "choose another place"):
         replace_file(file, starting_file(wanted).encode())
     print(f"{file} is written; run it with: consilience run {file}")

@@ -25,13 +25,13 @@ def federation(
     method: Annotated[
         str, typer.Argument(help="the method, NAME or FILE.py:NAME, with :KEY=VALUE; see `consilience methods`")
     ],
-    data: Annotated[str, typer.Option(help="data as members have it, for shapes and classes")] = "digits",
+    data: Annotated[str, typer.Option(help="a data set as members have it, for shapes and classes")] = "digits",
     name: Annotated[str | None, typer.Option(help="what the federation is called (default: the data's name)")] = None,
     out: Annotated[Path, typer.Option(help="the file to write")] = Path("federation.toml"),
     set_: Set = None,
     settings: dict[str, Any] | None = None,
 ) -> None:
-    """Write a federation's charter: what is learned, how, and what may travel. A relay creates it from this file."""
+    """Write a federation's charter: task, method, and what may be uploaded. A relay creates the federation from it."""
     from consilience.cli.member import federation as write
 
     config = gather_config(None, set_, {**(settings or {}), "data": data}, method)
@@ -42,19 +42,19 @@ def federation(
 def join(
     url: Annotated[str, typer.Argument(help="the relay's address, such as https://relay.example:8443")],
     token: Annotated[
-        str, typer.Option(envvar="CONSILIENCE_TOKEN", help="the token you were invited with", show_envvar=True)
+        str, typer.Option(envvar="CONSILIENCE_TOKEN", help="the token from your invitation", show_envvar=True)
     ],
     method: Annotated[
         str | None,
-        typer.Option(metavar="FILE.py:NAME", help="your copy of the file, where the federation's method is in one"),
+        typer.Option(metavar="FILE.py:NAME", help="your copy of the method's file, if it is not a built-in one"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="folder for the model and everything a restart needs")] = None,
-    wait: Annotated[float, typer.Option(min=0, help="seconds to wait in a round for the others, where needed")] = 120.0,
+    out: Annotated[Path | None, typer.Option(help="folder for the model and the state to resume from")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="seconds to wait for other members in a round")] = 120.0,
     ca_file: Annotated[str | None, typer.Option(help="a file with the certificates to trust")] = None,
     json_: Json = False,
     settings: dict[str, Any] | None = None,
 ) -> None:
-    """Train in a federation with no code of your own; resumes where it was stopped, and saves the model."""
+    """Train in a federation without writing code; resumes where it was stopped, and saves the model."""
     from consilience.cli.member import JoinOptions
     from consilience.cli.member import join as train
 

@@ -12,7 +12,7 @@ from consilience.cli.options import Json
 
 def leakage(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="folders of runs, comparisons or sweeps that keep models")
+        list[Path], typer.Argument(metavar="RUN...", help="folders of runs, comparisons or sweeps with saved models")
     ],
     layer: Annotated[
         list[str] | None,

@@ -1,4 +1,4 @@
-"""The command `consilience leakage`: looks at runs one after the other, and keeps what is found in their folders."""
+"""The command `consilience leakage`: measure the leakage of runs one after the other, and save it in their folders."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from consilience.simulation.records.export import SavedRun, read_saved_run
 
 
 def examine_runs(screen: Screen, folders: Sequence[Path], settings: LeakageSettings, page: Path | None = None) -> None:
-    """Examine the runs in folders of runs, comparisons and sweeps, show what is found, and write the page."""
+    """Examine the runs in folders of runs, comparisons and sweeps, show the results, and write the page."""
     check_device(settings.device)
     if page is not None:
         check_page(page)
     runs: dict[Path, str] = {}
-    for run in read_runs(folders).runs:  # variants lie in one folder
+    for run in read_runs(folders).runs:  # variants share a folder
         runs.setdefault(run.folder, run.label)
-    for folder in runs:  # before the work
+    for folder in runs:  # refused before any run is examined
         with _named(folder):
             _refuse_unusable(read_saved_run(folder), settings)
     found = {}
@@ -49,14 +49,14 @@ def examine_runs(screen: Screen, folders: Sequence[Path], settings: LeakageSetti
         screen.say(f"the page is {write_report(folders, page)}")
 
 
-def _refuse_unusable(kept: SavedRun, settings: LeakageSettings) -> None:
-    """Refuse a run that keeps no models, or models that have no such layer, before others are worked on."""
-    for who in select_learners(kept, settings.learners):
-        resolve_layers(kept, who, settings.layers)
+def _refuse_unusable(run: SavedRun, settings: LeakageSettings) -> None:
+    """Refuse a run without saved models, or whose models do not have the layers."""
+    for who in select_learners(run, settings.learners):
+        resolve_layers(run, who, settings.layers)
 
 
 def _show(screen: Screen, found: tables.LeakageByRun) -> None:
-    """Print what was found as tables."""
+    """Print the results as tables."""
     screen.section("Leakage of layer outputs", tables.layers_text(found), tables.layers_rows(found))
     if rows := tables.means_rows(found):
         screen.section("Leakage of class means", tables.MEANS, rows)
@@ -66,14 +66,14 @@ def _show(screen: Screen, found: tables.LeakageByRun) -> None:
 
 @contextmanager
 def _show_progress(screen: Screen, label: str) -> Iterator[OnProgress]:
-    """Shows how far a run has come, where somebody watches."""
+    """Show the progress on a run, if standard error is a terminal."""
     if not screen.err.is_terminal:
         yield lambda what, done, all_: None
         return
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}")
-    together = sys.stdout.isatty()  # a pipe or a file must get what is written to it
+    to_terminal = sys.stdout.isatty()  # output to a pipe or a file is left as it is
     with Progress(
-        *columns, TimeRemainingColumn(), console=screen.err, transient=True, redirect_stdout=together
+        *columns, TimeRemainingColumn(), console=screen.err, transient=True, redirect_stdout=to_terminal
     ) as progress:
         task = progress.add_task(label)
 
@@ -85,7 +85,7 @@ def _show_progress(screen: Screen, label: str) -> Iterator[OnProgress]:
 
 @contextmanager
 def _named(folder: Path) -> Iterator[None]:
-    """Errors that say which run they are of."""
+    """Put the run's folder in front of error messages."""
     try:
         yield
     except (CheckpointError, DataError, TrainingError) as error:

@@ -1,4 +1,4 @@
-"""What `consilience federation` and `consilience join` do: write a charter, and train in a federation."""
+"""`consilience federation` and `consilience join`: write a charter, and train in a federation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOCK = "lock"
 
 
 def federation(config: Config, name: str, out: Path) -> str:
-    """Write a federation's charter for the configuration's data, models and method; what to do next."""
+    """Write a federation's charter for the configuration's data, models and method, and say what to do next."""
     data = load_data(config, progress=True)
     config = with_model(config, data)
     method = config.method.model_dump()
@@ -40,7 +40,7 @@ def federation(config: Config, name: str, out: Path) -> str:
 
 @dataclass(frozen=True)
 class JoinOptions:
-    """How a member takes part; method: its copy of the file, where the federation's method is in one."""
+    """How a member takes part; method: its copy of the method's file, if the federation has one from a file."""
 
     folder: Path | None = None
     method: str | None = None
@@ -104,9 +104,9 @@ def _remove_lines_after(place: RunFolder, round_: int) -> None:
     if not place.metrics.exists():
         return
     lines = [line.rstrip("\n") for line in place.lines()]
-    kept = [line for line in lines if _round_of(line) <= round_]
-    if kept != lines:
-        place.rewrite(kept)
+    valid = [line for line in lines if _round_of(line) <= round_]
+    if valid != lines:
+        place.rewrite(valid)
 
 
 def _round_of(line: str) -> float:
@@ -118,7 +118,7 @@ def _round_of(line: str) -> float:
 
 
 def _open_folder(folder: Path, config: Config) -> RunFolder:
-    """The folder with its settings; one that was started with others is refused."""
+    """The member's folder with its settings; a folder that was started with other settings is refused."""
     if not (folder / "config.toml").exists():
         return RunFolder.create(folder, config)
     place = RunFolder.open(folder)

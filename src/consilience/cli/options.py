@@ -1,4 +1,4 @@
-"""Options that several commands have: one for every key of the configuration, and the common ones."""
+"""Options of several commands: one for every key of the configuration, and the common ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MethodName = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="folder to save the run in (default: a new one under runs/)")]
 Resume = Annotated[Path | None, typer.Option(help="resume the run in this folder")]
-Track = Annotated[str | None, typer.Option(metavar="NAME", help="show the curves while the run goes on: tensorboard")]
+Track = Annotated[str | None, typer.Option(metavar="NAME", help="record curves during the run: tensorboard")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object per line on standard output, nothing else")]
 Set = Annotated[
     list[str] | None,

@@ -15,8 +15,8 @@ from consilience.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, help="Run a relay: create federations, invite members, serve.")
 
-Place = Annotated[Path, typer.Option("--store", help="the file that holds all a relay keeps")]
-Federation = Annotated[str | None, typer.Option(help="which federation, where the store has several")]
+Place = Annotated[Path, typer.Option("--store", help="the database file of the relay")]
+Federation = Annotated[str | None, typer.Option(help="the federation, if the store has several")]
 _STORE = Path("relay.db")
 
 
@@ -89,16 +89,19 @@ def serve(
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="its private key, PEM")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="listen off loopback without TLS, where something before it has TLS")
+        bool,
+        typer.Option("--insecure", help="serve beyond loopback without TLS, behind a proxy that has TLS"),
     ] = False,
-    rate: Annotated[float, typer.Option(min=0, help="requests a second that a member may make; 0 is no limit")] = 20.0,
-    burst: Annotated[int, typer.Option(min=1, help="and how many at once")] = 100,
-    head: Annotated[float, typer.Option(min=0.1, help="seconds in which a request's head must have come")] = 10.0,
-    idle: Annotated[float, typer.Option(min=0.1, help="seconds for which a body may pause")] = 15.0,
-    body: Annotated[float, typer.Option(min=0.1, help="seconds a body may take, and one more for every KiB")] = 30.0,
-    connections: Annotated[int, typer.Option(min=1, help="connections at once")] = 1000,
+    rate: Annotated[float, typer.Option(min=0, help="requests per second of a member; 0: no limit")] = 20.0,
+    burst: Annotated[int, typer.Option(min=1, help="requests that a member may send in a burst")] = 100,
+    head: Annotated[float, typer.Option(min=0.1, help="seconds in which a request's head must arrive")] = 10.0,
+    idle: Annotated[float, typer.Option(min=0.1, help="seconds for which a request's body may pause")] = 15.0,
+    body: Annotated[
+        float, typer.Option(min=0.1, help="seconds a request's body may take, plus one for every KiB")
+    ] = 30.0,
+    connections: Annotated[int, typer.Option(min=1, help="the most connections at once")] = 1000,
 ) -> None:
-    """Serve what the store holds, until it is told to stop (Ctrl-C or SIGTERM); what was acknowledged is on disk."""
+    """Serve the federations of the store until Ctrl-C or SIGTERM; every acknowledged upload is on disk."""
     from consilience.relay.app import Limits, Relay
     from consilience.relay.server import ServerSettings, run_server
     from consilience.relay.store import Store, lock_store

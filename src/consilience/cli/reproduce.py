@@ -23,11 +23,12 @@ def reproduce(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="LABEL=VALUE", help="some cells only, such as task=MNIST; may be repeated, also for one label"
+            metavar="LABEL=VALUE",
+            help="only these cells, such as task=MNIST; may be repeated",
         ),
     ] = None,
-    precision: Annotated[str, typer.Option(help="of the models' arithmetic: auto, float32, bf16 or float64")] = "auto",
-    saved: Annotated[bool, typer.Option("--saved", help="run nothing: show the saved cells")] = False,
+    precision: Annotated[str, typer.Option(help="precision of the models: auto, float32, bf16 or float64")] = "auto",
+    saved: Annotated[bool, typer.Option("--saved", help="show the saved cells without running any")] = False,
     out: Annotated[Path | None, typer.Option(help="folder for cells and results (default: reproduced/NAME)")] = None,
     track: Track = None,
 ) -> None:
@@ -47,8 +48,8 @@ def reproduce(
     if name not in REPRODUCTIONS:
         raise UnknownName("reproduction", name, REPRODUCTIONS)
     folder = out or Path("reproduced") / (f"{name}-quick" if quick else name)
-    some = [split_setting(text, "no label of cells; write LABEL=VALUE, such as task=MNIST") for text in only or ()]
-    scale = Scale(quick, seeds, device, data_dir, some, precision)
+    selected = [split_setting(text, "no label of cells; write LABEL=VALUE, such as task=MNIST") for text in only or ()]
+    scale = Scale(quick, seeds, device, data_dir, selected, precision)
     try:
         with tracked(folder, screen.on_round) as on_round:
             found = run_reproduction(REPRODUCTIONS[name], scale, folder, on_round, saved)
@@ -60,7 +61,7 @@ def reproduce(
     try:
         page = write_reproduction_page(REPRODUCTIONS[name], found.sections, folder, command)
         screen.say(f"the page is {page}")
-    except ConfigurationError as error:  # what draws it is an extra
+    except ConfigurationError as error:  # the packages that draw it are optional
         screen.say(f"no page: {error}")
     screen.say(f"saved in {folder}")
     if found.missing and not saved:

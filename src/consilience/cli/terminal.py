@@ -1,4 +1,4 @@
-"""What a person sees while a run is under way and after it: progress, tables, curves."""
+"""The output of commands in a terminal: progress, tables, curves."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 
 class Screen:
-    """Standard output for what was asked for, standard error for progress; quiet where nobody watches."""
+    """Results on standard output, messages on standard error, and progress only if that is a terminal."""
 
     def __init__(self, json_lines: bool) -> None:
         self.json = json_lines
@@ -66,16 +66,16 @@ class Screen:
         log.setLevel(logging.INFO)
 
     def on_round(self, method: str, round_: int, rounds: int, history: History) -> None:
-        """Show how far a method has come."""
+        """Show the progress of a method."""
         if not self.err.is_terminal:
             return
         if self._progress is None:
             columns = (
                 TextColumn("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.completed}/{task.total} {task.fields[seen]}"),
+                TextColumn("{task.completed}/{task.total} {task.fields[accuracy]}"),
             )
-            # Redirecting keeps lines apart on one terminal; a pipe or a file must get what is written to it.
+            # Redirecting keeps the bar and printed lines apart; output to a pipe or a file is left as it is.
             self._progress = Progress(
                 *columns,
                 TimeRemainingColumn(),
@@ -87,10 +87,10 @@ class Screen:
         if method != self._method:
             if self._task is not None:
                 self._progress.remove_task(self._task)
-            self._method, self._task = method, self._progress.add_task(method, total=rounds, seen="")
+            self._method, self._task = method, self._progress.add_task(method, total=rounds, accuracy="")
         accuracy = history.last("accuracy")
-        seen = "" if np.isnan(accuracy).all() else f"{np.nanmean(accuracy):.1f} %"
-        self._progress.update(self._task, completed=round_, seen=seen)
+        mean = "" if np.isnan(accuracy).all() else f"{np.nanmean(accuracy):.1f} %"
+        self._progress.update(self._task, completed=round_, accuracy=mean)
 
     def _quiet(self) -> None:
         if self._progress is not None:
@@ -98,12 +98,12 @@ class Screen:
             self._progress = self._task = None
 
     def each(self, summary: Mapping[str, Any]) -> None:
-        """A method is done."""
+        """Print the summary of a finished method as JSON, if asked for."""
         if self.json:
             print(json.dumps(summary), flush=True)
 
     def table(self, summaries: Sequence[Mapping[str, Any]]) -> None:
-        """All that was compared."""
+        """Print the tables of runs."""
         self._quiet()
         if self.json:
             return
@@ -116,7 +116,7 @@ class Screen:
                 self.out.print(kinds_table(plain))
 
     def show(self, summaries: Sequence[Mapping[str, Any]]) -> None:
-        """One run, done."""
+        """Print the results of a run, and where it is saved."""
         for summary in summaries:
             self.each(summary)
         self.table(summaries)
@@ -125,7 +125,7 @@ class Screen:
             self.say(f"saved in {folder}")
 
     def show_sweep(self, outcomes: Sequence[Mapping[str, Any]], folder: Path) -> None:
-        """All settings of a sweep, and the best of them."""
+        """Print all settings of a sweep, and the best one."""
         self._quiet()
         for outcome in outcomes:
             self.each(outcome)
@@ -136,10 +136,10 @@ class Screen:
         self.say(f"saved in {folder}; one line for each setting, seed and round in {folder / SWEEP_CSV}")
 
     def data(self, config: Config, split: bool, out: Path | None) -> None:
-        """A data set, and how learners would have it."""
+        """Print a data set; with `split`, also its split between learners."""
         if out is not None and out.suffix.lower() not in _PICTURES:
             raise ConfigurationError(
-                f"--out is {str(out)!r}; pictures go into a file that ends in {', '.join(_PICTURES)}"
+                f"--out is {str(out)!r}; pictures are written to a file that ends in {', '.join(_PICTURES)}"
             )
         data = load_data(config, progress=self.err.is_terminal)
         record = describe_dataset(data)
@@ -158,9 +158,9 @@ class Screen:
             self._describe(record, data, local if split else None)
         if not has_pictures(data):
             if not data.alphabet:
-                self.say(f"samples of the shape {data.shape} make no pictures")
+                self.say(f"samples of the shape {data.shape} cannot be shown as pictures")
             if out is not None:
-                raise ConfigurationError(f"there are no pictures to write to {out}; leave --out away")
+                raise ConfigurationError(f"there are no pictures to write to {out}; leave --out out")
             return
         pictures = learners_grid(local) if split else grid_of(data, _COLUMNS)
         columns = data.classes if split else _COLUMNS
@@ -189,11 +189,11 @@ class Screen:
             self.out.print(describe_case(local), soft_wrap=True)
 
     def print(self, table: Table) -> None:
-        """Any table."""
+        """Print a table."""
         self.out.print(table)
 
     def section(self, heading: str, text: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """A table with a heading and words."""
+        """Print a table with a heading and a text."""
         self._quiet()
         self.out.print(heading, soft_wrap=True)
         if text:
@@ -201,12 +201,12 @@ class Screen:
         self.out.print(rows_table(rows))
 
     def say(self, text: str) -> None:
-        """A word beside the result."""
+        """Print a message on standard error."""
         self._quiet()
         self.err.print(text, soft_wrap=True)
 
     def curves(self, folder: Path) -> None:
-        """Accuracy over rounds, a line of bars for each method."""
+        """Print the accuracy over rounds, one line of bars for each method."""
         if self.json:
             return
         from consilience.simulation.compare import run_folders
@@ -218,13 +218,13 @@ class Screen:
             configs = [run.config.variant(i) for i in range(len(run.config.variants))] or [run.config]
             for i, config in enumerate(configs):
                 curve = _curve(run.metrics, i)
-                first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # or not tested yet
+                first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # not evaluated yet
                 table.add_row(method_label(config.method.label, config.method.settings), first, bars(curve), last)
         self.out.print(table)
 
 
 class _ScreenHandler(logging.Handler):
-    """What the library has to say beside its results, said on the screen."""
+    """Shows the library's log messages on the screen, each once."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__()
@@ -232,19 +232,19 @@ class _ScreenHandler(logging.Handler):
         self.shown: set[str] = set()
 
     def emit(self, record: logging.LogRecord) -> None:
-        said, wanted = record.getMessage(), record.levelno > logging.INFO or not self.screen.json
-        if wanted and said not in self.shown:  # every method of a comparison has the same data
-            self.shown.add(said)
-            self.screen.say(said)
+        message, wanted = record.getMessage(), record.levelno > logging.INFO or not self.screen.json
+        if wanted and message not in self.shown:  # every method of a comparison has the same data
+            self.shown.add(message)
+            self.screen.say(message)
 
 
 def describe_best(outcome: Mapping[str, Any], metric: str = "accuracy") -> str:
-    """A setting and what it reached, by the number that it was ranked by, with its spread."""
+    """A setting and its result in the metric it was ranked by, with the spread."""
     setting = " ".join(f"{key}={value}" for key, value in outcome["set"].items())
-    reached = outcome[metric]
-    over = f"±{reached['std_seeds']:.2f} over {outcome['seeds']} seeds, " if reached["std_seeds"] is not None else ""
-    learners = "ensemble of all learners" if metric == "ensemble" else f"±{reached['std_learners']:.2f} over learners"
-    return f"{setting}: {reached['mean']:.2f} % ({over}{learners})"
+    result = outcome[metric]
+    over = f"±{result['std_seeds']:.2f} over {outcome['seeds']} seeds, " if result["std_seeds"] is not None else ""
+    learners = "ensemble of all learners" if metric == "ensemble" else f"±{result['std_learners']:.2f} over learners"
+    return f"{setting}: {result['mean']:.2f} % ({over}{learners})"
 
 
 def _curve(metrics: Path, variant: int = 0) -> list[float]:

@@ -1,4 +1,4 @@
-"""How a choice with numbers is written: `word`, `word(1, 2)` or `word:1,2`; and how a misspelled one is refused."""
+"""Parse settings written as a word with numbers: `word`, `word(1, 2)` or `word:1,2`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from consilience.errors import ConfigurationError, UnknownName
 
 
 class Number(NamedTuple):
-    """One number a word takes: its name, which numbers fit, and the same in words."""
+    """One number that follows a word: its name, a check of its value, and a description of the allowed values."""
 
     name: str
     fits: Callable[[float], bool]
@@ -22,26 +22,26 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """The numbers that follow a word; with `more`, the last of them may be given again and again."""
+    """The numbers that follow a word; with `more`, the last of them may be repeated."""
 
     numbers: tuple[Number, ...] = ()
     more: bool = False
 
     def spelled(self, word: str) -> str:
-        """The word as one would write it, with names for numbers."""
+        """How to write the word, with the names of its numbers: `dirichlet(alpha)`."""
         names = [number.name for number in self.numbers] + ["..."] * self.more
         return f"{word}({', '.join(names)})" if names else word
 
 
 class Spelled(NamedTuple):
-    """What was read: a known word and as many fitting numbers as it takes."""
+    """The parsed value: a known word and its numbers."""
 
     word: str
     numbers: tuple[float, ...]
 
 
 def read(key: str, text: str, forms: Mapping[str, Form]) -> Spelled:
-    """The word and numbers of `text`, a value of the setting `key`; anything not in `forms` is refused."""
+    """Parse `text`, a value of the setting `key`, into a word and numbers; anything not in `forms` is refused."""
     match = re.fullmatch(r"([^(:]*)(?:\((.*)\)|:(.*))?", text.strip())
     word, inside = (match[1].strip(), match[2] if match[3] is None else match[3]) if match else (text, None)
     if word not in forms:
@@ -51,7 +51,7 @@ def read(key: str, text: str, forms: Mapping[str, Form]) -> Spelled:
         raise UnknownName(key, word, [form.spelled(word)])
     given = [each.strip() for each in (inside or "").split(",")] if inside or form.numbers else []
     _check_count(key, text, word, form, len(given))
-    # Where the last number may be repeated, it stands for all that follow.
+    # The last number's name and check also apply to its repetitions.
     names = form.numbers + form.numbers[-1:] * (len(given) - len(form.numbers))
     return Spelled(word, tuple(_fitting(key, text, *pair) for pair in zip(names, given, strict=True)))
 

@@ -1,4 +1,4 @@
-"""What came out of a run: numbers with their spread, what they cost, and the whole history."""
+"""The result of a run: its metrics with their spread, its costs, and its history."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from consilience.simulation.records.history import History
 
 @dataclass(frozen=True)
 class Result:
-    """A run's outcome. `history[metric]` is (rounds, seeds, learners)."""
+    """The result of a run. `history[metric]` is (rounds, seeds, learners)."""
 
     config: Config
     history: History
@@ -26,11 +26,11 @@ class Result:
     peak_memory_mb: float
     peak_device_mb: float | None = None
     finished: bool = True
-    asked_to_stop: bool = False  # perhaps in its last round, so that it is finished all the same
+    asked_to_stop: bool = False  # may be true of a finished run, if it was in the last round
     folder: Path | None = None
     diverged: Mapping[int, str] = field(default_factory=dict)
     accuracy_source: str = "classifier"
-    """What tells classes in `accuracy`: the learners' own classifier, or the name of a probe."""
+    """What predicts classes in `accuracy`: the learners' own classifier, or the name of a probe."""
 
     def raise_if_interrupted(self) -> None:
         """Raise KeyboardInterrupt if Ctrl-C was pressed in the last round of a finished run: no other should start."""
@@ -39,7 +39,7 @@ class Result:
 
     @property
     def variants(self) -> list[Result]:
-        """Each variant's outcome, where the run had several; the time is its share."""
+        """The result of each variant, if the run has variants; each has an equal share of the time."""
         seeds = len(self.history.seeds)
         return [
             replace(
@@ -53,11 +53,11 @@ class Result:
 
     @property
     def accuracy(self) -> np.ndarray:
-        """In percent, after the last round tested: (seeds, learners)."""
+        """In percent, after the last evaluated round: (seeds, learners)."""
         return self.history.last("accuracy")
 
     def summary(self) -> dict[str, Any]:
-        """The run as one JSON object; of one with several variants the best's, and one more for each."""
+        """The run as one JSON object; with variants: that of the best one, and a list of all under `variants`."""
         if self.config.variants:
             each = [
                 result.summary() | {"set": changes}
@@ -84,9 +84,9 @@ class Result:
             "accuracy_local": _spread(history.last("accuracy_local")),
             "accuracy_before": before if before["mean"] is not None else None,
             "probes": {
-                probe: _spread(told)
+                probe: _spread(accuracy)
                 for probe in ("linear", "scaled", "knn")
-                if (told := self._optional_metric(f"accuracy_{probe}")).size
+                if (accuracy := self._optional_metric(f"accuracy_{probe}")).size
             },
             "ensemble": _spread(self._optional_metric("accuracy_ensemble")),
             "heads": _spread(self._optional_metric("accuracy_heads")),
@@ -108,14 +108,14 @@ class Result:
         }
 
     def _optional_metric(self, key: str) -> np.ndarray:
-        """What some runs tell, after the last round tested, (seeds, learners); nothing where this one does not."""
+        """A metric that not every run has, after the last evaluated round, (seeds, learners); empty if missing."""
         return self.history.last(key) if key in self.history.records[0] else np.zeros((0, 0))
 
     def _by_group(self) -> dict[str, Any]:
-        """What learners of each kind came to, where they are not all alike."""
+        """The results of each group of learners, if learners differ in their models or settings."""
         history, rounds, moved = self.history, max(self.history.rounds, 1), self._moved()
-        kinds = self.config.learners_by_group() if history.learners == self.config.federation.learners else {}
-        models = self.config.learner_models if kinds else []
+        groups = self.config.learners_by_group() if history.learners == self.config.federation.learners else {}
+        models = self.config.learner_models if groups else []
         return {
             name: {
                 "learners": who,
@@ -124,11 +124,11 @@ class Result:
                 "accuracy_local": _spread(history.last("accuracy_local")[:, who]),
                 "bytes": {way: float(total[:, who].mean() / rounds) for way, total in moved.items()},
             }
-            for name, who in kinds.items()
+            for name, who in groups.items()
         }
 
     def _moved(self) -> dict[str, np.ndarray]:
-        """Bytes of each learner in all rounds, (seeds, learners), without those before the first."""
+        """Bytes of each learner in all rounds, (seeds, learners), without those before the first round."""
         ways = {way: f"bytes.{way}" for way in ("up", "down")}
         return {way: self.history.total(key) - self.history.records[0][key] for way, key in ways.items()}
 
@@ -142,14 +142,14 @@ class Result:
 
 
 def best_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The one with the highest mean accuracy, of those that stayed sound; of all asked together where each has it."""
-    sound = [s for s in summaries if not s["diverged"] and s["accuracy"]["mean"] is not None]
-    told = ranked_by(sound)
-    return dict(max(sound, key=lambda s: float(s[told]["mean"]))) if sound else None
+    """The summary with the highest mean accuracy that did not diverge; ranked by the ensemble if every one has it."""
+    converged = [s for s in summaries if not s["diverged"] and s["accuracy"]["mean"] is not None]
+    metric = ranked_by(converged)
+    return dict(max(converged, key=lambda s: float(s[metric]["mean"]))) if converged else None
 
 
 def _spread(values: np.ndarray) -> dict[str, Any]:
-    """Mean over seeds and learners, and how far each moves it; values are (seeds, learners)."""
+    """The mean of (seeds, learners), its spread over seeds and over learners, and the worst learner."""
     if np.isnan(values).all():
         return {"mean": None, "std_seeds": None, "std_learners": None, "worst": None, "by_seed": []}
     by_seed = np.nanmean(values, axis=1)

@@ -1,4 +1,4 @@
-"""The course of one run: its rounds, its records, its checkpoints."""
+"""One run: its rounds, its records, its checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from consilience.simulation.setup.setup import Setup
 
 OnRound = Callable[[str, int, int, History], None]
 """Called after each round with the method's name, the round, the number of rounds, and the history so far."""
-_SAVE_SECONDS = 30.0  # between checkpoints; resuming gives the same bits from any of them
+_SAVE_SECONDS = 30.0  # between checkpoints; resuming from any of them gives the same bits
 
 
 class Run:
@@ -93,7 +93,7 @@ class Run:
             restore_run(self.rounds, checkpoint)
         except torch.OutOfMemoryError:
             raise
-        except (KeyError, RuntimeError) as error:  # your own model, data or method is not the run's
+        except (KeyError, RuntimeError) as error:  # the user's own model, data or method is another one
             raise CheckpointError(f"the checkpoint in {self.folder.path} is of another run: {error}") from error
         self.history.read(self.folder.lines(), self.rounds.round, str(self.folder.metrics))
         self.history.seconds, self.peak = dict(numbers["seconds"]), float(numbers["peak_memory_mb"])

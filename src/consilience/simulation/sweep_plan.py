@@ -49,14 +49,14 @@ def check_grid(grid: Grid) -> dict[str, list[Any]]:
     found = {key: list({repr(value): value for value in values}.values()) for key, values in grid.items()}
     for key, values in found.items():
         if len(values) < 2:
-            raise ConfigurationError(f"{key} has one value alone; give at least two different values to choose between")
+            raise ConfigurationError(f"{key} has only one value; give at least two different values to choose between")
         if key in ("seed", "seeds"):
             raise ConfigurationError(f"{key} is not a setting to choose between; run several seeds with --seeds")
     return found
 
 
 def _values(text: str) -> list[Any]:
-    try:  # TOML knows which commas are inside a word
+    try:  # TOML knows which commas are inside a string
         return list(tomllib.loads(f"values = [{text}]")["values"])
     except tomllib.TOMLDecodeError:
         return [parse_value(part) for part in split_list(text)]
@@ -151,7 +151,7 @@ def read_sweep(folder: Path) -> SweepPlan:
     def make(plan: dict[str, Any]) -> SweepPlan:
         grid = plan["grid"]
         if not isinstance(grid, dict) or not all(isinstance(values, list) for values in grid.values()):
-            raise TypeError("its grid has no lists of values")
+            raise TypeError("its grid must have lists of values")
         return SweepPlan(make_config(plan["config"]), grid, folder)
 
     return read_plan(folder, _KIND, make)
