@@ -68,7 +68,7 @@ def run_folder(path: Path, lines: Sequence[dict[str, Any]] | None = None, **chan
     }
     result: dict[str, Any] = {**method, **extent, **kind}
     result["seconds"] = {"total": 3.0, "train": 1.5, "represent": 0.5, "exchange": 0.5, "evaluate": 0.5}
-    result["kinds"] = {"skeptics": kind}
+    result["groups"] = {"skeptics": kind}
     (path / "result.json").write_text(json.dumps(result))
     return path
 

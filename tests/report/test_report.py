@@ -73,7 +73,7 @@ def test_a_finished_run_has_all_sections_and_nothing_is_missing(tmp_path: Path) 
     ]
     assert cells[3:5] == [("upload per round", "100 B"), ("download per round", "50 B")]
     assert cells[5:7] == [("total", "640 B"), ("time", "3.0 s")]
-    assert "By kind of learner" in page and "skeptics" in page
+    assert "By group of learners" in page and "skeptics" in page
     assert "case 7c of the nine: learners differ in p(y)" in page
     assert "name = &quot;consilience&quot;" in page  # the settings to repeat it
     assert "consilience report" in page

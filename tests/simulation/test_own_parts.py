@@ -370,7 +370,7 @@ def test_what_a_group_gives_to_holds_in_a_comparison_whatever_the_method(command
         "compare", *asked, *terms, "--methods", methods, "--rounds", "2", "--train", "50", "--json"
     )
     assert code == 0, err
-    up = {s["method"]: s["kinds"]["a"]["bytes"]["up"] for s in map(json.loads, out.splitlines())}
+    up = {s["method"]: s["groups"]["a"]["bytes"]["up"] for s in map(json.loads, out.splitlines())}
     others = {s["method"]: s["message_bytes"]["up"] for s in map(json.loads, out.splitlines())}
     assert up["fedavg"] == 0 and 0 < up["consilience"] < others["consilience"]
     assert 0 < up["representation-sharing"] < others["representation-sharing"]

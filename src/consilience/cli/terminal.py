@@ -33,7 +33,7 @@ from consilience.presentation.images import grid_of, in_terminal, picture_grid
 from consilience.presentation.ranking import ranked_by
 from consilience.presentation.tables import (
     comparison_table,
-    kinds_table,
+    groups_table,
     method_label,
     new_table,
     rows_table,
@@ -112,8 +112,8 @@ class Screen:
                 self.out.print(sweep_table(summary["variants"]))
         if plain := [summary for summary in summaries if "variants" not in summary]:
             self.out.print(comparison_table(plain, self.out.width))
-            if any(summary.get("kinds") for summary in plain):
-                self.out.print(kinds_table(plain))
+            if any(summary.get("groups") for summary in plain):
+                self.out.print(groups_table(plain))
 
     def show(self, summaries: Sequence[Mapping[str, Any]]) -> None:
         """Print the results of a run, and where it is saved."""

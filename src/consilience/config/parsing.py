@@ -27,20 +27,20 @@ class Form:
     numbers: tuple[Number, ...] = ()
     more: bool = False
 
-    def spelled(self, word: str) -> str:
+    def usage(self, word: str) -> str:
         """How to write the word, with the names of its numbers: `dirichlet(alpha)`."""
         names = [number.name for number in self.numbers] + ["..."] * self.more
         return f"{word}({', '.join(names)})" if names else word
 
 
-class Spelled(NamedTuple):
+class ParsedSetting(NamedTuple):
     """The parsed value: a known word and its numbers."""
 
     word: str
     numbers: tuple[float, ...]
 
 
-def read(key: str, text: str, forms: Mapping[str, Form]) -> Spelled:
+def parse_setting(key: str, text: str, forms: Mapping[str, Form]) -> ParsedSetting:
     """Parse `text`, a value of the setting `key`, into a word and numbers; anything not in `forms` is refused."""
     match = re.fullmatch(r"([^(:]*)(?:\((.*)\)|:(.*))?", text.strip())
     word, inside = (match[1].strip(), match[2] if match[3] is None else match[3]) if match else (text, None)
@@ -48,12 +48,12 @@ def read(key: str, text: str, forms: Mapping[str, Form]) -> Spelled:
         raise UnknownName(key, word, forms)
     form = forms[word]
     if inside is None and form.numbers:
-        raise UnknownName(key, word, [form.spelled(word)])
+        raise UnknownName(key, word, [form.usage(word)])
     given = [each.strip() for each in (inside or "").split(",")] if inside or form.numbers else []
     _check_count(key, text, word, form, len(given))
     # The last number's name and check also apply to its repetitions.
     names = form.numbers + form.numbers[-1:] * (len(given) - len(form.numbers))
-    return Spelled(word, tuple(_fitting(key, text, *pair) for pair in zip(names, given, strict=True)))
+    return ParsedSetting(word, tuple(_parse_number(key, text, *pair) for pair in zip(names, given, strict=True)))
 
 
 def _check_count(key: str, text: str, word: str, form: Form, given: int) -> None:
@@ -62,11 +62,11 @@ def _check_count(key: str, text: str, word: str, form: Form, given: int) -> None
         least = f"{wanted} or more" if form.more else str(wanted or "no")
         raise ConfigurationError(
             f"{key} {text!r}: {word} takes {least} number{'s' * (form.more or wanted != 1)}, got {given}; "
-            f"write {form.spelled(word)}"
+            f"write {form.usage(word)}"
         )
 
 
-def _fitting(key: str, text: str, number: Number, given: str) -> float:
+def _parse_number(key: str, text: str, number: Number, given: str) -> float:
     try:
         value = float(given)
     except ValueError:

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from consilience.config.parsing import Form, Number, read
+from consilience.config.parsing import Form, Number, parse_setting
 from consilience.errors import ConfigurationError, UnknownName
 
 _SHAPES: dict[str, Callable[[float], float]] = {
@@ -84,7 +84,7 @@ def scheduled(value: Any) -> Any:
     """A setting spelled as a schedule, such as "ramp(0, 10, 20)", as a `Schedule`; any other value unchanged."""
     if not isinstance(value, str) or "(" not in value:
         return value
-    shape, numbers = read("schedule", value, _FORMS)
+    shape, numbers = parse_setting("schedule", value, _FORMS)
     first, last, over = numbers if len(numbers) == 3 else (numbers[0], numbers[0], 1)
     return Schedule(shape, first, last, int(over))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.config.parsing import Form, Number, Spelled, read
+from consilience.config.parsing import Form, Number, ParsedSetting, parse_setting
 from consilience.errors import ConfigurationError
 
 Indices = NDArray[np.int64]
@@ -28,7 +28,7 @@ FORMS = {
 }
 """The spelling of each partition."""
 
-SCHEMES = tuple(form.spelled(word) for word, form in FORMS.items())
+SCHEMES = tuple(form.usage(word) for word, form in FORMS.items())
 
 SKEWED = frozenset({"dirichlet", "shards", "owners"})
 """Partitions after which learners have different shares of the classes; the others make only sizes differ."""
@@ -63,9 +63,9 @@ def partition_samples(
     return [np.sort(part) for part in _split(targets, learners, how, parsed, generator, minimum)]
 
 
-def parse_partition(how: str) -> Spelled:
+def parse_partition(how: str) -> ParsedSetting:
     """The word and numbers of a partition; a misspelled one is refused."""
-    return read("partition", how, FORMS)
+    return parse_setting("partition", how, FORMS)
 
 
 def class_counts(targets: NDArray[np.int64], parts: Sequence[Indices], classes: int) -> NDArray[np.int64]:
@@ -100,7 +100,7 @@ def _split(
     targets: NDArray[np.int64],
     learners: int,
     how: str,
-    parsed: Spelled,
+    parsed: ParsedSetting,
     generator: np.random.Generator,
     minimum: int,
 ) -> list[Indices]:

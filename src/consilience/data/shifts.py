@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.config.parsing import Form, Number, read
+from consilience.config.parsing import Form, Number, parse_setting
 from consilience.errors import ConfigurationError
 
 Inputs = NDArray[np.float32]
@@ -276,7 +276,7 @@ def parse_shifts(text: str) -> dict[str, Shift]:
     for each in [] if text.strip() == "none" else re.split(r"(?<![0-9.][eE])\+(?![^(]*\))", text):
         if each.strip() == "none":
             raise ConfigurationError(f"shift {text!r}: 'none' cannot be combined; remove it, or the other shifts")
-        word, numbers = read("shift", each, FORMS)
+        word, numbers = parse_setting("shift", each, FORMS)
         if word in found:
             raise ConfigurationError(f"shift {text!r}: {word} is given twice; give it once, as strong as it should be")
         found[word] = SHIFTS[word](*numbers)

@@ -113,25 +113,25 @@ def _mean(summary: Summary, key: str) -> float | None:
     return mean
 
 
-def kinds_table(summaries: Sequence[Summary]) -> Table:
-    """One row per kind of learner and method: the accuracy of these learners, and their upload and download."""
-    table = new_table("By kind of learner")
+def groups_table(summaries: Sequence[Summary]) -> Table:
+    """One row per group of learners and method: the accuracy of these learners, and their upload and download."""
+    table = new_table("By group of learners")
     for heading in ("learners", "model", "method"):
         table.add_column(heading)
     for heading in (_ACCURACY, _OWN, _UPLOAD, _DOWNLOAD):
         table.add_column(heading, justify="right", no_wrap=True)
-    with_kinds = [s for s in summaries if s.get("kinds")]
-    repeated = len({s["method"] for s in with_kinds}) < len(with_kinds)  # then their settings tell them apart
-    for name in dict.fromkeys(name for s in with_kinds for name in s["kinds"]):
-        for i, s in enumerate(s for s in with_kinds if name in s["kinds"]):
-            kind = s["kinds"][name]
+    with_groups = [s for s in summaries if s.get("groups")]
+    repeated = len({s["method"] for s in with_groups}) < len(with_groups)  # then their settings tell them apart
+    for name in dict.fromkeys(name for s in with_groups for name in s["groups"]):
+        for i, s in enumerate(s for s in with_groups if name in s["groups"]):
+            group = s["groups"][name]
             table.add_row(
-                *((name, Path(kind["model"]).name) if i == 0 else ("", "")),
+                *((name, Path(group["model"]).name) if i == 0 else ("", "")),
                 method_label(s["method"], s["settings"] if repeated else {}),
-                _with_spread(kind["accuracy"]),
-                _percent(kind["accuracy_local"]["mean"]),
-                format_bytes(kind["bytes"]["up"]),
-                format_bytes(kind["bytes"]["down"]),
+                _with_spread(group["accuracy"]),
+                _percent(group["accuracy_local"]["mean"]),
+                format_bytes(group["bytes"]["up"]),
+                format_bytes(group["bytes"]["down"]),
             )
     return table
 

@@ -22,10 +22,10 @@ class RunMetrics:
     final: dict[tuple[int, int], float] = field(default_factory=dict)
     """The last accuracy by seed and learner."""
     seen: set[tuple[int, int, int]] = field(default_factory=set)
-    kind_of: Mapping[int, str] = field(default_factory=dict)
-    """The kind of each learner, if there are several kinds."""
-    kinds: dict[str, RunMetrics] = field(default_factory=dict)
-    """The metrics of each kind of learner."""
+    group_of: Mapping[int, str] = field(default_factory=dict)
+    """The group of each learner, if there are several groups."""
+    groups: dict[str, RunMetrics] = field(default_factory=dict)
+    """The metrics of each group of learners."""
 
     def add(self, round_: int, seed: int, learner: int, values: Mapping[str, float]) -> None:
         """Add a line; a repeated line is ignored."""
@@ -40,8 +40,8 @@ class RunMetrics:
             known[2] += value * value
         if "accuracy" in values:
             self.final[seed, learner] = values["accuracy"]
-        if learner in self.kind_of:
-            self.kinds.setdefault(self.kind_of[learner], RunMetrics()).add(round_, seed, learner, values)
+        if learner in self.group_of:
+            self.groups.setdefault(self.group_of[learner], RunMetrics()).add(round_, seed, learner, values)
 
     @property
     def rounds(self) -> int:

@@ -159,7 +159,7 @@ def _labeled(config: Config | None) -> bool:
 
 def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str]) -> list[RunMetrics]:
     """The metrics of each variant."""
-    found = [RunMetrics(kind_of=_kind_of(config)) for config in configs]
+    found = [RunMetrics(group_of=_group_of(config)) for config in configs]
     most = configs[0].training.rounds if configs[0] else math.inf
     damaged = 0
     try:
@@ -179,8 +179,8 @@ def _metrics(run: RunFolder, configs: Sequence[Config | None], notes: list[str])
     return found
 
 
-def _kind_of(config: Config | None) -> dict[int, str]:
-    """The kind of each learner, if there are several kinds."""
+def _group_of(config: Config | None) -> dict[int, str]:
+    """The group of each learner, if there are several groups."""
     return {who: name for name, members in (config.learners_by_group() if config else {}).items() for who in members}
 
 
@@ -214,16 +214,16 @@ def _is_valid(summary: Any) -> bool:
         numbers = [summary["accuracy"][key] for key in ("mean", "std_seeds", "std_learners")]
         numbers += [summary["accuracy_local"]["mean"], summary["bytes_total"], *summary["seconds"].values()]
         numbers += [summary["bytes"]["up"], summary["bytes"]["down"], summary["seconds"]["total"], summary["seeds"]]
-        for kind in summary["kinds"].values():
-            numbers += [kind["accuracy"]["mean"], kind["accuracy"]["std_seeds"], kind["accuracy_local"]["mean"]]
-            numbers += [kind["bytes"]["up"], kind["bytes"]["down"]]
+        for group in summary["groups"].values():
+            numbers += [group["accuracy"]["mean"], group["accuracy"]["std_seeds"], group["accuracy_local"]["mean"]]
+            numbers += [group["bytes"]["up"], group["bytes"]["down"]]
         numbers += [summary["rounds"], summary.get("public_bytes")]
         more = [
             *summary.get("probes", {}).values(),
             *(summary[key] for key in OPTIONAL_METRICS if summary.get(key) is not None),
         ]
         numbers += [each[key] for each in more for key in ("mean", "std_seeds")]
-        words = [summary["method"], *(kind["model"] for kind in summary["kinds"].values())]
+        words = [summary["method"], *(group["model"] for group in summary["groups"].values())]
         tables = [summary["settings"], summary.get("set", {})]
         typed = all(isinstance(word, str) for word in words) and all(isinstance(each, dict) for each in tables)
         return (
@@ -255,7 +255,7 @@ def _summary_so_far(run: RunFolder, config: Config | None, metrics: RunMetrics) 
         "bytes": {way: float(np.mean([r[f"bytes.{way}"] for r in rows[way]] or [0.0])) for way in rows},
         "bytes_total": metrics.cumulative_bytes().get(metrics.rounds, 0.0),
         "seconds": {},
-        "kinds": {},
+        "groups": {},
         "finished": config is not None and metrics.rounds == config.training.rounds,
     }
 

@@ -46,9 +46,9 @@ def _task_sections(
     rows = [_summary_row(run, _probed(runs), optional_metrics([run.summary for run in runs])) for run in runs]
     yield Section(task, text=_extent(given), name=f"{prefix}task", level=1)
     yield Section("Summary", text=_caption(runs), table=rows, name=f"{prefix}summary")
-    if kinds := _kinds_rows(runs):
-        yield Section("By kind of learner", table=kinds, name=f"{prefix}kinds")
-    yield from _kinds_over_rounds(runs, prefix)
+    if groups := _group_rows(runs):
+        yield Section("By group of learners", table=groups, name=f"{prefix}groups")
+    yield from _groups_over_rounds(runs, prefix)
     yield from _settings(runs, prefix)
     best, note = _best(runs)
     yield from _accuracy(best, note, prefix)
@@ -141,20 +141,20 @@ def _summary_row(run: ReportedRun, probed: Sequence[str], more: Sequence[str]) -
     }
 
 
-def _kinds_rows(runs: Sequence[ReportedRun]) -> Rows:
-    names = dict.fromkeys(name for run in runs for name in run.summary["kinds"])
+def _group_rows(runs: Sequence[ReportedRun]) -> Rows:
+    names = dict.fromkeys(name for run in runs for name in run.summary["groups"])
     return [
         {
-            "learners": Path(name).name if name == kind["model"] else name,
-            "model": Path(kind["model"]).name,
+            "learners": Path(name).name if name == group["model"] else name,
+            "model": Path(group["model"]).name,
             "method": run.label,
-            "accuracy %": _with_spread(kind["accuracy"]),
-            "accuracy on own distribution": _tenths(kind["accuracy_local"]["mean"]),
-            "upload per round": format_bytes(kind["bytes"]["up"]),
-            "download per round": format_bytes(kind["bytes"]["down"]),
+            "accuracy %": _with_spread(group["accuracy"]),
+            "accuracy on own distribution": _tenths(group["accuracy_local"]["mean"]),
+            "upload per round": format_bytes(group["bytes"]["up"]),
+            "download per round": format_bytes(group["bytes"]["down"]),
         }
         for name, run in product(names, runs)
-        if (kind := run.summary["kinds"].get(name))
+        if (group := run.summary["groups"].get(name))
     ]
 
 
@@ -206,12 +206,12 @@ def _accuracy(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[S
     yield Section("Final accuracy per learner", text=text, figure=chart, name=f"{prefix}learners")
 
 
-def _kinds_over_rounds(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
-    """The accuracy on own distribution of each kind of learner, from the round in which it joined."""
+def _groups_over_rounds(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
+    """The accuracy on own distribution of each group of learners, from the round in which it joined."""
     lines = {
-        kind if len(runs) == 1 else f"{run.label}, {kind}": metrics
+        group if len(runs) == 1 else f"{run.label}, {group}": metrics
         for run in runs
-        for kind, metrics in (run.metrics.kinds.items() if len(run.metrics.kinds) > 1 else ())
+        for group, metrics in (run.metrics.groups.items() if len(run.metrics.groups) > 1 else ())
     }
     names = list(lines)[:_MAX_LINES]
     rows = [{"method": name, **row} for name in names for row in _thinned(lines[name].curve("accuracy_local"))]
@@ -220,7 +220,10 @@ def _kinds_over_rounds(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Sec
         text = f"On test samples like the learners' own; a line starts when its learners join. {_band(runs)}{cut}"
         chart = charts.curves(rows, y="accuracy_local", title="accuracy on own distribution, %", names=names)
         yield Section(
-            "Accuracy of each kind of learner over rounds", text=text, figure=chart, name=f"{prefix}kinds-over-rounds"
+            "Accuracy of each group of learners over rounds",
+            text=text,
+            figure=chart,
+            name=f"{prefix}groups-over-rounds",
         )
 
 

@@ -1,4 +1,4 @@
-"""`compare`: several methods on the same data and seeds, each in a run of its own."""
+"""`compare`: several methods on the same data and seeds, each in its own run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from consilience.config.settings import Settings
 from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.presentation.tables import comparison_table, kinds_table, table_text
+from consilience.presentation.tables import comparison_table, groups_table, table_text
 from consilience.simulation.records.run_folder import RunFolder, read_plan, resume_command, save_plan
 from consilience.simulation.result import Result
 from consilience.simulation.run import OnRound
@@ -59,8 +59,8 @@ class Comparison:
     def table(self) -> str:
         """One line for each method, as text."""
         tables = [comparison_table(self.summaries)]
-        if any(summary["kinds"] for summary in self.summaries):
-            tables.append(kinds_table(self.summaries))
+        if any(summary.get("groups") for summary in self.summaries):
+            tables.append(groups_table(self.summaries))
         return "\n".join(map(table_text, tables))
 
 

@@ -101,7 +101,7 @@ class Result:
             "seconds": {"total": sum(history.seconds.values()), **history.seconds},
             "peak_memory_mb": self.peak_memory_mb,
             "peak_device_mb": self.peak_device_mb,
-            "kinds": self._by_group(),
+            "groups": self._by_group(),
             "diverged": list(self.diverged.values()),
             "finished": self.finished,
             "run": str(self.folder) if self.folder else None,
@@ -134,10 +134,10 @@ class Result:
 
     def table(self) -> str:
         """The last round in a few lines of text."""
-        from consilience.presentation.tables import comparison_table, kinds_table, table_text
+        from consilience.presentation.tables import comparison_table, groups_table, table_text
 
         summary = self.summary()
-        tables = [comparison_table([summary]), *([kinds_table([summary])] if summary["kinds"] else [])]
+        tables = [comparison_table([summary]), *([groups_table([summary])] if summary["groups"] else [])]
         return "\n".join(map(table_text, tables))
 
 

@@ -320,8 +320,8 @@ def test_means_are_over_those_who_are_there(tmp_path: Path) -> None:
     assert np.allclose(
         [curve[1], curve[2], curve[3]], [accuracy[0, :2].mean(), accuracy[1, :2].mean(), accuracy[2].mean()]
     )
-    assert [row["round"] for row in read.metrics.kinds["new"].curve("accuracy_local")] == [3]
-    assert [row["round"] for row in read.metrics.kinds["others (mlp)"].curve("accuracy_local")] == [1, 2, 3]
+    assert [row["round"] for row in read.metrics.groups["new"].curve("accuracy_local")] == [3]
+    assert [row["round"] for row in read.metrics.groups["others (mlp)"].curve("accuracy_local")] == [1, 2, 3]
 
 
 def test_a_run_that_stops_before_they_join_tells_of_the_others(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_run_that_stops_before_they_join_tells_of_the_others(tmp_path: Path) -
         simulate(method="fedavg", out=run, on_round=stop, **SMALL, groups={"new": NEW})
     (read,) = read_runs([run]).runs
     assert read.summary["accuracy"]["mean"] is not None and not read.summary["finished"]
-    assert not read.metrics.kinds["new"].curve("accuracy")
+    assert not read.metrics.groups["new"].curve("accuracy")
 
 
 def test_the_shift_of_a_group_is_told_with_the_data(tmp_path: Path) -> None:

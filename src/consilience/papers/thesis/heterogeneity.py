@@ -46,8 +46,10 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
 
 def _by_model(outcome: Outcome) -> dict[str, Any]:
     """The accuracy of the learners of each model."""
-    kinds = {name: format_accuracy(replace(outcome, summary=kind)) for name, kind in outcome.summary["kinds"].items()}
-    return {"method": outcome.labels["row"], **kinds}
+    groups = {
+        name: format_accuracy(replace(outcome, summary=group)) for name, group in outcome.summary["groups"].items()
+    }
+    return {"method": outcome.labels["row"], **groups}
 
 
 HETEROGENEITY = Reproduction(
