@@ -96,7 +96,7 @@ def cut_data(data: Dataset, config: Config) -> Dataset:
     for key, half in (("train", ""), ("test", "test_")):
         wanted, available = getattr(config.data, key), len(getattr(data, f"{half}targets"))
         if wanted is not None and wanted > available:
-            raise ConfigurationError(f"{key} is {wanted}, and data set {data.name!r} has only {available} such samples")
+            raise ConfigurationError(f"{key} is {wanted}, and data set {data.name!r} has {available} such samples")
         chosen = first_samples(wanted, available, spread=data.owners is not None)
         for name in (f"{half}inputs", f"{half}targets", *(("shareable", "owners") if key == "train" else ())):
             whole = getattr(data, name)
