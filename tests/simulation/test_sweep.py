@@ -435,7 +435,7 @@ def test_show_a_sweep_that_is_not_finished(command: Command, interrupt_after: Ca
     (Path("mine/part-2") / "result.json").unlink()
     code, out, err = command("show", "mine")
     assert code == 0 and out == ""
-    assert err == "0 of 4 settings are done; resume with: consilience sweep --resume mine\n"
+    assert err == "0 of 4 settings are finished; resume with: consilience sweep --resume mine\n"
 
 
 def test_show_says_that_a_sweep_is_not_finished(command: Command, interrupt_after: Callable[[int], None]) -> None:

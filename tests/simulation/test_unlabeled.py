@@ -57,7 +57,7 @@ def test_a_share_of_similarities_is_another_kind_of_learner(digits: Dataset, for
     variants = ({"method.keep": 1.0}, {"method.keep": 0.1})
     with pytest.raises(ConfigurationError, match="changes more than weights and rates"):
         simulate(make_config({**SMALL, "data": "digits", "train": 150, "method": method, "variants": variants}))
-    with pytest.raises(ConfigurationError, match="no schedule"):
+    with pytest.raises(ConfigurationError, match="cannot change with the rounds"):
         simulate(data=digits, method=f"flesd:form={form}:keep=ramp(0.1,1,2)", **SMALL)
     kept, all_of_it = (
         simulate(data=digits, method=f"flesd:form={form}:keep={keep}:distill_epochs=2", **SMALL) for keep in (0.1, 1)
