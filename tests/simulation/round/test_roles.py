@@ -109,7 +109,7 @@ def test_flesd_has_a_distiller_or_everybody_distills() -> None:
         (lambda: Method("m", {"a": Role()}, {0: "b"}), "gives members the role 'b', which it does not have"),
         (lambda: Method("m", {"a": Role()}, {0: ("a", "b")}), "gives members the role 'b', which it does not have"),
         (lambda: Method("m", {"a": Role()}, usual=("a", "z")), "gives members the role 'z', which it does not have"),
-        (lambda: Method("m", {"a": WITNESS}), "role 'a' works on the public set; say whose samples these are, such as host=0"),
+        (lambda: Method("m", {"a": WITNESS}), "works on the public set; say whose samples these are, such as host=0"),
     ],
 )
 def test_a_method_that_cannot_be_is_refused_when_it_is_made(make: Any, words: str) -> None:
