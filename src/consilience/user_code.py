@@ -165,9 +165,7 @@ def naming_failures(file: Path, what: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise ConfigurationError(
-            f"{file}: {what}{_line(file, error)}: {_said(error)}; mend it and try again"
-        ) from error
+        raise ConfigurationError(f"{file}: {what}{_line(file, error)}: {_said(error)}; fix it and try again") from error
 
 
 def _said(error: BaseException) -> str:

@@ -227,7 +227,10 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "nobody distills": (["--method", "flesd", "--set", "method.distill=nobody"], "Known: distiller, learner"),
     "nothing is kept": (["--method", "flesd", "--set", "method.keep=0"], "keep is 0"),
     "one bit": (["--method", "flesd", "--set", "method.encoding=bit"], "representations of one bit"),
-    "epochs that contradict": (["--set", "total_epochs=7", "--rounds", "2"], "total_epochs is 7, which 2 rounds"),
+    "epochs that contradict": (
+        ["--set", "total_epochs=7", "--rounds", "2"],
+        "total_epochs is 7, which is not a multiple of 2",
+    ),
     "too much is public": (["--method", "flesd", "--set", "public=60"], "public is 60, and there are 60 training"),
     "batches of one": (["--method", "flesd", "--batch-size", "1"], "objective 'simclr' needs at least 2"),
     "two architectures": (["--method", "flesd", "--model", "mlp,lenet5,mlp"], "Weights travel between equal"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, replace
@@ -142,6 +143,8 @@ def _checked(name: str, key: str, value: Any, default: Any, rate: bool) -> Any:
         except ConfigurationError as error:
             raise ConfigurationError(f"method {name!r}: {key}: {error}") from None
     wanted = float | int | Schedule if rate else next((kind for kind in _KINDS if type(default) is kind), object)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigurationError(f"method {name!r}: {key} is {value!r}; it must be a finite number")
     if isinstance(value, wanted) and (wanted in (bool, object) or not isinstance(value, bool)):
         return value
     kind = "a number" if rate else _KINDS[type(default)]

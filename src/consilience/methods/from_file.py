@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from consilience.errors import ConfigurationError, UnknownName
@@ -25,6 +25,10 @@ def load_definition(name: str) -> Any:
     if thing not in vars(module):
         raise UnknownName("method", thing, _candidates(module), of=str(file))
     found = vars(module)[thing]
+    if isinstance(found, FunctionType) and found.__module__.partition(".")[0] == "consilience":
+        raise UnknownName(
+            "method", thing, _candidates(module), of=str(file)
+        )  # `simulate` is no method, though imported
     if not is_definition(found):
         raise ConfigurationError(f"{file}: {thing}: {describe_wrong(found)}")
     return found
