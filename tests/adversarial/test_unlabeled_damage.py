@@ -198,7 +198,7 @@ def test_a_table_has_no_views_and_is_refused_before_anything_is_trained(
 ) -> None:
     with pytest.raises(ConfigurationError, match="views are for images") as refused:
         run(table(data), method=method, engine=engine, out=tmp_path / "run")
-    assert "64" in str(refused.value) and "Take an objective without views for a table" in str(refused.value)
+    assert "64" in str(refused.value) and "Use an objective without views for a table" in str(refused.value)
     assert not (tmp_path / "run").exists()
 
 

@@ -156,7 +156,7 @@ def test_every_comment_that_is_a_setting_is_one(command: Command) -> None:
     told = "\n".join(line for line in offered if not line.startswith("model = ..."))
     found = tomllib.loads(told)
     assert found["groups"]["clinic"]["never_share"] == [3] and found["groups"]["clinic"]["method"] == {"kd": 3}
-    assert found["method"]["kd"] == 10.0 and found["width"] == 64
+    assert found["method"]["kd"] == "cosine(1, 10, 100)" and found["width"] == 64
     Path("all.toml").write_text(told, encoding="utf-8")
     assert read_config(Path("all.toml")).groups["clinic"].learners == "1-2"
 
@@ -305,7 +305,7 @@ FILES = {
         "net.py:Net",
         "never",
     ),
-    "gives no model": ("def build(): return 3\n", "net.py:build", "must give a torch.nn.Module"),
+    "gives no model": ("def build(): return 3\n", "net.py:build", "must return a torch.nn.Module"),
 }
 
 
