@@ -144,7 +144,7 @@ def test_loop_equals_stack_with_batch_norm(own: dict[str, Any], case: str, tmp_p
     """Only the student's own passes move its statistics: not those of the momentum encoder, nor those that look."""
     config = settings(case, optimizer="sgd", lr=0.05, rounds=2, **own)
     assert_engines_agree(config, pixels(116, 6), tmp_path, model=normalized)
-    counters = {k: v for k, v in kept(tmp_path / "stack").items() if k.endswith(".counters")}
+    counters = {k: v for k, v in kept(tmp_path / "stack").items() if k.endswith(".other_buffers.int64")}
     steps = {k: v for k, v in kept(tmp_path / "stack").items() if k.endswith(".step")}
     assert counters and len(counters) == len(steps)
     if not own and case == "fedavg":

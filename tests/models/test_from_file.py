@@ -360,7 +360,7 @@ def test_files_import_what_lies_beside_them_and_every_folder_its_own(
         ("x = 1\ndef f(:\n", "Net", r"cannot be imported \(line 2\): SyntaxError"),
         ("\nimport not_there_at_all\n", "Net", r"\(line 2\): ModuleNotFoundError: No module named 'not_there_at_all'"),
         ("import sys\nsys.exit(3)\n", "Net", r"cannot be imported \(line 2\): SystemExit: 3"),
-        ("raise SystemExit\n", "Net", r"\(line 1\): SystemExit; mend it"),
+        ("raise SystemExit\n", "Net", r"\(line 1\): SystemExit; fix it"),
         ("x = '\0'\n", "Net", "cannot be imported.*null byte"),
         (
             "class Net: pass\nfrom math import floor",

@@ -173,7 +173,7 @@ def test_it_learns_what_comes_next(name: str) -> None:
 def test_a_table_is_not_taken_for_text() -> None:
     table = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)).numpy()
     data = Dataset.from_arrays("table", table, [0, 1] * 20)
-    with pytest.raises(ConfigurationError, match="model 'lstm' reads text, and data set 'table' is none"):
+    with pytest.raises(ConfigurationError, match="model 'lstm' reads text, and data set 'table' is not text"):
         simulate(data=data, model="lstm", learners=2, rounds=1)
 
 
