@@ -73,7 +73,7 @@ class Schedule:
         return f"{self.shape}({self.first:g}, {self.last:g}, {self.over})"
 
     def __bool__(self) -> bool:
-        return bool(as_number(self))  # refused: no number
+        return bool(as_number(self))  # raises: a schedule has no value outside a round
 
 
 Rate = float | Schedule
