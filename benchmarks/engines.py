@@ -64,7 +64,7 @@ def seconds(work: Callable[[], object]) -> float:
 def compare(model: str, shape: tuple[int, int, int], learners: int, samples: int, rounds: int) -> None:
     loop, stack = (federation(engine, model, shape, learners, samples) for engine in ("loop", "stack"))
     pairs = [
-        (seconds(lambda: loop.play(evaluate=False)), seconds(lambda: stack.play(evaluate=False)))
+        (seconds(lambda: loop.run(evaluate=False)), seconds(lambda: stack.run(evaluate=False)))
         for _ in range(rounds + 1)
     ][1:]
     loop_time, stack_time = (statistics.median(column) for column in zip(*pairs, strict=True))

@@ -126,7 +126,7 @@ class Stack:
         self.rounds = Rounds(setup, self.engine)
         self.rounds.start()
         for _ in range(3):  # warm up: select kernels, record graphs
-            self.rounds.play(evaluate=False)
+            self.rounds.run(evaluate=False)
 
     def close(self) -> None:
         """Free the memory."""
@@ -160,11 +160,11 @@ def time_plain_loop(learners: int, times: int) -> tuple[float, float]:
 def time_stack(learners: int, precision: str, times: int) -> tuple[float, float, dict[str, float]]:
     """The same on the stack, and the time of each phase of a round with evaluation."""
     independent = Stack(learners, "independent", precision)
-    step = median(lambda: float(independent.rounds.play(evaluate=False)["wall.train"]), times) / learners / STEPS
+    step = median(lambda: float(independent.rounds.run(evaluate=False)["wall.train"]), times) / learners / STEPS
     independent.close()
     sharing = Stack(learners, "representation-sharing", precision)
-    whole = median(lambda: seconds(lambda: sharing.rounds.play(evaluate=False)), times)
-    tested = [sharing.rounds.play(evaluate=True) for _ in range(3)][-1]
+    whole = median(lambda: seconds(lambda: sharing.rounds.run(evaluate=False)), times)
+    tested = [sharing.rounds.run(evaluate=True) for _ in range(3)][-1]
     sharing.close()
     return step, whole, {phase: float(tested[f"wall.{phase}"]) * 1e3 for phase in PHASES}
 
@@ -222,8 +222,8 @@ def many(learners: int = 10_000, samples: int = 12) -> dict[str, Any]:
     started = time.perf_counter()
     stack = Stack(learners, "representation-sharing", samples=samples)
     began = time.perf_counter() - started
-    spent = median(lambda: seconds(lambda: stack.rounds.play(evaluate=False)), 3)
-    tested = seconds(lambda: stack.rounds.play(evaluate=True))
+    spent = median(lambda: seconds(lambda: stack.rounds.run(evaluate=False)), 3)
+    tested = seconds(lambda: stack.rounds.run(evaluate=True))
     peak = torch.cuda.max_memory_allocated() / 2**30
     plan = stack.engine.memory.describe()
     stack.close()
@@ -238,7 +238,7 @@ def with_little_memory(learners: int = 1000, share: float = 0.04) -> dict[str, A
         free_unused(torch.device("cuda"))  # memory reserved by earlier stacks counts toward the fraction
         torch.cuda.set_per_process_memory_fraction(fraction)
         stack = Stack(learners, "representation-sharing")
-        losses.append(stack.rounds.play(evaluate=True)["loss.cross_entropy"])
+        losses.append(stack.rounds.run(evaluate=True)["loss.cross_entropy"])
         rows = stack.engine.memory.rows[0]
         stack.close()
         del stack

@@ -84,7 +84,7 @@ class Engine:
 
     def round(self) -> None:
         torch.set_num_threads(1)
-        self.rounds.play(evaluate=False)
+        self.rounds.run(evaluate=False)
 
     def memory_mb(self) -> float:
         return memory_mb([os.getpid(), *self.engine.processes])

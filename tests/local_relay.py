@@ -45,7 +45,9 @@ def create_federation(
     name: str = "digits",
     rules: Rules | None = None,
 ) -> StoredFederation:
-    charter = charters.build_charter(name, {"name": "some"}, 3, channels, starts or {}, rules=rules or Rules(least=1))
+    charter = charters.build_charter(
+        name, {"name": "some"}, 3, channels, starts or {}, rules=rules or Rules(min_contributions=1)
+    )
     file = folder / f"{name}.toml"
     file.write_text(charter.to_toml())
     charters.start_values_file(file).write_bytes(charters.encode_start_values(charter, starts or {}))

@@ -1,9 +1,18 @@
-"""The README's exchange in a file of its own, as a user would have it."""
+"""Methods for tests: the README's exchange in a file of its own, and an objective that uses every hook."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from consilience.exchanges import View
+from consilience.objectives import Objective
+from consilience.task import Task
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -15,3 +24,25 @@ def write_readme_exchange(folder: Path) -> Path:
     file = folder / "mine.py"
     file.write_text(code, encoding="utf-8")
     return file
+
+
+@dataclass(frozen=True)
+class Dimmed(Objective):
+    """Shows the model dimmed inputs, and lets a head of its own guess from a hidden layer how dim they are."""
+
+    name: ClassVar[str] = "dimmed"
+    layers: tuple[str, ...] = ("features.hidden",)
+
+    @property
+    def batch_draws(self) -> int:
+        return 1
+
+    def modules(self, task: Task) -> dict[str, nn.Module]:
+        return {"head": nn.Linear(64, 1)}
+
+    def prepare(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
+        return inputs * draws[0].view(-1, 1, 1, 1)
+
+    def loss(self, view: View) -> Tensor:
+        guess = view.modules["head"](view.outputs["features.hidden"])[:, 0]
+        return (guess - view.draws[0]).square().mean() + F.cross_entropy(view.logits, view.targets)

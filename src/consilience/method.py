@@ -65,7 +65,7 @@ class Method:
     """A way to learn together.
 
     roles: in the order they act in a round. members: the roles of particular learners by number; all others have the
-    `usual` ones, by default the first role. A learner of several roles plays them one after the other in a round and
+    `usual` ones, by default the first role. A learner of several roles runs them one after the other in a round and
     takes its model along. host: the learner whose samples are the public set; it takes part in every round. once: it
     communicates once, and all epochs of a run are those of one round. pooled: one learner has all data, the yardstick
     and not a federation. source, settings: the name or FILE.py:NAME that `build_method` made it of, and the settings,
@@ -101,7 +101,7 @@ class Method:
             )
 
     def roles_of(self, learner: int) -> tuple[str, ...]:
-        """The roles of a learner by its number, in the order it plays them."""
+        """The roles of a learner by its number, in the order it runs them."""
         usual = self.usual or tuple(self.roles)[:1]
         roles = self.members.get(learner, usual)
         named = {roles} if isinstance(roles, str) else set(roles)

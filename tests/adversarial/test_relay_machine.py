@@ -197,7 +197,7 @@ class Machine(RuleBasedStateMachine):
             CHANNELS,
             {"moving": {"x": COMMON}},
             seed=3,
-            rules=Rules(least=LEAST, deadline=DEADLINE, expire=EXPIRE, samples=1000),
+            rules=Rules(min_contributions=LEAST, deadline=DEADLINE, expire=EXPIRE, samples=1000),
         )
         file = self.path.with_suffix(".toml")
         file.write_text(charter.to_toml())

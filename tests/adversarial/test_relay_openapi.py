@@ -63,7 +63,7 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     store = tmp_path_factory.mktemp("relay") / "relay.db"
-    charter = charters.build_charter("digits", {"name": "some"}, 2, CHANNELS, STARTS, rules=Rules(least=1))
+    charter = charters.build_charter("digits", {"name": "some"}, 2, CHANNELS, STARTS, rules=Rules(min_contributions=1))
     file = store.with_suffix(".toml")
     file.write_text(charter.to_toml())
     charters.start_values_file(file).write_bytes(charters.encode_start_values(charter, STARTS))

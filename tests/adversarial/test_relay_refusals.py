@@ -112,7 +112,7 @@ def parsed(answer: bytes) -> tuple[int, dict[str, Any]]:
 
 
 def create_federation(store: Path, name: str) -> None:
-    rules = Rules(least=1, samples=SAMPLES)
+    rules = Rules(min_contributions=1, samples=SAMPLES)
     charter = charters.build_charter(name, {"name": "some"}, 3, CHANNELS, STARTS, rules=rules)
     file = store.parent / f"{name}.toml"
     file.write_text(charter.to_toml())

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
@@ -44,6 +43,7 @@ from consilience.simulation.simulate import simulate
 from consilience.task import Task, names_in_part
 from consilience.wire import schema
 from consilience.wire.encodings import BIT
+from tests.method_tools import Dimmed
 
 Arrays = dict[str, np.ndarray]
 Played = tuple[Arrays, list[Record]]
@@ -117,7 +117,7 @@ def with_own_settings(setup: Setup, varied: Variation) -> Setup:
 
 
 def played(rounds: Rounds, count: int = 3) -> Played:
-    records = [rounds.start(), *(rounds.play(evaluate=True) for _ in range(count))]
+    records = [rounds.start(), *(rounds.run(evaluate=True) for _ in range(count))]
     return {k: v.copy() for k, v in run_checkpoint(rounds).arrays.items()}, records
 
 
@@ -302,7 +302,7 @@ def test_however_many_come_formations_are_used_again(
     with stage("stack", config, data, models=["mlp", slim] * 24) as rounds:
         rounds.start()
         for _ in range(16):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
         assert all(len(counts) > 4 for counts in rounds.engine.trainers.counts), "or the test shows nothing"  # type: ignore[attr-defined]
     places = [rows for rows in made if rows % 3]  # of 24 rows, eight sizes are the multiples of three
     assert len(places) <= 2 * 3 and len(made) <= 2 * (3 + 4)
@@ -591,28 +591,6 @@ class Guessing(Exchange):
         return Contribution({"hidden": mean, "guess": view.modules["guess"](mean)[0]}, chosen.sum())
 
 
-@dataclass(frozen=True)
-class Dimmed(Objective):
-    """Shows the model dimmed inputs, and lets a head of its own guess from a hidden layer how dim they are."""
-
-    name: ClassVar[str] = "dimmed"
-    layers: tuple[str, ...] = ("features.hidden",)
-
-    @property
-    def batch_draws(self) -> int:
-        return 1
-
-    def modules(self, task: Task) -> dict[str, nn.Module]:
-        return {"head": nn.Linear(64, 1)}
-
-    def prepare(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
-        return inputs * draws[0].view(-1, 1, 1, 1)
-
-    def loss(self, view: View) -> Tensor:
-        guess = view.modules["head"](view.outputs["features.hidden"])[:, 0]
-        return (guess - view.draws[0]).square().mean() + F.cross_entropy(view.logits, view.targets)
-
-
 def own(*exchanges: Exchange, objective: Objective | None = None) -> Method:
     role = Role(objective, exchanges) if objective else Role(exchanges=exchanges)
     return Method("own", {"learner": role})
@@ -737,7 +715,7 @@ def test_a_learner_that_does_not_fit_alone_is_named(
     with stage("stack", settings("fedavg", device), data) as rounds:
         rounds.start()
         with pytest.raises(ConsilienceError, match=alone):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
 
 
 # What is no number

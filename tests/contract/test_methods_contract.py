@@ -88,7 +88,7 @@ def played(config: Config, data: Dataset) -> Arrays:
     with stage(config, data) as rounds:
         rounds.start()
         for _ in range(config.training.rounds):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
         return {k: v.copy() for k, v in run_checkpoint(rounds).arrays.items()}
 
 
@@ -255,8 +255,8 @@ def test_contributions_may_come_in_any_order(case: str, data: Dataset, notes: No
     with stage(settings(case, learners=4, precision="float64"), data) as rounds:
         rounds.start()
         notes.clear()
-        rounds.play(evaluate=False)
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
+        rounds.run(evaluate=False)
     puts = first_puts(notes)
     members, everybody = [p.member for p in puts], list(range(4))
     once = replayed(notes.made[0], puts, members, everybody)
@@ -273,8 +273,8 @@ def test_members_may_be_numbered_in_any_order(case: str, data: Dataset, notes: N
     with stage(settings(case, learners=4, precision="float64"), data) as rounds:
         rounds.start()
         notes.clear()
-        rounds.play(evaluate=False)
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
+        rounds.run(evaluate=False)
         channels = rounds.federations[0].channels
     puts = first_puts(notes)
     other = [2, 0, 3, 1]  # the new number of each member
@@ -318,7 +318,7 @@ def test_a_class_nobody_has_leaves_the_penalty(case: str, data: Dataset, notes: 
     with stage(settings(case), without_class(data, 9)) as rounds:
         rounds.start()
         for _ in range(2):
-            assert_sound(rounds.play(evaluate=True))
+            assert_sound(rounds.run(evaluate=True))
         for name, answers in notes.answers.items():
             for answer in answers.values():
                 if rounds.learners[0].channels[name].rows:
@@ -345,7 +345,7 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
         rounds.start()
         notes.clear()
         for _ in range(2):
-            assert_sound(rounds.play(evaluate=True))
+            assert_sound(rounds.run(evaluate=True))
         samples = rounds.setup.data.counts[0, :, lacking]
         assert samples[0] == 0 and samples[1] > 2 and samples[2] == 1
         for name, channel in rounds.federations[0].channels.items():
@@ -374,7 +374,7 @@ def test_the_others_go_on_without_a_learner_who_never_answers(
     with stage(settings(case), data) as rounds:
         rounds.start()
         before, heard = parameters(rounds), held_by(rounds, 2)
-        records = [rounds.play(evaluate=True) for _ in range(3)]
+        records = [rounds.run(evaluate=True) for _ in range(3)]
         after = parameters(rounds)
         assert [float(r[f"bytes.{way}"][0, 2]) for r in records for way in ("up", "down")] == [0.0] * 6
         assert held_by(rounds, 2) == heard
@@ -387,7 +387,7 @@ def test_the_others_go_on_without_a_learner_who_never_answers(
             for row in (0, 1):
                 if every == 1:
                     assert all(torch.equal(worn(rounds, row)[n], v) for n, v in common_of(rounds).items())
-            rounds.play(evaluate=False)  # and now it is back
+            rounds.run(evaluate=False)  # and now it is back
             assert all(torch.equal(worn(rounds, 2)[n], v) for n, v in common_of(rounds).items())
             assert rounds.answers.versions(rounds.answers.held[0]["weights"])[2] == 4 // every
 
@@ -398,7 +398,7 @@ def test_everybody_offline_trains_on_and_says_nothing(case: str, data: Dataset) 
         rounds.start()
         before = parameters(rounds)
         for _ in range(2):
-            record = rounds.play(evaluate=True)
+            record = rounds.run(evaluate=True)
             assert_sound(record)
             assert record["bytes.up"].sum() == record["bytes.down"].sum() == 0
         assert (parameters(rounds) != before).any(dim=1).all()
@@ -413,9 +413,9 @@ def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
     with stage(settings("fedavg-1bit"), data, method) as rounds:
         rounds.start()
         for _ in range(3):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
         notes.clear()
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         put = next(p for p in notes.puts if p.member == 2)
         assert put.newest - put.version == 3
         # Refused: what was sent went back into the rounding error, so that the next put says it again.
@@ -425,7 +425,7 @@ def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
             assert not torch.allclose(BIT.quantize(residuals[name][1]), sent)
         assert all(torch.equal(worn(rounds, 2)[n], v) for n, v in common_of(rounds).items())
         notes.clear()
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         put = next(p for p in notes.puts if p.member == 2)
         assert put.version == put.newest
 
@@ -436,7 +436,7 @@ def test_a_single_learner(case: str, data: Dataset) -> None:
         assert rounds.start()["bytes.up"].shape == (1, 1)
         before = parameters(rounds)
         for _ in range(2):
-            assert_sound(rounds.play(evaluate=True))
+            assert_sound(rounds.run(evaluate=True))
         assert not torch.equal(before, parameters(rounds))
 
 
@@ -448,7 +448,7 @@ def test_a_single_learner_of_fedavg_learns_as_if_independent(data: Dataset) -> N
                 common = drawn_state(rounds.learners[0], common_seed(rounds.setup.federations.seeds[0]))
                 rounds.engine.write(0, np.array([0]), common.map(lambda tensor: tensor[None]))
             for _ in range(3):
-                rounds.play(evaluate=False)
+                rounds.run(evaluate=False)
             return parameters(rounds)
 
     torch.testing.assert_close(trained("fedavg"), trained("independent"), rtol=1e-9, atol=1e-12)
@@ -631,7 +631,7 @@ def test_counted_bytes_are_encoded_bytes(case: str, data: Dataset, notes: Notes)
         moved = 0.0
         for round_ in (1, 2, 3):
             notes.clear()
-            record = rounds.play(evaluate=False)
+            record = rounds.run(evaluate=False)
             active = {e.name for e in rounds.learners[0].exchanges if round_ % e.every == 0}
             assert {p.name for p in notes.puts} == active
             assert_bytes(rounds, record, notes)
@@ -652,7 +652,7 @@ def test_the_absent_stand_still_and_the_present_catch_up(case: str, data: Datase
         for round_ in range(1, 6):
             notes.clear()
             before = all_state(rounds)
-            record = rounds.play(evaluate=True)
+            record = rounds.run(evaluate=True)
             after, there = all_state(rounds), record["participated"][0].astype(bool)
             assert_sound(record)
             assert there.sum() == 2

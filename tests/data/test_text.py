@@ -18,7 +18,7 @@ from consilience.data.readers.text import character_name, text_windows
 from consilience.errors import ConfigurationError, DataError
 from consilience.simulation.records.provenance import describe_split, provenance
 from consilience.simulation.setup.assign_data import concat_training_sets
-from consilience.simulation.setup.inputs import cut_data
+from consilience.simulation.setup.inputs import select_samples
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -165,7 +165,7 @@ def test_a_record_tells_of_owners_and_alphabet_and_its_digest_hangs_on_them() ->
 def test_so_many_samples_are_taken_evenly_and_stay_their_owners() -> None:
     data = songs(20)
     assert data.owners is not None
-    few = cut_data(data, make_config({"train": 10, "test": 4}))
+    few = select_samples(data, make_config({"train": 10, "test": 4}))
     assert few.owners is not None and few.owners.tolist() == [0] * 6 + [1] * 4  # Ann has a little more than half
     n = len(data.targets)
     where = [i * n // 10 for i in range(10)]
@@ -174,14 +174,14 @@ def test_so_many_samples_are_taken_evenly_and_stay_their_owners() -> None:
     raw = text_windows("songs", {"ann": ANN * 20, "bob": BOB * 20}, length=6, step=4)
     same = Dataset.from_raw("songs", raw.first("songs", 10, 4))
     assert describe_dataset(same)["sha256"] == describe_dataset(few)["sha256"]
-    whole = cut_data(data, make_config({}))
+    whole = select_samples(data, make_config({}))
     assert describe_dataset(whole)["sha256"] == describe_dataset(data)["sha256"]
 
 
 def test_data_without_owners_still_gives_its_first_samples() -> None:
     inputs = np.arange(12, dtype=np.float32).reshape(6, 2)
     data = Dataset("table", inputs, np.arange(6) % 2, inputs, np.arange(6) % 2, 2, shareable=np.arange(6) > 0)
-    few = cut_data(data, make_config({"train": 3, "test": 2}))
+    few = select_samples(data, make_config({"train": 3, "test": 2}))
     assert few.inputs.tolist() == inputs[:3].tolist() and few.test_inputs.tolist() == inputs[:2].tolist()
     assert few.shareable is not None and few.shareable.tolist() == [False, True, True] and few.owners is None
 

@@ -348,7 +348,7 @@ def test_a_round_is_what_plain_torch_gives(vote: bool, engine: str, data: Datase
             for name, gradient in zip(start, gradients, strict=True):
                 expected[name] -= gradient.sign() if vote else gradient * (sizes[row] / sizes.sum())
                 loud[name] &= gradient != 0
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         for name, value in common_of(rounds).items():
             step = expected[name].sign() if vote else expected[name]
             sure = loud[name] if vote else torch.ones_like(loud[name])  # where all have a gradient there is no coin
@@ -372,7 +372,7 @@ def test_local_training_moves_the_device_and_leaves_the_server(
     with stage(settings(offline=1.0, epochs=2, **trained), data, engine) as rounds:
         device, server = flat(rounds, "device"), flat(rounds, "server")
         for _ in range(2):
-            record = rounds.play(evaluate=False)
+            record = rounds.run(evaluate=False)
         assert torch.equal(flat(rounds, "server"), server)
         assert rounds.federations[0].version("gradients") == 0
         assert record["bytes.up"].sum() == record["bytes.down"].sum() == 0
@@ -388,7 +388,7 @@ def test_server_parts_are_the_same_bits_for_all_who_have_caught_up(
         by_version = {0: {name: value.clone() for name, value in common_of(rounds).items()}}
         behind = 0
         for _ in range(8):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
             newest = rounds.federations[0].version("gradients")
             by_version[newest] = {name: value.clone() for name, value in common_of(rounds).items()}
             held = rounds.answers.versions(rounds.answers.held[0]["gradients"])
@@ -399,7 +399,7 @@ def test_server_parts_are_the_same_bits_for_all_who_have_caught_up(
         assert behind > 0 and newest > 2, "or the test shows nothing"
         everybody = np.ones((1, 10), dtype=bool)
         monkeypatch.setattr(rounds_module, "draw_presence", lambda *given: Presence(everybody, everybody))
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         for row in range(10):
             mine = served(rounds, row)
             assert all(torch.equal(mine[name], value) for name, value in common_of(rounds).items())

@@ -36,7 +36,6 @@ from consilience.learner.initial_state import common_seed, learner_seed
 from consilience.learner.state import LearnerState
 from consilience.method import Method, Role
 from consilience.models import SplitModel, build_model
-from consilience.objectives import Objective
 from consilience.randomness import uniform
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.records.history import History
@@ -46,6 +45,7 @@ from consilience.simulation.setup.setup import build_setup
 from consilience.task import Task, names_in_part
 from consilience.wire import schema
 from consilience.wire.encodings import BIT
+from tests.method_tools import Dimmed
 
 SETTINGS: dict[str, Any] = {
     "learners": 2,
@@ -140,7 +140,7 @@ def test_modules_are_trained_by_the_local_optimizer_on_named_outputs(digits: Dat
     """Two rounds against torch.optim over the model and the module together."""
     with rounds_of(method(Guessing()), digits) as rounds:
         rounds.start()
-        records = [rounds.play(evaluate=False) for _ in range(2)]
+        records = [rounds.run(evaluate=False) for _ in range(2)]
         expected: list[tuple[Tensor, Tensor]] = []
         for learner in range(2):
             with torch.random.fork_rng():
@@ -209,7 +209,7 @@ def test_state_begins_once_and_moves_with_every_batch(digits: Dataset) -> None:
             assert torch.equal(state(rounds, i).exchange_state["counting"]["momentum"], first[i])
         assert not torch.equal(first[0], first[1])
         for played in (1, 2):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
             for i in range(2):
                 mine = state(rounds, i).exchange_state["counting"]
                 assert (int(mine["steps"]), float(mine["samples"])) == (
@@ -227,7 +227,7 @@ def test_step_sees_the_parameters_before_the_move(digits: Dataset) -> None:
         slow = state(rounds, 0).exchange_state["counting"]["momentum"].clone()
         for _ in range(2):
             seen = parameters(rounds, 0)["classifier.bias"]
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
             slow = 0.9 * slow + 0.1 * seen
         assert not torch.allclose(parameters(rounds, 0)["classifier.bias"], seen)
         torch.testing.assert_close(state(rounds, 0).exchange_state["counting"]["momentum"], slow)
@@ -318,7 +318,7 @@ def test_owned_parts_move_by_the_exchange_alone(digits: Dataset) -> None:
                     for name, parameter in model.classifier.named_parameters(prefix="classifier"):
                         parameter.copy_(common[name])
                 gradients.append(mean_gradient(model, local_batches(rounds, digits, learner, round_)))
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
             for name in ("classifier.weight", "classifier.bias"):
                 common[name] = common[name] - 0.3 * (gradients[0][name] + gradients[1][name]) / 2
             for learner, model in enumerate(models):
@@ -332,9 +332,9 @@ def test_owned_parts_stand_still_while_their_exchange_rests(digits: Dataset) -> 
     with rounds_of(method(Steering(every=2)), digits) as rounds:
         rounds.start()
         start = parameters(rounds, 0)
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         between = parameters(rounds, 0)
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         end = parameters(rounds, 0)
     still = [torch.equal(start[n], between[n]) for n in start]
     assert still == [n.startswith("classifier") for n in start]
@@ -345,7 +345,7 @@ def test_an_owned_part_beside_an_eager_exchange(digits: Dataset) -> None:
     """Before the first round there is no gradient yet, and nobody asks for one."""
     with rounds_of(method(Steering(), Prototypes()), digits) as rounds:
         assert (rounds.start()["bytes.up"] > 0).all()
-        rounds.play(evaluate=True)
+        rounds.run(evaluate=True)
 
 
 # --- every, eager
@@ -382,7 +382,7 @@ class EagerTallying(Tallying):
 
 def losses(rounds: Rounds, learner: int, count: int, name: str = "tally") -> list[float]:
     rounds.start()
-    return [float(rounds.play(evaluate=False)[f"loss.{name}"][0, learner]) for _ in range(count)]
+    return [float(rounds.run(evaluate=False)[f"loss.{name}"][0, learner]) for _ in range(count)]
 
 
 def test_an_eager_exchange_puts_up_before_the_first_round(digits: Dataset) -> None:
@@ -402,7 +402,7 @@ def test_untrained_representations_are_there_in_the_first_round(digits: Dataset)
             answers, _ = rounds.federations[0].answers(name, np.arange(2), 0, 0)
             assert (answers.count > 0).all()
         assert rounds.federations[0].version("weights") == 0
-        record = rounds.play(evaluate=False)
+        record = rounds.run(evaluate=False)
         assert (record["loss.prototypes"] > 0).all() and (record["loss.observations"] > 0).all()
 
 
@@ -411,7 +411,7 @@ def test_an_exchange_takes_part_in_every_kth_round(digits: Dataset) -> None:
         assert losses(rounds, 0, 5) == [0.0, 0.0, 3.0, 3.0, 5.0]
     with rounds_of(method(Tallying(every=2)), digits) as rounds:
         rounds.start()
-        sent = [rounds.play(evaluate=False) for _ in range(4)]
+        sent = [rounds.run(evaluate=False) for _ in range(4)]
         assert [bool((r["bytes.up"] > 0).all()) for r in sent] == [False, True, False, True]
         assert [bool((r["bytes.down"] > 0).all()) for r in sent] == [False, True, False, True]
         assert [bool((r["bytes.up"] > 0).any()) for r in sent] == [False, True, False, True]
@@ -428,7 +428,7 @@ def test_where_learners_start(digits: Dataset) -> None:
             first = [parameters(rounds, i) for i in range(2)]
             common = dict(model_of(common_seed(rounds.setup.federations.seeds[0]), digits).named_parameters())
             own = dict(model_of(learner_seed(rounds.setup.federations.seeds[0], 1), digits).named_parameters())
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
             for name, merged in parameters(rounds, 0).items():
                 assert torch.equal(first[1][name], (common if start == "common" else own)[name])
                 torch.testing.assert_close(merged, (first[0][name] + first[1][name]) / 2, rtol=1e-12, atol=1e-15)
@@ -469,7 +469,7 @@ def test_a_listener_trains_and_hears_and_puts_up_nothing(digits: Dataset) -> Non
     with rounds_of(two_roles("speaker", "listener"), digits, learners=3, batch_size=6) as rounds:
         rounds.start()
         start = parameters(rounds, 2)
-        record = rounds.play(evaluate=True)
+        record = rounds.run(evaluate=True)
         channel = rounds.federations[0].channels["tally"]
         assert isinstance(channel, StandingMean)
         assert channel.uploaded_at.tolist() == [1, 1, -1] and float(channel.count) == 32
@@ -498,7 +498,7 @@ def test_a_role_may_follow_a_moving_mean_without_moving_it(digits: Dataset) -> N
     with rounds_of(chosen, digits, learners=3) as rounds:
         rounds.start()
         for played in (1, 2):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
             channel = rounds.federations[0].channels["weights"]
             assert isinstance(channel, MovingMean) and channel.version == played
             common, models = channel.answer().tensors, [parameters(rounds, i) for i in range(3)]
@@ -528,33 +528,11 @@ def test_simulate_takes_a_method_of_one_s_own(digits: Dataset) -> None:
 # --- objectives
 
 
-@dataclass(frozen=True)
-class Dimmed(Objective):
-    """Shows the model dimmed inputs, and lets a head of its own guess from a hidden layer how dim they are."""
-
-    name: ClassVar[str] = "dimmed"
-    layers: tuple[str, ...] = ("features.hidden",)
-
-    @property
-    def batch_draws(self) -> int:
-        return 1
-
-    def modules(self, task: Task) -> dict[str, nn.Module]:
-        return {"head": nn.Linear(64, 1)}
-
-    def prepare(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
-        return inputs * draws[0].view(-1, 1, 1, 1)
-
-    def loss(self, view: View) -> Tensor:
-        guess = view.modules["head"](view.outputs["features.hidden"])[:, 0]
-        return (guess - view.draws[0]).square().mean() + F.cross_entropy(view.logits, view.targets)
-
-
 def test_an_objective_has_modules_draws_views_and_named_outputs(digits: Dataset) -> None:
     """One round against torch.optim over the model and the head together."""
     with rounds_of(Method("trial", {"learner": Role(Dimmed())}), digits) as rounds:
         rounds.start()
-        record = rounds.play(evaluate=False)
+        record = rounds.run(evaluate=False)
         for learner in range(2):
             with torch.random.fork_rng():
                 torch.manual_seed(learner_seed(rounds.setup.federations.seeds[0], learner))
@@ -584,7 +562,7 @@ def test_a_role_may_hold_two_of_a_kind_under_two_names(digits: Dataset) -> None:
     with rounds_of(method(head, rest), digits) as rounds, rounds_of(method(Weights(part="classifier")), digits) as one:
         for each in (rounds, one):
             each.start()
-            each.play(evaluate=False)
+            each.run(evaluate=False)
         assert set(rounds.federations[0].channels) == {"head", "weights"}
         both, alone = (parameters(rounds, who) for who in (0, 1)), parameters(one, 0)
         first, second = both

@@ -216,7 +216,7 @@ def played(engine: str, config: Config, data: Dataset) -> tuple[dict[str, np.nda
     plans = list(setup.cohorts.plans)
     with LoopEngine(plans, setup.data.train, 0) if engine == "loop" else StackEngine(plans, setup.data.train) as opened:
         rounds = Rounds(setup, opened)
-        records = [rounds.start(), *(rounds.play(evaluate=True) for _ in range(3))]
+        records = [rounds.start(), *(rounds.run(evaluate=True) for _ in range(3))]
         return {k: v.copy() for k, v in run_checkpoint(rounds).arrays.items()}, records
 
 
@@ -254,7 +254,7 @@ def test_what_devices_begin_with_and_what_they_share(device: str, start: str, da
             return [torch.equal(one[mask], other[mask]) for mask in masks]
 
         assert alike() == [start == "common", True]
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         assert alike() == [device == "1bit", True]
         assert list(learner.channels) == (["gradients", "weights"] if device == "1bit" else ["gradients"])
 

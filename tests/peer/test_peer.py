@@ -42,7 +42,7 @@ from tests.peer_tools import (
 )
 from tests.relay_tools import serving, wait_until
 
-AT_ONCE = Rules(least=1, deadline=0.2)
+AT_ONCE = Rules(min_contributions=1, deadline=0.2)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

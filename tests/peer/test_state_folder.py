@@ -22,7 +22,7 @@ from consilience.wire.charter import Rules
 from tests.peer_tools import SHARING, Founded, batches, federation, flat, net, residuals_of, same, seeded, train
 from tests.relay_tools import serving, wait_until
 
-AT_ONCE = Rules(least=1, deadline=0.05)
+AT_ONCE = Rules(min_contributions=1, deadline=0.05)
 INDEX = "state.json"
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,7 +85,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def play(made: Founded, url: str, member: int, sent: dict[int, dict[str, np.ndarray]]) -> None:
+def run_rounds(made: Founded, url: str, member: int, sent: dict[int, dict[str, np.ndarray]]) -> None:
     """Two rounds of a member; `sent` collects the residuals that each upload leaves where the relay accepts it."""
     model = seeded(net, member)
     peer = made.join(url, member, model)
@@ -108,7 +108,7 @@ def test_a_process_killed_at_any_write_resumes_with_the_residuals_of_what_the_re
     method = {"name": "fedavg-1bit"}
     with federation(tmp_path, method, members=1, rules=AT_ONCE) as made, serving(made.store) as running:
         with watched(monkeypatch) as written:
-            play(made, running.url, 0, {})
+            run_rounds(made, running.url, 0, {})
         assert 12 < len(written) < 30
         for at, (name, _) in enumerate(written):
             for whole in (False, True) if name == INDEX else (False,):
@@ -128,7 +128,7 @@ def test_a_process_killed_at_any_write_resumes_with_the_residuals_of_what_the_re
 
                 with monkeypatch.context() as patch, pytest.raises(Killed):
                     patch.setattr(state_folder, "replace_file", kill)
-                    play(made, running.url, member, sent)
+                    run_rounds(made, running.url, member, sent)
                 again = made.join(running.url, member, seeded(net, member))
                 check_resumed(made, again, member, sent, f"killed at write {at} ({name}), whole: {whole}")
 

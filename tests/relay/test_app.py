@@ -67,7 +67,7 @@ main(["relay", "serve", "--store", {store!r}, "--port", "0"])
 
 
 def test_a_relay_runs_without_torch_and_logs_no_client_data(tmp_path: Path) -> None:
-    stored = create_federation(tmp_path, {**MEAN, **MOVING}, START, rules=Rules(least=1, deadline=0.2))
+    stored = create_federation(tmp_path, {**MEAN, **MOVING}, START, rules=Rules(min_contributions=1, deadline=0.2))
     program = PROGRAM.format(src=SRC, store=str(stored.store))
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-W", "error", "-c", program]

@@ -164,7 +164,7 @@ def test_lines_of_nonsense_do_no_harm(tmp_path: Path) -> None:
 def test_a_comparison_that_is_not_done_says_so(tmp_path: Path, one_thread: None) -> None:
     names = ["independent", "representation-sharing", "fedavg"]
     plan = plan_comparison(settings(**TINY), names, tmp_path / "c")
-    for _ in zip(plan.play(), names[:2], strict=False):
+    for _ in zip(plan.run(), names[:2], strict=False):
         pass
     shutil.rmtree(tmp_path / "c" / "fedavg", ignore_errors=True)
     page = page_of(tmp_path, tmp_path / "c")

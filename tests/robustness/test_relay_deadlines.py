@@ -77,8 +77,8 @@ def test_what_only_stands_does_not_bring_a_member_back(tmp_path: Path) -> None:
         assert away(federation) == [2]
 
 
-def test_below_the_least_nothing_closes(tmp_path: Path) -> None:
-    federation = create_federation(tmp_path, 4, rules=Rules(deadline=60.0, least=3))
+def test_below_the_minimum_no_version_is_closed(tmp_path: Path) -> None:
+    federation = create_federation(tmp_path, 4, rules=Rules(deadline=60.0, min_contributions=3))
     with manual_writer(federation) as at:
         for member in (0, 1):
             at.upload(member, 1, 0, MOVING).result(0)
@@ -115,7 +115,7 @@ def test_a_quorum_closes_early_and_the_late_one_counts_in_the_next(tmp_path: Pat
 
 def test_a_round_that_began_as_another_closed_has_its_own_deadline(tmp_path: Path) -> None:
     """Both in one batch: the first contribution of the new round is not as old as that of the last."""
-    federation = create_federation(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, least=1))
+    federation = create_federation(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, min_contributions=1))
     with manual_writer(federation) as at:
         at.upload(0, 1, 0, MOVING).result(0)
         at.poll(later=59)
@@ -129,7 +129,7 @@ def test_a_round_that_began_as_another_closed_has_its_own_deadline(tmp_path: Pat
 
 
 def test_a_round_that_closes_past_its_deadline_takes_no_other_with_it(tmp_path: Path) -> None:
-    federation = create_federation(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, least=1))
+    federation = create_federation(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, min_contributions=1))
     with manual_writer(federation) as at:
         at.upload(0, 1, 0, MOVING).result(0)
         at.now += 61  # before anybody looks, one batch closes the round and begins the next

@@ -42,7 +42,7 @@ METHOD = {"name": "some", "weight": 0.5, "most": math.inf, "parts": ["a", "b"], 
 
 def charter(**changes: Any) -> Charter:
     return build_charter(
-        "digits", METHOD, 3, CHANNELS, STARTS, seed=7, rules=Rules(least=1, deadline=math.inf), **changes
+        "digits", METHOD, 3, CHANNELS, STARTS, seed=7, rules=Rules(min_contributions=1, deadline=math.inf), **changes
     )
 
 
@@ -55,7 +55,7 @@ def test_what_is_written_is_what_is_read() -> None:
     assert again == made
     assert again.channels == CHANNELS
     assert again.method == METHOD
-    assert again.rules == Rules(least=1, deadline=math.inf)
+    assert again.rules == Rules(min_contributions=1, deadline=math.inf)
     assert again.to_toml() == made.to_toml()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from consilience.config.config import PARTS, Config, GroupConfig
-from consilience.methods import build_method, method_names, spelled_settings
+from consilience.methods import build_method, method_names, settings_as_text
 
 _EXAMPLES = {
     "data_dir": '"~/data"',
@@ -69,7 +69,7 @@ def _method(config: Config) -> Iterator[str]:
         '"ramp(0, 10, 20)" goes from 0 to 10 over 20 rounds, "cosine(0, 10, 20)" does too, more slowly at both ends.'
     )
     yield from _comment(about)
-    for key, value in spelled_settings(name).items():
+    for key, value in settings_as_text(name).items():
         yield f"{key} = {_toml(own[key])}" if key in own else f"# {key} = {_toml(value)}"
 
 

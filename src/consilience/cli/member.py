@@ -87,8 +87,8 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
             if not resumed:
                 trainer.introduce()
             while trainer.round < config.training.rounds and not asked:
-                played = trainer.play()
-                _record(place, played, options.as_json, config.training.rounds)
+                result = trainer.run_round()
+                _record(place, result, options.as_json, config.training.rounds)
                 trainer.save(connection.folder)
         trainer.save_model(connection.folder / "model.safetensors")
     finally:
@@ -100,7 +100,7 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
 
 
 def _remove_lines_after(place: RunFolder, round_: int) -> None:
-    """Remove the lines of rounds that are played again, because they were not saved."""
+    """Remove the lines of rounds that are run again, because they were not saved."""
     if not place.metrics.exists():
         return
     lines = [line.rstrip("\n") for line in place.lines()]
@@ -131,22 +131,22 @@ def _open_folder(folder: Path, config: Config) -> RunFolder:
     return place
 
 
-def _record(place: RunFolder, played: RoundResult, as_json: bool, rounds: int) -> None:
+def _record(place: RunFolder, result: RoundResult, as_json: bool, rounds: int) -> None:
     line = {
-        "round": played.round,
-        "accuracy": round(played.accuracy, 3),
-        "loss": {k: round(v, 6) for k, v in played.losses.items()},
-        "acknowledged": played.acknowledged,
-        "received": list(played.received),
-        "bytes": {"up": played.bytes_up, "down": played.bytes_down},
+        "round": result.round,
+        "accuracy": round(result.accuracy, 3),
+        "loss": {k: round(v, 6) for k, v in result.losses.items()},
+        "acknowledged": result.acknowledged,
+        "received": list(result.received),
+        "bytes": {"up": result.bytes_up, "down": result.bytes_down},
     }
     place.append([json.dumps(line)])
     if as_json:
         print(json.dumps(line), flush=True)
         return
-    how = "" if played.acknowledged else "  (not acknowledged by the relay; training continues)"
-    traffic = f"{played.bytes_up:,} B up, {played.bytes_down:,} B down"
-    _say(f"round {played.round:>4}/{rounds}  accuracy {played.accuracy:5.1f} %  {traffic}{how}")
+    how = "" if result.acknowledged else "  (not acknowledged by the relay; training continues)"
+    traffic = f"{result.bytes_up:,} B up, {result.bytes_down:,} B down"
+    _say(f"round {result.round:>4}/{rounds}  accuracy {result.accuracy:5.1f} %  {traffic}{how}")
 
 
 def _say(text: str) -> None:

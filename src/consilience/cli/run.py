@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -13,7 +13,8 @@ from consilience.cli.options import ConfigFile, Json, MethodName, Out, Resume, S
 from consilience.errors import ConfigurationError, TrainingError
 
 if TYPE_CHECKING:
-    from consilience.cli.terminal import Screen
+    from consilience.config.config import Config
+    from consilience.simulation.run import OnRound
 
 
 @with_settings
@@ -28,27 +29,20 @@ def run(
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Run one method and save the run in a folder."""
-    from consilience.cli.terminal import Screen
-    from consilience.report.tracking import tracking
-    from consilience.simulation.records.run_folder import new_folder, resume_command
     from consilience.simulation.simulate import simulate
 
-    screen, tracked, wanted = Screen(json_), tracking(track), None
-    if resume is not None:
-        _refuse_beside_resume(config, method, set_, out, settings)
-        folder = resume
-    else:
+    task = _Task(json_, track, resume, (config, method, set_, out, settings))
+    if resume is None:
         wanted = gather_config(config, set_, settings or {}, method)
-        folder = out or new_folder(wanted, wanted.method.label)
-    with _explain_resume(screen, folder), tracked(folder, screen.on_round) as on_round:
-        if wanted is None:
-            result = simulate(resume=folder, on_round=on_round)
-        else:
-            result = simulate(wanted, out=folder, on_round=on_round)
-    screen.show([result.summary()])
+        task.choose_folder(out, wanted, wanted.method.label)
+        with task.running() as on_round:
+            result = simulate(wanted, out=task.folder, on_round=on_round)
+    else:
+        with task.running() as on_round:
+            result = simulate(resume=resume, on_round=on_round)
+    task.screen.show([result.summary()])
     if not result.finished:
-        screen.say(f"stopped after round {result.history.rounds}; resume with: {resume_command(folder)}")
-        raise typer.Exit(130)
+        task.exit_stopped(f"stopped after round {result.history.rounds}")
 
 
 @with_settings
@@ -68,31 +62,26 @@ def compare(
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Run several methods on the same data and seeds, and print one table."""
-    from consilience.cli.terminal import Screen
     from consilience.config.overrides import split_list
-    from consilience.report.tracking import tracking
     from consilience.simulation.compare import compare as compare_methods
-    from consilience.simulation.records.run_folder import new_folder, resume_command
 
-    screen, tracked, wanted = Screen(json_), tracking(track), None
-    names = None if methods is None else split_list(methods)
-    if resume is not None:
-        _refuse_beside_resume(config, methods, set_, out, settings)
-        folder = resume
+    task = _Task(json_, track, resume, (config, methods, set_, out, settings))
+    each = task.screen.each
+    if resume is None:
+        names, wanted = (
+            None if methods is None else split_list(methods),
+            gather_config(config, set_, settings or {}, None),
+        )
+        task.choose_folder(out, wanted, "compare")
+        with task.running() as on_round:
+            found = compare_methods(wanted, methods=names, out=task.folder, on_round=on_round, on_summary=each)
     else:
-        wanted = gather_config(config, set_, settings or {}, None)
-        folder = out or new_folder(wanted, "compare")
-    with _explain_resume(screen, folder), tracked(folder, screen.on_round) as on_round:
-        if wanted is None:
-            found = compare_methods(resume=folder, on_round=on_round, on_summary=screen.each)
-        else:
-            found = compare_methods(wanted, methods=names, out=folder, on_round=on_round, on_summary=screen.each)
+        with task.running() as on_round:
+            found = compare_methods(resume=resume, on_round=on_round, on_summary=each)
     if not found.finished:
-        stopped = found.summaries[-1]["method"]
-        screen.say(f"stopped in {stopped!r}; resume with: {resume_command(folder)}")
-        raise typer.Exit(130)
-    screen.table(found.summaries)
-    screen.say(f"saved in {folder}")
+        task.exit_stopped(f"stopped in {found.summaries[-1]['method']!r}")
+    task.screen.table(found.summaries)
+    task.screen.say(f"saved in {task.folder}")
 
 
 @with_settings
@@ -114,47 +103,63 @@ def sweep(
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Run one method under every combination of settings, and name the best."""
-    from consilience.cli.terminal import Screen
-    from consilience.report.tracking import tracking
-    from consilience.simulation.records.run_folder import new_folder, resume_command
     from consilience.simulation.sweep import sweep as sweep_settings
     from consilience.simulation.sweep_plan import parse_grid
 
-    screen, tracked, wanted = Screen(json_), tracking(track), None
-    grid, fixed = parse_grid(set_ or ())
-    if resume is not None:
-        _refuse_beside_resume(config, method, set_, out, settings)
-        folder = resume
-    else:
+    task = _Task(json_, track, resume, (config, method, set_, out, settings))
+    if resume is None:
+        grid, fixed = parse_grid(set_ or ())
         wanted = gather_config(config, fixed, settings or {}, method)
-        folder = out or new_folder(wanted, f"sweep-{wanted.method.label}")
-    with _explain_resume(screen, folder), tracked(folder, screen.on_round) as on_round:
-        if wanted is None:
-            found = sweep_settings(resume=folder, on_round=on_round)
-        else:
-            found = sweep_settings(wanted, grid=grid, out=folder, on_round=on_round)
+        task.choose_folder(out, wanted, f"sweep-{wanted.method.label}")
+        with task.running() as on_round:
+            found = sweep_settings(wanted, grid=grid, out=task.folder, on_round=on_round)
+    else:
+        with task.running() as on_round:
+            found = sweep_settings(resume=resume, on_round=on_round)
     if not found.finished:
-        screen.say(f"stopped; resume with: {resume_command(folder)}")
-        raise typer.Exit(130)
-    screen.show_sweep(found.rows, folder)
+        task.exit_stopped("stopped")
+    task.screen.show_sweep(found.rows, task.folder)
     if all(row["diverged"] for row in found.rows):
         first = found.rows[0]["diverged"][0]
         raise TrainingError(f"every setting diverged to NaN or infinite values, first {first}; try smaller values")
 
 
-@contextlib.contextmanager
-def _explain_resume(screen: Screen, folder: Path) -> Iterator[None]:
-    """Say how to resume after Ctrl-C outside the rounds, or after a second one in a round."""
-    from consilience.simulation.records.run_folder import resume_command
+class _Task:
+    """What the three commands have in common: output, the folder of the run, tracking, Ctrl-C.
 
-    try:
-        yield
-    except KeyboardInterrupt:
-        if folder.is_dir():
-            screen.say(f"stopped; resume with: {resume_command(folder)}")
-        raise typer.Exit(130) from None
+    others: the options that cannot be given beside --resume.
+    """
 
+    def __init__(self, json_: bool, track: str | None, resume: Path | None, others: tuple[object, ...]) -> None:
+        from consilience.cli.terminal import Screen
+        from consilience.report.tracking import tracking
 
-def _refuse_beside_resume(*others: object) -> None:
-    if any(others):
-        raise ConfigurationError("--resume takes its settings from the run's folder; give it no others")
+        self.screen, self._tracking = Screen(json_), tracking(track)
+        if resume is not None:
+            if any(others):
+                raise ConfigurationError("--resume takes its settings from the run's folder; give it no others")
+            self.folder = resume
+
+    def choose_folder(self, out: Path | None, config: Config, label: str) -> None:
+        """The folder asked for, or a new one named after the data and the label."""
+        from consilience.simulation.records.run_folder import new_folder
+
+        self.folder = out or new_folder(config, label)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[OnRound]:
+        """Show and track rounds; after Ctrl-C outside the rounds, or a second one in a round, say how to resume."""
+        try:
+            with self._tracking(self.folder, self.screen.on_round) as on_round:
+                yield on_round
+        except KeyboardInterrupt:
+            if self.folder.is_dir():
+                self.exit_stopped("stopped")
+            raise typer.Exit(130) from None
+
+    def exit_stopped(self, what: str) -> NoReturn:
+        """Say what stopped and how to resume it, and end the command."""
+        from consilience.simulation.records.run_folder import resume_command
+
+        self.screen.say(f"{what}; resume with: {resume_command(self.folder)}")
+        raise typer.Exit(130)

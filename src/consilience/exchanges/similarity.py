@@ -97,10 +97,10 @@ class Similarity(Exchange):
             floors = {"floor": schema.Tensor((public.size,), low=-2.0, high=1.01)} if self.keep < 1 else {}
             entries = {"rows": rows} | floors
             return schema.Pool(
-                self.name, entries, about=public.fingerprint, keep=1, draw=max(self.down, 1), repeat=False
+                self.name, entries, public_set=public.fingerprint, keep=1, draw=max(self.down, 1), repeat=False
             )
         pairs = schema.Tensor((_pairs(public),), self.encoding, self.encoding, -0.01, 1.01)
-        return schema.Mean(self.name, {"similar": pairs}, about=public.fingerprint)
+        return schema.Mean(self.name, {"similar": pairs}, public_set=public.fingerprint)
 
     def _pooled(self, task: Task) -> bool:
         """Whether representations travel, and not similarities."""

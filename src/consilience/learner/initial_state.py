@@ -77,7 +77,7 @@ def common_seed(federation_seed: int) -> int:
 
 
 def learner_seed(federation_seed: int, number: int) -> int:
-    """The seed of a learner's own first weights."""
+    """The seed of a learner's own initial weights."""
     return seed_of("weights", federation_seed, number)
 
 

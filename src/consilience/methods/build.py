@@ -27,12 +27,12 @@ def settings_of(name: str) -> dict[str, Any]:
     return _defaults(find_definition(name))
 
 
-def spelled_settings(name: str) -> dict[str, Any]:
+def settings_as_text(name: str) -> dict[str, Any]:
     """The settings a method takes, with their defaults as a settings file writes them; None where there is none."""
-    return {key: _spelled(value) for key, value in settings_of(name).items()}
+    return {key: _as_text(value) for key, value in settings_of(name).items()}
 
 
-def _spelled(value: Any) -> bool | int | float | str | None:
+def _as_text(value: Any) -> bool | int | float | str | None:
     if isinstance(value, Encoding):
         return encoding_name(value)
     if isinstance(value, bool | int | float | str):

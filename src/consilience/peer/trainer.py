@@ -1,6 +1,6 @@
 """Trains a member of a federation as a simulation trains a learner, with the same code, and exchanges over a network.
 
-Samples, batches, draws and first weights depend on the federation's seed and the member's number alone, so that real
+Samples, batches, draws and initial weights depend on the federation's seed and the member's number alone, so that real
 processes over a relay give a simulation's numbers.
 """
 
@@ -151,7 +151,7 @@ class FederatedTrainer:
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
-    def play(self) -> RoundResult:
+    def run_round(self) -> RoundResult:
         """One whole round: train, upload, wait for the others where that is needed, download, and test."""
         self.upload()
         return self.download()

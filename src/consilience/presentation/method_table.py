@@ -14,7 +14,7 @@ from consilience.config.parts import DEFAULT_MODELS
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.learner.learner import Learner
 from consilience.learner.spec import LearnerSpec
-from consilience.methods import METHODS, build_method, method_names, spelled_settings
+from consilience.methods import METHODS, build_method, method_names, settings_as_text
 from consilience.models import build_model
 from consilience.optimizers import Adam
 from consilience.presentation.tables import format_bytes, new_table
@@ -62,7 +62,7 @@ def _entry(
         "method": built.name,
         "summary": built.summary,
         "leaves": built.describe_upload(),
-        "settings": spelled_settings(method) | settings,
+        "settings": settings_as_text(method) | settings,
         "data": data,
         "model": model,
         "message_bytes": cost,

@@ -37,6 +37,6 @@ class Deadlines:
             service = federations[federation]
             rules, snapshot = service.charter.rules, drafts.get(federation, service.snapshot)
             late = now - since >= rules.deadline and snapshot.moving[name].version == version
-            if late and snapshot.waiting[name] >= rules.least:
+            if late and snapshot.waiting[name] >= rules.min_contributions:
                 found.append((federation, name))
         return found

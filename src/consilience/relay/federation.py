@@ -254,12 +254,12 @@ class FederationService:
         """Aggregate a moving mean if every expected member, or the quorum, has uploaded."""
         waiting, quorum = draft.waiting[name], draft.moving[name].channel.quorum
         enough = waiting >= draft.expected or (quorum is not None and waiting >= quorum)
-        if enough and waiting >= self.charter.rules.least:
+        if enough and waiting >= self.charter.rules.min_contributions:
             self.aggregate(store, draft, name)
 
     def aggregate_overdue(self, store: Store, draft: Snapshot, name: str) -> bool:
         """Aggregate a moving mean whose deadline has passed; members that did not upload are away from now on."""
-        if draft.waiting[name] < self.charter.rules.least:
+        if draft.waiting[name] < self.charter.rules.min_contributions:
             return False
         uploaded = {stored.number for stored in store.contributions.all(self.id, name)}
         missing = [m.number for m in store.members.of(self.id) if not (m.revoked or m.away or m.number in uploaded)]

@@ -18,7 +18,7 @@ from consilience.presentation.tables import comparison_table, groups_table, tabl
 from consilience.simulation.records.run_folder import RunFolder, read_plan, resume_command, save_plan
 from consilience.simulation.result import Result
 from consilience.simulation.run import OnRound
-from consilience.simulation.setup.inputs import cut_data, load_data, resolve_config
+from consilience.simulation.setup.inputs import load_data, resolve_config, select_samples
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.simulate import check_run, simulate
 from consilience.user_code import absolute_name, short_name
@@ -47,7 +47,7 @@ class Comparison:
     methods: tuple[str, ...]
     summaries: tuple[dict[str, Any], ...]
     results: Mapping[str, Result] = field(default_factory=dict)
-    """By method, the results of the runs played now; runs that were finished before have only a summary."""
+    """By method, the results of the runs made now; runs that were finished before have only a summary."""
     folder: Path | None = None
 
     @property
@@ -97,7 +97,7 @@ def compare(
         own = data if isinstance(data, Dataset) else None
         plan = plan_comparison(config, names, Path(out) if out is not None else None, own, model)
     summaries, results = [], {}
-    for name, found in plan.play(on_round, data if isinstance(data, Dataset) else None, model):
+    for name, found in plan.run(on_round, data if isinstance(data, Dataset) else None, model):
         if isinstance(found, Result):
             results[name] = found
         summaries.append(found.summary() if isinstance(found, Result) else found)
@@ -116,7 +116,7 @@ class ComparisonPlan:
     methods: tuple[str, ...]
     folder: Path | None
 
-    def play(
+    def run(
         self,
         on_round: OnRound | None = None,
         data: Dataset | None = None,
@@ -196,7 +196,7 @@ def plan_comparison(
     configs = [config_for_method(config, name) for name in names]
     for each in configs:  # a wrong name is refused before the data is read
         build_method(each.method.name, each.method.settings)
-    dataset = load_data(config) if data is None else cut_data(data, config)
+    dataset = load_data(config) if data is None else select_samples(data, config)
     for each in configs:
         check_run(each, dataset, model)
     if folder is not None:

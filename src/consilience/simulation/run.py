@@ -29,7 +29,7 @@ _SAVE_SECONDS = 30.0  # between checkpoints; resuming from any of them gives the
 
 
 class Run:
-    """One run: start or resume, play rounds, record them, save checkpoints."""
+    """One run: start or resume, run rounds, record them, save checkpoints."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Run:
         self.device_peak = 0.0  # before this process resumed the run
         self._measured = self._saved = -float("inf")
 
-    def play(self) -> Result:
+    def run(self) -> Result:
         """Play the rounds that are left, and return the result."""
         first = self.rounds.start()
         if not self._resumed():
@@ -82,7 +82,7 @@ class Run:
         if checkpoint is None or self.folder is None:
             return False
         numbers = checkpoint.numbers
-        saved = numbers.get("made_of", {})
+        saved = numbers.get("fingerprints", {})
         other = [what for what, fingerprint in self.fingerprints.items() if saved.get(what) != fingerprint]
         if other:
             raise CheckpointError(
@@ -105,7 +105,7 @@ class Run:
     def _play_round(self) -> None:
         following = self.rounds.round + 1
         due = following % self.config.evaluation.every == 0 or following == self.config.training.rounds
-        self.history.add(self.rounds.play(evaluate=due))
+        self.history.add(self.rounds.run(evaluate=due))
         self._record(following)
         self._measure()
         if self.on_round is not None:
@@ -125,7 +125,7 @@ class Run:
         self.saved_round, self._saved = self.rounds.round, time.monotonic()
         if self.folder is not None:
             peaks = {"peak_memory_mb": self.peak, "peak_device_mb": self._device_peak() or 0.0}
-            spent = {"seconds": self.history.seconds, **peaks, "made_of": self.fingerprints}
+            spent = {"seconds": self.history.seconds, **peaks, "fingerprints": self.fingerprints}
             save_checkpoint(self.folder, run_checkpoint(self.rounds), spent)
 
     def _device_peak(self) -> float | None:

@@ -23,10 +23,10 @@ from consilience.simulation.records.run_folder import RunFolder, refuse_used_fol
 from consilience.simulation.result import Result
 from consilience.simulation.run import OnRound, Run
 from consilience.simulation.setup.inputs import (
-    cut_data,
     load_data,
     models_of,
     resolve_config,
+    select_samples,
     with_absolute_paths,
     with_model,
 )
@@ -78,7 +78,7 @@ def simulate(
     if out is not None:
         refuse_used_folder(Path(out))
     show_progress = on_round is not None and sys.stderr.isatty()  # of a download
-    dataset = cut_data(data, config) if isinstance(data, Dataset) else load_data(config, show_progress)
+    dataset = select_samples(data, config) if isinstance(data, Dataset) else load_data(config, show_progress)
     config = with_model(config, dataset)
     setup = build_setup(config, chosen, dataset, models_of(model, config))
     if folder is None:
@@ -90,7 +90,7 @@ def simulate(
         folder.save_provenance(provenance(config, dataset, setup.data.local_datasets))
     with torch_configured_for(config), open_engine(config, setup, stacked) as engine:
         fingerprints = run_fingerprints(dataset, chosen, config) if folder else {}  # all data is read for them
-        return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).play()
+        return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).run()
 
 
 def start_or_resume(folder: Path, config: Config, on_round: OnRound | None = None, keep_models: bool = True) -> Result:

@@ -16,7 +16,7 @@ from consilience.presentation.tables import sweep_table, table_text
 from consilience.simulation.records.run_folder import refuse_used_folder
 from consilience.simulation.result import Result, best_of
 from consilience.simulation.run import OnRound
-from consilience.simulation.setup.inputs import cut_data, resolve_config
+from consilience.simulation.setup.inputs import resolve_config, select_samples
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.simulate import check_run, simulate
 from consilience.simulation.sweep_plan import Grid, SweepPlan, check_grid, is_finished, read_sweep, save_sweep
@@ -103,7 +103,7 @@ def plan_sweep(
         raise ConfigurationError("the configuration already has variants; sweep over one that has none")
     plan = SweepPlan(config, check_grid(grid), folder)
     for each in plan.configs():
-        check_run(each, None if data is None else cut_data(data, each), model)
+        check_run(each, None if data is None else select_samples(data, each), model)
     if folder is not None:
         save_sweep(plan)
     return plan

@@ -24,8 +24,9 @@ def without_local_choices(channel: schema.Channel) -> schema.Channel:
 def describe_difference(one: schema.Channel, other: schema.Channel) -> str:
     """Why two channels of one name cannot be shared."""
     a, b = one.tensors, other.tensors
-    if one.about != other.about:
-        return f"their public sets differ (SHA-256 {one.about[:12]}... at one and {other.about[:12]}... at the other)"
+    if one.public_set != other.public_set:
+        here, there = one.public_set[:12], other.public_set[:12]
+        return f"their public sets differ (SHA-256 {here}... at one and {there}... at the other)"
     for key in [*a, *b]:
         if key not in a or key not in b:
             return f"only one of them has {key!r}"

@@ -40,7 +40,9 @@ class _Section(BaseModel):
 class Rules(_Section):
     """What a relay accepts, and how long it waits."""
 
-    least: int = Field(default=2, ge=1, description="the fewest contributions with which a moving mean is aggregated")
+    min_contributions: int = Field(
+        default=2, ge=1, description="the fewest contributions with which a moving mean is aggregated"
+    )
     deadline: float = Field(
         default=60.0,
         gt=0,
@@ -82,7 +84,9 @@ class ChannelSettings(_Section):
     by: Literal["member", "row"] = "member"
     include_self: bool = True
     repeat: bool = True
-    about: str = Field(default="", max_length=64, description="SHA-256 of the public set that contributions are about")
+    public_set: str = Field(
+        default="", max_length=64, description="SHA-256 of the public set that contributions refer to"
+    )
     start: str | None = Field(default=None, description="SHA-256 of the common values at the start, of a moving mean")
     tensors: dict[str, TensorSettings] = Field(min_length=1)
 
@@ -99,7 +103,7 @@ class ChannelSettings(_Section):
             raise ValueError(f"channel {name!r} is drawn by row and has no rows; give it 'rows', or draw by member")
         if self.kind == "pool":
             more: dict[str, Any] = {"keep": self.keep, "draw": self.draw, "by": self.by}
-            more |= {"include_self": self.include_self, "repeat": self.repeat, "about": self.about}
+            more |= {"include_self": self.include_self, "repeat": self.repeat, "public_set": self.public_set}
             return schema.Pool(name, tensors, self.rows, **more)
         if self.kind == "moving" and self.rows:
             raise ValueError(f"a moving mean has one weight per member; channel {name!r} has rows {self.rows}")
@@ -112,7 +116,7 @@ class ChannelSettings(_Section):
             moving=self.kind == "moving",
             max_staleness=self.max_staleness,
             quorum=self.quorum,
-            about=self.about,
+            public_set=self.public_set,
         )
 
 
@@ -223,7 +227,7 @@ def _settings(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -
         key: {"shape": t.shape, "up": encoding_name(t.up), "down": encoding_name(t.down), "low": t.low, "high": t.high}
         for key, t in channel.tensors.items()
     }
-    common = {"rows": channel.rows, "about": channel.about, "tensors": tensors}
+    common = {"rows": channel.rows, "public_set": channel.public_set, "tensors": tensors}
     if isinstance(channel, schema.Pool):
         pool = {key: getattr(channel, key) for key in ("keep", "draw", "by", "include_self", "repeat")}
         return {"kind": "pool", **common, **pool}

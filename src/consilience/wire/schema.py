@@ -58,14 +58,14 @@ class Channel:
 
     rows: shape of a contribution's weight. () is one number, the sample count, and is sent in the header; (C,) is a
     count per class and is sent in the body. scope: "oneself" is never sent; the learner gets back what it uploaded.
-    about: fingerprint of the public set that contributions are about; members must have the same one.
+    public_set: fingerprint of the public set that contributions refer to; members must have the same one.
     """
 
     name: str
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     rows: tuple[int, ...] = ()
     scope: Literal["everybody", "oneself"] = "everybody"
-    about: str = field(default="", kw_only=True)
+    public_set: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.name or "." in self.name:

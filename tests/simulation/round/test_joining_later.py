@@ -25,7 +25,7 @@ from consilience.simulation.records.export import read_saved_run
 from consilience.simulation.round.participation import draw_presence
 from consilience.simulation.setup.federations import Federations, ParticipationGroup
 from consilience.simulation.sweep_plan import SweepPlan
-from tests.simulation.setup.test_groups import parameters, play, stage
+from tests.simulation.setup.test_groups import parameters, run_rounds, stage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NEW: dict[str, Any] = {"learners": 2, "joins": 3}
@@ -186,7 +186,7 @@ def test_own_tests_are_shifted_as_one_s_own_data_are(data: Dataset) -> None:
 def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Dataset) -> None:
     groups = {"new": {"learners": 2, "joins": 3, "shift": "rotate(90)", "samples": 20, "participation": 1.0}}
     with stage(data, "centralized", groups=groups) as rounds:
-        records = play(rounds)
+        records = run_rounds(rounds)
         seen = rounds.setup.data.train.inputs[rounds.engine.plans[0].members.index]
         local = rounds.setup.data.local_datasets[0]
     assert len(seen) == 90 and np.isfinite(records[1]["accuracy"]).all()
@@ -203,9 +203,9 @@ def test_before_they_join_they_are_not_there(data: Dataset, method: str, engine:
     with stage(data, method, engine, groups={"new": NEW}) as rounds:
         records = [rounds.start()]
         first = parameters(rounds, 2)
-        records += [rounds.play(evaluate=True) for _ in range(2)]
+        records += [rounds.run(evaluate=True) for _ in range(2)]
         assert torch.equal(parameters(rounds, 2), first)
-        records += [rounds.play(evaluate=True) for _ in range(2)]
+        records += [rounds.run(evaluate=True) for _ in range(2)]
         heard = rounds.byte_counts[0].down(
             rounds.learners[0].channels, {"weights": 2} if method != "representation-sharing" else {}
         )
@@ -246,7 +246,7 @@ def test_the_engines_agree_about_who_joins(data: Dataset) -> None:
 def test_who_joins_begins_with_its_own_weights_or_with_the_common_ones_of_now(data: Dataset, start: str) -> None:
     still: dict[str, Any] = {"groups": {"new": NEW | {"lr": 1e-30}}, "lr": 0.01, "epochs": 3}
     with stage(data, "fedavg", own={"start": start}, **still) as rounds:
-        _, _, before, joining = play(rounds, 3)
+        _, _, before, joining = run_rounds(rounds, 3)
     assert joining["accuracy_before"][0, 2] == before["accuracy"][0, 0] or start == "different"
     assert joining["accuracy_before"][0, 2] < before["accuracy"][0, 0] - 10 or start == "common"
 
@@ -258,9 +258,9 @@ def test_the_first_change_of_one_with_weights_of_its_own_is_measured_from_the_co
         rounds.start()
         first = [parameters(rounds, who) for who in range(3)]
         for _ in range(2):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
         common, counts = parameters(rounds, 0), rounds.setup.data.counts[0].sum(-1)
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         after = [parameters(rounds, who) for who in range(3)]
     own = (counts[:2].sum() * common + counts[2] * first[2]) / counts.sum()
     assert torch.equal(after[0], after[2])

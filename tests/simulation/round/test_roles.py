@@ -136,7 +136,7 @@ def test_anybody_may_be_the_host(data: Dataset) -> None:
     last = replace(WATCHED, members={3: "witness"}, host=3)
     with stage(data, last) as rounds:
         rounds.start()
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         public = rounds.setup.data.local_datasets[0].parts[3]
         assert np.array_equal(rounds.engine.plans[1].members.samples(0), np.sort(public))
         assert rounds.setup.public_bytes[0].tolist() == [64 * len(public)] * 3 + [0]
@@ -150,7 +150,7 @@ def test_a_role_that_trains_nothing_shows_what_the_first_one_learned(data: Datas
         rounds.start()
         for _ in range(2):
             untrained = [features(rounds, who) for who in range(4)]
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
             for who in range(1, 4):
                 assert same(model(rounds, who), model(rounds, who, "witness"))
                 assert torch.equal(shown(rounds)[who], features(rounds, who))
@@ -166,7 +166,7 @@ def test_taking_it_along_changes_nothing_of_what_is_learned(data: Dataset) -> No
         with stage(data, method) as rounds:
             rounds.start()
             for _ in range(3):
-                rounds.play(evaluate=False)
+                rounds.run(evaluate=False)
             found.append([model(rounds, who) for who in range(1, 4)])
     assert all(same(one, other) for one, other in zip(*found, strict=True))
 
@@ -176,7 +176,7 @@ def test_weights_that_are_received_win_over_what_another_role_had(data: Dataset)
     with stage(data, build_method("flesd", FLESD)) as rounds:
         rounds.start()
         for _ in range(2):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
             channel = rounds.federations[0].channels["weights"]
             assert isinstance(channel, MovingMean)
             for who in range(4):
@@ -191,7 +191,7 @@ def test_everybody_ends_a_round_with_the_model_of_the_last_role(data: Dataset) -
     with stage(data, build_method("flesd", FLESD | {"distill": "learner"})) as rounds:
         rounds.start()
         for _ in range(2):
-            record = rounds.play(evaluate=True)
+            record = rounds.run(evaluate=True)
             for who in range(1, 4):
                 assert same(model(rounds, who), model(rounds, who, "distiller"))
                 assert not same(model(rounds, who), model(rounds, who, "witness"), "features")
@@ -200,7 +200,7 @@ def test_everybody_ends_a_round_with_the_model_of_the_last_role(data: Dataset) -
     with stage(data, build_method("flesd", FLESD | {"distill": "learner", "distill_lr": 1e-9})) as rounds:
         rounds.start()
         for _ in range(2):
-            record = rounds.play(evaluate=True)
+            record = rounds.run(evaluate=True)
     assert (record["accuracy"] != told).any(), "or it would not matter which model is tested"
 
 
@@ -209,7 +209,7 @@ def test_who_does_not_take_part_keeps_its_model_wherever_it_lay(data: Dataset) -
         rounds.start()
         for _ in range(4):
             before = [model(rounds, who) for who in range(4)]
-            there = rounds.play(evaluate=False)["participated"][0].astype(bool)
+            there = rounds.run(evaluate=False)["participated"][0].astype(bool)
             assert there[0] and there.sum() == 2
             assert [same(before[who], model(rounds, who)) for who in range(4)] == (~there).tolist()
 
@@ -220,7 +220,7 @@ def test_who_does_not_take_part_keeps_its_model_wherever_it_lay(data: Dataset) -
 def test_the_host_takes_part_in_every_round(data: Dataset) -> None:
     with stage(data, WATCHED, learners=5, participation=0.5) as rounds:
         rounds.start()
-        there = np.stack([rounds.play(evaluate=False)["participated"][0] for _ in range(8)])
+        there = np.stack([rounds.run(evaluate=False)["participated"][0] for _ in range(8)])
     assert there[:, 0].all() and (there[:, 1:].sum(1) == 2).all(), "half of the other four"
     assert there[:, 1:].any(0).sum() > 2
 
@@ -228,7 +228,7 @@ def test_the_host_takes_part_in_every_round(data: Dataset) -> None:
 def test_the_losses_of_all_roles_are_recorded(data: Dataset) -> None:
     with stage(data, build_method("flesd", FLESD | {"distill": "learner"})) as rounds:
         rounds.start()
-        record = rounds.play(evaluate=False)
+        record = rounds.run(evaluate=False)
     assert np.isnan(record["loss.simclr"][0, 0]) and (record["loss.simclr"][0, 1:] > 0).all()
     assert (record["loss.similarity"][0] > 0).all()
 
@@ -248,7 +248,7 @@ def test_bytes_of_all_roles_are_summed(data: Dataset) -> None:
     both = Method("both", roles, {0: ("witness", "pupil")}, ("learner", "witness"), host=0)
     with stage(data, both) as rounds:
         start = rounds.start()
-        record = rounds.play(evaluate=False)
+        record = rounds.run(evaluate=False)
         weights = [encoded(rounds, "learner", way, ["weights"]) for way in ("up", "down")]
         rows = encoded(rounds, "witness", "up", ["similarity"]), encoded(rounds, "pupil", "down", ["similarity"])
     assert record["bytes.up"][0].tolist() == [rows[0]] + [rows[0] + weights[0]] * 3
@@ -265,7 +265,7 @@ def test_counted_bytes_are_encoded_bytes(distill: str, encoding: str, data: Data
     method = build_method("flesd", FLESD | {"distill": distill, "encoding": encoding, "keep": 0.5})
     with stage(data, method) as rounds:
         rounds.start()
-        record = rounds.play(evaluate=False)
+        record = rounds.run(evaluate=False)
         up, down = (
             encoded(rounds, role, way, ["similarity"]) for role, way in (("witness", "up"), ("distiller", "down"))
         )
@@ -291,7 +291,7 @@ def test_numbers_of_a_table_are_four_bytes_each(data: Dataset) -> None:
     with stage(replace(data, **flat), method) as rounds:
         assert rounds.setup.public_bytes[0].tolist() == [0] + [4 * 64 * 20] * 3
         rounds.start()
-        assert np.isfinite(rounds.play(evaluate=True)[f"loss.{CrossEntropy.name}"][0, 1:]).all()
+        assert np.isfinite(rounds.run(evaluate=True)[f"loss.{CrossEntropy.name}"][0, 1:]).all()
 
 
 # Groups
@@ -302,7 +302,7 @@ def test_a_group_s_terms_are_for_its_own_data(data: Dataset) -> None:
     groups = {"eager": {"learners": [1], "epochs": 3, "batch_size": 5, "lr": 0.01}}
     with stage(data, build_method("flesd", FLESD | {"distill": "learner"}), groups=groups) as rounds:
         rounds.start()
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         steps = {
             (plan.role, int(who)): int(rounds.engine.read(i).step[row])
             for i, plan in enumerate(rounds.engine.plans)
@@ -316,7 +316,7 @@ def test_a_group_that_gives_nothing_shows_nothing(data: Dataset) -> None:
     groups = {"quiet": {"learners": [2], "uploads": False}}
     with stage(data, build_method("flesd", FLESD), groups=groups) as rounds:
         rounds.start()
-        record = rounds.play(evaluate=False)
+        record = rounds.run(evaluate=False)
         assert not shown(rounds)[2].any() and shown(rounds)[1].any() and shown(rounds)[3].any()
     assert (record["bytes.up"][0] > 0).tolist() == [True, True, False, True]
     assert (record["bytes.down"][0] > 0).all()

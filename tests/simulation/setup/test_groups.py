@@ -53,8 +53,8 @@ def stage(
         yield Rounds(setup, opened)
 
 
-def play(rounds: Rounds, count: int = 2) -> list[dict[str, np.ndarray]]:
-    return [rounds.start(), *(rounds.play(evaluate=True) for _ in range(count))]
+def run_rounds(rounds: Rounds, count: int = 2) -> list[dict[str, np.ndarray]]:
+    return [rounds.start(), *(rounds.run(evaluate=True) for _ in range(count))]
 
 
 def parameters(rounds: Rounds, learner: int) -> Tensor:
@@ -66,7 +66,7 @@ def parameters(rounds: Rounds, learner: int) -> Tensor:
 def alone(data: Dataset, learner: int, **settings: Any) -> Tensor:
     """A learner's parameters after two rounds in which nobody said anything."""
     with stage(data, "independent", **settings) as rounds:
-        play(rounds)
+        run_rounds(rounds)
         return parameters(rounds, learner)
 
 
@@ -76,7 +76,7 @@ def alone(data: Dataset, learner: int, **settings: Any) -> Tensor:
 def test_a_group_that_weighs_nothing_learns_as_if_alone_and_the_others_do_not(data: Dataset) -> None:
     with stage(data, groups={"deaf": {"learners": [1], "method": {"kd": 0.0, "contrast": 0.0}}}) as rounds:
         assert len(rounds.engine.plans) == 1  # numbers that weigh something do not break a stack
-        play(rounds)
+        run_rounds(rounds)
         assert torch.equal(parameters(rounds, 1), alone(data, 1))
         assert not torch.equal(parameters(rounds, 0), alone(data, 0))
 
@@ -90,7 +90,7 @@ def test_each_learner_weighs_by_its_own_number(data: Dataset) -> None:
 
 def test_settings_that_decide_shapes_make_another_cohort(data: Dataset) -> None:
     with stage(data, groups={"few": {"learners": [0], "method": {"n_avg": 3}}}) as rounds:
-        play(rounds)
+        run_rounds(rounds)
         assert [plan.spec.role.exchanges[1].n_avg for plan in rounds.engine.plans] == [3, 10]  # type: ignore[attr-defined]
 
 
@@ -102,7 +102,7 @@ def test_a_weight_follows_its_schedule(data: Dataset) -> None:
         rounds.start()
         seen = []
         for _ in range(4):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
             seen.append(rounds.engine.read(0).settings["prototypes"]["weight"].tolist())
         assert seen == [[2.5] * 3, [5.0] * 3, [7.5] * 3, [10.0] * 3]
 
@@ -110,10 +110,10 @@ def test_a_weight_follows_its_schedule(data: Dataset) -> None:
 @pytest.mark.parametrize("engine", ["loop", "stack"])
 def test_a_constant_schedule_is_the_number_itself(data: Dataset, engine: str) -> None:
     with stage(data, engine=engine, own={"kd": "constant(4)"}) as rounds:
-        play(rounds)
+        run_rounds(rounds)
         found = parameters(rounds, 0)
     with stage(data, engine=engine, own={"kd": 4}) as rounds:
-        play(rounds)
+        run_rounds(rounds)
         assert torch.allclose(found, parameters(rounds, 0), rtol=0, atol=1e-6)
 
 
@@ -123,7 +123,7 @@ def test_a_rate_follows_its_schedule_and_a_group_has_its_own(data: Dataset) -> N
         rounds.start()
         rates = []
         for _ in range(3):
-            rounds.play(evaluate=False)
+            rounds.run(evaluate=False)
             rates.append(rounds.engine.read(0).settings["optimizer"]["lr"].tolist())
         assert np.allclose(rates, [[0.002, 0.002, 0.0005], [0.003, 0.003, 0.0005], [0.003, 0.003, 0.0005]])
 
@@ -132,7 +132,7 @@ def test_a_schedule_may_stand_in_an_exchange_put_together_by_hand(data: Dataset)
     ramp = Method("mine", {"learner": Role(exchanges=(Prototypes(weight=Schedule("ramp", 0, 8, 2)),))})
     with stage(data, ramp) as rounds:
         rounds.start()
-        rounds.play(evaluate=False)
+        rounds.run(evaluate=False)
         assert rounds.engine.read(0).settings["prototypes"]["weight"].tolist() == [4.0] * 3
 
 
@@ -162,7 +162,7 @@ def test_a_schedule_is_gone_on_with_after_a_stop(tmp_path: Path) -> None:
 
 def test_one_that_only_listens_costs_nothing_up_and_is_in_nobody_s_mean(data: Dataset) -> None:
     with stage(data, groups={"quiet": {"learners": [2], "uploads": False}}) as rounds:
-        records = play(rounds)
+        records = run_rounds(rounds)
         assert [r["bytes.up"][0, 2] for r in records] == [0, 0, 0]
         assert records[1]["bytes.up"][0, 0] > 0 < records[1]["bytes.down"][0, 2]
         means = rounds.federations[0].channels["prototypes"]
@@ -177,7 +177,7 @@ def test_one_that_only_listens_costs_nothing_up_and_is_in_nobody_s_mean(data: Da
 
 def test_one_that_only_gives_learns_as_if_alone_and_hears_nothing(data: Dataset) -> None:
     with stage(data, groups={"giver": {"learners": [0], "downloads": False}}) as rounds:
-        records = play(rounds)
+        records = run_rounds(rounds)
         assert [r["bytes.down"][0, 0] for r in records] == [0, 0, 0]
         assert records[1]["bytes.up"][0, 0] > 0
         assert torch.equal(parameters(rounds, 0), alone(data, 0))
@@ -188,7 +188,7 @@ def test_one_that_only_gives_learns_as_if_alone_and_hears_nothing(data: Dataset)
 
 def test_where_weights_are_shared_one_that_only_listens_takes_the_mean_of_the_others(data: Dataset) -> None:
     with stage(data, "fedavg", groups={"quiet": {"learners": [2], "uploads": False}}) as rounds:
-        records = play(rounds, 1)
+        records = run_rounds(rounds, 1)
         common = flat(rounds)
         for learner in range(3):
             assert torch.equal(parameters(rounds, learner), common)
@@ -196,20 +196,20 @@ def test_where_weights_are_shared_one_that_only_listens_takes_the_mean_of_the_ot
     start = Weights()
     both = Method("two", {"learner": Role(exchanges=(start,)), "quiet": Role()}, members={2: "quiet"})
     with stage(data, both) as rounds:
-        play(rounds, 1)
+        run_rounds(rounds, 1)
         assert torch.allclose(flat(rounds), common)
 
 
 def test_where_weights_are_shared_one_that_only_gives_keeps_its_own(data: Dataset) -> None:
     with stage(data, "fedavg", groups={"giver": {"learners": [0], "downloads": False}}) as rounds:
         rounds.start()
-        record = rounds.play(evaluate=True)
+        record = rounds.run(evaluate=True)
         first = parameters(rounds, 0)
         common = flat(rounds)
         assert torch.equal(parameters(rounds, 1), common)
         assert not torch.equal(first, common)
         assert record["bytes.down"][0, 0] > 0  # what a change is measured from
-        rounds.play(evaluate=True)
+        rounds.run(evaluate=True)
         moved = flat(rounds)
         after = torch.stack([parameters(rounds, 0), moved])
         # The second change is measured from the common weights, so the common ones are the mean of everybody's again.
@@ -229,7 +229,7 @@ def test_exchanges_are_chosen_one_by_one(data: Dataset) -> None:
         "gives means": {"learners": [1], "uploads": ["prototypes"], "downloads": ["observations"]},
     }
     with stage(data, groups=groups) as rounds:
-        records = play(rounds)
+        records = run_rounds(rounds)
         assert np.isnan(records[1]["loss.observations"][0, 0]) and np.isfinite(records[1]["loss.observations"][0, 1])
         pool = rounds.federations[0].channels["observations"]
         assert isinstance(pool, EntryPool)
@@ -243,7 +243,7 @@ def test_exchanges_are_chosen_one_by_one(data: Dataset) -> None:
 def test_everybody_puts_up_and_draws_as_many_observations_as_it_likes(data: Dataset) -> None:
     groups = {"rich": {"learners": [0], "method": {"up": 3, "down": 2}}, "poor": {"learners": [2], "method": {"up": 2}}}
     with stage(data, groups=groups) as rounds:
-        records = play(rounds)
+        records = run_rounds(rounds)
         pool = rounds.federations[0].channels["observations"]
         assert isinstance(pool, EntryPool)
         assert pool.present.sum(1).tolist() == [3, 1, 2]  # of the last round alone
@@ -254,17 +254,17 @@ def test_everybody_puts_up_and_draws_as_many_observations_as_it_likes(data: Data
 
 def test_nobody_gives_and_nothing_travels(data: Dataset) -> None:
     with stage(data, groups={"all": {"learners": "0-2", "uploads": False}}) as rounds:
-        records = play(rounds)
+        records = run_rounds(rounds)
         assert sum(r["bytes.up"].sum() + r["bytes.down"].sum() for r in records) == 0
 
 
 def test_one_that_exchanges_more_seldom_keeps_what_it_learned_meanwhile(data: Dataset) -> None:
     with stage(data, "fedavg", groups={"slow": {"learners": [2], "method": {"every": 2}}}) as rounds:
         rounds.start()
-        record = rounds.play(evaluate=False)
+        record = rounds.run(evaluate=False)
         assert record["bytes.down"][0, 2] == record["bytes.up"][0, 2] == 0 < record["bytes.down"][0, 0]
         assert not torch.equal(parameters(rounds, 2), flat(rounds))
-        record = rounds.play(evaluate=False)
+        record = rounds.run(evaluate=False)
         assert torch.equal(parameters(rounds, 2), flat(rounds))
         assert record["bytes.down"][0, 2] > 0
 
@@ -274,7 +274,7 @@ def test_one_that_exchanges_more_seldom_keeps_what_it_learned_meanwhile(data: Da
 
 def test_classes_held_back_enter_nothing_that_is_put_up(data: Dataset) -> None:
     with stage(data, groups={"private": {"learners": [0], "never_share": [3, 5]}}) as rounds:
-        play(rounds)
+        run_rounds(rounds)
         counts = rounds.setup.data.counts[0].copy()
         assert counts[0, 3] >= 2 and counts[0, 5] >= 2  # there would be something to share
         counts[0, [3, 5]] = 0
@@ -307,7 +307,7 @@ def test_what_weights_would_tell_all_the_same_is_refused(data: Dataset) -> None:
         stage(data, "consilience", groups={"private": {"learners": [1], "never_share": [0]}}).__enter__()
     quiet = {"private": {"learners": [1], "never_share": [0], "exchanges": ["prototypes", "observations"]}}
     with stage(data, "consilience", groups=quiet) as rounds:
-        play(rounds)
+        run_rounds(rounds)
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ class Telling(Exchange):
 def test_what_has_seen_the_batches_is_refused_too(data: Dataset) -> None:
     mine = Method("mine", {"learner": Role(exchanges=(Telling(),))})
     with stage(data, mine) as rounds:
-        play(rounds, 1)
+        run_rounds(rounds, 1)
     with pytest.raises(ConfigurationError, match="'telling' shares what was learned from all of them"):
         stage(data, mine, groups={"private": {"learners": [1], "never_share": [0]}}).__enter__()
 
@@ -361,7 +361,7 @@ def test_classes_are_known_by_name_too(data: Dataset) -> None:
 def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> None:
     groups = {"eager": {"learners": [0], "epochs": 3, "batch_size": 5}, "large": {"learners": [1], "model": "lenet5"}}
     with stage(data, width=16, groups=groups) as rounds:
-        play(rounds, 1)
+        run_rounds(rounds, 1)
         steps = [int(rounds.engine.read(rounds.setup.cohorts.main[0, w]).step[0]) for w in range(3)]
         assert steps == [18, 1, 1]
         assert [learner.task.model for learner in rounds.learners] == ["mlp", "lenet5", "mlp"]
@@ -403,7 +403,7 @@ def test_terms_that_cannot_be_kept_are_refused_by_name(data: Dataset, group: dic
 def test_a_method_put_together_by_hand_has_no_settings_to_change(data: Dataset) -> None:
     mine = Method("mine", {"learner": Role(exchanges=(Prototypes(),))})
     with stage(data, mine, groups={"g": {"learners": [0], "uploads": False}}) as rounds:
-        play(rounds, 1)
+        run_rounds(rounds, 1)
     with pytest.raises(ConfigurationError, match="put together by hand, so 'kd' cannot be set by name"):
         stage(data, mine, groups={"g": {"learners": [0], "method": {"kd": 1}}}).__enter__()
 

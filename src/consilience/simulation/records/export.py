@@ -98,7 +98,7 @@ class SavedRun:
                     f"the data set {config.data.source!r} is not in {cache}, and is not downloaded to examine a run; "
                     f"download it with: consilience data {config.data.source}"
                 )
-        data, saved = load_data(config), self.checkpoint.numbers.get("made_of", {})
+        data, saved = load_data(config), self.checkpoint.numbers.get("fingerprints", {})
         found = run_fingerprints(data, build_method(config.method.name, config.method.settings), config)
         for what in ("data", "model"):  # a method may be described differently by now, and have the same weights
             if saved.get(what) != found.get(what):

@@ -31,7 +31,7 @@ class History:
 
     @property
     def rounds(self) -> int:
-        """Rounds played."""
+        """Rounds that were run."""
         return max(len(self.records) - 1, 0)
 
     def __getitem__(self, metric: str) -> np.ndarray:

@@ -1,6 +1,6 @@
 """A round, in the order in which data flows: local work, upload, aggregate, download, receive, evaluate, record.
 
-Local work is a learner's part (`consilience.learner.session`), which the engine plays: local steps, one pass for
+Local work is a learner's part (`consilience.learner.session`), which the engine runs: local steps, one pass for
 representations, contribute, encode. Every other step is one call here, into a module beside this one.
 """
 
@@ -27,7 +27,7 @@ class Rounds(RunState):
     """Plays the rounds of a run on an engine."""
 
     def start(self) -> Record:
-        """Before the first round: first weights, channels, and uploads of exchanges that need no training."""
+        """Before the first round: initial weights, channels, and uploads of exchanges that need no training."""
         open_channels(self, start_learners(self))
         record = new_record(self)
         record_public_set(self, record, joined=1)
@@ -39,7 +39,7 @@ class Rounds(RunState):
         return_models(self)
         return record
 
-    def play(self, evaluate: bool) -> Record:
+    def run(self, evaluate: bool) -> Record:
         """One whole round."""
         self.round += 1
         self._follow_schedules()

@@ -1,4 +1,4 @@
-"""Before the first round: first weights, and the channels of every federation."""
+"""Before the first round: initial weights, and the channels of every federation."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def load_data(config: Config, progress: bool = False) -> Dataset:
     )
 
 
-def cut_data(data: Dataset, config: Config) -> Dataset:
+def select_samples(data: Dataset, config: Config) -> Dataset:
     """The first N samples of your own data, if N is set; spread evenly over the data if samples have owners."""
     for key in ("image_size", "image_mode"):
         if getattr(config.data, key) is not None:

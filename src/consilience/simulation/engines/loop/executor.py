@@ -15,19 +15,15 @@ from consilience.learner.learner import Learner
 from consilience.learner.session import LearnerSession, LocalSamples, is_finite
 from consilience.simulation.engines.answers import Batches, received
 from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.inspection import inspect_rows
+from consilience.simulation.engines.executor import Executor
 from consilience.simulation.engines.jobs import (
     Evaluate,
-    Inspect,
-    Job,
     JobResult,
-    Probe,
     Receive,
     Work,
     non_finite_parameter,
     non_finite_upload,
 )
-from consilience.simulation.engines.probing import probe_rows
 from consilience.simulation.engines.shared_data import SharedData
 from consilience.simulation.records.timing import Clock
 
@@ -45,7 +41,7 @@ class RowResult:
     seconds: Mapping[str, float]
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Runs the sessions of learners one after the other, with one thread.
 
     batches: the answers that learners hold; see `AnswerStore`.
@@ -54,20 +50,6 @@ class LocalExecutor:
     def __init__(self, cohorts: list[Cohort], data: SharedData, slots: list[UploadSlot], batches: Batches) -> None:
         self.cohorts, self.data, self.slots, self.batches = cohorts, data, slots, batches
         self.learners = [Learner(c.plan.spec) for c in cohorts]
-
-    def do(self, job: Job) -> JobResult:
-        """Do one job."""
-        match job:
-            case Work():
-                return self._work(job)
-            case Receive():
-                return self._receive(job)
-            case Evaluate():
-                return self._evaluate(job)
-            case Probe():
-                return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
-            case Inspect():
-                return inspect_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data.test_inputs, job)
 
     def _session(self, cohort_number: int, row: int) -> LearnerSession:
         cohort = self.cohorts[cohort_number]
@@ -78,7 +60,8 @@ class LocalExecutor:
         )
         return LearnerSession(self.learners[cohort_number], cohort.state.row(row), key, samples, cohort.plan.work)
 
-    def _work(self, job: Work) -> JobResult:
+    def work(self, job: Work) -> JobResult:
+        """Local steps, tests and uploads, one learner after the other."""
         done = [self._work_row(job, i) for i in range(len(job.rows))]
         return JobResult(
             losses=np.stack([each.losses for each in done]),
@@ -116,14 +99,16 @@ class LocalExecutor:
         weights[job.slot, i].copy_(upload.weight)
         return is_finite(upload)
 
-    def _receive(self, job: Receive) -> JobResult:
+    def receive(self, job: Receive) -> JobResult:
+        """Let new answers change learners, one after the other."""
         for i, row in enumerate(job.rows):
             session = self._session(job.cohort, int(row))
             new = {name: int(numbers[i]) for name, numbers in job.fresh.items() if numbers[i] >= 0}
             session.receive({name: received(self.batches, number) for name, number in new.items()})
         return JobResult()
 
-    def _evaluate(self, job: Evaluate) -> JobResult:
+    def evaluate(self, job: Evaluate) -> JobResult:
+        """Test learners one after the other."""
         clock, correct, members = Clock(self.data.inputs.device), [], self.cohorts[job.cohort].plan.members
         for row in job.rows:
             tests = self.data.tests(int(members.learner[row]) if job.own else None)

@@ -23,19 +23,16 @@ from consilience.learner.learner import Learner
 from consilience.learner.state import LearnerState, stacked_shapes
 from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.cohort import Cohort, CohortPlan, Settings
-from consilience.simulation.engines.inspection import inspect_rows
+from consilience.simulation.engines.executor import Executor
 from consilience.simulation.engines.jobs import (
     Evaluate,
-    Inspect,
     Job,
     JobResult,
-    Probe,
     Receive,
     Work,
     non_finite_parameter,
     non_finite_upload,
 )
-from consilience.simulation.engines.probing import probe_rows
 from consilience.simulation.engines.shared_data import data_arrays, on_device
 from consilience.simulation.engines.stack.memory_budget import MemoryBudget, free_unused
 from consilience.simulation.engines.stack.stackable import explain_unstackable
@@ -46,7 +43,7 @@ from consilience.simulation.engines.stack.trainer_cache import TrainerCache
 from consilience.simulation.records.timing import Clock
 
 
-class StackEngine:
+class StackEngine(Executor):
     """Holds the learners' states and does jobs on them, a whole stack of learners at a time."""
 
     name = "stack"
@@ -58,12 +55,12 @@ class StackEngine:
         arrays = data_arrays(data, own)
         self.memory = MemoryBudget(self.learners, plans, arrays)
         self.data = on_device(arrays, self.device, plans[0].spec.dtype)
-        self._cohorts = [
+        self.cohorts = [
             Cohort(plan, _zero_state(learner, len(plan.members), self.memory.home))
             for plan, learner in zip(plans, self.learners, strict=True)
         ]
         self.answers = AnswerStore([list(each.channels) for each in self.learners], [len(p.members) for p in plans])
-        self.trainers = TrainerCache(self.learners, self._cohorts, self.data, self.memory)
+        self.trainers = TrainerCache(self.learners, self.cohorts, self.data, self.memory)
         self._uploads: Uploads = {}
 
     @property
@@ -80,21 +77,8 @@ class StackEngine:
         """Do jobs and yield their results in order; uploads stay until the next result is asked for."""
         for job in jobs:
             with explain_unstackable(self.learners[job.cohort]):
-                result = self._do(job)
+                result = self.do(job)
             yield job, result
-
-    def _do(self, job: Job) -> JobResult:
-        match job:
-            case Work():
-                return self._work(job)
-            case Receive():
-                return self._receive(job)
-            case Evaluate():
-                return self._evaluate(job)
-            case Probe():
-                return probe_rows(self.learners[job.cohort], self._cohorts[job.cohort], self.data, job)
-            case Inspect():
-                return inspect_rows(self.learners[job.cohort], self._cohorts[job.cohort], self.data.test_inputs, job)
 
     def uploads(self, job: Work, name: str) -> tuple[dict[str, Tensor], Tensor]:
         """What the rows of a job just done upload to an exchange: tensors (rows, ...) and weights."""
@@ -102,19 +86,19 @@ class StackEngine:
 
     def read(self, cohort: int, rows: np.ndarray | None = None) -> LearnerState:
         """The stacked states of some learners, as a copy; without rows those of all, as views not to be changed."""
-        return self._cohorts[cohort].read(rows)
+        return self.cohorts[cohort].read(rows)
 
     def write(self, cohort: int, rows: np.ndarray, state: LearnerState) -> None:
         """Replace the states of some learners by those of a stacked state."""
-        self._cohorts[cohort].write(rows, state)
+        self.cohorts[cohort].write(rows, state)
 
     def set_settings(self, cohort: int, settings: Settings) -> None:
         """Give every learner of a cohort its own values of these settings."""
-        self._cohorts[cohort].set_settings(settings)
+        self.cohorts[cohort].set_settings(settings)
 
     # -- local work ----------------------------------------------------------------------------------------------------
 
-    def _work(self, job: Work) -> JobResult:
+    def work(self, job: Work) -> JobResult:
         """In one trainer, or in several where rows have batches of different widths or do not fit at once."""
         learner, clock = self.learners[job.cohort], Clock(self.device)
         losses = np.zeros((len(job.rows), len(learner.loss_terms) + 1))
@@ -166,7 +150,7 @@ class StackEngine:
 
     def _work_part(self, job: Work, entries: np.ndarray, clock: Clock) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Losses, whether parameters and each exchange's upload are finite, and correct test samples."""
-        cohort, terms = self._cohorts[job.cohort], len(self.learners[job.cohort].loss_terms) + 1
+        cohort, terms = self.cohorts[job.cohort], len(self.learners[job.cohort].loss_terms) + 1
         count, padded = len(entries), self.trainers.padded(job.cohort, entries)
         online = job.online[padded] & (np.arange(len(padded)) < count)
         trainer = self.trainers.get(job.cohort, job.rows[padded])
@@ -211,8 +195,9 @@ class StackEngine:
 
     # -- answers and tests ---------------------------------------------------------------------------------------------
 
-    def _receive(self, job: Receive) -> JobResult:
-        cohort, members = self._cohorts[job.cohort], len(self.plans[job.cohort].members)
+    def receive(self, job: Receive) -> JobResult:
+        """Let new answers change the learners of a job, as many at once as fit."""
+        cohort, members = self.cohorts[job.cohort], len(self.plans[job.cohort].members)
 
         def work(entries: np.ndarray) -> None:
             fresh, rows = {name: numbers[entries] for name, numbers in job.fresh.items()}, job.rows[entries]
@@ -229,13 +214,14 @@ class StackEngine:
         self._run_parts(job.cohort, self.split(Receive, job.cohort, np.arange(len(job.rows))), work)
         return JobResult()
 
-    def _evaluate(self, job: Evaluate) -> JobResult:
+    def evaluate(self, job: Evaluate) -> JobResult:
+        """Test the learners of a job, as many at once as fit."""
         clock, members = Clock(self.device), self.plans[job.cohort].members
         correct = np.zeros((len(job.rows), self.learners[job.cohort].task.classes), dtype=np.int64)
 
         def work(entries: np.ndarray) -> None:
             rows = job.rows[entries]
-            state = _rows(self._cohorts[job.cohort].state, rows, len(members), self.device)
+            state = _rows(self.cohorts[job.cohort].state, rows, len(members), self.device)
             numbers = members.learner[rows] if job.own else None
             correct[entries] = self._correct(job.cohort, state, numbers).numpy(force=True)
 
@@ -263,7 +249,7 @@ class StackEngine:
         """Free all memory on the device: the next run plans with what is free."""
         self.trainers.clear()
         self.answers.batches.clear()
-        self._uploads, self._cohorts[:] = {}, []
+        self._uploads, self.cohorts[:] = {}, []
         del self.data, self.trainers
         free_unused(self.device)
 

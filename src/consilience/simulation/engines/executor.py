@@ -1,0 +1,46 @@
+"""What does the jobs of an engine: each kind of job has a method of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from consilience.learner.learner import Learner
+from consilience.simulation.engines.cohort import Cohort
+from consilience.simulation.engines.inspection import inspect_rows
+from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, JobResult, Probe, Receive, Work
+from consilience.simulation.engines.probing import probe_rows
+from consilience.simulation.engines.shared_data import SharedData
+
+
+class Executor(ABC):
+    """Does jobs on the learners of some cohorts; probes and inspections are the same in all engines."""
+
+    learners: list[Learner]
+    cohorts: list[Cohort]
+    data: SharedData
+
+    def do(self, job: Job) -> JobResult:
+        """Do one job."""
+        match job:
+            case Work():
+                return self.work(job)
+            case Receive():
+                return self.receive(job)
+            case Evaluate():
+                return self.evaluate(job)
+            case Probe():
+                return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
+            case Inspect():
+                return inspect_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data.test_inputs, job)
+
+    @abstractmethod
+    def work(self, job: Work) -> JobResult:
+        """Local training, evaluation and uploads."""
+
+    @abstractmethod
+    def receive(self, job: Receive) -> JobResult:
+        """Let new answers change learners."""
+
+    @abstractmethod
+    def evaluate(self, job: Evaluate) -> JobResult:
+        """Test learners."""
