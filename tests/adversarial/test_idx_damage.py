@@ -1,4 +1,4 @@
-"""Damaged and lying idx files: each is refused with its name and what was wrong, and none eats the memory."""
+"""Damaged and forged idx files: each is refused with its name and the fault, and none exhausts the memory."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ LABELS = struct.pack(">2I", 2049, 6) + bytes([0, 1, 2, 3, 4, 9])
 HERE = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def put(folder: Path, name: str, body: bytes) -> Path:
+def write_file(folder: Path, name: str, body: bytes) -> Path:
     path = folder / name
     path.write_bytes(body)
     return path
 
 
 @pytest.mark.parametrize("name", ["images", "images.gz"])
-def test_sound_files_are_read(tmp_path: Path, name: str) -> None:
+def test_valid_idx_files_are_read(tmp_path: Path, name: str) -> None:
     packed = name.endswith(".gz")
-    images = put(tmp_path, name, gzip.compress(IMAGES) if packed else IMAGES)
-    labels = put(tmp_path, "labels.gz", gzip.compress(LABELS))
+    images = write_file(tmp_path, name, gzip.compress(IMAGES) if packed else IMAGES)
+    labels = write_file(tmp_path, "labels.gz", gzip.compress(LABELS))
     pixels, targets = read_pair(images, labels, classes=10)
     assert pixels.tolist() == np.arange(24).reshape(6, 2, 2).tolist() and pixels.dtype == np.uint8
     assert targets.tolist() == [0, 1, 2, 3, 4, 9] and targets.dtype == np.int64
@@ -61,7 +61,7 @@ def test_sound_files_are_read(tmp_path: Path, name: str) -> None:
 )
 def test_damaged_images_are_refused(tmp_path: Path, body: bytes, says: str, packed: bool) -> None:
     name = "images.gz" if packed else "images"
-    path = put(tmp_path, name, gzip.compress(body) if packed else body)
+    path = write_file(tmp_path, name, gzip.compress(body) if packed else body)
     with pytest.raises(DataError, match=says) as caught:
         read_images(path)
     assert str(caught.value).startswith(f"{path}: ")
@@ -78,7 +78,7 @@ def test_damaged_images_are_refused(tmp_path: Path, body: bytes, says: str, pack
 )
 def test_damaged_labels_are_refused(tmp_path: Path, body: bytes, says: str) -> None:
     with pytest.raises(DataError, match=says):
-        read_labels(put(tmp_path, "labels.gz", gzip.compress(body)), classes=10)
+        read_labels(write_file(tmp_path, "labels.gz", gzip.compress(body)), classes=10)
 
 
 def broken_checksum() -> bytes:
@@ -106,37 +106,37 @@ def broken_stream() -> bytes:
         (broken_stream(), "not a valid gzip file"),
         (gzip.compress(IMAGES) + b"rubbish", "not a valid gzip file"),
     ],
-    ids=range(9),  # what is packed has the time in it
+    ids=range(9),  # gzip stores a timestamp, so bytes differ between runs
 )
 def test_damaged_compression_is_refused(tmp_path: Path, packed: bytes, says: str) -> None:
-    path = put(tmp_path, "images.gz", packed)
+    path = write_file(tmp_path, "images.gz", packed)
     with pytest.raises(DataError, match=says) as caught:
         read_images(path)
     assert str(path) in str(caught.value)
 
 
-def test_counts_that_differ_are_refused(tmp_path: Path) -> None:
-    images = put(tmp_path, "images", IMAGES)
-    labels = put(tmp_path, "labels", struct.pack(">2I", 2049, 5) + bytes(5))
+def test_different_counts_of_images_and_labels_are_refused(tmp_path: Path) -> None:
+    images = write_file(tmp_path, "images", IMAGES)
+    labels = write_file(tmp_path, "labels", struct.pack(">2I", 2049, 5) + bytes(5))
     with pytest.raises(DataError, match=r"6 images .* 5 labels") as caught:
         read_pair(images, labels, classes=10)
     assert str(images) in str(caught.value) and str(labels) in str(caught.value)
 
 
-def test_what_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+def test_missing_idx_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "not-there", tmp_path / "not-there.gz"):
         with pytest.raises(DataError, match="cannot be read"):
             read_images(path)
 
 
-def test_a_folder_with_the_name_of_a_file_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_folder_named_like_a_data_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "train-images-idx3-ubyte.gz").mkdir()
     with pytest.raises(DataError, match="is at none of"):
         load("mnist", directory=tmp_path)
 
 
-def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
-    bomb = put(tmp_path, "images.gz", gzip.compress(IMAGES + bytes(50_000_000)))
+def test_gzip_bomb_is_not_decompressed(tmp_path: Path) -> None:
+    bomb = write_file(tmp_path, "images.gz", gzip.compress(IMAGES + bytes(50_000_000)))
     tracemalloc.start()
     with pytest.raises(DataError, match="more received"):
         read_images(bomb)
@@ -145,8 +145,8 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     assert peak < 2_000_000
 
 
-def test_an_absurd_header_allocates_nothing(tmp_path: Path) -> None:
-    path = put(tmp_path, "images", struct.pack(">4I", 2051, LARGEST, 1, 2) + PIXELS)
+def test_huge_sizes_in_idx_header_allocate_no_memory(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "images", struct.pack(">4I", 2051, LARGEST, 1, 2) + PIXELS)
     tracemalloc.start()
     with pytest.raises(DataError, match=f"at most {LARGEST}"):
         read_images(path)
@@ -157,29 +157,29 @@ def test_an_absurd_header_allocates_nothing(tmp_path: Path) -> None:
 
 @HERE
 @given(data=st.data())
-def test_any_damage_is_refused_or_harmless(tmp_path: Path, data: st.DataObject) -> None:
-    """One flipped byte anywhere in either form: a DataError, or pixels of the right kind; never another error."""
+def test_any_flipped_byte_is_refused_or_harmless(tmp_path: Path, data: st.DataObject) -> None:
+    """One flipped byte anywhere in either form: a DataError or valid pixels; never another error."""
     packed = data.draw(st.booleans())
     body = bytearray(gzip.compress(IMAGES, mtime=0) if packed else IMAGES)
     body[data.draw(st.integers(0, len(body) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        pixels = read_images(put(tmp_path, "images.gz" if packed else "images", bytes(body)))
+        pixels = read_images(write_file(tmp_path, "images.gz" if packed else "images", bytes(body)))
     except DataError:
         return
     assert pixels.size == 24
-    assert not packed or pixels.tobytes() == PIXELS  # a checksum covers what is compressed
+    assert not packed or pixels.tobytes() == PIXELS  # a checksum covers compressed data
 
 
 @HERE
 @given(st.binary(max_size=64), st.sampled_from(["images", "images.gz"]))
-def test_rubbish_is_never_anything_but_refused(tmp_path: Path, body: bytes, name: str) -> None:
+def test_random_bytes_raise_data_error(tmp_path: Path, body: bytes, name: str) -> None:
     with pytest.raises(DataError):
-        read_images(put(tmp_path, name, body))
+        read_images(write_file(tmp_path, name, body))
 
 
 @HERE
 @given(cut=st.integers(0, 10_000))
-def test_every_truncation_is_refused(tmp_path: Path, cut: int) -> None:
+def test_every_truncated_idx_file_is_refused(tmp_path: Path, cut: int) -> None:
     packed = gzip.compress(IMAGES, mtime=0)
     with pytest.raises(DataError):
-        read_images(put(tmp_path, "images.gz", packed[: cut % len(packed)]))
+        read_images(write_file(tmp_path, "images.gz", packed[: cut % len(packed)]))

@@ -1,4 +1,4 @@
-"""Damaged and lying image data: CIFAR-10, .npz files and pictures are refused by name, and none eats the memory."""
+"""Damaged and forged image data: CIFAR-10, .npz and image files are refused by name; none exhausts the memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (BATCH[:3073] + b"\xff" + BATCH[3074:], "label 1 is 255"),
     ],
 )
-def test_damaged_batches_are_refused(tmp_path: Path, body: bytes, says: str) -> None:
+def test_damaged_cifar10_batches_are_refused(tmp_path: Path, body: bytes, says: str) -> None:
     for name in (*cifar10.TRAIN, cifar10.TEST):
         (tmp_path / name).write_bytes(BATCH)
     assert len(read_cifar10(tmp_path, False).inputs) == 10
@@ -62,7 +62,7 @@ def test_damaged_batches_are_refused(tmp_path: Path, body: bytes, says: str) -> 
 
 @given(st.binary(max_size=7000))
 @HERE
-def test_only_whole_batches_with_known_labels_are_taken(body: bytes) -> None:
+def test_only_complete_cifar10_batches_with_valid_labels_are_read(body: bytes) -> None:
     try:
         images, labels = decode_batch("here", body)
     except DataError:
@@ -96,9 +96,9 @@ def tar(**changes: bytes | None) -> bytes:
         (b"", "not a valid .tar.gz file"),
         (b"<html>404 Not Found</html>", "not a valid .tar.gz file"),
     ],
-    ids=range(8),  # what is packed has the time in it
+    ids=range(8),  # gzip stores a timestamp, so bytes differ between runs
 )
-def test_damaged_archives_are_refused(tmp_path: Path, body: bytes, says: str) -> None:
+def test_damaged_cifar10_archives_are_refused(tmp_path: Path, body: bytes, says: str) -> None:
     path = tmp_path / cifar10.ARCHIVE
     path.write_bytes(tar())
     assert read_cifar10(tmp_path, False).targets.tolist() == [3, 9] * 5
@@ -120,7 +120,7 @@ def test_links_in_an_archive_are_not_followed(tmp_path: Path) -> None:
         read_cifar10(tmp_path, False)
 
 
-def test_an_archive_s_bomb_is_not_unpacked(tmp_path: Path) -> None:
+def test_archive_bomb_is_not_decompressed(tmp_path: Path) -> None:
     (tmp_path / cifar10.ARCHIVE).write_bytes(tar(data_batch_1=bytes(30_000_000)))
     tracemalloc.start()
     with pytest.raises(DataError, match="more received"):
@@ -132,7 +132,7 @@ def test_an_archive_s_bomb_is_not_unpacked(tmp_path: Path) -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 255))
 @HERE
-def test_a_flipped_archive_is_refused_or_read(tmp_path: Path, where: int, flip: int) -> None:
+def test_archive_with_flipped_byte_is_refused_or_read(tmp_path: Path, where: int, flip: int) -> None:
     body = bytearray(tar())
     body[where % len(body)] ^= flip
     (tmp_path / cifar10.ARCHIVE).write_bytes(body)
@@ -155,13 +155,13 @@ def test_a_flipped_archive_is_refused_or_read(tmp_path: Path, where: int, flip: 
         ({"images": np.zeros((10, 32, 32, 3), np.uint8), "labels": TEN + 9}, "label 1 is 10"),
     ],
 )
-def test_npz_copies_that_are_not_cifar10_are_refused(tmp_path: Path, arrays: dict[str, Any], says: str) -> None:
+def test_npz_files_that_are_not_cifar10_are_refused(tmp_path: Path, arrays: dict[str, Any], says: str) -> None:
     np.savez(tmp_path / "train.npz", **arrays)
     with pytest.raises(DataError, match=f"train.npz: .*{says}"):
         read_cifar10(tmp_path, False)
 
 
-def test_half_a_cifar10_is_refused(tmp_path: Path) -> None:
+def test_incomplete_cifar10_is_refused(tmp_path: Path) -> None:
     (tmp_path / "test_batch.bin").write_bytes(BATCH)
     with pytest.raises(DataError, match=r"data_batch_1\.bin, .*data_batch_5\.bin missing"):
         read_cifar10(tmp_path, False)
@@ -183,8 +183,8 @@ def npz(compressed: bool = False, **arrays: Any) -> bytes:
     return out.getvalue()
 
 
-def claims(header: str, body: bytes = b"", version: tuple[int, int] = (1, 0)) -> bytes:
-    """A zip whose `x.npy` has this header: what an array may claim of itself."""
+def npz_with_header(header: str, body: bytes = b"", version: tuple[int, int] = (1, 0)) -> bytes:
+    """A zip whose `x.npy` has this header and this body, which need not match."""
     text = header.encode().ljust(118) + b"\n"
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -221,13 +221,19 @@ HUGE = "{'descr': '|u1', 'fortran_order': False, 'shape': (10, 1000000000), }"
         ),
         (npz(x=np.eye(10), y=TEN, classes=np.full(2, 2**31, np.uint32).view("<U1")), "array 'classes' is not text"),
         (npz(x=np.eye(10), y=TEN, shareable=TEN[:3]), "shareable must be 10 values"),
-        (claims(HUGE), rf"claims to be uint8 .*10000000000 bytes; at most {LARGEST}"),
-        (claims("{'descr': '|u1', 'fortran_order': False, 'shape': (10, 4), }"), "40 bytes expected, 0 received"),
-        (claims("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 4), }", b"12345"), "4 bytes expected, more"),
-        (claims("{'descr': '|u1', 'fortran_order': False, 'shape': (-1, 4), }", b"1"), r"shape \(-1, 4\)"),
-        (claims("{'descr': '<U0', 'fortran_order': False, 'shape': (9999999999,), }"), "claims to be"),
-        (claims("{'descr': '|u1', 'fortran_order': False, 'shape': (4,), }", b"1234", (9, 9)), "9, 9"),
-        (claims("__import__('os').system('true')"), "cannot be read as an .npz file"),
+        (npz_with_header(HUGE), rf"claims to be uint8 .*10000000000 bytes; at most {LARGEST}"),
+        (
+            npz_with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (10, 4), }"),
+            "40 bytes expected, 0 received",
+        ),
+        (
+            npz_with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (1, 4), }", b"12345"),
+            "4 bytes expected, more",
+        ),
+        (npz_with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (-1, 4), }", b"1"), r"shape \(-1, 4\)"),
+        (npz_with_header("{'descr': '<U0', 'fortran_order': False, 'shape': (9999999999,), }"), "claims to be"),
+        (npz_with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (4,), }", b"1234", (9, 9)), "9, 9"),
+        (npz_with_header("__import__('os').system('true')"), "cannot be read as an .npz file"),
     ],
 )
 def test_damaged_npz_files_are_refused(tmp_path: Path, body: bytes, says: str) -> None:
@@ -238,10 +244,10 @@ def test_damaged_npz_files_are_refused(tmp_path: Path, body: bytes, says: str) -
     assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_an_absurd_claim_allocates_nothing(tmp_path: Path) -> None:
+def test_huge_shape_in_npz_header_allocates_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
-    for header in (HUGE, HUGE.replace("10, 1000000000", "4, 1000000000")):  # above what is read, and just below
-        path.write_bytes(claims(header))
+    for header in (HUGE, HUGE.replace("10, 1000000000", "4, 1000000000")):  # above the limit, and just below
+        path.write_bytes(npz_with_header(header))
         tracemalloc.start()
         with pytest.raises(DataError):
             read_arrays(path, ["x"])
@@ -250,9 +256,9 @@ def test_an_absurd_claim_allocates_nothing(tmp_path: Path) -> None:
         assert peak < 2_000_000
 
 
-def test_a_bomb_behind_a_small_claim_is_not_unpacked(tmp_path: Path) -> None:
+def test_npz_bomb_with_small_declared_shape_is_not_decompressed(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
-    path.write_bytes(claims("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 2), }", bytes(50_000_000)))
+    path.write_bytes(npz_with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (2, 2), }", bytes(50_000_000)))
     tracemalloc.start()
     with pytest.raises(DataError, match="more received"):
         read_arrays(path, ["x"])
@@ -263,7 +269,7 @@ def test_a_bomb_behind_a_small_claim_is_not_unpacked(tmp_path: Path) -> None:
 
 @given(st.integers(0, 10**6), st.integers(1, 255), st.booleans())
 @HERE
-def test_a_flipped_npz_is_refused_or_read(tmp_path: Path, where: int, flip: int, compressed: bool) -> None:
+def test_npz_with_flipped_byte_is_refused_or_read(tmp_path: Path, where: int, flip: int, compressed: bool) -> None:
     body = bytearray(npz(compressed, images=np.arange(40, dtype=np.uint8).reshape(10, 2, 2), labels=TEN))
     body[where % len(body)] ^= flip
     path = tmp_path / "mine.npz"
@@ -284,7 +290,7 @@ def test_every_truncated_npz_is_refused(tmp_path: Path, cut: int) -> None:
         read_archive(path, 0.2)
 
 
-# --- pictures
+# --- image files
 
 
 def picture(suffix: str) -> bytes:
@@ -306,8 +312,8 @@ def bomb() -> bytes:
     )
 
 
-def half_bomb() -> bytes:
-    """One that Pillow only warns of: 10,000 x 10,000 pixels."""
+def warned_bomb() -> bytes:
+    """A PNG of 10,000 x 10,000 pixels, for which Pillow only warns."""
     return bomb().replace(struct.pack(">II", 100_000, 100_000), struct.pack(">II", 10_000, 10_000))
 
 
@@ -327,7 +333,7 @@ def half_bomb() -> bytes:
     ],
     ids=lambda value: value if isinstance(value, str) else f"{len(value)} bytes",
 )
-def test_damaged_pictures_are_refused_by_name(tmp_path: Path, suffix: str, body: bytes) -> None:
+def test_damaged_image_files_are_refused_by_name(tmp_path: Path, suffix: str, body: bytes) -> None:
     for name in ("a/1", "a/2", "b/1"):
         path = tmp_path / f"{name}.{suffix}"
         path.parent.mkdir(exist_ok=True)
@@ -338,8 +344,8 @@ def test_damaged_pictures_are_refused_by_name(tmp_path: Path, suffix: str, body:
     assert str(caught.value).count(str(path)) == 1
 
 
-def test_what_pillow_only_warns_of_is_refused(tmp_path: Path) -> None:
-    body = half_bomb()
+def test_image_for_which_pillow_only_warns_is_refused(tmp_path: Path) -> None:
+    body = warned_bomb()
     start = body.index(b"IHDR")
     body = body[: start + 17] + struct.pack(">I", zlib.crc32(body[start : start + 17])) + body[start + 21 :]
     path = tmp_path / "large.png"
@@ -348,7 +354,7 @@ def test_what_pillow_only_warns_of_is_refused(tmp_path: Path) -> None:
         decode_all([path], 8, None, lambda: None)
 
 
-def test_more_pixels_than_are_read_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
+def test_image_above_pixel_limit_is_refused_before_decoding(tmp_path: Path) -> None:
     path = tmp_path / "small.png"
     path.write_bytes(picture("png"))
     with pytest.raises(DataError, match=r"array of the shape \(1, 3, 90000, 90000\).*smaller image_size"):
@@ -358,7 +364,7 @@ def test_more_pixels_than_are_read_are_refused_before_they_are_decoded(tmp_path:
 @pytest.mark.parametrize("suffix", ["png", "jpg", "gif", "bmp", "tif", "webp"])
 @given(where=st.integers(0, 10**6), flip=st.integers(1, 255))
 @settings(HERE, max_examples=40)
-def test_a_flipped_picture_is_refused_or_read(tmp_path: Path, suffix: str, where: int, flip: int) -> None:
+def test_image_file_with_flipped_byte_is_refused_or_read(tmp_path: Path, suffix: str, where: int, flip: int) -> None:
     body = bytearray(picture(suffix))
     body[where % len(body)] ^= flip
     path = tmp_path / f"one.{suffix}"

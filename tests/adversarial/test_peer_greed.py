@@ -1,4 +1,4 @@
-"""Whoever stands where a relay should be cannot fill a peer's memory, and two processes cannot share a folder."""
+"""A false relay cannot exhaust a peer's memory, and two processes cannot share a state folder."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TOKEN = f"cs1_1_{'a' * 43}"
 
 
 @contextmanager
-def impostor(head: bytes, chunk: bytes, times: int) -> Iterator[tuple[str, list[int]]]:
-    """Answers one request with so many chunks, as long as somebody takes them; how many bytes were taken."""
+def false_relay(head: bytes, chunk: bytes, times: int) -> Iterator[tuple[str, list[int]]]:
+    """Answer one request with `times` chunks while the client reads; yields the URL and the sizes sent."""
     taken: list[int] = []
 
     def answer() -> None:
@@ -42,9 +42,9 @@ def impostor(head: bytes, chunk: bytes, times: int) -> Iterator[tuple[str, list[
         thread.join(timeout=10)
 
 
-def test_an_answer_without_end_is_given_up(tmp_path: Path) -> None:
+def test_endless_answer_is_aborted(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
-    with impostor(head, b" " * 2**20, times=200) as (url, taken):
+    with false_relay(head, b" " * 2**20, times=200) as (url, taken):
         client = RelayClient(url, TOKEN)
         with pytest.raises(RelayUnreachable, match="not as a relay does"):
             client.federation(5.0)
@@ -52,19 +52,19 @@ def test_an_answer_without_end_is_given_up(tmp_path: Path) -> None:
     assert sum(taken) < 20 * 2**20, "a limit, and what lies in buffers"
 
 
-def test_nothing_is_unpacked() -> None:
+def test_compressed_answer_is_not_decompressed() -> None:
     body = gzip.compress(b" " * 2**28)
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with impostor(head, body, times=1) as (url, _):
+    with false_relay(head, body, times=1) as (url, _):
         client = RelayClient(url, TOKEN)
         with pytest.raises(RelayUnreachable, match="not as a relay does"):
             client.federation(5.0)
         client.close()
 
 
-def test_a_line_of_news_without_end_is_given_up() -> None:
+def test_endless_event_line_is_aborted() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-    with impostor(head, b"x" * 2**16, times=2000) as (url, taken):
+    with false_relay(head, b"x" * 2**16, times=2000) as (url, taken):
         client = RelayClient(url, TOKEN)
         with pytest.raises(RelayUnreachable, match="not as a relay does"):
             client.wait_for_change(0, 5.0)
@@ -72,7 +72,7 @@ def test_a_line_of_news_without_end_is_given_up() -> None:
     assert sum(taken) < 20 * 2**20
 
 
-def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
+def test_lock_file_is_exclusive(tmp_path: Path) -> None:
     with lock_file(tmp_path / "lock", "choose another"), pytest.raises(ConfigurationError, match="choose another"):
         lock_file(tmp_path / "lock", "choose another")
     lock_file(tmp_path / "lock", "choose another").close()

@@ -1,4 +1,4 @@
-"""One member, or nobody known, that wants more than its share: the others do not notice."""
+"""A member or an unauthenticated client that uses more than its share does not affect other members."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from consilience.relay.tables import StoredReceipt
 from tests.relay_tools import Federation, create_federation, manual_writer, serving, upload_headers
 
 
-def door(url: str) -> socket.socket:
+def open_connection(url: str) -> socket.socket:
     host, port = urlsplit(url).hostname, urlsplit(url).port
     assert host is not None and port is not None
     return socket.create_connection((host, port), timeout=5)
 
 
-def begun(federation: Federation, url: str, member: int) -> socket.socket:
-    """An upload of which only the head has come."""
+def started_upload(federation: Federation, url: str, member: int) -> socket.socket:
+    """An upload of which only the head is sent."""
     upload = federation.upload(member, 1)
     lines = [f"{name}: {value}" for name, value in upload_headers(federation, member, upload).items()]
     head = ["PUT /v1/rounds/1 HTTP/1.1", "Host: relay", f"Content-Length: {len(upload.body)}", *lines, "", ""]
-    line = door(url)
+    line = open_connection(url)
     line.sendall("\r\n".join(head).encode())
     return line
 
 
-def test_a_member_has_one_upload_under_way_at_a_time(tmp_path: Path) -> None:
+def test_member_has_one_upload_in_progress_at_a_time(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 2)
     upload = federation.upload(0, 1)
-    with serving(federation.store) as relay, contextlib.closing(begun(federation, relay.url, 0)) as slow:
+    with serving(federation.store) as relay, contextlib.closing(started_upload(federation, relay.url, 0)) as slow:
         for _ in range(50):
             again = httpx.put(
                 f"{relay.url}/v1/rounds/1", content=upload.body, headers=upload_headers(federation, 0, upload)
@@ -62,7 +62,7 @@ def test_a_member_has_one_upload_under_way_at_a_time(tmp_path: Path) -> None:
         assert known.json()["sha256"] == upload.sha256
 
 
-def test_streams_are_counted_before_they_begin(tmp_path: Path) -> None:
+def test_event_streams_are_counted_before_they_start(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 1)
 
     async def ask(url: str) -> list[int]:
@@ -77,17 +77,17 @@ def test_streams_are_counted_before_they_begin(tmp_path: Path) -> None:
     assert again.count(200) > 0, "those that ended are given back"
 
 
-def test_answers_to_nobody_known_end_the_connection(tmp_path: Path) -> None:
+def test_unauthenticated_answers_close_the_connection(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 1)
     with serving(federation.store) as relay:
         for path in ("/health", "/openapi.json", "/nowhere", "/v1/federation"):
-            with contextlib.closing(door(relay.url)) as line:
+            with contextlib.closing(open_connection(relay.url)) as line:
                 line.sendall(f"GET {path} HTTP/1.1\r\nHost: relay\r\n\r\n".encode() * 50)
                 said = b"".join(iter(lambda line=line: line.recv(65536), b""))  # type: ignore[misc]
             assert said.count(b"HTTP/1.1 ") == 1, path
 
 
-def test_a_recount_made_twice_is_added_once(tmp_path: Path) -> None:
+def test_recount_requested_twice_is_applied_once(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 2)
     with manual_writer(federation) as at:
         for member in range(2):
@@ -108,7 +108,7 @@ def test_a_recount_made_twice_is_added_once(tmp_path: Path) -> None:
         assert recount(at.service, at.writer.store) == {}
 
 
-def test_what_nobody_has_stays_nothing_when_sums_are_corrected(tmp_path: Path) -> None:
+def test_correction_leaves_classes_without_samples_at_zero(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 2)
     with manual_writer(federation) as at:
         at.upload(0, 1).result(0)
@@ -121,7 +121,7 @@ def test_what_nobody_has_stays_nothing_when_sums_are_corrected(tmp_path: Path) -
         assert not draft.standing["prototypes"].sums["mean"][empty].any()
 
 
-def test_another_programs_database_is_left_as_it_is(tmp_path: Path) -> None:
+def test_database_of_another_program_is_not_modified(tmp_path: Path) -> None:
     file = tmp_path / "mine.db"
     with contextlib.closing(sqlite3.connect(file)) as mine:
         mine.execute("CREATE TABLE mine(x)")
@@ -140,7 +140,7 @@ def test_another_programs_database_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("layout", "age"), [(LAYOUT - 1, "an older"), (LAYOUT + 1, "a newer")])
-def test_a_store_of_another_layout_is_refused(tmp_path: Path, layout: int, age: str) -> None:
+def test_store_of_another_layout_is_refused(tmp_path: Path, layout: int, age: str) -> None:
     federation = create_federation(tmp_path, 1)
     with contextlib.closing(sqlite3.connect(federation.store)) as other:
         other.execute(f"PRAGMA user_version = {layout}")
@@ -151,7 +151,7 @@ def test_a_store_of_another_layout_is_refused(tmp_path: Path, layout: int, age: 
     assert f"reads layout {LAYOUT}" in message and "create the federation again" in message
 
 
-def test_a_second_relay_on_one_store_is_told_so_in_a_line(tmp_path: Path) -> None:
+def test_second_relay_on_one_store_fails_with_one_line(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 1)
     with serving(federation.store):
         done = subprocess.run(
@@ -164,7 +164,7 @@ def test_a_second_relay_on_one_store_is_told_so_in_a_line(tmp_path: Path) -> Non
     assert done.stderr.count("\n") == 1 and "served by another relay" in done.stderr
 
 
-def test_receipts_do_not_fill_the_disk(tmp_path: Path) -> None:
+def test_only_the_newest_receipts_are_kept(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 1)
     with contextlib.closing(Store(federation.store)) as store, store.writing():
         for round_ in range(0, 3 * 12_000, 3):
@@ -176,7 +176,7 @@ def test_receipts_do_not_fill_the_disk(tmp_path: Path) -> None:
     assert kept == list(range(3 * 2_000, 3 * 12_000, 3))
 
 
-def test_a_store_is_for_nobody_elses_eyes(tmp_path: Path) -> None:
+def test_store_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 1)
     assert federation.store.stat().st_mode & 0o077 == 0
     with contextlib.closing(Store(federation.store)):

@@ -1,4 +1,4 @@
-"""A relay's store under any order of events, crashes among them, beside a plain model of what it should hold."""
+"""A relay's store under any order of events, including crashes, against a plain model of its expected content."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ Contribution = dict[str, Any]
 
 
 @dataclass
-class Somebody:
-    """A member as the model has it."""
+class ModelMember:
+    """A member in the model."""
 
     token_id: int
     round: int = -1
@@ -68,9 +68,9 @@ class Somebody:
 
 @dataclass
 class Model:
-    """What a relay should hold, in dictionaries."""
+    """The expected content of a relay, in dictionaries."""
 
-    members: list[Somebody] = field(default_factory=list)
+    members: list[ModelMember] = field(default_factory=list)
     kept: dict[str, dict[int, tuple[Any, int]]] = field(
         default_factory=lambda: {"scalar": {}, "by-row": {}, "pool": {}}
     )
@@ -88,7 +88,7 @@ class Model:
         return sum(not (m.revoked or m.away) for m in self.members)
 
     def take(self, number: int, round_: int, said: Contribution, version: int) -> str | tuple[list[str], list[str]]:
-        """What is taken and what is refused of an upload, or the code with which all of it is."""
+        """The accepted and the refused channels of an upload, or the code that refuses all of it."""
         member = self.members[number]
         if member.revoked:
             return "revoked"
@@ -100,7 +100,7 @@ class Model:
         stale = ["moving"] if "moving" in said and self.version - version > STALE else []
         taken = [name for name in CHANNELS if name in said and name not in stale]
         renewed = bool(taken) and round_ > self.newest and number != self.newest_by
-        self.newest += renewed  # by one, however far a member jumps, and not by the same one twice
+        self.newest += renewed  # by one, however many rounds a member skips, and not twice in a row by the same member
         self.newest_by = number if renewed else self.newest_by
         for name in taken:
             if name == "moving":
@@ -146,7 +146,7 @@ class Model:
             self.version += 1
 
     def note(self, now: float) -> None:
-        """When the first contribution since a close came."""
+        """Record when the first contribution since the last aggregation arrived."""
         self.since = None if not self.waiting else (now if self.since is None else self.since)
 
     def mean(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -184,7 +184,7 @@ def encoded(said: Contribution, version: int) -> tuple[str, bytes]:
 
 
 class Machine(RuleBasedStateMachine):
-    """One federation, whose writer is called instead of run: one step is one turn of its thread."""
+    """One federation, whose writer is called directly: one step is one iteration of its thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class Machine(RuleBasedStateMachine):
         self.service = self.writer.federations[1]
 
     def shut(self) -> None:
-        """As if the process had ended: nothing is brought to disk, and what it held is gone."""
+        """As if the process had ended: nothing more is written to disk, and its memory is lost."""
         self.writer.close()
 
     def teardown(self) -> None:
@@ -225,11 +225,11 @@ class Machine(RuleBasedStateMachine):
         self.writer.write(list(uploads))
 
     def settle(self) -> None:
-        """The model after a turn of the writer."""
+        """Update the model after one iteration of the writer."""
         self.model.close_if_overdue(self.now)
         self.model.note(self.now)
 
-    # -- what may happen -----------------------------------------------------------------------------------------------
+    # -- possible events -----------------------------------------------------------------------------------------------
 
     @initialize(count=st.integers(2, 4))
     def begin(self, count: int) -> None:
@@ -240,7 +240,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def invite(self) -> None:
         token = admin.invite(self.path, f"member-{len(self.model.members)}")
-        self.model.members.append(Somebody(token.member))
+        self.model.members.append(ModelMember(token.member))
         self.turn()
         self.settle()
 
@@ -258,7 +258,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 100), behind=st.sampled_from([0, 0, 0, 1, 2]), values=VALUES, weight=st.integers(0, 3))
     def change(self, pick: int, behind: int, values: list[float], weight: int) -> None:
-        """A member of whom nothing waits yet puts a change: what it takes for the mean to move."""
+        """A member without a waiting contribution uploads a change, so that the mean can move."""
         free = [n for n, m in enumerate(self.model.members) if not m.revoked and n not in self.model.waiting]
         if free:
             self.upload(free[pick % len(free)], 1, {"moving": (values, float(weight), behind)})
@@ -283,7 +283,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: any(m.last for m in self.model.members))
     @rule(pick=st.integers(0, 100), how=st.sampled_from(["same", "other", "older"]))
     def again(self, pick: int, how: str) -> None:
-        """The same once more, or something else where something was put."""
+        """Repeat the last upload, or upload other bytes for the same round."""
         members = [m for m in self.model.members if m.last]
         member = members[pick % len(members)]
         assert member.last is not None
@@ -310,7 +310,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """The relay ends, however it does, and begins again: deadlines begin anew."""
+        """The relay stops in any way and restarts: deadlines start anew."""
         self.shut()
         self.open()
         self.turn()
@@ -319,7 +319,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 100), said=CONTRIBUTIONS, full=st.booleans())
     def crash(self, pick: int, said: Contribution, full: bool) -> None:
-        """Everything is written, and then the power goes or the disk is full, before the commit."""
+        """Everything is written, then the power fails or the disk is full before the commit."""
         member = self.model.members[pick % len(self.model.members)]
         upload = QueuedUpload(member.token_id, member.round + 1, *encoded(said, self.model.version))
         error = sqlite3.OperationalError("database or disk is full") if full else RuntimeError("no power")
@@ -341,12 +341,12 @@ class Machine(RuleBasedStateMachine):
                     self.model.since = None
         assert FederationTable.update is update
         assert not upload.receipt.done() or upload.receipt.exception(0) is not None
-        self.turn()  # goes on as if nothing had come
+        self.turn()  # continues as if no upload had arrived
         self.settle()
 
     @rule(pick=st.integers(0, 100), round_=st.integers(0, 5))
     def read(self, pick: int, round_: int) -> None:
-        """What a member is told, as the wire has it."""
+        """A member's answer, as it is encoded on the wire."""
         number = pick % len(self.model.members)
         question = self.service.answers.check(AnswerRequest(tuple(CHANNELS), round_, {"moving": self.held_version}, {}))
         reply = self.service.answers.build(self.writer.store, self.service.snapshot, number, question)
@@ -383,10 +383,10 @@ class Machine(RuleBasedStateMachine):
         assert isinstance(error, Rejection)
         return error.code
 
-    # -- what always holds ---------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     @invariant()
-    def it_stands_as_the_model_does(self) -> None:
+    def relay_equals_the_model(self) -> None:
         snapshot, model = self.service.snapshot, self.model
         moving = snapshot.moving["moving"]
         assert (snapshot.round, snapshot.expected) == (model.newest, model.expected)
@@ -401,7 +401,7 @@ class Machine(RuleBasedStateMachine):
         assert {(int(n), int(i)) for n, i in np.argwhere(snapshot.present["pool"])} == there
 
     @invariant()
-    def the_disk_holds_what_is_needed_and_no_more(self) -> None:
+    def disk_holds_exactly_what_is_needed(self) -> None:
         sql = self.writer.store.sql
         entries = {(c, n) for c, n in sql.execute("SELECT channel, number FROM contributions")}
         kept = {(name, number) for name, of in self.model.kept.items() for number in of}
@@ -414,7 +414,7 @@ class Machine(RuleBasedStateMachine):
         assert not self.writer.failing
 
     @invariant()
-    def what_is_read_from_disk_is_what_readers_see(self) -> None:
+    def state_on_disk_equals_the_snapshot(self) -> None:
         again, snapshot = FederationService(self.writer.store, 1).snapshot, self.service.snapshot
         assert (again.revision, again.round, again.waiting) == (snapshot.revision, snapshot.round, snapshot.waiting)
         for name, running in snapshot.standing.items():
@@ -422,12 +422,12 @@ class Machine(RuleBasedStateMachine):
             assert all((back[key] == value).all() for key, value in running.state().items())
             assert all(back[key].shape == value.shape for key, value in running.state().items())
         assert again.moving["moving"].common["x"].tobytes() == snapshot.moving["moving"].common["x"].tobytes()
-        assert not recount(self.service, self.writer.store).keys() - {"scalar"}  # whose weights are fractions
+        assert not recount(self.service, self.writer.store).keys() - {"scalar"}  # its weights are fractions
         rows = min(len(again.present["pool"]), len(snapshot.present["pool"]))
         assert (again.present["pool"][:rows] == snapshot.present["pool"][:rows]).all()
 
 
-def test_headers_of_the_model_are_read_as_meant() -> None:
+def test_encoded_headers_are_parsed_as_intended() -> None:
     header, body = encoded({"pool": [([1, 2], [1, 0])], "moving": ([1, 2], 3.0, 0)}, 4)
     assert parse_parts(header) == {"pool": Part(entries=1), "moving": Part(version=4, weight=3)}
     assert body
@@ -435,7 +435,7 @@ def test_headers_of_the_model_are_read_as_meant() -> None:
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
-    phases=[Phase.generate],  # a story is short enough to be read, and making it shorter takes minutes
+    phases=[Phase.generate],  # failing sequences are short enough to read, and shrinking them takes minutes
     max_examples=often(30, 400),
     stateful_step_count=30,
     deadline=None,

@@ -1,4 +1,4 @@
-"""A relay against its own description: whatever that allows or forbids is answered as it says, and never by a fault."""
+"""A relay against its own OpenAPI description: every request is answered as described, never with a server error."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CHECKS = [
 
 @dataclass
 class Place:
-    """Where a relay is, and a token that opens it."""
+    """A relay's address and a valid token."""
 
     url: str
     token: str
@@ -75,15 +75,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @API.parametrize()
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-def test_every_operation_keeps_to_the_description(case: schemathesis.Case[Any], place: Place) -> None:
+def test_every_operation_conforms_to_the_openapi_description(case: schemathesis.Case[Any], place: Place) -> None:
     case.call_and_validate(base_url=place.url, headers={"Authorization": f"Bearer {place.token}"}, checks=CHECKS)
 
 
-def test_nothing_of_that_was_taken(place: Place) -> None:
+def test_generated_requests_upload_nothing(place: Place) -> None:
     (stands,) = admin.status(place.store)
     assert (stands["uploads"], stands["versions"]) == (0, {"moving": 0})
 
 
-def test_the_operations_are_all_but_the_endless_one() -> None:
+def test_all_operations_but_the_event_stream_are_tested() -> None:
     tried = {operation.ok().path for operation in API.get_all_operations() if isinstance(operation, Ok)}
     assert tried | {ENDLESS} == set(description()["paths"])

@@ -1,4 +1,4 @@
-"""What a relay must not take: each refused by its own code and field, over a real socket, and nothing of it kept."""
+"""Invalid requests: each refused by its own code and field, over a real socket, and none of it stored."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LAYOUT: dict[str, dict[str, Any]] = json.loads(BODY[8:START])
 
 @dataclass
 class Place:
-    """Where a relay is, and who may ask it."""
+    """A relay's address and the tokens of its members."""
 
     store: Path
     url: str
@@ -63,7 +63,7 @@ class Place:
 
     @property
     def kept(self) -> dict[str, list[Any]]:
-        """All that is in the store."""
+        """The entire content of the store."""
         with closing(sqlite3.connect(self.store)) as sql:
             names = [name for (name,) in sql.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             return {name: sql.execute(f"SELECT * FROM {name}").fetchall() for name in sorted(names)}
@@ -80,7 +80,7 @@ class Place:
         return made
 
     def raw(self, request: bytes) -> tuple[int, dict[str, Any]]:
-        """What comes back on a connection of its own: the status, and what is said."""
+        """The answer on a new connection: its status and its JSON."""
         with self.connect() as connection:
             with suppress(ConnectionError):
                 connection.sendall(request)
@@ -137,14 +137,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     admin.revoke(store, "gone", "digits")
     with serving(store, Limits(rate=0)) as (url, relay):
         made = Place(store, url, relay, mine, yours, elsewhere, gone)
-        assert made.put(3).status_code == 200  # something to spoil
+        assert made.put(3).status_code == 200  # content that a refused request could damage
         yield made
     HTTP.close()
 
 
 @pytest.fixture(autouse=True)
-def unspoilt(place: Place) -> Iterator[None]:
-    """Whatever a test sends: nothing of it is kept, and honest members are served."""
+def nothing_is_stored(place: Place) -> Iterator[None]:
+    """After every test: nothing was stored, and valid requests are served."""
     before, answer = place.kept, place.get("/v1/answers").content
     yield
     assert place.kept == before
@@ -153,7 +153,7 @@ def unspoilt(place: Place) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Case:
-    """Something sent, and how it is refused."""
+    """A request and its expected refusal."""
 
     what: str
     send: Callable[[Place], httpx.Response]
@@ -269,11 +269,11 @@ F32, I32 = np.float32, np.int32
         "pool.count",
     ),
 )
-def test_bodies(place: Place, case: Case) -> None:
+def test_invalid_upload_bodies_are_refused(place: Place, case: Case) -> None:
     refused(case.send(place), case.status, case.code, case.field)
 
 
-# --- what is said beside a body
+# --- the header of an upload
 
 
 def says(header: str) -> Callable[[Place], httpx.Response]:
@@ -320,10 +320,10 @@ REST = ", half;weight=2, pool;entries=2, moving;version=0;weight=3"
     Case("control characters", says("mean\x01"), 400, "not-http"),
     Case("letters of other scripts", says("m\xe9an"), 400, "malformed-upload"),
 )
-def test_headers(place: Place, case: Case) -> None:
+def test_invalid_upload_headers_are_refused(place: Place, case: Case) -> None:
     try:
         response = case.send(place)
-    except httpx.LocalProtocolError:  # what the client itself will not send goes by hand
+    except httpx.LocalProtocolError:  # headers that the HTTP client refuses to send are written by hand
         head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: mean\x01", "content-length: 0")
         status, said = place.raw(head)
         assert (status, said["code"]) in [(case.status, case.code), (400, "malformed-upload")]
@@ -331,13 +331,13 @@ def test_headers(place: Place, case: Case) -> None:
     refused(response, case.status, case.code, case.field)
 
 
-def test_no_header_at_all(place: Place) -> None:
+def test_upload_without_header_is_refused(place: Place) -> None:
     token = {"Authorization": f"Bearer {place.mine}"}
     refused(HTTP.put(f"{place.url}/v1/rounds/5", content=BODY, headers=token), 400, "malformed-upload", UPLOAD_HEADER)
 
 
 @pytest.mark.parametrize("name", [UPLOAD_HEADER, "authorization"])
-def test_headers_that_are_there_twice(place: Place, name: str) -> None:
+def test_repeated_headers_are_refused(place: Place, name: str) -> None:
     again = f"{UPLOAD_HEADER}: mean" if name == UPLOAD_HEADER else f"authorization: Bearer {place.yours}"
     length = f"content-length: {len(BODY)}"
     status, said = place.raw(
@@ -346,7 +346,7 @@ def test_headers_that_are_there_twice(place: Place, name: str) -> None:
     assert (status, said["code"], said["field"].lower()) == (400, "malformed-query", name.lower())
 
 
-# --- who asks
+# --- tokens
 
 
 def asks(token: Callable[[Place], str | None]) -> Callable[[Place], httpx.Response]:
@@ -379,15 +379,15 @@ def other_last(place: Place) -> str:
     Case("revoked", asks(lambda place: f"Bearer {place.gone}"), 403, "revoked"),
     Case("letters of other scripts", asks(lambda place: f"Bearer {place.mine[:-1]}\xe9"), 401, "wrong-token"),
 )
-def test_tokens(place: Place, case: Case) -> None:
+def test_invalid_tokens_are_refused(place: Place, case: Case) -> None:
     response = case.send(place)
     refused(response, case.status, case.code)
     assert ("www-authenticate" in response.headers) == (case.status == 401)
     assert place.mine[-43:] not in response.text
 
 
-def test_nobody_writes_as_somebody_else(place: Place) -> None:
-    """Who asks is told by the token alone: what is said elsewhere changes nothing of whose round is looked at."""
+def test_only_the_token_identifies_the_member(place: Place) -> None:
+    """Other headers, cookies and query parameters do not change which member's round is checked."""
     tricks = {
         "Consilience-Member": "yours",
         "X-Forwarded-User": "yours",
@@ -397,7 +397,7 @@ def test_nobody_writes_as_somebody_else(place: Place) -> None:
         "Proxy-Authorization": f"Bearer {place.yours}",
     }
     for query in ("", f"?token={place.yours}", "?member=1", "?access_token=" + place.yours):
-        # the very same as was put, so the receipt is given again: mine, of round 3, and no second of anybody's
+        # the same bytes as uploaded before: the member's own receipt of round 3 is returned, and none is added
         headers = {"Authorization": f"Bearer {place.mine}", UPLOAD_HEADER: HEADER, **tricks}
         response = HTTP.put(f"{place.url}/v1/rounds/3{query}", content=BODY, headers=headers)
         assert response.json()["round"] == 3
@@ -418,12 +418,12 @@ def test_nobody_writes_as_somebody_else(place: Place) -> None:
     ],
     ids=["body", "weight", "fraction", "version"],
 )
-def test_a_round_is_not_put_otherwise_afterwards(place: Place, header: str, body: bytes) -> None:
+def test_other_bytes_for_an_uploaded_round_are_refused(place: Place, header: str, body: bytes) -> None:
     refused(place.put(3, header, body), 409, "other-bytes")
     refused(place.put(2, header, body), 409, "older-round")
 
 
-# --- where
+# --- paths and queries
 
 LONG = "a" * 10_000
 
@@ -434,7 +434,7 @@ LONG = "a" * 10_000
      "9" * 30, "9" * 5000, "null", "1;2", "latest", "%2e%2e", "1%0d%0aX:1"],
     ids=lambda text: text[:20],
 )  # fmt: skip
-def test_rounds_that_are_no_numbers(place: Place, round_: str) -> None:
+def test_non_numeric_rounds_are_refused(place: Place, round_: str) -> None:
     refused(place.put(round_), 400, "malformed-query", "round")
 
 
@@ -446,7 +446,7 @@ def test_rounds_that_are_no_numbers(place: Place, round_: str) -> None:
      "/v1/channels/a%2fb/replies/1", f"/{LONG}", "/v1/answers;x=1", "/health/", "/docs", "/relay.db"],
     ids=lambda text: text[:24],
 )  # fmt: skip
-def test_places_that_are_not_there(place: Place, target: str) -> None:
+def test_unknown_paths_are_not_found(place: Place, target: str) -> None:
     for method in ("GET", "PUT"):
         status, said = place.raw(
             place.head(f"{method} {target} HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", "content-length: 0")
@@ -455,18 +455,18 @@ def test_places_that_are_not_there(place: Place, target: str) -> None:
 
 
 @pytest.mark.parametrize("channel", ["..", "%2e%2e", "%00", LONG, "other", "mean", "pool", "%F0%9F%98%80", "'%20OR"])
-def test_replies_of_channels_that_have_none(place: Place, channel: str) -> None:
+def test_replies_of_channels_without_replies_are_not_found(place: Place, channel: str) -> None:
     status, said = place.raw(place.head(f"GET /v1/channels/{channel}/replies/1 HTTP/1.1", "connection: close"))
     assert (status, said["code"]) == (404, "no-such-reply")
     assert len(said["message"]) < 300
 
 
 @pytest.mark.parametrize("version", ["-1", "x", "%D9%A3", "9" * 40, "1.5"])
-def test_versions_that_are_no_numbers(place: Place, version: str) -> None:
+def test_non_numeric_versions_are_refused(place: Place, version: str) -> None:
     refused(place.get(f"/v1/channels/moving/replies/{version}"), 400, "malformed-query", "version")
 
 
-def test_absolute_targets_lead_nowhere_else(place: Place) -> None:
+def test_absolute_and_connect_targets_are_not_proxied(place: Place) -> None:
     status, said = place.raw(place.head("GET http://example.org/v1/nothing HTTP/1.1"))
     assert (status, said["code"]) == (404, "not-found")
     with place.connect() as connection:
@@ -500,19 +500,19 @@ def test_absolute_targets_lead_nowhere_else(place: Place) -> None:
         ("draw=pool:1&draw=pool:1", "malformed-query", "draw"),
     ],
 )
-def test_questions(place: Place, query: str, code: str, at: str) -> None:
+def test_invalid_answer_queries_are_refused(place: Place, query: str, code: str, at: str) -> None:
     refused(place.get(f"/v1/answers?{query}"), 400, code, at)
 
 
 @pytest.mark.parametrize("path", ["/health", "/openapi.json", "/v1/federation", "/v1/answers", "/v1/events"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
-def test_methods(place: Place, path: str, method: str) -> None:
+def test_unsupported_http_methods_are_refused(place: Place, path: str, method: str) -> None:
     response = HTTP.request(method, place.url + path, headers={"Authorization": f"Bearer {place.mine}"})
     assert (response.status_code, response.json()["code"]) == (405, "method-not-allowed")
     assert set(response.headers["allow"].split(", ")) == {"GET", "HEAD"}
 
 
-def test_rounds_are_put_and_nothing_else(place: Place) -> None:
+def test_rounds_allow_only_the_put_method(place: Place) -> None:
     for method in ("GET", "POST", "DELETE", "HEAD"):
         response = HTTP.request(method, f"{place.url}/v1/rounds/3", headers={"Authorization": f"Bearer {place.mine}"})
         assert response.status_code == 405
@@ -520,7 +520,7 @@ def test_rounds_are_put_and_nothing_else(place: Place) -> None:
 
 
 @pytest.mark.parametrize("path", ["/health", "/openapi.json", "/v1/federation", "/v1/answers"])
-def test_a_head_without_its_body(place: Place, path: str) -> None:
+def test_head_request_returns_headers_without_body(place: Place, path: str) -> None:
     token = {"Authorization": f"Bearer {place.mine}"}
     head, whole = HTTP.head(place.url + path, headers=token), place.get(path)
     assert (head.status_code, head.content) == (200, b"")
@@ -529,10 +529,10 @@ def test_a_head_without_its_body(place: Place, path: str) -> None:
         assert HTTP.head(place.url + path).status_code == 401
 
 
-# --- too much
+# --- body sizes
 
 
-def test_a_body_declared_too_large_is_refused_before_it_comes(place: Place) -> None:
+def test_body_declared_too_large_is_refused_before_it_is_sent(place: Place) -> None:
     for size in (len(BODY) + 1, 10**12):
         head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", f"content-length: {size}")
         with place.connect() as connection:
@@ -542,20 +542,20 @@ def test_a_body_declared_too_large_is_refused_before_it_comes(place: Place) -> N
 
 
 @pytest.mark.parametrize("length", ["-1", "1e3", "0x10", "9" * 30, "9" * 5000, "\xb2", ""])
-def test_lengths_that_are_no_numbers(place: Place, length: str) -> None:
+def test_non_numeric_content_lengths_are_refused(place: Place, length: str) -> None:
     head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", f"content-length: {length}")
     status, said = place.raw(head + BODY)
     assert (status, said["code"]) in [(400, "not-http"), (413, "too-large"), (400, "wrong-length")]
 
 
-def test_a_chunked_body_ends_within_a_chunk_of_the_limit(place: Place) -> None:
+def test_oversized_chunked_body_is_cut_within_one_chunk_of_the_limit(place: Place) -> None:
     head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", "transfer-encoding: chunked")
     sent, chunk = 0, bytes(2**16)
     with place.connect() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**14)
         connection.sendall(head)
         with suppress(ConnectionError):
-            for _ in range(2000):  # 130 MB, were it to take them
+            for _ in range(2000):  # 130 MB if all were accepted
                 connection.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
                 sent += len(chunk)
         answer = rest(connection)
@@ -563,7 +563,7 @@ def test_a_chunked_body_ends_within_a_chunk_of_the_limit(place: Place) -> None:
     assert not answer or parsed(answer)[0] == 413
 
 
-def test_a_body_longer_than_it_says_is_cut_and_the_rest_is_no_request(place: Place) -> None:
+def test_bytes_beyond_content_length_are_not_a_second_request(place: Place) -> None:
     head = place.head("PUT /v1/rounds/3 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", f"content-length: {len(BODY)}")
     with place.connect() as connection:
         connection.sendall(head + BODY + b"x" * 1000)
@@ -572,17 +572,17 @@ def test_a_body_longer_than_it_says_is_cut_and_the_rest_is_no_request(place: Pla
     assert answer.count(b"HTTP/1.1 2") <= 1
 
 
-def test_a_body_shorter_than_it_says_is_never_taken(place: Place) -> None:
+def test_body_shorter_than_content_length_is_not_stored(place: Place) -> None:
     head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", f"content-length: {len(BODY)}")
     with place.connect() as connection:
         connection.sendall(head + BODY[:-1])
-        status, said = parsed(rest(connection))  # when it has waited long enough
+        status, said = parsed(rest(connection))  # after the timeout
     assert (status, said["code"]) == (408, "too-slow")
     with place.connect() as connection:
         connection.sendall(head + BODY[:-1])  # and gone
 
 
-def test_a_length_and_chunks_together_are_no_way_to_smuggle(place: Place) -> None:
+def test_content_length_with_chunked_encoding_cannot_smuggle_a_request(place: Place) -> None:
     both = [f"content-length: {len(BODY)}", "transfer-encoding: chunked"]
     inner = place.head("GET /v1/federation HTTP/1.1")
     head = place.head("PUT /v1/rounds/5 HTTP/1.1", f"{UPLOAD_HEADER}: {HEADER}", *both)
@@ -594,7 +594,7 @@ def test_a_length_and_chunks_together_are_no_way_to_smuggle(place: Place) -> Non
     assert answer.startswith(b"HTTP/1.1 400")
 
 
-def test_over_quota_there_is_room_again_after_what_it_says(place: Place) -> None:
+def test_request_succeeds_again_after_retry_after(place: Place) -> None:
     now = [0.0]
     before, place.relay.rate_limit = place.relay.rate_limit, RateLimit(rate=0.5, burst=3, clock=lambda: now[0])
     try:
@@ -605,7 +605,7 @@ def test_over_quota_there_is_room_again_after_what_it_says(place: Place) -> None
         wait = int(response.headers["retry-after"])
         assert wait == 2
         refused(place.put(5), 429, "over-quota")
-        assert place.get("/v1/federation", place.yours).status_code == 200  # of everybody's own
+        assert place.get("/v1/federation", place.yours).status_code == 200  # each member has its own quota
         now[0] += wait - 0.1
         refused(place.get("/v1/federation"), 429, "over-quota")
         now[0] += 0.1

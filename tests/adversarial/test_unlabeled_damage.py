@@ -1,4 +1,4 @@
-"""Learning without labels on input that is too small, too plain or contradicts itself: refused by name, or finite."""
+"""Training without labels on input that is too small, constant or contradictory: refused by name, or finite."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def data() -> Dataset:
 
 
 def table(data: Dataset) -> Dataset:
-    """The same pixels, no longer images."""
+    """The same pixels as a table instead of images."""
     flat = {k: getattr(data, k).reshape(len(getattr(data, k)), -1) for k in ("inputs", "test_inputs")}
     return replace(data, **flat)
 
@@ -42,7 +42,7 @@ def run(data: Dataset, **settings: Any) -> Result:
 
 
 def assert_sound(result: Result) -> None:
-    """Every loss that there is is a number, and so is every accuracy."""
+    """Losses of learners that train, and all accuracies, are finite; no loss is infinite."""
     losses = [result.history[k] for k in result.history.records[0] if k.startswith("loss.")]
     assert result.finished and all(not np.isinf(values).any() for values in losses)
     assert np.isfinite(result.history["loss.similarity"][:, :, 0]).all(), "the host has distilled"
@@ -50,7 +50,7 @@ def assert_sound(result: Result) -> None:
     assert np.isfinite(result.accuracy).all()
 
 
-# Small, and allowed
+# Small, but allowed
 
 
 @each_engine
@@ -62,15 +62,15 @@ def assert_sound(result: Result) -> None:
         *((2, "distiller", "pool"), (2, "distiller", "mean"), (2, "learner", "pool"), (2, "learner", "mean")),
     ],
 )
-def test_a_small_public_set_is_one(public: int, distill: str, form: str, engine: str, data: Dataset) -> None:
+def test_small_public_set_is_allowed(public: int, distill: str, form: str, engine: str, data: Dataset) -> None:
     result = run(data, public=public, method=f"{FLESD}:distill={distill}:form={form}", engine=engine)
     assert_sound(result)
     assert result.summary()["public_bytes"] == 3 * public * 64
     assert (result.history["loss.similarity"][:, :, 0] > 0).all()
 
 
-def nothing() -> SplitModel:
-    """All features are zero, whatever is seen and learned."""
+def zero_encoder() -> SplitModel:
+    """A model whose features are always zero."""
 
     class Zeros(nn.Module):
         def __init__(self) -> None:
@@ -88,19 +88,19 @@ def nothing() -> SplitModel:
 @pytest.mark.parametrize(
     "more", ["form=pool", "form=mean:keep=0.3", "form=pool:keep=0.3:distill=learner:encoding=int8"]
 )
-def test_features_of_nothing_but_zeros_stay_finite(more: str, engine: str, data: Dataset) -> None:
-    result = run(data, model=nothing, method=f"{FLESD}:{more}", engine=engine)
+def test_all_zero_features_give_finite_losses(more: str, engine: str, data: Dataset) -> None:
+    result = run(data, model=zero_encoder, method=f"{FLESD}:{more}", engine=engine)
     assert_sound(result)
     assert len(np.unique(result.accuracy)) == 1, "nobody can tell anything"
 
 
 @each_engine
-def test_two_learners_are_enough(engine: str, data: Dataset) -> None:
+def test_two_learners_can_train(engine: str, data: Dataset) -> None:
     assert_sound(run(data, learners=2, engine=engine))
 
 
 @each_engine
-def test_nobody_who_can_be_reached_teaches_nothing(engine: str, data: Dataset) -> None:
+def test_offline_learners_have_zero_similarity_loss_and_no_upload(engine: str, data: Dataset) -> None:
     result = run(data, offline=1.0, engine=engine)
     assert_sound(result)
     assert not result.history["loss.similarity"][:, 0, 0].any() and not result.history["bytes.up"].any()
@@ -169,7 +169,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", list(REFUSED))
-def test_what_cannot_be_is_refused_by_name(what: str, data: Dataset, tmp_path: Path) -> None:
+def test_invalid_settings_are_refused_by_name(what: str, data: Dataset, tmp_path: Path) -> None:
     settings, words = REFUSED[what]
     with pytest.raises(ConfigurationError) as refused:
         run(data, out=tmp_path / "run", **settings)
@@ -177,14 +177,14 @@ def test_what_cannot_be_is_refused_by_name(what: str, data: Dataset, tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-def test_weights_that_cannot_travel_come_with_a_way_out(data: Dataset) -> None:
+def test_refusal_to_share_weights_suggests_similarities(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match="similarities \\(flesd with distill = 'learner'\\) instead"):
         run(data, method="flesd:width=8", model=WIDTHS)
 
 
 @each_engine
 @pytest.mark.parametrize("more", ["form=pool:width=8", "form=mean"])
-def test_encoders_of_three_widths_learn_from_each_other(more: str, engine: str, data: Dataset) -> None:
+def test_encoders_of_three_widths_distill_from_each_other(more: str, engine: str, data: Dataset) -> None:
     result = run(data, method=f"{FLESD}:distill=learner:{more}", model=WIDTHS, engine=engine)
     assert_sound(result)
     assert (result.history["loss.similarity"] > 0).all()
@@ -193,7 +193,7 @@ def test_encoders_of_three_widths_learn_from_each_other(more: str, engine: str, 
 
 @pytest.mark.parametrize("method", ["flesd", "independent:objective=simclr", "fedavg:objective=nt-xent"])
 @each_engine
-def test_a_table_has_no_views_and_is_refused_before_anything_is_trained(
+def test_table_without_augmented_views_is_refused_before_training(
     engine: str, method: str, data: Dataset, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match="views are for images") as refused:
@@ -202,15 +202,15 @@ def test_a_table_has_no_views_and_is_refused_before_anything_is_trained(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_public_set_with_marks_is_refused(data: Dataset, tmp_path: Path) -> None:
+def test_public_set_with_never_share_samples_is_refused(data: Dataset, tmp_path: Path) -> None:
     marked = replace(data, shareable=np.arange(80) % 7 > 0)
     with pytest.raises(ConfigurationError, match=r"\d+ samples of the public set are marked never to be shared"):
         run(marked, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_marks_of_others_than_the_host_are_their_own(data: Dataset) -> None:
-    """Their marked samples train them, and the public set that they speak of is another's."""
+def test_never_share_marks_of_other_learners_do_not_matter(data: Dataset) -> None:
+    """Learners train on their own marked samples; the public set belongs to the host."""
     free = np.zeros(80, dtype=bool)
     free[make_local_datasets(data, 4, seed=0).parts[0]] = True
     marked, plain = run(replace(data, shareable=free)), run(data)
@@ -238,7 +238,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("what", list(COMMANDS))
-def test_the_command_refuses_in_one_line(what: str, command: Any, tmp_path: Path) -> None:
+def test_command_refuses_in_one_line(what: str, command: Any, tmp_path: Path) -> None:
     arguments, words = COMMANDS[what]
     small = ["--learners", "3", "--train", "60", "--test", "20"]
     code, out, err = command("run", *small, *arguments, "--out", "mine")
@@ -247,7 +247,7 @@ def test_the_command_refuses_in_one_line(what: str, command: Any, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_refuses_a_table_before_it_begins(command: Any, data: Dataset, tmp_path: Path) -> None:
+def test_command_refuses_a_table_before_training(command: Any, data: Dataset, tmp_path: Path) -> None:
     flat = table(data)
     np.savez(tmp_path / "table.npz", x=flat.inputs, y=flat.targets)
     code, out, err = command("run", "--data", "table.npz", "--method", "flesd", "--out", "mine")

@@ -1,4 +1,4 @@
-"""Whatever arrives, decoding either gives what the schema says or raises WireError, and works on afterward."""
+"""For any bytes, decoding returns what the schema says or raises WireError, and still works afterward."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ SEEN = codec.decode(MESSAGE, BODY)
 
 
 @pytest.fixture(autouse=True)
-def a_good_message_still_decodes() -> Any:
+def valid_message_still_decodes() -> Any:
     yield
     seen = codec.decode(MESSAGE, BODY)
     assert all(seen[name].tobytes() == x.tobytes() for name, x in SEEN.items())
 
 
-def judged(body: bytes) -> WireError | None:
+def decode_or_refuse(body: bytes) -> WireError | None:
     """Decode; anything but WireError, or anything outside the schema, fails the test."""
     try:
         seen = codec.decode(MESSAGE, body)
@@ -64,7 +64,7 @@ def judged(body: bytes) -> WireError | None:
 
 
 def refused(body: bytes, said: str, code: str | None = None, field: str = "") -> None:
-    """Decode; the refusal must say so, and where a code is given, carry it and the field."""
+    """Decode; the error must have this text and, where they are given, this code and field."""
     with pytest.raises(WireError, match=said) as caught:
         codec.decode(MESSAGE, body)
     assert caught.value.code in codec.CODES
@@ -92,17 +92,17 @@ def with_value(name: str, place: int, value: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, START, len(BODY) - 1, len(BODY) + 1, 2 * len(BODY)])
-def test_another_length_is_refused(length: int) -> None:
+def test_wrong_body_length_is_refused(length: int) -> None:
     said = rf"body of {length} bytes was received; this message takes exactly {len(BODY)}"
     refused((BODY * 2)[:length], said, "wrong-length")
 
 
-def test_every_truncation_is_refused() -> None:
-    assert all(judged(BODY[:n]) for n in range(len(BODY)))
+def test_every_truncated_body_is_refused() -> None:
+    assert all(decode_or_refuse(BODY[:n]) for n in range(len(BODY)))
 
 
 @pytest.mark.parametrize("claim", [0, 1, START - 9, START - 7, len(BODY), 2**31, 2**63, 2**64 - 1])
-def test_another_header_length_is_refused(claim: int) -> None:
+def test_wrong_header_length_is_refused(claim: int) -> None:
     said = f"header claims {claim} bytes; the header of this message has exactly"
     refused(claim.to_bytes(8, "little") + BODY[8:], said, "malformed-header")
 
@@ -129,14 +129,14 @@ def test_another_header_length_is_refused(claim: int) -> None:
         (compact(HEADER)[:-1] + ",", "not a JSON object"),
     ],
 )
-def test_another_header_is_refused(text: str | bytes, said: str) -> None:
-    names = ("undeclared-name", "bits")  # the first of those that are missing
+def test_wrong_header_is_refused(text: str | bytes, said: str) -> None:
+    names = ("undeclared-name", "bits")  # the first of the missing names
     codes = {"missing": names, "unknown": names, "key 'a' twice": ("duplicate-name", "a")}
     refused(with_text(text), said, *codes.get(said, ("malformed-header",)))
 
 
 @pytest.mark.parametrize("opening", ["[", '{"a":', '{"c.t0":{"shape":['])
-def test_nesting_without_end_is_refused(opening: str) -> None:
+def test_deeply_nested_header_is_refused(opening: str) -> None:
     """A wide schema allows a long header, and so a deep one."""
     message = {f"c.t{i}": Field((1,)) for i in range(4000)}
     length = codec.encoded_size(message) - 4 * 4000 - 8
@@ -145,7 +145,7 @@ def test_nesting_without_end_is_refused(opening: str) -> None:
         codec.decode(message, length.to_bytes(8, "little") + text + bytes(4 * 4000))
 
 
-def test_endless_digits_are_refused() -> None:
+def test_very_long_numbers_are_refused() -> None:
     message = {f"c.t{i}": Field((1,)) for i in range(400)}
     length = codec.encoded_size(message) - 4 * 400 - 8
     for text in ("9" * length, '{"c.t0":' + "9" * 4000 + "}", "-" + "9" * 4299, "9e" + "9" * 4000):
@@ -181,35 +181,35 @@ def changed(name: str, key: str, value: Any) -> Header:
         ("bits", "m", 1),
     ],
 )
-def test_a_tensor_stored_otherwise_is_refused(name: str, key: str, value: Any) -> None:
+def test_wrong_tensor_layout_is_refused(name: str, key: str, value: Any) -> None:
     refused(with_text(compact(changed(name, key, value))), "is stored as", "wrong-layout", name)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("shape", [3, 2.0]),  # equal to 2, but no whole number
-        ("data_offsets", [False, 24]),  # equal to 0, but no number
+        ("shape", [3, 2.0]),  # equal to 2, but not an integer
+        ("data_offsets", [False, 24]),  # equal to 0, but not a number
     ],
 )
-def test_what_only_equals_a_whole_number_is_refused(key: str, value: Any) -> None:
+def test_non_integer_that_equals_an_integer_is_refused(key: str, value: Any) -> None:
     refused(with_text(compact(changed("p.mean", key, value))), "cannot be read", "malformed-header")
 
 
-def test_offsets_may_not_be_swapped_or_shared() -> None:
+def test_swapped_or_shared_offsets_are_refused() -> None:
     first, second = HEADER["p.mean"], HEADER["p.mean.other"]
     refused(with_text(compact({**HEADER, "p.mean": second, "p.mean.other": first})), "'p.mean' is stored as")
     shared = with_text(compact({**HEADER, "p.mean.other": first}))
     refused(shared, "'p.mean.other' is stored as", "wrong-layout", "p.mean.other")
 
 
-def test_a_name_twice_is_refused() -> None:
+def test_duplicate_name_is_refused() -> None:
     text = compact(HEADER)
     refused(with_text(text.replace('"q.half"', '"q.byte"')), "key 'q.byte' twice", "duplicate-name", "q.byte")
     refused(with_text(text.replace('"shape"', '"dtype"', 1)), "key 'dtype' twice")
 
 
-def test_names_missing_unknown_or_renamed_are_refused() -> None:
+def test_missing_unknown_or_renamed_names_are_refused() -> None:
     text = compact(HEADER)
     renamed = with_text(text.replace('"q.half"', '"q.hafl"'))
     refused(renamed, r"missing \['q.half'\], unknown \['q.hafl'\]", "undeclared-name", "q.half")
@@ -221,7 +221,7 @@ def test_names_missing_unknown_or_renamed_are_refused() -> None:
     ("name", "field"),
     [("z", "z"), ("\n", r"'\n'"), ("\ud800", r"'\ud800'"), ("z" * 120, "'" + "z" * 47 + "..." + "z" * 48 + "'")],
 )
-def test_a_name_somebody_made_up_is_told_back_short_and_printable(name: str, field: str) -> None:
+def test_unknown_name_is_reported_short_and_printable(name: str, field: str) -> None:
     refused(with_text(compact({**dict.fromkeys(HEADER, 1), name: 1})), "unknown", "undeclared-name", field)
 
 
@@ -233,9 +233,9 @@ def test_metadata_is_refused() -> None:
     refused(len(text).to_bytes(8, "little") + text + BODY[START:], "body of")
 
 
-def test_the_order_of_keys_is_free() -> None:
+def test_order_of_header_keys_is_free() -> None:
     body = with_text(compact(dict(reversed(HEADER.items()))))
-    assert judged(body) is None
+    assert decode_or_refuse(body) is None
     assert all(x.tobytes() == SEEN[name].tobytes() for name, x in codec.Codec(MESSAGE).read(body).items())
 
 
@@ -254,7 +254,7 @@ NANS = [np.nan, np.inf, -np.inf]
         ("scales", np.float32, 0, r"\(0,\)"),
     ],
 )
-def test_no_number_is_refused(name: str, dtype: Any, place: int, index: str, value: float) -> None:
+def test_non_finite_values_are_refused(name: str, dtype: Any, place: int, index: str, value: float) -> None:
     code = "bad-scale" if "scale" in name else "not-finite"
     refused(with_value(name, place, dtype(value).tobytes()), rf"'{name}' at {index} is {value}", code, name)
 
@@ -332,23 +332,23 @@ MUTATIONS: list[Callable[[np.random.Generator, bytearray], None]] = [
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_mutations_break_nothing(mutate: Callable[[np.random.Generator, bytearray], None]) -> None:
+def test_mutated_bodies_decode_or_are_refused(mutate: Callable[[np.random.Generator, bytearray], None]) -> None:
     random = np.random.default_rng(11)
     for _ in range(800):
         body = bytearray(BODY)
         for _ in range(int(random.integers(1, 4))):
             if body:
                 mutate(random, body)
-        judged(bytes(body))
+        decode_or_refuse(bytes(body))
 
 
-def test_every_flipped_bit_breaks_nothing() -> None:
+def test_every_flipped_bit_decodes_or_is_refused() -> None:
     taken = 0
     for at in range(8 * len(BODY)):
         body = bytearray(BODY)
         body[at // 8] ^= 1 << (at % 8)
-        taken += judged(bytes(body)) is None
-    assert 0 < taken < 8 * (len(BODY) - START)  # in the data a flip may give another honest value, elsewhere never
+        taken += decode_or_refuse(bytes(body)) is None
+    assert 0 < taken < 8 * (len(BODY) - START)  # in the data a flip may give another valid value, elsewhere never
 
 
 def test_every_flipped_bit_of_the_header_is_refused() -> None:
@@ -356,20 +356,20 @@ def test_every_flipped_bit_of_the_header_is_refused() -> None:
         body = bytearray(BODY)
         body[at // 8] ^= 1 << (at % 8)
         if body[8:START].rstrip(b" \t\n\r") != BODY[8:START].rstrip():
-            assert judged(bytes(body)) or json.loads(body[8:START]) == HEADER
+            assert decode_or_refuse(bytes(body)) or json.loads(body[8:START]) == HEADER
 
 
 @settings(deadline=None, max_examples=120)
 @given(st.binary(max_size=2 * len(BODY)))
-def test_any_bytes(body: bytes) -> None:
-    assert judged(body)
-    assert judged(BODY[:8] + body.ljust(len(BODY) - 8)[: len(BODY) - 8])
+def test_arbitrary_bytes_are_refused(body: bytes) -> None:
+    assert decode_or_refuse(body)
+    assert decode_or_refuse(BODY[:8] + body.ljust(len(BODY) - 8)[: len(BODY) - 8])
 
 
 @settings(deadline=None, max_examples=120)
 @given(st.binary(min_size=len(BODY) - START, max_size=len(BODY) - START))
-def test_any_data_under_a_good_header(data: bytes) -> None:
-    judged(BODY[:START] + data)
+def test_arbitrary_data_with_valid_header_decodes_or_is_refused(data: bytes) -> None:
+    decode_or_refuse(BODY[:START] + data)
 
 
 JSON = st.recursive(
@@ -381,8 +381,8 @@ JSON = st.recursive(
 
 @settings(deadline=None, max_examples=120)
 @given(st.sampled_from(sorted(HEADER)), st.sampled_from(["dtype", "shape", "data_offsets"]), JSON)
-def test_any_json_in_the_header(name: str, key: str, value: Any) -> None:
+def test_wrong_json_in_the_header_is_refused(name: str, key: str, value: Any) -> None:
     text = compact(changed(name, key, value)).encode()[: START - 8]
     if changed(name, key, value) != HEADER:
-        assert judged(with_text(text))
-    assert judged(with_text(json.dumps(value).encode()[: START - 8]))
+        assert decode_or_refuse(with_text(text))
+    assert decode_or_refuse(with_text(json.dumps(value).encode()[: START - 8]))
