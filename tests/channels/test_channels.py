@@ -1,4 +1,4 @@
-"""What a relay keeps: means and pools, by hand and by law, the same in NumPy and in torch."""
+"""The state of channels at a relay: means and pools, computed by hand and by property, equal in NumPy and torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 def copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A state as a checkpoint would give it back."""
+    """A state as a checkpoint restores it."""
     return {k: v.clone() if isinstance(v, torch.Tensor) else np.array(v) for k, v in state.items()}
 
 
@@ -55,7 +55,7 @@ def standing(make: Make, shape: tuple[int, ...] = (2,), rows: tuple[int, ...] = 
     return StandingMean(Mean("means", {"x": Tensor(shape)}, rows=rows), members, make([0.0]))
 
 
-def test_standing_mean_weighs_members_by_one_number(make: Make) -> None:
+def test_standing_mean_weights_members_by_a_scalar(make: Make) -> None:
     channel = standing(make)
     channel.upload([0, 2], {"x": make([[1.0, 2.0], [5.0, -6.0]])}, make([1.0, 3.0]))
     answer = channel.answer()
@@ -63,19 +63,19 @@ def test_standing_mean_weighs_members_by_one_number(make: Make) -> None:
     assert answer.tensors["x"].dtype == make([0.0]).dtype
 
 
-def test_standing_mean_weighs_every_row_by_its_own_count(make: Make) -> None:
+def test_standing_mean_weights_every_row_by_its_count(make: Make) -> None:
     channel = standing(make, (3, 2), rows=(3,))
     mine, yours = [[1.0, 1.0], [2.0, 4.0], [0.0, 0.0]], [[3.0, 5.0], [0.0, 0.0], [0.0, 0.0]]
     channel.upload([0, 1], {"x": make([mine, yours])}, make([[1.0, 7.0, 0.0], [3.0, 0.0, 0.0]]))
     assert as_lists(channel.answer()) == ({"x": [[2.5, 4.0], [2.0, 4.0], [0.0, 0.0]]}, [4.0, 7.0, 0.0])
 
 
-def test_before_anybody_has_put_the_mean_is_zero_with_count_zero(make: Make) -> None:
+def test_standing_mean_is_zero_with_count_zero_before_any_upload(make: Make) -> None:
     assert as_lists(standing(make, (2, 1), rows=(2,)).answer()) == ({"x": [[0.0], [0.0]]}, [0.0, 0.0])
     assert as_lists(standing(make).answer()) == ({"x": [0.0, 0.0]}, 0.0)
 
 
-def test_putting_again_replaces(make: Make) -> None:
+def test_new_upload_replaces_the_old_one(make: Make) -> None:
     channel = standing(make)
     channel.upload([0], {"x": make([[100.0, 100.0]])}, make([50.0]))
     channel.upload([1], {"x": make([[1.0, 3.0]])}, make([2.0]))
@@ -83,7 +83,7 @@ def test_putting_again_replaces(make: Make) -> None:
     assert as_lists(channel.answer()) == ({"x": [2.0, 2.0]}, 3.0)
 
 
-def test_old_contributions_expire_and_their_members_are_named(make: Make) -> None:
+def test_expired_contributions_are_removed_and_their_members_returned(make: Make) -> None:
     channel = standing(make)
     for member, now in ((0, 1), (1, 4), (2, 2)):
         channel.upload([member], {"x": make([[10.0**member, 0.0]])}, make([1.0]), now=now)
@@ -91,12 +91,12 @@ def test_old_contributions_expire_and_their_members_are_named(make: Make) -> Non
     assert channel.expire(before=4) == [0, 2]
     assert as_lists(channel.answer()) == ({"x": [10.0, 0.0]}, 1.0)
     assert channel.expire(before=4) == []
-    channel.upload([0], {"x": make([[30.0, 2.0]])}, make([1.0]), now=5)  # and may come back
+    channel.upload([0], {"x": make([[30.0, 2.0]])}, make([1.0]), now=5)  # and may upload again
     assert as_lists(channel.answer()) == ({"x": [20.0, 1.0]}, 2.0)
 
 
-def test_nothing_is_left_when_fractions_are_taken_out_again(make: Make) -> None:
-    """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0: what is left must not be divided by itself."""
+def test_no_rounding_residue_remains_after_all_contributions_expire(make: Make) -> None:
+    """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0: the residue must not be divided by itself."""
     channel = standing(make)
     for member, weight in enumerate((0.1, 0.2, 0.3)):
         channel.upload([member], {"x": make([[1.0, 7.0]])}, make([weight]), now=member)
@@ -105,7 +105,7 @@ def test_nothing_is_left_when_fractions_are_taken_out_again(make: Make) -> None:
     assert as_lists(channel.answer()) == ({"x": [0.0, 0.0]}, 0.0)
 
 
-def test_oneself_alone(make: Make) -> None:
+def test_own_contributions_are_those_of_the_member_alone(make: Make) -> None:
     channel = standing(make)
     channel.upload([0, 2], {"x": make([[1.0, 2.0], [5.0, 6.0]])}, make([1.0, 3.0]))
     two, one = channel.own_contributions([2, 1])
@@ -113,8 +113,8 @@ def test_oneself_alone(make: Make) -> None:
     assert as_lists(one) == ({"x": [0.0, 0.0]}, 0.0)
 
 
-def test_answers_stay_what_they_were(make: Make) -> None:
-    """Somebody who is away keeps an answer while others put on."""
+def test_earlier_answers_do_not_change(make: Make) -> None:
+    """An offline member keeps its answer while others upload."""
     channel = standing(make)
     channel.upload([0], {"x": make([[1.0, 2.0]])}, make([1.0]))
     everybody, (own,) = channel.answer(), channel.own_contributions([0])
@@ -162,7 +162,7 @@ def test_standing_mean_equals_recomputation_from_scratch(make: Make, puts: list[
 
 @settings(max_examples=60)
 @given(values=st.lists(FINITE, min_size=4, max_size=4), order=st.permutations(range(4)), cut=st.integers(0, 4))
-def test_order_of_puts_does_not_matter_to_a_standing_mean(values: list[float], order: list[int], cut: int) -> None:
+def test_standing_mean_does_not_depend_on_upload_order(values: list[float], order: list[int], cut: int) -> None:
     one, other = standing(numpy_array, (1,), members=4), standing(numpy_array, (1,), members=4)
     one.upload(range(4), {"x": numpy_array(values)[:, None]}, numpy_array([1, 2, 3, 4]))
     for some in (order[:cut], order[cut:]):
@@ -184,14 +184,14 @@ def moving(
 def test_common_values_move_by_the_mean_change(make: Make) -> None:
     channel = moving(make([1.0, 2.0]))
     assert channel.upload([0, 3], {"x": make([[1.0, 0.0], [3.0, 4.0]])}, make([1.0, 3.0]), [0, 0]) == []
-    assert as_lists(channel.answer()) == ({"x": [1.0, 2.0]}, 0.0)  # nothing moves before the close
+    assert as_lists(channel.answer()) == ({"x": [1.0, 2.0]}, 0.0)  # nothing moves before the aggregation
     assert channel.aggregate()
     answer = channel.answer()
     assert (answer.tensors["x"].tolist(), answer.version, float(answer.count)) == ([3.5, 5.0], 1, 1.0)
     assert answer.tensors["x"].dtype == make([0.0]).dtype
 
 
-def test_a_change_counts_once(make: Make) -> None:
+def test_change_counts_in_one_aggregation_only(make: Make) -> None:
     channel = moving(make([0.0]))
     for _ in range(2):
         channel.upload([0], {"x": make([[1.0]])}, make([5.0]), [channel.version])
@@ -201,18 +201,18 @@ def test_a_change_counts_once(make: Make) -> None:
     assert channel.answer().tensors["x"].tolist() == [-2.0]
 
 
-def test_closing_with_nobody_moves_nothing(make: Make) -> None:
+def test_aggregation_without_weight_moves_nothing(make: Make) -> None:
     channel = moving(make([1.0]), BIT)
     assert not channel.aggregate()
-    channel.upload([0], {"x": make([[9.0]])}, make([0.0]), [0])  # somebody without a sample weighs nothing
+    channel.upload([0], {"x": make([[9.0]])}, make([0.0]), [0])  # a member without samples has weight 0
     assert not channel.aggregate()
     assert (channel.answer().tensors["x"].tolist(), channel.version) == ([1.0], 0)
-    channel.upload([0], {"x": make([[2.0]])}, make([1.0]), [0])  # and leaves nothing behind
+    channel.upload([0], {"x": make([[2.0]])}, make([1.0]), [0])  # and its contribution is gone
     assert channel.aggregate()
     assert channel.answer().tensors["x"].tolist() == [3.0]
 
 
-def test_staleness_weighs_less(make: Make) -> None:
+def test_stale_contributions_have_less_weight(make: Make) -> None:
     channel = moving(make([0.0]), max_staleness=3)
     for _ in range(3):
         channel.upload([0], {"x": make([[0.0]])}, make([1.0]), [channel.version])
@@ -223,7 +223,7 @@ def test_staleness_weighs_less(make: Make) -> None:
     assert channel.answer().tensors["x"].tolist() == [2.0]
 
 
-def test_what_is_too_stale_is_refused_and_may_be_put_anew(make: Make) -> None:
+def test_too_stale_upload_is_refused_and_may_be_repeated(make: Make) -> None:
     channel = moving(make([0.0]), max_staleness=1)
     for _ in range(2):
         channel.upload([0], {"x": make([[1.0]])}, make([1.0]), [channel.version])
@@ -234,7 +234,7 @@ def test_what_is_too_stale_is_refused_and_may_be_put_anew(make: Make) -> None:
     assert channel.answer().tensors["x"].tolist() == [7.0]
 
 
-def test_puts_that_cannot_be_are_refused_whole(make: Make) -> None:
+def test_invalid_uploads_are_refused_as_a_whole(make: Make) -> None:
     channel = moving(make([0.0]))
     channel.expect([0, 1, 2])
     channel.upload([0], {"x": make([[1.0]])}, make([1.0]), [0])  # counted already
@@ -259,7 +259,7 @@ def test_puts_that_cannot_be_are_refused_whole(make: Make) -> None:
     assert channel.answer().tensors["x"].tolist() == [2.0]
 
 
-def test_a_moving_mean_needs_a_start_for_every_tensor(make: Make) -> None:
+def test_moving_mean_needs_a_start_value_for_every_tensor(make: Make) -> None:
     schema = Mean("changes", {"x": Tensor((1,)), "y": Tensor((1,))}, moving=True)
     for start in ({}, {"x": make([0.0])}, {k: make([0.0]) for k in "xyz"}):
         with pytest.raises(ChannelError, match=r"needs them for each of its tensors, \['x', 'y'\]"):
@@ -278,10 +278,10 @@ Change = st.floats(-1e6, 1e6, width=32)
     absent=st.sets(st.integers(0, 4), max_size=3),
     expecting=st.booleans(),
 )
-def test_order_of_puts_gives_the_same_bits(
+def test_any_upload_order_gives_the_same_bits(
     values: list[float], weights: list[int], order: list[int], cuts: list[int], absent: set[int], expecting: bool
 ) -> None:
-    """However contributions come in and whoever stays away, they are added in member order."""
+    """Contributions are added in member order, in whatever order they arrive and whichever members are absent."""
     channel = moving(numpy_array([0.5]), members=5)
     if expecting:
         channel.expect(range(5))
@@ -298,7 +298,7 @@ def test_order_of_puts_gives_the_same_bits(
     assert channel.answer().tensors["x"].tobytes() == (np.float32(0.5) + np.float32(total / weight)).tobytes()
 
 
-def test_who_is_not_expected_counts_too(make: Make) -> None:
+def test_unexpected_members_count_too(make: Make) -> None:
     channel = moving(make([0.0]))
     channel.expect([1, 2])
     channel.upload([3, 2], {"x": make([[3.0], [5.0]])}, make([1.0, 1.0]), [0, 0])
@@ -307,8 +307,8 @@ def test_who_is_not_expected_counts_too(make: Make) -> None:
     assert channel.answer().tensors["x"].tolist() == [6.0]
 
 
-def test_error_feedback_on_the_way_down(make: Make) -> None:
-    """Two closes at one bit, by hand; the sign of 0 is +."""
+def test_error_feedback_of_downloads(make: Make) -> None:
+    """Two aggregations at one bit, by hand; the sign of 0 is +."""
     channel = moving(make([0.0, 0.0]), BIT)
     channel.upload([0, 1], {"x": make([[2.0, -4.0], [0.0, -2.0]])}, make([1.0, 1.0]), [0, 0])
     channel.aggregate()  # wanted (1, -3), sent (2, -2)
@@ -321,8 +321,8 @@ def test_error_feedback_on_the_way_down(make: Make) -> None:
 
 
 @pytest.mark.parametrize("down", [FLOAT32, FLOAT16, INT8, BIT], ids=lambda e: e.name)
-def test_common_values_are_the_start_plus_the_replies_in_order(make: Make, down: Encoding) -> None:
-    """A member who adds up replies is bit for bit where the relay is."""
+def test_common_values_equal_start_plus_replies_in_order(make: Make, down: Encoding) -> None:
+    """A member that adds up the replies has bit for bit the relay's values."""
     generator = np.random.default_rng(3)
     start = make(generator.normal(size=(3, 4)))
     channel, mine, error = moving(start, down), start, start * 0
@@ -336,8 +336,8 @@ def test_common_values_are_the_start_plus_the_replies_in_order(make: Make, down:
         assert channel.answer().tensors["x"].tolist() == mine.tolist()
 
 
-def test_coarse_replies_lose_nothing_in_the_long_run(make: Make) -> None:
-    """With error feedback the sum of what was sent stays near the sum of what was meant."""
+def test_quantized_replies_lose_nothing_over_many_rounds(make: Make) -> None:
+    """With error feedback the sum of the quantized replies stays near the sum of the exact ones."""
     generator = np.random.default_rng(4)
     channel, meant = moving(make(np.zeros(16)), BIT), np.zeros(16)
     for version in range(200):
@@ -347,16 +347,16 @@ def test_coarse_replies_lose_nothing_in_the_long_run(make: Make) -> None:
         channel.aggregate()
     sent, owed = (np.asarray(channel.state()[k], dtype=np.float64) for k in ("common.x", "errors.x"))
     np.testing.assert_allclose(sent + owed, meant, atol=1e-3)
-    assert np.abs(owed).max() < 15  # what is owed stays a few steps and does not grow with the rounds
+    assert np.abs(owed).max() < 15  # the residual stays within a few steps and does not grow with the rounds
 
 
-def test_ready_when_everybody_expected_has_put() -> None:
+def test_channel_is_ready_when_all_expected_members_have_uploaded() -> None:
     channel, one = moving(numpy_array([0.0])), {"x": numpy_array([[1.0]])}
     assert not channel.ready
     channel.expect([0, 2])
     channel.upload([2], one, numpy_array([1.0]), [0])
     assert not channel.ready
-    channel.upload([1], one, numpy_array([1.0]), [0])  # who was not expected does not stand in
+    channel.upload([1], one, numpy_array([1.0]), [0])  # an unexpected member does not replace an expected one
     assert not channel.ready
     channel.upload([0], one, numpy_array([1.0]), [0])
     assert channel.ready
@@ -364,7 +364,7 @@ def test_ready_when_everybody_expected_has_put() -> None:
     assert not channel.ready
 
 
-def test_ready_when_the_quorum_has_put() -> None:
+def test_channel_is_ready_when_the_quorum_has_uploaded() -> None:
     one = {"x": numpy_array([[1.0]])}
     channel = moving(numpy_array([0.0]), quorum=2)
     channel.expect([0, 1, 2])
@@ -374,7 +374,7 @@ def test_ready_when_the_quorum_has_put() -> None:
     assert channel.ready
 
 
-def test_a_quorum_is_waited_for_where_nobody_in_particular_is_expected() -> None:
+def test_quorum_is_required_when_no_members_are_expected() -> None:
     one = {"x": numpy_array([[1.0]])}
     channel = moving(numpy_array([0.0]), quorum=2)
     channel.upload([2], one, numpy_array([1.0]), [0])
@@ -383,14 +383,14 @@ def test_a_quorum_is_waited_for_where_nobody_in_particular_is_expected() -> None
     assert channel.ready
 
 
-def test_fewer_than_the_quorum_are_enough_where_no_more_are_expected() -> None:
+def test_all_expected_members_suffice_if_fewer_than_the_quorum() -> None:
     channel = moving(numpy_array([0.0]), quorum=3)
     channel.expect([1])
     channel.upload([1], {"x": numpy_array([[1.0]])}, numpy_array([1.0]), [0])
     assert channel.ready
 
 
-def test_expecting_whoever_has_put_already() -> None:
+def test_members_that_have_already_uploaded_can_be_expected() -> None:
     channel = moving(numpy_array([0.0]))
     channel.upload([1], {"x": numpy_array([[1.0]])}, numpy_array([1.0]), [0])
     channel.expect([1])
@@ -421,7 +421,7 @@ def pool(
 
 
 def filled(make: Make, **settings: Any) -> EntryPool:
-    """A pool where member m's entry is m + 1, so that zero is nobody's."""
+    """A pool where member m's entry is m + 1, so that no member has 0."""
     made = pool(make, **settings)
     everybody = range(made.members)
     made.upload(everybody, {"x": make([[[m + 1.0]] for m in everybody])}, make([[1.0]] * made.members))
@@ -432,7 +432,7 @@ def seen(answers: Iterable[Answer]) -> list[list[float]]:
     return [a.tensors["x"].reshape(-1).tolist() for a in answers]
 
 
-def test_an_empty_pool_gives_zeros_with_count_zero(make: Make) -> None:
+def test_empty_pool_answers_zeros_with_count_zero(make: Make) -> None:
     for settings_ in ({}, {"include_self": False}, {"scope": "oneself"}):
         answers = pool(make, draw=2, **settings_).answer([0, 3], 0, 1)
         assert [as_lists(a) for a in answers] == [({"x": [[0.0], [0.0]]}, [0.0, 0.0])] * 2
@@ -440,7 +440,7 @@ def test_an_empty_pool_gives_zeros_with_count_zero(make: Make) -> None:
     assert as_lists(by_row) == ({"x": [[[0.0]] * 3] * 2}, [[0.0] * 3] * 2)
 
 
-def test_a_pool_keeps_each_member_s_newest_entries(make: Make) -> None:
+def test_pool_keeps_the_newest_entries_of_each_member(make: Make) -> None:
     channel = pool(make, members=2, keep=2, draw=2)
     for value in (1.0, 2.0, 3.0):
         channel.upload([1], {"x": make([[[value]]])}, make([[value * 10]]))
@@ -452,30 +452,30 @@ def test_a_pool_keeps_each_member_s_newest_entries(make: Make) -> None:
         channel.upload([1], {"x": make([[[1.0]] * 3])}, make([[1.0] * 3]))
 
 
-def test_entries_are_drawn_without_repetition_where_there_are_enough(make: Make) -> None:
+def test_enough_entries_are_drawn_without_repetition(make: Make) -> None:
     channel = filled(make, draw=3)
     for round_ in range(40):
         for drawn in seen(channel.answer(range(5), 0, round_)):
             assert len(set(drawn)) == 3 and set(drawn) <= {1, 2, 3, 4, 5}
 
 
-def test_where_there_are_too_few_entries_they_come_again(make: Make) -> None:
+def test_too_few_entries_are_drawn_repeatedly(make: Make) -> None:
     channel = pool(make, draw=3)
     channel.upload([4], {"x": make([[[7.0]]])}, make([[2.0]]))
     answer = channel.answer([0], 0, 1)[0]
     assert as_lists(answer) == ({"x": [[7.0]] * 3}, [2.0] * 3)
 
 
-def test_the_same_place_gives_the_same_draw(make: Make) -> None:
+def test_draw_depends_only_on_seed_round_turn_and_reader(make: Make) -> None:
     channel = filled(make, draw=2)
     once = seen(channel.answer(range(5), 7, 3))
     assert seen(channel.answer(range(5), 7, 3)) == once
-    assert seen(channel.answer([3, 1], 7, 3)) == [once[3], once[1]]  # whoever else asks
+    assert seen(channel.answer([3, 1], 7, 3)) == [once[3], once[1]]  # whichever other members ask
     others = [seen(channel.answer(range(5), *where)) for where in ((7, 4), (8, 3), (7, 3, 1))]
     assert all(other != once for other in others)
 
 
-def test_draws_are_uniform_and_include_oneself(make: Make) -> None:
+def test_draws_are_uniform_and_include_own_entries(make: Make) -> None:
     channel, rounds = filled(make), 400
     drawn = np.array([seen(channel.answer(range(5), 0, r)) for r in range(rounds)]).reshape(rounds, 5)
     for reader in range(5):
@@ -493,7 +493,7 @@ def test_every_pair_is_drawn_equally_often(make: Make) -> None:
     assert all(abs(n - 200) < 5 * math.sqrt(200 * 0.9) for n in pairs.values())
 
 
-def test_oneself_can_be_left_out(make: Make) -> None:
+def test_own_entries_can_be_excluded(make: Make) -> None:
     channel = filled(make, members=3, include_self=False)
     drawn = np.array([seen(channel.answer(range(3), 0, r)) for r in range(100)]).reshape(100, 3)
     assert [set(drawn[:, reader].tolist()) for reader in range(3)] == [{2.0, 3.0}, {1.0, 3.0}, {1.0, 2.0}]
@@ -501,7 +501,7 @@ def test_oneself_can_be_left_out(make: Make) -> None:
     assert [sorted(d) for d in seen(both.answer(range(3), 0, 1))] == [[2.0, 3.0], [1.0, 3.0], [1.0, 2.0]]
 
 
-def test_the_only_member_without_itself_gets_nothing(make: Make) -> None:
+def test_single_member_excluding_itself_receives_zeros(make: Make) -> None:
     channel = pool(make, include_self=False)
     channel.upload([2], {"x": make([[[7.0]]])}, make([[3.0]]))
     two, zero = channel.answer([2, 0], 0, 1)
@@ -509,19 +509,19 @@ def test_the_only_member_without_itself_gets_nothing(make: Make) -> None:
     assert as_lists(zero) == ({"x": [[7.0]]}, [3.0])
 
 
-def test_the_scope_of_oneself(make: Make) -> None:
+def test_scope_oneself_draws_own_entries_only(make: Make) -> None:
     channel = filled(make, scope="oneself", draw=2)
     assert seen(channel.answer([3, 0], 0, 1)) == [[4.0, 4.0], [1.0, 1.0]]
 
 
-def test_whole_entries_come_with_the_classes_they_lack(make: Make) -> None:
+def test_whole_entries_have_zeros_for_missing_classes(make: Make) -> None:
     channel = pool(make, members=2, rows=(2,))
     channel.upload([0], {"x": make([[[[5.0], [6.0]]]])}, make([[[4.0, 0.0]]]))  # the second class has no sample
     assert as_lists(channel.answer([1], 0, 1)[0]) == ({"x": [[[5.0], [0.0]]]}, [[4.0, 0.0]])
 
 
-def test_rows_are_drawn_from_members_who_have_the_class(make: Make) -> None:
-    """Class 0: members 0 and 1. Class 1: member 2. Class 2: nobody. Member 3 has put nothing."""
+def test_rows_are_drawn_from_members_that_have_the_class(make: Make) -> None:
+    """Class 0: members 0 and 1. Class 1: member 2. Class 2: none. Member 3 has uploaded nothing."""
     channel = pool(make, members=4, rows=(3,), by="row")
     entries = [[[10.0], [0.0], [0.0]], [[11.0], [0.0], [0.0]], [[0.0], [12.0], [0.0]]]
     counts = [[3.0, 0.0, 0.0], [5.0, 0.0, 0.0], [0.0, 2.0, 0.0]]
@@ -543,7 +543,7 @@ def test_rows_are_drawn_independently_of_each_other(make: Make) -> None:
     assert len(set(drawn)) == 9
 
 
-def test_drawing_rows_without_repetition_and_without_oneself(make: Make) -> None:
+def test_rows_are_drawn_without_repetition_and_without_own_entries(make: Make) -> None:
     channel = pool(make, members=3, draw=2, rows=(2,), by="row", include_self=False)
     channel.upload(range(3), {"x": make([[[[m + 1], [m + 1]]] for m in range(3)])}, make([[[1.0, 1.0]]] * 3))
     for round_ in range(10):
@@ -551,10 +551,10 @@ def test_drawing_rows_without_repetition_and_without_oneself(make: Make) -> None
         assert sorted(drawn[:, 0].tolist()) == sorted(drawn[:, 1].tolist()) == [1.0, 3.0]
 
 
-# --- all of them
+# --- all kinds
 
 
-def test_members_a_channel_does_not_have_are_refused(make: Make) -> None:
+def test_unknown_members_are_refused(make: Make) -> None:
     one = {"x": make([[1.0, 1.0]])}
     for wrong in (-1, 3):
         for refused in (
@@ -569,7 +569,7 @@ def test_members_a_channel_does_not_have_are_refused(make: Make) -> None:
                 refused()
 
 
-def test_a_member_named_twice_in_one_put_is_refused(make: Make) -> None:
+def test_duplicate_member_in_one_upload_is_refused(make: Make) -> None:
     channel = standing(make)
     with pytest.raises(ChannelError, match=r"members \[0, 1, 1\] given"):
         channel.upload([1, 0, 1], {"x": make([[1.0, 1.0]] * 3)}, make([1.0] * 3))
@@ -578,7 +578,7 @@ def test_a_member_named_twice_in_one_put_is_refused(make: Make) -> None:
         pool(make).upload([1, 1], {"x": make([[[1.0]]] * 2)}, make([[1.0]] * 2))
 
 
-def test_a_schema_makes_its_channel(make: Make) -> None:
+def test_schema_creates_its_channel(make: Make) -> None:
     tensors, start = {"x": Tensor((1,))}, {"x": make([2.0])}
     assert isinstance(build_channel(Mean("m", tensors), 2, {}, make([0.0])), StandingMean)
     assert isinstance(build_channel(Pool("p", tensors), 2, {}, make([0.0])), EntryPool)
@@ -589,7 +589,7 @@ def test_a_schema_makes_its_channel(make: Make) -> None:
 
 
 def played(kept: AnyChannel, make: Make, rounds: range) -> list[Any]:
-    """Three members put and read for some rounds; everything they were answered, by lists."""
+    """Three members upload and download for some rounds; all their answers, as lists."""
     answers: list[Any] = []
     for round_ in rounds:
         generator = np.random.default_rng(round_)
@@ -636,14 +636,14 @@ def test_numpy_and_torch_give_the_same_answers(schema: Channel) -> None:
     ours, theirs = (played(opened(schema, make), make, range(8)) for make in (numpy_array, torch_array))
     if schema.tensors["x"].down != BIT:
         assert ours == theirs
-    else:  # a mean magnitude is a sum in single precision, and the two add up in different order
+    else:  # a mean magnitude is a sum in single precision, and the libraries add in different orders
         for (one, count), (other, same) in zip(ours, theirs, strict=True):
             np.testing.assert_allclose(one["x"], other["x"], rtol=1e-5, atol=1e-6)
             assert count == same
 
 
 @every_kind
-def test_a_channel_goes_on_from_its_state(schema: Channel, make: Make) -> None:
+def test_channel_continues_from_its_saved_state(schema: Channel, make: Make) -> None:
     whole, first, second = (opened(schema, make) for _ in range(3))
     expected = played(whole, make, range(8))
     before = played(first, make, range(4))
@@ -652,12 +652,12 @@ def test_a_channel_goes_on_from_its_state(schema: Channel, make: Make) -> None:
     assert before + played(second, make, range(4, 8)) == expected
 
 
-# --- what a simulation shows its learners is what the wire would have shown them
+# --- a simulation gives learners the values that the wire would give them
 
 
 @pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT], ids=lambda e: e.name)
 @pytest.mark.parametrize("kind", ["standing", "pool", "pool by row"])
-def test_answers_are_those_of_the_wire(kind: str, encoding: Encoding) -> None:
+def test_answers_equal_those_decoded_from_the_wire(kind: str, encoding: Encoding) -> None:
     tensors = {"x": Tensor((2, 3), down=encoding)}
     schema: Channel = {
         "standing": Mean("c", tensors, rows=(2,)),
@@ -667,7 +667,7 @@ def test_answers_are_those_of_the_wire(kind: str, encoding: Encoding) -> None:
     federation = Federation(0, {"c": schema}, 3, {}, torch.zeros(1))
     generator = torch.Generator().manual_seed(1)
     lead = (3, 1) if isinstance(schema, Pool) else (3,)
-    values = torch.randn(*lead, 2, 3, generator=generator) * torch.tensor([[1.0], [100.0]])  # rows of unlike size
+    values = torch.randn(*lead, 2, 3, generator=generator) * torch.tensor([[1.0], [100.0]])  # rows of different sizes
     weights = torch.ones(*lead, 2)
     federation.upload("c", np.arange(3), {"x": values}, weights, np.zeros(3, dtype=int), 1)
     kept = federation.channels["c"]
@@ -678,12 +678,12 @@ def test_answers_are_those_of_the_wire(kind: str, encoding: Encoding) -> None:
     (answer,), which = federation.answers("c", np.array([0]), 1)
     assert which.tolist() == [0]
     arrived = codec.decode(message, body)
-    tolerance = 1e-6 if encoding == BIT else 0  # its scale is a sum, and torch adds up in another order than NumPy
+    tolerance = 1e-6 if encoding == BIT else 0  # its scale is a sum, and torch adds in another order than NumPy
     np.testing.assert_allclose(answer.tensors["x"], arrived["c.x"], rtol=tolerance, atol=0)
     assert answer.count.tolist() == arrived["c.count"].tolist()
 
 
-def test_a_pool_with_fewer_entries_than_are_drawn_gives_all_of_them_from_any_place_on() -> None:
+def test_draw_from_too_few_entries_cycles_from_any_offset() -> None:
     pool = EntryPool(Pool("p", {"x": Tensor((1,))}, draw=3), 2, np.zeros(1))
     pool.upload([0, 1], {"x": np.array([[[1.0]], [[2.0]]])}, np.ones((2, 1)))
     seen = {tuple(pool.answer([0], 7, when)[0].tensors["x"][:, 0].tolist()) for when in range(40)}
