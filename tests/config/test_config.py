@@ -1,4 +1,4 @@
-"""The configuration: flat settings in named parts, typed for editors, written as one flat table."""
+"""The configuration: flat settings grouped in parts, typed for editors, written as one flat table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_typed_settings_are_the_keys_of_the_configuration() -> None:
             assert kind == field_of_key(key).annotation, key
 
 
-def test_settings_come_back_flat() -> None:
+def test_settings_round_trip_as_a_flat_table() -> None:
     config = make_config(CHANGED)
     assert (config.data.source, config.model.name, config.evaluation.every) == ("mnist", "mlp", 2)
     assert (config.training.rounds, config.training.epochs) == (4, 2)
@@ -61,7 +61,7 @@ def test_settings_come_back_flat() -> None:
     assert config.variant(1).method.settings == {"kd": 2} and not config.variant(1).variants
 
 
-def test_replace_changes_some_settings_and_checks_nothing() -> None:
+def test_replace_changes_settings_without_validation() -> None:
     config = make_config({}).replace(rounds=0, model="mlp", groups={})
     assert (config.training.rounds, config.model.name, config.training.epochs) == (0, "mlp", 1)
     assert config.data is make_config({}).data or config.data == make_config({}).data
@@ -77,24 +77,24 @@ def test_replace_changes_some_settings_and_checks_nothing() -> None:
         ({"method": "fedavg"}, "method is 'fedavg'; it must be a table: write method.name = \"fedavg\", and"),
     ],
 )
-def test_a_wrong_value_is_named_by_its_key(settings: dict[str, object], said: str) -> None:
+def test_invalid_value_is_reported_by_its_key(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         make_config(settings)
     assert said in str(refused.value)
 
 
 @pytest.mark.parametrize(("key", "nearest"), [("roundz", "rounds"), ("optimiser", "optimizer"), ("training", "train")])
-def test_an_unknown_key_is_refused_with_the_nearest(key: str, nearest: str) -> None:
+def test_unknown_key_is_refused_with_the_nearest_known_one(key: str, nearest: str) -> None:
     with pytest.raises(UnknownName) as refused:
         make_config({key: 1})
     assert refused.value.nearest == nearest
 
 
-def test_the_default_configuration_is_the_one_of_no_settings() -> None:
+def test_default_configuration_equals_that_of_no_settings() -> None:
     assert Config() == make_config({})
 
 
-def test_a_run_folder_of_an_older_layout_is_refused(tmp_path: Path) -> None:
+def test_run_folder_of_an_older_layout_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('optimiser = "adam"\n', encoding="utf-8")
     with pytest.raises(
         CheckpointError, match="the layout of another version of consilience, with the setting 'optimiser'"
@@ -103,7 +103,7 @@ def test_a_run_folder_of_an_older_layout_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "read"), [("comparison", read_comparison), ("sweep", read_sweep)])
-def test_a_comparison_or_sweep_of_an_older_layout_is_refused(
+def test_comparison_or_sweep_of_an_older_layout_is_refused(
     tmp_path: Path, kind: str, read: Callable[[Path], object]
 ) -> None:
     (tmp_path / f"{kind}.toml").write_text('methods = []\n[grid]\n[config]\noptimiser = "adam"\n', encoding="utf-8")
