@@ -1,4 +1,4 @@
-"""The command line: what it prints where, what it keeps, and how it is stopped and resumed."""
+"""The command line: what it prints and saves, and how runs are stopped and resumed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Command = Callable[..., Said]
 
 
 def objects(out: str) -> list[dict[str, Any]]:
-    """Standard output as JSON, one object a line and nothing else."""
+    """Standard output as JSON, one object per line and nothing else."""
     found = [json.loads(line) for line in out.splitlines()]
     assert all(isinstance(o, dict) for o in found)
     return found
@@ -75,7 +75,7 @@ def assert_same_run(a: Path, b: Path) -> None:
     assert timeless[0] == timeless[1]
 
 
-# What is printed
+# Output
 
 
 def assert_complete(summary: dict[str, Any]) -> None:
@@ -89,7 +89,7 @@ def assert_complete(summary: dict[str, Any]) -> None:
     assert summary["peak_memory_mb"] > 0
 
 
-def test_run_prints_one_object_and_nothing_else(command: Command) -> None:
+def test_run_prints_exactly_one_json_object(command: Command) -> None:
     code, out, err = command("run", "--method", "fedavg", *SMALL, "--seeds", "2", "--out", "mine", "--json")
     assert code == 0
     (summary,) = objects(out)
@@ -103,7 +103,7 @@ def test_run_prints_one_object_and_nothing_else(command: Command) -> None:
     assert err == "saved in mine\n", "quiet where nobody watches"
 
 
-def test_compare_prints_one_object_a_method_in_order(command: Command) -> None:
+def test_compare_prints_one_json_object_per_method_in_order(command: Command) -> None:
     code, out, err = command("compare", "--methods", "independent, fedavg,independent", *SMALL, "--json", "--out", "c")
     assert code == 0 and err == "saved in c\n"
     summaries = objects(out)
@@ -127,12 +127,12 @@ def test_compare_prints_one_table(command: Command) -> None:
     assert kept.startswith("runs/") and kept.strip().endswith("-digits-compare")
 
 
-def test_run_prints_a_table_where_no_json_is_asked_for(command: Command) -> None:
+def test_run_prints_a_table_without_the_json_option(command: Command) -> None:
     code, out, _ = command("run", "--method", "fedavg-1bit", *SMALL)
     assert code == 0 and "fedavg-1bit" in out and "accuracy" in out
 
 
-def test_methods_are_listed_with_what_leaves_and_what_it_costs(command: Command) -> None:
+def test_methods_lists_uploaded_data_and_bytes(command: Command) -> None:
     code, out, err = command("methods", "--data", "digits", "--json")
     assert code == 0 and err == ""
     rows = {row["method"]: row for row in objects(out)}
@@ -145,17 +145,17 @@ def test_methods_are_listed_with_what_leaves_and_what_it_costs(command: Command)
     assert rows["fedavg"]["model"] == "mlp"
 
 
-def test_methods_as_a_table_for_any_model(command: Command) -> None:
+def test_methods_prints_a_table_for_any_model(command: Command) -> None:
     code, out, _ = command("methods", "--model", "resnet9")
     assert code == 0 and "resnet9 on mnist" in out and "9.9 MB" in out
     assert all(name in out for name in METHODS)
 
 
-def test_version(command: Command) -> None:
+def test_version_is_printed(command: Command) -> None:
     assert command("--version") == (0, f"consilience {consilience.__version__}\n", "")
 
 
-def test_sgd_takes_momentum_and_adam_has_its_own(command: Command) -> None:
+def test_momentum_is_allowed_for_sgd_and_refused_for_adam(command: Command) -> None:
     asked = ("run", *SMALL, "--momentum", "0.9", "--weight-decay", "0.01", "--json")
     code, out, _ = command(*asked, "--optimizer", "sgd", "--out", "a")
     assert code == 0 and "optimizer.velocity" in " ".join(arrays(Path(objects(out)[0]["run"])))
@@ -163,7 +163,7 @@ def test_sgd_takes_momentum_and_adam_has_its_own(command: Command) -> None:
     assert code == 2 and "momentum is 0.9, and optimizer 'adam' has its own" in err
 
 
-def test_pooled_data_is_learned_by_the_first_of_several_models(command: Command) -> None:
+def test_centralized_trains_one_model_of_several(command: Command) -> None:
     code, out, _ = command("compare", *SMALL, "--model", "mlp,lenet5", "--methods", "centralized,independent", "--json")
     assert code == 0 and [o["learners"] for o in objects(out)] == [1, 2]
 
@@ -176,7 +176,7 @@ def test_help_names_the_commands(command: Command) -> None:
 # Settings: options, --set, files
 
 
-def test_every_setting_has_an_option_and_every_option_a_word_of_help() -> None:
+def test_every_setting_has_an_option_and_every_option_has_help() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name in ("run", "compare", "sweep"):
         options = {o: p for p in commands[name].params for o in p.opts if o.startswith("--")}
@@ -187,13 +187,13 @@ def test_every_setting_has_an_option_and_every_option_a_word_of_help() -> None:
         assert all(p.help for p in options.values())
 
 
-def test_the_methods_compared_by_default_exist() -> None:
+def test_methods_compared_by_default_exist() -> None:
     assert set(DEFAULT_METHODS) <= set(METHODS)
     needed = {"independent", "federated-distillation", "fedavg", "representation-sharing", "consilience"}
     assert needed <= set(DEFAULT_METHODS)
 
 
-def test_set_reaches_every_setting_and_the_methods_own(command: Command) -> None:
+def test_set_option_changes_any_setting_including_those_of_methods(command: Command) -> None:
     given = ["--set", "method.kd=3", "--set", "method.name=fedproto", "--set", "learners=3", "--set", "lr = 0.01"]
     code, out, _ = command("run", *SMALL, *given, "--out", "mine", "--json")
     assert code == 0
@@ -218,13 +218,13 @@ def test_options_override_a_file_and_set_overrides_options(command: Command) -> 
     assert other["rounds"] == 1 and other["method"] == "fedavg" and other["settings"] == {}
 
 
-def test_a_comparison_gives_a_methods_settings_to_that_method_alone(command: Command) -> None:
+def test_compare_applies_method_settings_to_that_method_only(command: Command) -> None:
     given = ["--set", "method.name=fedprox", "--set", "method.mu=0.5"]
     summaries = objects(command("compare", "--methods", "fedavg,fedprox", *given, *SMALL, "--json")[1])
     assert [s["settings"] for s in summaries] == [{}, {"mu": 0.5}]
 
 
-def test_a_method_may_be_compared_with_itself_under_other_settings(command: Command) -> None:
+def test_method_can_be_compared_with_itself_under_other_settings(command: Command) -> None:
     asked = "fedavg,fedavg:start=different:every=2"
     code, out, _ = command("compare", *SMALL, "--methods", asked, "--out", "pair", "--json")
     first, second = objects(out)
@@ -236,7 +236,7 @@ def test_a_method_may_be_compared_with_itself_under_other_settings(command: Comm
     assert command("compare", "--resume", "pair", "--json")[1] == out
 
 
-def test_the_resolved_configuration_reproduces_the_run(command: Command) -> None:
+def test_resolved_configuration_reproduces_the_run(command: Command) -> None:
     assert command("run", "--method", "consilience", *SMALL, "--seed", "7", "--out", "first")[0] == 0
     resolved = tomllib.loads(Path("first/config.toml").read_text(encoding="utf-8"))
     assert resolved["model"] == "mlp" and resolved["data"] == "digits" and resolved["seed"] == 7
@@ -247,7 +247,7 @@ def test_the_resolved_configuration_reproduces_the_run(command: Command) -> None
 # The run folder
 
 
-def test_the_folder_tells_the_whole_story(command: Command) -> None:
+def test_run_folder_holds_configuration_data_metrics_and_result(command: Command) -> None:
     method = ["--method", "representation-sharing", "--eval-every", "2"]
     assert command("run", *method, *SMALL, "--out", "mine")[0] == 0
     names = {p.name for p in Path("mine").iterdir()}
@@ -285,7 +285,7 @@ def test_show_a_run_and_a_comparison(command: Command) -> None:
     assert code == 0 and out.count("independent") == out.count("fedavg") == 2
 
 
-def test_show_a_run_that_is_not_finished_says_how_to_go_on(command: Command, interrupt: Callable[..., None]) -> None:
+def test_show_of_an_unfinished_run_says_how_to_resume(command: Command, interrupt: Callable[..., None]) -> None:
     interrupt("fedavg", 1)
     assert command("run", "--method", "fedavg", *SMALL, "--out", "mine")[0] == 130
     code, out, err = command("show", "mine")
@@ -303,12 +303,12 @@ def test_show_a_run_that_is_not_finished_says_how_to_go_on(command: Command, int
     assert code == 1 and "both/fedavg was interrupted; resume it with: consilience compare --resume both" in err
 
 
-# Stopping and going on
+# Stop and resume
 
 
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Press Ctrl-C once, in the middle of what follows a round of a method."""
+    """Press Ctrl-C once, in the round callback of a method."""
     wanted: list[tuple[str, int]] = []
 
     def on_round(self: Screen, method: str, round_: int, *others: Any) -> None:
@@ -321,7 +321,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     assert not wanted, "nothing was interrupted"
 
 
-def test_an_interrupted_comparison_goes_on_where_it_was(command: Command, interrupt: Callable[..., None]) -> None:
+def test_interrupted_comparison_resumes_where_it_stopped(command: Command, interrupt: Callable[..., None]) -> None:
     asked = ["compare", "--methods", "independent,fedavg,fedproto", *SMALL, "--json"]
     whole = objects(command(*asked, "--out", "whole")[1])
     interrupt("fedavg", 1)
@@ -341,8 +341,10 @@ def test_an_interrupted_comparison_goes_on_where_it_was(command: Command, interr
         assert_same_run(Path(one["run"]), Path(other["run"]))
 
 
-def test_an_interrupt_in_a_last_round_is_heeded(command: Command, interrupt: Callable[..., None]) -> None:
-    """The method is done, and the comparison stops after it; where there is nothing to follow, it is simply done."""
+def test_interrupt_in_the_last_round_of_a_method_stops_the_comparison(
+    command: Command, interrupt: Callable[..., None]
+) -> None:
+    """The method finishes and the comparison stops after it; after the last method, the comparison is finished."""
     asked = ["compare", "--methods", "independent,fedavg", *SMALL, "--json"]
     interrupt("independent", 2)
     code, out, err = command(*asked, "--out", "parts")
@@ -354,10 +356,10 @@ def test_an_interrupt_in_a_last_round_is_heeded(command: Command, interrupt: Cal
 
 
 @pytest.mark.parametrize(("asked", "words"), [("run", "--method"), ("compare", "--methods")])
-def test_ctrl_c_outside_the_rounds_says_how_to_go_on(
+def test_ctrl_c_outside_the_rounds_says_how_to_resume(
     asked: str, words: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While processes start, between two methods: nothing to finish first, and nothing lost."""
+    """While processes start or between two methods: no round has to finish first, and nothing is lost."""
 
     def pressed(*others: Any, **named: Any) -> None:
         raise KeyboardInterrupt
@@ -380,7 +382,7 @@ def test_resuming_a_finished_run_changes_nothing(command: Command) -> None:
     assert code == 0 and objects(out) == [first]
 
 
-def test_resume_takes_no_other_settings(command: Command) -> None:
+def test_resume_refuses_other_settings(command: Command) -> None:
     assert command("run", "--method", "fedavg", *SMALL, "--out", "mine")[0] == 0
     for other in (["--rounds", "9"], ["--method", "fedavg"], ["--set", "lr=1"], ["--out", "other"], ["x.toml"]):
         code, _, err = command("run", *other, "--resume", "mine")
@@ -390,7 +392,7 @@ def test_resume_takes_no_other_settings(command: Command) -> None:
 
 
 def python(*arguments: str, **how: Any) -> subprocess.Popen[str]:
-    """The command as a program of its own."""
+    """The command in a separate process."""
     paths = os.pathsep.join(p for p in sys.path if p)
     return subprocess.Popen(
         [sys.executable, "-m", "consilience", *arguments],
@@ -408,12 +410,12 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.005)
 
 
-def test_ctrl_c_stops_after_the_round_and_the_resumed_run_is_the_same(command: Command) -> None:
+def test_ctrl_c_stops_after_the_round_and_the_resumed_run_is_identical(command: Command) -> None:
     long = ["--learners", "2", "--train", "40", "--test", "20", "--rounds", "150", "--eval-every", "50"]
     asked = ["run", "--method", "consilience", *long, "--workers", "0", "--json"]
     with python(*asked, "--out", "parts", stderr=subprocess.PIPE) as process:
         file = Path("parts/metrics.jsonl")
-        wait_for(lambda: file.exists() and len(file.read_bytes().splitlines()) > 2)  # round 1 is under way or over
+        wait_for(lambda: file.exists() and len(file.read_bytes().splitlines()) > 2)  # round 1 is running or finished
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -433,7 +435,7 @@ def test_progress_is_shown_on_a_terminal_and_json_stays_clean(tmp_path: Path) ->
     with python(*asked, stderr=theirs) as process:
         os.close(theirs)
         shown = b""
-        with contextlib.suppress(OSError):  # the terminal is gone when the program has ended
+        with contextlib.suppress(OSError):  # reading fails after the program has closed the terminal
             while some := os.read(ours, 4096):
                 shown += some
         out, _ = process.communicate(timeout=60)
@@ -442,7 +444,7 @@ def test_progress_is_shown_on_a_terminal_and_json_stays_clean(tmp_path: Path) ->
     assert b"fedavg" in shown and b"2/2" in shown
 
 
-def test_a_wrong_name_as_a_program_of_its_own(tmp_path: Path) -> None:
+def test_unknown_method_in_a_separate_process_is_refused(tmp_path: Path) -> None:
     with python("run", "--method", "fedavgg", stderr=subprocess.PIPE, cwd=tmp_path) as process:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 2 and out == ""

@@ -1,4 +1,4 @@
-"""The commands with which learners meet: a charter is written, a relay founded, members train as processes."""
+"""The commands of a real federation: write a charter, create a federation at a relay, train members as processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.relay_tools import SOURCE, RelayProcess, serve, serving
 
 @pytest.fixture
 def digits(tmp_path: Path) -> list[Path]:
-    """Two owners' digits, and what both are tested on."""
+    """The digits of two data owners, and their common test set."""
     data = load("digits")
     files = []
     for i in range(2):
@@ -40,8 +40,8 @@ def digits(tmp_path: Path) -> list[Path]:
     return files
 
 
-def founded(command: Command, method: str, members: tuple[str, ...]) -> list[str]:
-    """A federation in relay.db, and its members' tokens."""
+def create_federation(command: Command, method: str, members: tuple[str, ...]) -> list[str]:
+    """Create a federation in relay.db; the tokens of its members."""
     assert command("federation", method, "--model", "mlp")[0] == 0
     assert command("relay", "create", "federation.toml")[0] == 0
     return [command("relay", "invite", member)[1].strip() for member in members]
@@ -50,7 +50,7 @@ def founded(command: Command, method: str, members: tuple[str, ...]) -> list[str
 # --- a charter
 
 
-def test_a_federation_is_written_down_with_its_start_where_it_has_one(command: Command, tmp_path: Path) -> None:
+def test_federation_command_writes_charter_and_start_values(command: Command, tmp_path: Path) -> None:
     code, out, err = command("federation", "representation-sharing:kd=3", "--name", "wards", "--out", "new/wards.toml")
     assert (code, out) == (0, "")
     assert (
@@ -79,9 +79,7 @@ def test_a_federation_is_written_down_with_its_start_where_it_has_one(command: C
         (["fedavg", "--data", "nothing.npz"], "nothing.npz"),
     ],
 )
-def test_what_cannot_be_a_federation_is_refused(
-    command: Command, tmp_path: Path, arguments: list[str], said: str
-) -> None:
+def test_invalid_federations_are_refused(command: Command, tmp_path: Path, arguments: list[str], said: str) -> None:
     code, out, err = command("federation", *arguments)
     assert code != 0 and out == "" and said in err
     assert not list(tmp_path.glob("federation.*"))
@@ -90,8 +88,8 @@ def test_what_cannot_be_a_federation_is_refused(
 # --- a relay's store
 
 
-def test_a_store_is_filled_and_shown(command: Command) -> None:
-    assert command("relay", "status")[0] != 0  # there is none yet
+def test_relay_commands_fill_and_show_a_store(command: Command) -> None:
+    assert command("relay", "status")[0] != 0  # there is no store yet
     command("federation", "consilience")
     code, out, _ = command("relay", "create", "federation.toml")
     assert code == 0 and "digits is created in relay.db; invite its members with:" in out
@@ -112,7 +110,7 @@ def test_a_store_is_filled_and_shown(command: Command) -> None:
     assert told["federation"] == "digits" and [m["state"] for m in told["members"]] == ["invited", "revoked"]
 
 
-def test_what_a_store_cannot_do_is_refused(command: Command, tmp_path: Path) -> None:
+def test_invalid_relay_commands_are_refused(command: Command, tmp_path: Path) -> None:
     for what in (["invite", "a"], ["revoke", "a"], ["status"], ["serve", "--port", "0"]):
         code, out, err = command("relay", *what, "--store", "none.db")
         assert code != 0 and out == "" and "none.db" in err and not (tmp_path / "none.db").exists()
@@ -154,8 +152,8 @@ def test_what_a_store_cannot_do_is_refused(command: Command, tmp_path: Path) -> 
 # --- members
 
 
-class Joined:
-    """A member as a process, as a user starts it; what it says goes to files."""
+class MemberProcess:
+    """A member as a process, as a user starts it; its output goes to files."""
 
     def __init__(self, url: str, token: str, data: Path, out: Path, rounds: int, *more: str) -> None:
         self.out, self.log = out, out.with_suffix(".log")
@@ -171,7 +169,7 @@ class Joined:
             yield json.loads(line)
 
     def end(self) -> tuple[int, str]:
-        """Its exit code, and all that it said beside."""
+        """Its exit code and its standard error."""
         assert self.process.stdout is not None
         try:
             code = self.process.wait(timeout=60)
@@ -185,7 +183,7 @@ class Joined:
 
 
 @contextmanager
-def ended(*members: Joined) -> Iterator[tuple[Joined, ...]]:
+def running_members(*members: MemberProcess) -> Iterator[tuple[MemberProcess, ...]]:
     try:
         yield members
     finally:
@@ -196,14 +194,14 @@ def ended(*members: Joined) -> Iterator[tuple[Joined, ...]]:
             member.process.stdout.close()
 
 
-def test_two_members_train_together_and_one_goes_on(command: Command, tmp_path: Path, digits: list[Path]) -> None:
-    tokens = founded(command, "consilience", ("ward-a", "ward-b"))
+def test_two_members_train_together_and_one_resumes(command: Command, tmp_path: Path, digits: list[Path]) -> None:
+    tokens = create_federation(command, "consilience", ("ward-a", "ward-b"))
     with serving(tmp_path / "relay.db") as running:
         both = [
-            Joined(running.url, token, data, tmp_path / name, 4, "--wait", "30")
+            MemberProcess(running.url, token, data, tmp_path / name, 4, "--wait", "30")
             for token, data, name in zip(tokens, digits, ("a", "b"), strict=True)
         ]
-        with ended(*both):
+        with running_members(*both):
             said = [member.end() for member in both]
             for (code, text), member in zip(said, both, strict=True):
                 assert code == 0, text
@@ -215,7 +213,7 @@ def test_two_members_train_together_and_one_goes_on(command: Command, tmp_path: 
         states = [load_file(tmp_path / name / "model.safetensors") for name in "ab"]
         for state in states:
             build_model("mlp", (1, 8, 8), 10).load_state_dict(state)
-        assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])  # the common weights, to the bit
+        assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])  # the common weights, bit for bit
         (told,) = json.loads(command("relay", "status", "--json")[1])
         assert told["versions"] == {"weights": 4} and [m["round"] for m in told["members"]] == [4, 4]
         again = ["join", running.url, "--token", tokens[0], "--data", str(digits[0]), "--model", "mlp", "--out", "a"]
@@ -233,12 +231,12 @@ def test_two_members_train_together_and_one_goes_on(command: Command, tmp_path: 
         assert (tmp_path / "a" / "model.safetensors").exists()
 
 
-def test_a_relay_that_goes_is_done_without_and_who_is_stopped_can_go_on(
+def test_member_trains_on_without_its_relay_and_can_be_resumed(
     command: Command, tmp_path: Path, digits: list[Path]
 ) -> None:
-    (token,) = founded(command, "representation-sharing", ("ward-a",))
+    (token,) = create_federation(command, "representation-sharing", ("ward-a",))
     running: RelayProcess = serve(tmp_path / "relay.db")
-    with ended(Joined(running.url, token, digits[0], tmp_path / "a", 100000, "--json")) as (member,):
+    with running_members(MemberProcess(running.url, token, digits[0], tmp_path / "a", 100000, "--json")) as (member,):
         try:
             lines = member.lines()
             assert next(lines)["acknowledged"]
@@ -254,14 +252,14 @@ def test_a_relay_that_goes_is_done_without_and_who_is_stopped_can_go_on(
     assert [line["round"] for line in member.kept()] == list(range(1, last + 1))
     build_model("mlp", (1, 8, 8), 10).load_state_dict(load_file(tmp_path / "a" / "model.safetensors"))
     join = ["join", running.url, "--token", token, "--data", str(digits[0]), "--model", "mlp"]
-    code, out, _ = command(*join, "--out", "a", "--rounds", str(last + 1), "--json")  # and without the relay still
+    code, out, _ = command(*join, "--out", "a", "--rounds", str(last + 1), "--json")  # still without the relay
     assert code == 0 and json.loads(out)["round"] == last + 1
     code, out, err = command(*join, "--out", "new", "--rounds", "2")
     assert code == 1 and out == "" and "cannot be reached" in err and not (tmp_path / "new").exists()
     with serving(tmp_path / "relay.db", running.port):
         code, out, _ = command(*join, "--out", "a", "--rounds", str(last + 2), "--json")
         assert code == 0 and json.loads(out)["acknowledged"]
-        code, out, err = command(*join, "--out", "new", "--rounds", "2", "--json")  # a folder that was lost
+        code, out, err = command(*join, "--out", "new", "--rounds", "2", "--json")  # a lost folder
         played = [json.loads(line) for line in out.splitlines()]
         assert code == 0 and [line["round"] for line in played] == [1, 2]
         assert all(line["acknowledged"] for line in played)
@@ -272,11 +270,11 @@ def test_a_relay_that_goes_is_done_without_and_who_is_stopped_can_go_on(
 # --- a method from a file
 
 
-def test_a_charter_names_a_file_without_its_folder_and_members_bring_their_copy(
+def test_charter_names_a_method_file_and_members_use_their_own_copy(
     command: Command, tmp_path: Path, digits: list[Path]
 ) -> None:
     write_readme_exchange(tmp_path)
-    tokens = founded(command, "mine.py:spread:weight=3", ("a", "b"))
+    tokens = create_federation(command, "mine.py:spread:weight=3", ("a", "b"))
     charter = read_charter((tmp_path / "federation.toml").read_text())
     assert charter.method == {"name": "mine.py:spread", "weight": 3}
     copy = tmp_path / "copy" / "same.py"
@@ -308,9 +306,11 @@ def test_a_charter_names_a_file_without_its_folder_and_members_bring_their_copy(
         peer.close()
 
 
-def test_three_commands_join_with_a_method_from_a_file(command: Command, tmp_path: Path, digits: list[Path]) -> None:
+def test_three_commands_join_a_federation_with_a_method_from_a_file(
+    command: Command, tmp_path: Path, digits: list[Path]
+) -> None:
     write_readme_exchange(tmp_path)
-    tokens = founded(command, "mine.py:spread", ("a", "b", "c"))
+    tokens = create_federation(command, "mine.py:spread", ("a", "b", "c"))
     with serving(tmp_path / "relay.db") as running:
         started = []
         for number, token in enumerate(tokens):
