@@ -1,4 +1,4 @@
-"""What both engines promise: loop equals stack, whatever is trained, traded or missing; on a GPU as well, if any."""
+"""The contract of both engines: loop equals stack for all methods, models and absences; also on a GPU if any."""
 
 from __future__ import annotations
 
@@ -67,7 +67,12 @@ each_case = pytest.mark.parametrize("case", list(CASES))
 each_together = pytest.mark.parametrize(
     "case", [name for name, (method, _) in CASES.items() if method != "centralized"]
 )
-COME_AND_GO: dict[str, Any] = {"partition": "dirichlet(0.5)", "participation": 0.5, "offline": 0.3, "seeds": 2}
+PARTIAL_PARTICIPATION: dict[str, Any] = {
+    "partition": "dirichlet(0.5)",
+    "participation": 0.5,
+    "offline": 0.3,
+    "seeds": 2,
+}
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -116,15 +121,15 @@ def with_own_settings(setup: Setup, varied: Variation) -> Setup:
     return replace(setup, cohorts=replace(setup.cohorts, plans=plans))
 
 
-def played(rounds: Rounds, count: int = 3) -> Played:
+def run_rounds(rounds: Rounds, count: int = 3) -> Played:
     records = [rounds.start(), *(rounds.run(evaluate=True) for _ in range(count))]
     return {k: v.copy() for k, v in run_checkpoint(rounds).arrays.items()}, records
 
 
 def assert_close(one: Played, other: Played, rtol: float = 1e-9) -> None:
-    """Every array and every metric, relative to its own largest magnitude; whole numbers to the bit.
+    """Every array and every metric, relative to its own largest magnitude; integers exactly.
 
-    What is smaller than 1e-15 is nothing: what a one-bit answer to one who sent one bit has rounded away, say.
+    Differences below 1e-15 count as 0: for example the residual of a one-bit answer to a one-bit upload.
     """
     pairs = [(one[0], other[0]), *zip(one[1], other[1], strict=True)]
     for number, (a, b) in enumerate(pairs):
@@ -139,9 +144,9 @@ def assert_close(one: Played, other: Played, rtol: float = 1e-9) -> None:
 
 def assert_engines_agree(config: Config, data: Dataset, *, count: int = 3, rtol: float = 1e-9, **more: Any) -> Played:
     with stage("loop", config, data, **more) as rounds:
-        loop = played(rounds, count)
+        loop = run_rounds(rounds, count)
     with stage("stack", config, data, **more) as rounds:
-        stack = played(rounds, count)
+        stack = run_rounds(rounds, count)
     assert_close(loop, stack, rtol)
     return stack
 
@@ -155,8 +160,8 @@ def test_loop_equals_stack(case: str, device: str, data: Dataset) -> None:
 
 
 @each_case
-def test_loop_equals_stack_where_learners_are_unlike_and_come_and_go(case: str, device: str, data: Dataset) -> None:
-    assert_engines_agree(settings(case, device, **COME_AND_GO), data)
+def test_loop_equals_stack_with_unequal_and_partly_absent_learners(case: str, device: str, data: Dataset) -> None:
+    assert_engines_agree(settings(case, device, **PARTIAL_PARTICIPATION), data)
 
 
 @pytest.mark.parametrize("case", ["independent", "fedprox", "federated-distillation", "representation-sharing"])
@@ -192,15 +197,17 @@ def test_loop_equals_stack_under_every_schedule(schedule: str, case: str, device
     assert_engines_agree(settings(case, device, **SCHEDULES[schedule]), data)
 
 
-def test_these_learners_are_unlike(data: Dataset) -> None:
-    """What the tests with unequal sizes rest on: some have fewer steps than others."""
+def test_partition_gives_learners_different_numbers_of_steps(data: Dataset) -> None:
+    """The tests with unequal sizes assume that some learners have fewer steps than others."""
     config = settings("independent", "cpu", partition="dirichlet(0.5)", seeds=2)
     sizes = build_setup(config, build_method("independent"), data, ["mlp"]).cohorts.plans[0].members.sizes
     assert len(set((-(-sizes // 16)).tolist())) > 1
 
 
-def test_even_and_uneven_federations_side_by_side(device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of unlike widths cannot be one step: rows are trained apart, and what they put up comes together."""
+def test_federations_of_equal_and_unequal_sizes_in_one_run(
+    device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches of different widths cannot share a step: rows are trained separately and uploaded together."""
     cuts = iter([[30, 60, 90], [10, 50, 70]] * 2)
 
     def split(targets: np.ndarray, *others: Any, **more: Any) -> list[np.ndarray]:
@@ -210,7 +217,7 @@ def test_even_and_uneven_federations_side_by_side(device: str, data: Dataset, mo
     assert_engines_agree(settings("consilience", device, seeds=2), data)
 
 
-# Everybody on their own terms
+# Settings per learner
 
 TERMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "own weights": (
@@ -247,7 +254,7 @@ TERMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "consilience",
         {"kd": "ramp(0, 10, 3)"},
         {
-            **COME_AND_GO,
+            **PARTIAL_PARTICIPATION,
             "groups": {"quiet": {"learners": [1], "uploads": False}, "giver": {"learners": 2, "downloads": False}},
         },
     ),
@@ -256,7 +263,7 @@ TERMS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("terms", list(TERMS))
-def test_loop_equals_stack_on_everybody_s_own_terms(terms: str, device: str, data: Dataset) -> None:
+def test_loop_equals_stack_with_settings_per_group(terms: str, device: str, data: Dataset) -> None:
     method, own, others = TERMS[terms]
     config = settings(method, device, **others).settings() | {"method": {"name": method, **own}}
     assert_engines_agree(make_config(config), data)
@@ -272,24 +279,24 @@ def slim() -> SplitModel:
 
 @pytest.mark.parametrize("case", ["independent", "fedavg classifier only", "representation-sharing"])
 def test_two_architectures_in_one_federation(case: str, device: str, data: Dataset) -> None:
-    config = settings(case, device, **COME_AND_GO)
+    config = settings(case, device, **PARTIAL_PARTICIPATION)
     state, _ = assert_engines_agree(config, data, models=["mlp", slim, "mlp", slim])
     assert state["learners.0.parameters"].shape != state["learners.1.parameters"].shape
 
 
 @pytest.mark.parametrize("case", ["representation-sharing", "consilience", "fedavg int8", "fedavg classifier only"])
-def test_places_filled_up_leave_no_trace(
+def test_padding_rows_do_not_change_results(
     case: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer_cache, "_MAX_COUNTS", 0)
     monkeypatch.setattr(trainer_cache, "_PADDED_SIZES", 1)  # every trainer has as many rows as the cohort
-    assert_engines_agree(settings(case, device, **COME_AND_GO), data)
+    assert_engines_agree(settings(case, device, **PARTIAL_PARTICIPATION), data)
 
 
-def test_however_many_come_formations_are_used_again(
+def test_stacked_trainers_are_reused_for_any_number_of_participants(
     device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two architectures another number takes part every round."""
+    """The number of participants of each of two architectures changes every round."""
     made: list[int] = []
     begin = StackedTrainer.__init__
 
@@ -309,7 +316,7 @@ def test_however_many_come_formations_are_used_again(
 
 
 class Odd(nn.Module):
-    """Two layers with one weight, a parameter nobody reads, and buffers of all kinds."""
+    """Two layers with a tied weight, an unused parameter, and buffers of all kinds."""
 
     mask: Tensor
     passes: Tensor
@@ -338,7 +345,9 @@ def odd() -> SplitModel:
 
 
 @pytest.mark.parametrize("case", ["independent", "consilience"])
-def test_tied_weights_unused_parameters_and_odd_buffers(case: str, device: str, data: Dataset) -> None:
+def test_loop_equals_stack_with_tied_and_unused_parameters_and_any_buffers(
+    case: str, device: str, data: Dataset
+) -> None:
     config = settings(case, device, partition="dirichlet(0.5)")
     state, _ = assert_engines_agree(config, data, models=[odd])
     steps = state["learners.0.step"]
@@ -352,22 +361,22 @@ def frozen() -> SplitModel:
     return model
 
 
-@pytest.mark.parametrize("chance", [{}, COME_AND_GO], ids=["even", "unequal, come and go"])
-def test_frozen_parameters_stay_as_they_are(chance: Mapping[str, Any], device: str, data: Dataset) -> None:
+@pytest.mark.parametrize("chance", [{}, PARTIAL_PARTICIPATION], ids=["even", "unequal, come and go"])
+def test_frozen_parameters_do_not_change(chance: Mapping[str, Any], device: str, data: Dataset) -> None:
     config = settings("representation-sharing", device, weight_decay=0.1, **chance)
     end = assert_engines_agree(config, data, models=[frozen])[0]["learners.0.parameters"]
     with stage("stack", config, data, models=[frozen]) as rounds:
-        start = played(rounds, 0)[0]["learners.0.parameters"]
+        start = run_rounds(rounds, 0)[0]["learners.0.parameters"]
     features = 64 * 32 + 32
     assert np.array_equal(end[:, :features], start[:, :features])
     assert (end[:, features:] != start[:, features:]).any(axis=1).all()
 
 
-# BatchNorm: over the batch, so that a partial batch may not be filled up with anything
+# BatchNorm depends on the whole batch, so a partial batch cannot be padded
 
 
 def noise(count: int, side: int) -> Dataset:
-    """No pixel is the same in all images: behind BatchNorm its gradient would be nothing but rounding."""
+    """No pixel is constant over all images: behind BatchNorm its gradient would only be rounding error."""
     inputs = np.random.default_rng(0).standard_normal((count, 1, side, side), dtype=np.float32)
     targets = np.arange(count) % 4
     return Dataset("noise", inputs, targets, inputs[:20], targets[:20], 4)
@@ -397,11 +406,11 @@ def test_batch_norm_with_private_and_shared_statistics(buffers: str, device: str
 @pytest.mark.parametrize("case", ["independent", "fedprox", "representation-sharing", "consilience"])
 @pytest.mark.parametrize(
     "own",
-    [{"batch_size": 14}, {"batch_size": 8, "epochs": 2}, COME_AND_GO],
+    [{"batch_size": 14}, {"batch_size": 8, "epochs": 2}, PARTIAL_PARTICIPATION],
     ids=["a last batch of one, made two", "a last batch of five", "unequal"],
 )
 def test_batch_norm_with_partial_batches_and_unequal_sizes(own: Mapping[str, Any], case: str, device: str) -> None:
-    """29 samples each; a learner with fewer steps than others keeps its statistics while they go on."""
+    """29 samples each; a learner with fewer steps than others keeps its statistics while they continue."""
     config = settings(case, device, optimizer="sgd", lr=0.1, **own)
     assert_engines_agree(config, noise(116, 6), models=[normalized])
 
@@ -411,12 +420,12 @@ def test_resnet9(device: str) -> None:
     assert_engines_agree(config, noise(12, 16), count=1)
 
 
-# The same bits, begun again or gone on with
+# The same bits, repeated or resumed
 
 
 def bits(config: Config, data: Dataset) -> Arrays:
     with torch_configured_for(config), stage("stack", config, data) as rounds:
-        return played(rounds)[0]
+        return run_rounds(rounds)[0]
 
 
 def assert_same_bits(one: Arrays, other: Arrays) -> None:
@@ -426,8 +435,8 @@ def assert_same_bits(one: Arrays, other: Arrays) -> None:
 
 @each_case
 @pytest.mark.filterwarnings("ignore:.*deterministic")
-def test_twice_the_same_seed_gives_the_same_bits(case: str, device: str, data: Dataset) -> None:
-    config = settings(case, device, precision="float32", deterministic=device == "cuda", **COME_AND_GO)
+def test_same_seed_gives_the_same_bits(case: str, device: str, data: Dataset) -> None:
+    config = settings(case, device, precision="float32", deterministic=device == "cuda", **PARTIAL_PARTICIPATION)
     once = bits(config, data)
     assert_same_bits(once, bits(config, data))
     other = bits(config.replace(seed=7), data)["learners.0.parameters"]
@@ -451,7 +460,7 @@ def kept(folder: Path) -> Arrays:
 @pytest.mark.parametrize("case", ["fedavg-1bit", "consilience every 2", "representations 2 up 3 down"])
 @pytest.mark.filterwarnings("ignore:.*deterministic")
 def test_stopping_and_resuming_gives_the_same_bits(case: str, device: str, data: Dataset, tmp_path: Path) -> None:
-    chance = COME_AND_GO | {"deterministic": device == "cuda", "engine": "stack", "rounds": 4}
+    chance = PARTIAL_PARTICIPATION | {"deterministic": device == "cuda", "engine": "stack", "rounds": 4}
     config, stops = settings(case, device, **chance), interrupt_at(1, 3)
     whole = simulate(config, data=data, out=tmp_path / "whole")
     parts = simulate(config, data=data, out=tmp_path / "parts", on_round=stops)
@@ -464,18 +473,18 @@ def test_stopping_and_resuming_gives_the_same_bits(case: str, device: str, data:
         assert np.array_equal(whole.history[metric], parts.history[metric], equal_nan=True), metric
 
 
-# Who and what is missing
+# Absent learners and missing classes
 
 
 @each_case
-def test_a_class_nobody_has(case: str, device: str, data: Dataset) -> None:
+def test_loop_equals_stack_with_a_class_without_samples(case: str, device: str, data: Dataset) -> None:
     keep = data.targets != 9
     without = replace(data, inputs=data.inputs[keep], targets=data.targets[keep])
     assert_engines_agree(settings(case, device, learners=3), without, count=2)
 
 
 def without(member: int, rounds: range) -> Callable[..., Presence]:
-    """A member cannot be reached in these rounds."""
+    """A member is offline in these rounds."""
 
     def decided(federations: Federations, host: int | None, round_: int) -> Presence:
         there = draw_presence(federations, host, round_)
@@ -487,13 +496,15 @@ def without(member: int, rounds: range) -> Callable[..., Presence]:
 
 
 @each_together
-def test_a_learner_who_never_answers(case: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_equals_stack_with_a_learner_that_never_answers(
+    case: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rounds_module, "draw_presence", without(2, range(1, 9)))
     _, records = assert_engines_agree(settings(case, device), data)
     assert not np.any([r["bytes.up"][0, 2] for r in records[1:]])
 
 
-def test_a_learner_refused_as_too_stale_keeps_what_it_would_have_said(
+def test_learner_refused_as_too_stale_keeps_its_residual(
     device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds_module, "draw_presence", without(2, range(1, 3)))
@@ -501,12 +512,12 @@ def test_a_learner_refused_as_too_stale_keeps_what_it_would_have_said(
     assert_engines_agree(settings("fedavg-1bit", device), data, method=strict, count=4)
 
 
-# Hooks of one's own
+# Custom exchanges with hooks
 
 
 @dataclass(frozen=True)
 class Counting(Exchange):
-    """State that moves with every batch: counts, and a mean of the classifier's bias and of what was drawn."""
+    """State that changes with every batch: counts, and a mean of the classifier's bias and of the random draws."""
 
     name: str = "counting"
 
@@ -535,7 +546,7 @@ class Counting(Exchange):
 
 @dataclass(frozen=True)
 class Steering(Exchange):
-    """Owns the classifier: it moves against everybody's mean gradient and by nothing else."""
+    """Owns the classifier, which moves only against the mean gradient of all learners."""
 
     name: str = "steering"
     owned_part: str | None = "classifier"
@@ -559,7 +570,7 @@ class Steering(Exchange):
 
 @dataclass(frozen=True)
 class Guessing(Exchange):
-    """A module of its own guesses from a hidden layer what was drawn; random samples' hidden means are shared."""
+    """An extra module predicts the random draws from a hidden layer; hidden means of random samples are shared."""
 
     name: str = "guessing"
     layers: tuple[str, ...] = ("features.hidden",)
@@ -596,7 +607,7 @@ def own(*exchanges: Exchange, objective: Objective | None = None) -> Method:
     return Method("own", {"learner": role})
 
 
-METHODS_OF_ONES_OWN = {
+CUSTOM_METHODS = {
     "step": own(Counting()),
     "owns": own(Steering()),
     "owns, beside an eager exchange": own(Steering(), Prototypes()),
@@ -613,14 +624,14 @@ METHODS_OF_ONES_OWN = {
 }
 
 
-@pytest.mark.parametrize("name", list(METHODS_OF_ONES_OWN))
-@pytest.mark.parametrize("chance", [{}, COME_AND_GO], ids=["even", "unequal, come and go"])
-def test_methods_of_ones_own(name: str, chance: Mapping[str, Any], device: str, data: Dataset) -> None:
-    assert_engines_agree(settings("independent", device, **chance), data, method=METHODS_OF_ONES_OWN[name])
+@pytest.mark.parametrize("name", list(CUSTOM_METHODS))
+@pytest.mark.parametrize("chance", [{}, PARTIAL_PARTICIPATION], ids=["even", "unequal, come and go"])
+def test_loop_equals_stack_for_custom_methods(name: str, chance: Mapping[str, Any], device: str, data: Dataset) -> None:
+    assert_engines_agree(settings("independent", device, **chance), data, method=CUSTOM_METHODS[name])
 
 
-def test_learners_with_settings_of_their_own(device: str, data: Dataset) -> None:
-    """Each row has its own learning rate and weight, and learns as if everybody had them."""
+def test_rows_with_their_own_settings_equal_separate_runs(device: str, data: Dataset) -> None:
+    """Each row has its own learning rate and weight, and trains as in a run where all learners have them."""
     rates, weights = np.array([1e-4, 1e-3, 3e-3, 1e-2]), np.array([0.0, 1.0, 10.0, 30.0])
     varied = {"optimizer": {"lr": rates}, "prototypes": {"weight": weights}}
     config = settings("self-distillation", device)
@@ -629,56 +640,60 @@ def test_learners_with_settings_of_their_own(device: str, data: Dataset) -> None
     for row, (rate, weight) in enumerate(zip(rates.tolist(), weights.tolist(), strict=True)):
         same = config.replace(lr=rate)
         with stage("stack", same, data, own(Prototypes(weight=weight, scope="oneself"))) as rounds:
-            expected = played(rounds)[0]["learners.0.parameters"][row]
+            expected = run_rounds(rounds)[0]["learners.0.parameters"][row]
         np.testing.assert_allclose(state["learners.0.parameters"][row], expected, rtol=0, atol=1e-12)
 
 
-# What does not fit
+# Limited memory
 
 
 @pytest.mark.parametrize("case", ["consilience", "representations 2 up 3 down"])
-@pytest.mark.parametrize("chance", [{"learners": 5}, COME_AND_GO], ids=["even", "unequal, come and go"])
-def test_groups_give_the_same_as_all_at_once(case: str, chance: Mapping[str, Any], device: str, data: Dataset) -> None:
+@pytest.mark.parametrize("chance", [{"learners": 5}, PARTIAL_PARTICIPATION], ids=["even", "unequal, come and go"])
+def test_training_in_groups_equals_training_all_at_once(
+    case: str, chance: Mapping[str, Any], device: str, data: Dataset
+) -> None:
     config = settings(case, device, **chance)
     with stage("stack", config, data) as rounds:
-        whole = played(rounds)
+        whole = run_rounds(rounds)
     with stage("stack", config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
         rounds.engine.memory.rows[0] = 2
-        assert_close(whole, played(rounds))
+        assert_close(whole, run_rounds(rounds))
 
 
 @pytest.mark.parametrize("together", [1, 2])
-def test_a_pass_in_parts_gives_the_same(
+def test_evaluation_pass_in_parts_gives_the_same_results(
     together: int, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where few learners fill the device, samples are seen by so few at a time, in tests too."""
-    config = settings("consilience", device, **COME_AND_GO)
+    """Where few learners fill the device, only that number of learners is evaluated at a time."""
+    config = settings("consilience", device, **PARTIAL_PARTICIPATION)
     with stage("stack", config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
         sample = rounds.engine.memory.needs[0].sample
-        whole = played(rounds)
+        whole = run_rounds(rounds)
     monkeypatch.setattr(room_module, "_PASS_BYTES", together * EVALUATED_ROWS * sample)
     with stage("stack", config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
         assert rounds.engine.memory.pass_of(0, 5)[0] == together
-        assert_close(whole, played(rounds))
+        assert_close(whole, run_rounds(rounds))
 
 
-def test_the_smallest_room_will_do(device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One learner at a time, its state fetched from main memory where that is another."""
-    config = settings("consilience", device, **COME_AND_GO)
+def test_smallest_memory_budget_trains_one_learner_at_a_time(
+    device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One learner at a time; its state is copied from main memory if the device has its own."""
+    config = settings("consilience", device, **PARTIAL_PARTICIPATION)
     with stage("stack", config, data) as rounds:
-        whole = played(rounds)
+        whole = run_rounds(rounds)
     monkeypatch.setattr(room_module, "free_bytes", lambda device: 1)
     with stage("stack", config, data) as rounds:
         assert isinstance(rounds.engine, StackEngine)
         assert rounds.engine.memory.rows == [1] and rounds.engine.memory.home.type == "cpu"
-        assert_close(whole, played(rounds))
+        assert_close(whole, run_rounds(rounds))
 
 
 def fit_at_most(rows: int, monkeypatch: pytest.MonkeyPatch, work: str = "train") -> None:
-    """A part of the work of more rows than these fails, and that only at its end."""
+    """Work on more rows than this fails, and only at its end."""
     real: Callable[..., Any] = getattr(StackedTrainer, work)
 
     def limited(self: StackedTrainer, *given: Any) -> Any:
@@ -691,25 +706,23 @@ def fit_at_most(rows: int, monkeypatch: pytest.MonkeyPatch, work: str = "train")
 
 
 @pytest.mark.parametrize("work", ["enter", "train", "represent", "contribute", "summarize"])
-def test_out_of_memory_goes_on_with_fewer_at_a_time(
+def test_out_of_memory_continues_with_fewer_learners_at_a_time(
     work: str, device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever it happens, nobody has trained twice."""
+    """Wherever it happens, no learner trains twice."""
     warned: list[str] = []
     monkeypatch.setattr(room_module.log, "warning", lambda text, *given: warned.append(text % given))
     config = settings("fedavg-1bit", device, learners=5)
     with stage("stack", config, data) as rounds:
-        whole = played(rounds)
+        whole = run_rounds(rounds)
     fit_at_most(2, monkeypatch, work)
     with stage("stack", config, data) as rounds:
-        assert_close(whole, played(rounds))
+        assert_close(whole, run_rounds(rounds))
         assert isinstance(rounds.engine, StackEngine) and rounds.engine.memory.rows == [2]
     assert warned == [f"out of memory on {device}: continuing with {n} learners at a time" for n in (3, 2)]
 
 
-def test_a_learner_that_does_not_fit_alone_is_named(
-    device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_single_learner_that_does_not_fit_is_named(device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     fit_at_most(0, monkeypatch)
     alone = f"one learner of model 'mlp' does not fit into the memory of {device}"
     with stage("stack", settings("fedavg", device), data) as rounds:
@@ -718,21 +731,21 @@ def test_a_learner_that_does_not_fit_alone_is_named(
             rounds.run(evaluate=False)
 
 
-# What is no number
+# NaN and infinite values
 
 
 def failure(engine: str, config: Config, data: Dataset, **more: Any) -> str:
     with stage(engine, config, data, **more) as rounds, pytest.raises(TrainingError) as caught:
-        played(rounds)
+        run_rounds(rounds)
     return str(caught.value)
 
 
 @pytest.mark.parametrize("engine", ["loop", "stack"])
 @pytest.mark.parametrize("batch, what", [(16, "loss term 'cross_entropy'"), (64, "a parameter")])
-def test_training_that_fails_names_learner_and_seed(
+def test_non_finite_training_names_learner_and_seed(
     engine: str, batch: int, what: str, device: str, data: Dataset
 ) -> None:
-    """Row 5 of two seeds of four learners; a second batch sees it in the loss, else the parameters tell."""
+    """Row 5 of two seeds of four learners; a second batch shows it in the loss, otherwise the parameters do."""
     rates = np.full(8, 0.1)
     rates[5] = np.inf
     config = settings("independent", device, seeds=2, optimizer="sgd", batch_size=batch)
@@ -742,7 +755,7 @@ def test_training_that_fails_names_learner_and_seed(
 
 @dataclass(frozen=True)
 class Dividing(Exchange):
-    """Puts up nonsense where a learner has forty samples."""
+    """Uploads an infinite value if a learner has forty samples."""
 
     name: str = "dividing"
 
@@ -765,13 +778,13 @@ def forty_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("forty_for_one")
 @pytest.mark.parametrize("engine", ["loop", "stack"])
-def test_nonsense_put_up_names_learner_and_exchange(engine: str, device: str, data: Dataset) -> None:
+def test_non_finite_upload_names_learner_and_exchange(engine: str, device: str, data: Dataset) -> None:
     said = failure(engine, settings("independent", device), data, method=own(Prototypes(), Dividing()))
     assert said.startswith("own: learner 2 (seed 0), round 1: the upload to exchange 'dividing' is NaN or infinite")
 
 
 @pytest.mark.usefixtures("forty_for_one")
-def test_nonsense_of_who_cannot_be_reached_harms_nobody(
+def test_non_finite_contribution_of_an_offline_learner_is_ignored(
     device: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds_module, "draw_presence", without(2, range(1, 9)))

@@ -1,6 +1,6 @@
-"""What every method promises, whatever it trades: run over all methods, and over settings that change what travels.
+"""The contract of every method: run over all methods, and over settings that change what is uploaded or downloaded.
 
-Methods of several roles, whose learners lie in several cohorts, have a contract of their own, in
+Methods with several roles, whose learners are in several cohorts, have their own contract in
 test_unlabeled_contract.py.
 """
 
@@ -83,7 +83,7 @@ def stage(config: Config, data: Dataset, method: Method | None = None) -> Iterat
         yield Rounds(setup, engine)
 
 
-def played(config: Config, data: Dataset) -> Arrays:
+def final_state(config: Config, data: Dataset) -> Arrays:
     """Everything the next round would depend on, after all rounds."""
     with stage(config, data) as rounds:
         rounds.start()
@@ -111,7 +111,7 @@ def common_of(rounds: Rounds) -> dict[str, Tensor]:
     return channel.common
 
 
-def worn(rounds: Rounds, row: int) -> dict[str, Tensor]:
+def parameters_by_name(rounds: Rounds, row: int) -> dict[str, Tensor]:
     """A learner's parameters by name."""
     learner = rounds.learners[0]
     return {k: v.clone() for k, v in learner.binding.parameters.views(parameters(rounds)[row]).items()}
@@ -123,7 +123,7 @@ def held_by(rounds: Rounds, row: int) -> dict[str, int]:
 
 
 def assert_sound(record: Record) -> None:
-    """Losses, accuracies and bytes of those who took part are numbers, and percentages lie where they should."""
+    """Losses of participants are finite, and percentages are between 0 and 100."""
     took_part = record["participated"].astype(bool)
     for name, values in record.items():
         if name.startswith("loss."):
@@ -133,11 +133,11 @@ def assert_sound(record: Record) -> None:
         assert ((record[name] >= 0) & (record[name] <= 100)).all(), name
 
 
-# What was put and answered, written down on the way
+# Uploads and answers, recorded during a run
 
 
 @dataclass
-class Put:
+class RecordedUpload:
     """One member's contribution to one channel."""
 
     name: str
@@ -145,27 +145,27 @@ class Put:
     tensors: dict[str, Tensor]
     weight: Tensor
     version: int
-    newest: int  # the channel's version when it was put
+    newest: int  # the channel's version at the upload
 
 
 @dataclass
-class Notes:
-    puts: list[Put] = field(default_factory=list)
+class Recording:
+    puts: list[RecordedUpload] = field(default_factory=list)
     answers: dict[str, dict[int, Answer]] = field(default_factory=dict)  # by channel and reader
     replies: dict[str, Tensor] = field(default_factory=dict)  # of the moving mean
     wanted: list[tuple[str, dict[str, Tensor], Tensor]] = field(default_factory=list)  # before rounding, by learner
-    made: list[tuple[Any, ...]] = field(default_factory=list)  # what federations were made with
+    made: list[tuple[Any, ...]] = field(default_factory=list)  # arguments of the federations
 
     def clear(self) -> None:
         self.puts, self.answers, self.replies, self.wanted = [], {}, {}, []
 
 
 @pytest.fixture
-def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
-    seen = Notes()
+def notes(monkeypatch: pytest.MonkeyPatch) -> Recording:
+    seen = Recording()
     reply_of, encoded_by = MovingMean._quantize, Learner.encode
 
-    class Noting(Federation):
+    class RecordingFederation(Federation):
         def __init__(self, *given: Any) -> None:
             seen.made.append(given)
             super().__init__(*given)
@@ -174,7 +174,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
             newest = self.version(name)
             for i, member in enumerate(members):
                 mine = {k: t[i].clone() for k, t in tensors.items()}
-                seen.puts.append(Put(name, int(member), mine, weights[i].clone(), int(versions[i]), newest))
+                seen.puts.append(RecordedUpload(name, int(member), mine, weights[i].clone(), int(versions[i]), newest))
             return super().upload(name, members, tensors, weights, versions, now)
 
         def answers(self, name: str, readers: np.ndarray, *when: int, draw: int = 0) -> tuple[Answer, np.ndarray]:
@@ -193,14 +193,14 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
         seen.wanted.append((exchange.name, wanted, put.weight.clone()))
         return encoded_by(self, exchange, put)
 
-    monkeypatch.setattr(start_module, "Federation", Noting)
+    monkeypatch.setattr(start_module, "Federation", RecordingFederation)
     monkeypatch.setattr(MovingMean, "_quantize", reply)
     monkeypatch.setattr(Learner, "encode", encoded)
     return seen
 
 
 def rounds_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Presence], Presence]) -> None:
-    """Let `change` decide who is there, given the round and who would have been."""
+    """Let `change` decide which learners are present, given the round and those originally present."""
 
     def decided(federations: Federations, host: int | None, round_: int) -> Presence:
         return change(round_, draw_presence(federations, host, round_))
@@ -209,7 +209,7 @@ def rounds_with(monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Presence
 
 
 def without(rounds: range, member: int) -> Callable[[int, Presence], Presence]:
-    """A member cannot be reached in these rounds."""
+    """A member is offline in these rounds."""
 
     def change(round_: int, there: Presence) -> Presence:
         online = there.online.copy()
@@ -222,16 +222,18 @@ def without(rounds: range, member: int) -> Callable[[int, Presence], Presence]:
 # The order of learners does not matter
 
 
-def first_puts(notes: Notes) -> list[Put]:
-    """Each member's first contribution to each channel, in the order they came."""
-    first: dict[tuple[str, int], Put] = {}
+def first_uploads(notes: Recording) -> list[RecordedUpload]:
+    """Each member's first contribution to each channel, in order of arrival."""
+    first: dict[tuple[str, int], RecordedUpload] = {}
     for put in notes.puts:
         first.setdefault((put.name, put.member), put)
     return list(first.values())
 
 
-def replayed(made: tuple[Any, ...], puts: list[Put], members: list[int], readers: list[int]) -> dict[str, Any]:
-    """The answers of a new federation into which puts come in this order, from these members."""
+def replay_uploads(
+    made: tuple[Any, ...], puts: list[RecordedUpload], members: list[int], readers: list[int]
+) -> dict[str, Any]:
+    """The answers of a new federation that receives these uploads in this order from these members."""
     federation = Federation(*made)
     names = dict.fromkeys(p.name for p in puts)
     for name in names:
@@ -251,35 +253,35 @@ def assert_same(a: Answer, b: Answer) -> None:
 
 
 @each_together
-def test_contributions_may_come_in_any_order(case: str, data: Dataset, notes: Notes) -> None:
+def test_answers_do_not_depend_on_upload_order(case: str, data: Dataset, notes: Recording) -> None:
     with stage(settings(case, learners=4, precision="float64"), data) as rounds:
         rounds.start()
         notes.clear()
         rounds.run(evaluate=False)
         rounds.run(evaluate=False)
-    puts = first_puts(notes)
+    puts = first_uploads(notes)
     members, everybody = [p.member for p in puts], list(range(4))
-    once = replayed(notes.made[0], puts, members, everybody)
-    shuffled = replayed(notes.made[0], puts[::-1], members[::-1], everybody)
+    once = replay_uploads(notes.made[0], puts, members, everybody)
+    shuffled = replay_uploads(notes.made[0], puts[::-1], members[::-1], everybody)
     for name, answers in once.items():
         for reader, answer in answers.items():
             assert_same(shuffled[name][reader], answer)
-            if name == "weights":  # summed in the order of members, whatever order they came in
+            if name == "weights":  # summed in the order of members, not of arrival
                 assert all(torch.equal(shuffled[name][reader].tensors[k], v) for k, v in answer.tensors.items())
 
 
 @each_together
-def test_members_may_be_numbered_in_any_order(case: str, data: Dataset, notes: Notes) -> None:
+def test_answers_do_not_depend_on_member_numbers(case: str, data: Dataset, notes: Recording) -> None:
     with stage(settings(case, learners=4, precision="float64"), data) as rounds:
         rounds.start()
         notes.clear()
         rounds.run(evaluate=False)
         rounds.run(evaluate=False)
         channels = rounds.federations[0].channels
-    puts = first_puts(notes)
+    puts = first_uploads(notes)
     other = [2, 0, 3, 1]  # the new number of each member
-    once = replayed(notes.made[0], puts, [p.member for p in puts], list(range(4)))
-    moved = replayed(notes.made[0], puts, [other[p.member] for p in puts], list(range(4)))
+    once = replay_uploads(notes.made[0], puts, [p.member for p in puts], list(range(4)))
+    moved = replay_uploads(notes.made[0], puts, [other[p.member] for p in puts], list(range(4)))
     for name, answers in once.items():
         channel = channels[name].channel
         for reader, answer in answers.items():
@@ -287,7 +289,7 @@ def test_members_may_be_numbered_in_any_order(case: str, data: Dataset, notes: N
                 assert_same(moved[name][other[reader]], answer)
             elif isinstance(channel, schema.Mean):
                 assert_same(moved[name][reader], answer)
-            else:  # which numbers are drawn depends on nothing but the draw, so the entries move with the numbers
+            else:  # the drawn numbers depend only on the draw, so the entries move with the numbers
                 mine = {p.member: p for p in puts if p.name == name}
                 for entry, new in zip(answer.tensors["mean"], moved[name][reader].tensors["mean"], strict=True):
                     owner, place = owner_of(entry, mine)
@@ -295,8 +297,8 @@ def test_members_may_be_numbered_in_any_order(case: str, data: Dataset, notes: N
                     torch.testing.assert_close(new, as_sent(theirs, channel))
 
 
-def owner_of(entry: Tensor, puts: Mapping[int, Put]) -> tuple[int, int]:
-    """Whose entry it is, and the how-manieth of theirs: of all entries put, the nearest."""
+def owner_of(entry: Tensor, puts: Mapping[int, RecordedUpload]) -> tuple[int, int]:
+    """The member of the nearest uploaded entry, and its index among that member's entries."""
     far = {(m, i): float((e - entry).abs().sum()) for m, p in puts.items() for i, e in enumerate(p.tensors["mean"])}
     return min(far, key=lambda place: far[place])
 
@@ -305,7 +307,7 @@ def as_sent(entry: Tensor, channel: schema.Channel) -> Tensor:
     return torch.as_tensor(channel.encoding("mean", "down").quantize(entry[None])[0])
 
 
-# Classes that somebody, or nobody, has
+# Classes that some or no learners have
 
 
 def without_class(data: Dataset, label: int) -> Dataset:
@@ -314,7 +316,7 @@ def without_class(data: Dataset, label: int) -> Dataset:
 
 
 @each_case
-def test_a_class_nobody_has_leaves_the_penalty(case: str, data: Dataset, notes: Notes) -> None:
+def test_class_without_samples_is_left_out_of_the_penalty(case: str, data: Dataset, notes: Recording) -> None:
     with stage(settings(case), without_class(data, 9)) as rounds:
         rounds.start()
         for _ in range(2):
@@ -328,13 +330,13 @@ def test_a_class_nobody_has_leaves_the_penalty(case: str, data: Dataset, notes: 
 
 
 @each_together
-def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
-    case: str, data: Dataset, notes: Notes, monkeypatch: pytest.MonkeyPatch
+def test_class_missing_at_one_learner_is_the_mean_of_the_others(
+    case: str, data: Dataset, notes: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking = 3
 
     def split(targets: np.ndarray, learners: int, *others: Any, **more: Any) -> list[np.ndarray]:
-        """Learner 0 has nothing of one class; the others share it, learner 2 with a single sample of it."""
+        """Learner 0 has no sample of one class; the others do, learner 2 a single one."""
         mine = np.arange(len(targets)) % learners
         where = np.flatnonzero(targets == lacking)
         mine[where], mine[where[0]] = 1, 2
@@ -352,7 +354,7 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
             if not channel.channel.rows:
                 continue
             newest = {p.member: p for p in notes.puts if p.name == name}
-            for member in (0, 2):  # nothing, and a single sample that stays private
+            for member in (0, 2):  # no sample, and a single sample that stays private
                 assert (newest[member].weight[..., lacking] == 0).all()
                 assert (newest[member].tensors["mean"][..., lacking, :] == 0).all()
             if isinstance(channel, StandingMean) and channel.channel.scope == "everybody":
@@ -363,11 +365,11 @@ def test_a_class_one_learner_lacks_is_the_mean_of_the_others(
                 )
 
 
-# Learners who are not there
+# Absent learners
 
 
 @each_together
-def test_the_others_go_on_without_a_learner_who_never_answers(
+def test_others_continue_without_a_learner_that_never_answers(
     case: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds_with(monkeypatch, without(range(1, 4), member=2))
@@ -386,14 +388,14 @@ def test_the_others_go_on_without_a_learner_who_never_answers(
             assert rounds.federations[0].version("weights") == 3 // every
             for row in (0, 1):
                 if every == 1:
-                    assert all(torch.equal(worn(rounds, row)[n], v) for n, v in common_of(rounds).items())
-            rounds.run(evaluate=False)  # and now it is back
-            assert all(torch.equal(worn(rounds, 2)[n], v) for n, v in common_of(rounds).items())
+                    assert all(torch.equal(parameters_by_name(rounds, row)[n], v) for n, v in common_of(rounds).items())
+            rounds.run(evaluate=False)  # the learner is back
+            assert all(torch.equal(parameters_by_name(rounds, 2)[n], v) for n, v in common_of(rounds).items())
             assert rounds.answers.versions(rounds.answers.held[0]["weights"])[2] == 4 // every
 
 
 @each_case
-def test_everybody_offline_trains_on_and_says_nothing(case: str, data: Dataset) -> None:
+def test_learners_that_are_all_offline_train_and_upload_nothing(case: str, data: Dataset) -> None:
     with stage(settings(case, offline=1.0), data) as rounds:
         rounds.start()
         before = parameters(rounds)
@@ -405,8 +407,8 @@ def test_everybody_offline_trains_on_and_says_nothing(case: str, data: Dataset) 
         assert all(rounds.federations[0].version(name) == 0 for name in rounds.federations[0].channels)
 
 
-def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
-    data: Dataset, notes: Notes, monkeypatch: pytest.MonkeyPatch
+def test_too_stale_upload_is_refused_and_returns_to_the_residual(
+    data: Dataset, notes: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds_with(monkeypatch, without(range(1, 4), member=2))
     method = Method("strict", {"learner": Role(exchanges=(Weights(up=BIT, down=BIT, max_staleness=2),))})
@@ -418,12 +420,12 @@ def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
         rounds.run(evaluate=False)
         put = next(p for p in notes.puts if p.member == 2)
         assert put.newest - put.version == 3
-        # Refused: what was sent went back into the rounding error, so that the next put says it again.
+        # Refused: the upload is added back to the residual, so that the next upload contains it.
         residuals = rounds.engine.read(0).residuals["weights"]
         for name, sent in put.tensors.items():
             torch.testing.assert_close(BIT.quantize(residuals[name][2]), sent)
             assert not torch.allclose(BIT.quantize(residuals[name][1]), sent)
-        assert all(torch.equal(worn(rounds, 2)[n], v) for n, v in common_of(rounds).items())
+        assert all(torch.equal(parameters_by_name(rounds, 2)[n], v) for n, v in common_of(rounds).items())
         notes.clear()
         rounds.run(evaluate=False)
         put = next(p for p in notes.puts if p.member == 2)
@@ -431,7 +433,7 @@ def test_who_was_away_too_long_is_refused_and_loses_nothing_it_keeps(
 
 
 @each_case
-def test_a_single_learner(case: str, data: Dataset) -> None:
+def test_single_learner_can_run_every_method(case: str, data: Dataset) -> None:
     with stage(settings(case, learners=1), data) as rounds:
         assert rounds.start()["bytes.up"].shape == (1, 1)
         before = parameters(rounds)
@@ -440,11 +442,11 @@ def test_a_single_learner(case: str, data: Dataset) -> None:
         assert not torch.equal(before, parameters(rounds))
 
 
-def test_a_single_learner_of_fedavg_learns_as_if_independent(data: Dataset) -> None:
+def test_single_learner_of_fedavg_trains_like_independent(data: Dataset) -> None:
     def trained(method: str) -> Tensor:
         with stage(settings(method, learners=1, precision="float64"), data) as rounds:
             rounds.start()
-            if method == "independent":  # from where the common weights are
+            if method == "independent":  # from the common weights
                 common = drawn_state(rounds.learners[0], common_seed(rounds.setup.federations.seeds[0]))
                 rounds.engine.write(0, np.array([0]), common.map(lambda tensor: tensor[None]))
             for _ in range(3):
@@ -458,11 +460,11 @@ def test_a_single_learner_of_fedavg_learns_as_if_independent(data: Dataset) -> N
 
 
 @each_case
-def test_twice_the_same_seed_gives_the_same_bits(case: str, data: Dataset) -> None:
+def test_same_seed_gives_the_same_bits(case: str, data: Dataset) -> None:
     chance = {"learners": 4, "participation": 0.5, "offline": 0.3, "rounds": 3}
-    once, twice = (played(settings(case, seed=5, **chance), data) for _ in range(2))
+    once, twice = (final_state(settings(case, seed=5, **chance), data) for _ in range(2))
     assert differing(once, twice) == []
-    other = played(settings(case, seed=6, **chance), data)
+    other = final_state(settings(case, seed=6, **chance), data)
     rows = other["learners.0.parameters"] == once["learners.0.parameters"]
     assert not rows.all(axis=1).any()
 
@@ -511,7 +513,7 @@ def test_stopping_twice_and_resuming_gives_the_same_bits(case: str, data: Datase
 
 
 @each_case
-def test_resuming_where_learners_come_and_go_gives_the_same_bits(case: str, data: Dataset, tmp_path: Path) -> None:
+def test_resuming_with_partial_participation_gives_the_same_bits(case: str, data: Dataset, tmp_path: Path) -> None:
     config = settings(case, learners=4, rounds=5, participation=0.5, offline=0.3, seeds=2, eval_every=2)
     assert_resumes(config, data, tmp_path, stops=(3,))
 
@@ -529,7 +531,7 @@ def test_two_architectures_give_the_same_bits_stopped_or_in_workers(data: Datase
 
 
 def test_resuming_after_a_crash_gives_the_same_bits(data: Dataset, tmp_path: Path) -> None:
-    """A crash leaves metrics beyond the newest checkpoint: they are played again."""
+    """A crash leaves metrics beyond the newest checkpoint: these rounds are run again."""
 
     def crash(method: str, round_: int, total: int, history: History) -> None:
         if round_ == 2:
@@ -564,11 +566,11 @@ def test_worker_processes_give_the_same_bits_for_convolutions(case: str, data: D
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("case", ["consilience", "federated-distillation", "representations 2 up 3 down"])
-def test_seeds_side_by_side_give_the_same_bits_as_alone(case: str, precision: str, data: Dataset) -> None:
-    """Twelve seeds of three learners are enough for jobs of several rows, cut across federations."""
+def test_several_seeds_in_one_run_equal_separate_runs(case: str, precision: str, data: Dataset) -> None:
+    """Twelve seeds of three learners are enough for jobs of several rows that span federations."""
     common = {"precision": precision, "participation": 0.7, "rounds": 3}
-    many = played(settings(case, seed=3, seeds=12, **common), data)
-    one = played(settings(case, seed=8, **common), data)
+    many = final_state(settings(case, seed=3, seeds=12, **common), data)
+    one = final_state(settings(case, seed=8, **common), data)
     for key, value in one.items():
         if key.startswith("learners."):
             assert np.array_equal(many[key][15:18], value), key
@@ -580,13 +582,13 @@ def test_seeds_side_by_side_give_the_same_bits_as_alone(case: str, precision: st
 
 
 def encoded(message: schema.Message, body: Mapping[str, Tensor]) -> tuple[int, dict[str, np.ndarray]]:
-    """The length of the body, and what the far side reads in it."""
+    """The length of the body, and the values that the receiver decodes."""
     sent = codec.encode(message, {k: v.numpy(force=True) for k, v in body.items()})
     return len(sent), codec.decode(message, sent)
 
 
 def assert_reads(read: Mapping[str, np.ndarray], message: schema.Message, seen: Mapping[str, Tensor]) -> None:
-    """To the bit, but for one-bit and eight-bit scales: libraries may round a mean or a maximum's share differently."""
+    """Exactly, except for one-bit and eight-bit scales: libraries may round a mean or a scaled maximum differently."""
     assert set(read) == set(seen)
     for name, value in seen.items():
         slack = 1e-6 if message[name].encoding.feedback else 0.0
@@ -599,8 +601,8 @@ def body_of(name: str, tensors: Mapping[str, Tensor], count: Tensor, channel: sc
     return {f"{name}.{k}": t for k, t in tensors.items()} | ({f"{name}.count": count} if channel.rows else {})
 
 
-def assert_bytes(rounds: Rounds, record: Record, notes: Notes) -> None:
-    """Every learner's bodies of a round, up and down, weigh what was recorded and say what was meant."""
+def assert_bytes(rounds: Rounds, record: Record, notes: Recording) -> None:
+    """Every learner's bodies of a round, up and down, have the recorded size and decode to the intended values."""
     traffic, channels = rounds.byte_counts[0], rounds.learners[0].channels
     names = {p.name for p in notes.puts}
     each = len(notes.wanted) // rounds.setup.federations.learners
@@ -622,7 +624,7 @@ def assert_bytes(rounds: Rounds, record: Record, notes: Notes) -> None:
 
 
 @each_case
-def test_counted_bytes_are_encoded_bytes(case: str, data: Dataset, notes: Notes) -> None:
+def test_counted_bytes_are_encoded_bytes(case: str, data: Dataset, notes: Recording) -> None:
     with stage(settings(case), data) as rounds:
         record = rounds.start()
         eager = [e for e in rounds.learners[0].exchanges if e.uploads_before_training]
@@ -639,11 +641,11 @@ def test_counted_bytes_are_encoded_bytes(case: str, data: Dataset, notes: Notes)
         assert (moved > 0) == (case not in ("centralized", "independent", "self-distillation"))
 
 
-# Taking part now and then
+# Partial participation
 
 
 @each_together
-def test_the_absent_stand_still_and_the_present_catch_up(case: str, data: Dataset, notes: Notes) -> None:
+def test_absent_learners_do_not_change_and_returning_ones_catch_up(case: str, data: Dataset, notes: Recording) -> None:
     config = settings(case, learners=4, participation=0.5)
     absent_before = np.zeros(4, dtype=bool)
     returned = 0
@@ -658,7 +660,7 @@ def test_the_absent_stand_still_and_the_present_catch_up(case: str, data: Datase
             assert there.sum() == 2
             new = after.flatten()
             for path, value in before.flatten().items():
-                if path[0] != "settings":  # a schedule goes by the federation's rounds
+                if path[0] != "settings":  # a schedule follows the federation's rounds
                     assert torch.equal(value[~there], new[path][~there]), path
             assert (before.parameters[there] != after.parameters[there]).any(dim=1).all()
             assert record["bytes.up"][0, ~there].sum() == record["bytes.down"][0, ~there].sum() == 0
@@ -667,5 +669,5 @@ def test_the_absent_stand_still_and_the_present_catch_up(case: str, data: Datase
             absent_before = ~there
             if "weights" in rounds.federations[0].channels and round_ % CASES[case][1].get("every", 1) == 0:
                 for row in np.flatnonzero(there).tolist():
-                    assert all(torch.equal(worn(rounds, row)[n], v) for n, v in common_of(rounds).items())
+                    assert all(torch.equal(parameters_by_name(rounds, row)[n], v) for n, v in common_of(rounds).items())
     assert returned > 0

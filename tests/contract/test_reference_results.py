@@ -1,4 +1,4 @@
-"""Results that an earlier version of this code gave: renaming and restructuring must not change numbers.
+"""Results of an earlier version of this code: renaming and restructuring must not change numbers.
 
 Recorded in float64 with one thread. Accuracies and byte counts are compared exactly, losses to 1e-9 of their size,
 which leaves room for the rounding of another processor's matrix products.
@@ -30,7 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("case", REFERENCE)
-def test_numbers_are_those_of_the_reference(case: str) -> None:
+def test_results_equal_the_reference(case: str) -> None:
     name, _, engine = case.rpartition(", ")
     settings = SETTINGS.get(name) or {"method": name, **({"model": "mlp"} if name.startswith("two-stage") else {})}
     how: dict[str, Any] = {"engine": engine, "precision": "float64"}

@@ -1,4 +1,4 @@
-"""What both engines promise where nobody has labels: loop equals stack, stopped or not, alone or in company."""
+"""The contract of both engines without labels: loop equals stack, resumed or not, with one seed or several."""
 
 from __future__ import annotations
 
@@ -34,7 +34,12 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "independent": ("independent", {"objective": "simclr"}),
     "fedprox": ("fedprox", {"objective": "simclr"}),
 }
-COME_AND_GO: dict[str, Any] = {"partition": "dirichlet(0.5)", "participation": 0.5, "offline": 0.3, "seeds": 2}
+PARTIAL_PARTICIPATION: dict[str, Any] = {
+    "partition": "dirichlet(0.5)",
+    "participation": 0.5,
+    "offline": 0.3,
+    "seeds": 2,
+}
 WAYS: dict[str, dict[str, Any]] = {
     "unequal": {"partition": "dirichlet(0.5)"},
     "half take part": {"participation": 0.5},
@@ -71,7 +76,7 @@ def timeless(history: History) -> list[str]:
 
 
 def close(one: np.ndarray, other: np.ndarray, what: str, rtol: float = 1e-9) -> None:
-    """Relative to the largest magnitude; whole numbers to the bit."""
+    """Relative to the largest magnitude; integers exactly."""
     assert one.dtype == other.dtype and one.shape == other.shape, what
     largest = np.abs(np.nan_to_num(one)).max(initial=0.0)
     slack = max(rtol * largest, 1e-15) if one.dtype.kind == "f" else 0.0
@@ -95,7 +100,7 @@ def assert_engines_agree(config: Config, data: Dataset, folder: Path, **more: An
 
 
 def learned(result: Result, term: str) -> np.ndarray:
-    """A loss of those who had one, (rounds, ...): all of them numbers."""
+    """A loss of the learners that have one, (rounds, ...): all values are finite."""
     values = result.history[f"loss.{term}"]
     found: np.ndarray = values[np.isfinite(values)]
     return found
@@ -114,13 +119,13 @@ def test_loop_equals_stack(case: str, data: Dataset, tmp_path: Path) -> None:
 
 
 @each_case
-def test_loop_equals_stack_where_learners_are_unlike_and_come_and_go(case: str, data: Dataset, tmp_path: Path) -> None:
-    assert_engines_agree(settings(case, **COME_AND_GO), data, tmp_path)
+def test_loop_equals_stack_with_unequal_and_partly_absent_learners(case: str, data: Dataset, tmp_path: Path) -> None:
+    assert_engines_agree(settings(case, **PARTIAL_PARTICIPATION), data, tmp_path)
 
 
 @each_kind
 @pytest.mark.parametrize("way", list(WAYS))
-def test_loop_equals_stack_in_every_way(way: str, case: str, data: Dataset, tmp_path: Path) -> None:
+def test_loop_equals_stack_for_all_settings(way: str, case: str, data: Dataset, tmp_path: Path) -> None:
     assert_engines_agree(settings(case, **WAYS[way]), data, tmp_path)
 
 
@@ -132,7 +137,7 @@ def normalized() -> SplitModel:
 
 
 def pixels(count: int, side: int) -> Dataset:
-    """No pixel is the same in all images: behind BatchNorm its gradient would be nothing but rounding."""
+    """No pixel is constant over all images: behind BatchNorm its gradient would only be rounding error."""
     inputs = np.random.default_rng(0).random((count, 1, side, side), dtype=np.float32)
     targets = np.arange(count) % 4
     return Dataset("pixels", inputs, targets, inputs[:20], targets[:20], 4)
@@ -141,7 +146,7 @@ def pixels(count: int, side: int) -> Dataset:
 @pytest.mark.parametrize("case", ["flesd", "flesd, everybody distills", "fedavg"])
 @pytest.mark.parametrize("own", [{}, {"partition": "dirichlet(5)", "offline": 0.3}], ids=["even", "unequal"])
 def test_loop_equals_stack_with_batch_norm(own: dict[str, Any], case: str, tmp_path: Path) -> None:
-    """Only the student's own passes move its statistics: not those of the momentum encoder, nor those that look."""
+    """Only the student's training passes update its statistics: not those of the momentum encoder or of evaluation."""
     config = settings(case, optimizer="sgd", lr=0.05, rounds=2, **own)
     assert_engines_agree(config, pixels(116, 6), tmp_path, model=normalized)
     counters = {k: v for k, v in kept(tmp_path / "stack").items() if k.endswith(".other_buffers.int64")}
@@ -153,12 +158,12 @@ def test_loop_equals_stack_with_batch_norm(own: dict[str, Any], case: str, tmp_p
         )  # two batches of 29 samples, two rounds
 
 
-# Alone and in company
+# One seed and several
 
 
 @pytest.mark.parametrize("case", ["flesd", "flesd, everybody distills", "flesd, two of the largest", "fedavg"])
 @pytest.mark.parametrize("public", [{}, {"public": 25}], ids=["public sets of unlike sizes", "of one size"])
-def test_seeds_side_by_side_give_the_same_bits_as_alone(
+def test_several_seeds_in_one_run_equal_separate_runs(
     public: dict[str, Any], case: str, data: Dataset, tmp_path: Path
 ) -> None:
     common: dict[str, Any] = {"partition": "dirichlet(5)", "participation": 0.6, "rounds": 2, **public}
@@ -179,7 +184,7 @@ def test_seeds_side_by_side_give_the_same_bits_as_alone(
     assert (len(sizes) > 1) == (not public and case != "fedavg"), "or the test shows nothing"
 
 
-# Stopped, and in worker processes
+# Stop and resume, and worker processes
 
 
 def interrupt_at(*rounds: int) -> Callable[[str, int, int, History], None]:

@@ -1,4 +1,4 @@
-"""What learners trade: every exchange by hand on tiny tensors, and the same in a stack as one by one."""
+"""Every exchange by hand on tiny tensors, and the same results stacked as one by one."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def close(one: Tensor, other: Tensor | float) -> None:
 
 
 @pytest.mark.parametrize("exchange", [Prototypes(), Logits()], ids=lambda e: e.name)
-def test_pull_is_a_mean_over_batch_and_dimensions(exchange: Exchange) -> None:
-    """The second row's class 2 is nobody's: it leaves the penalty, whose mean runs over the other two."""
+def test_prototype_penalty_is_a_mean_over_batch_and_dimensions(exchange: Exchange) -> None:
+    """No learner has the second row's class 2: it is left out, and the mean runs over the other two."""
     mine = tensor([1.0, 0.0, 2.0], [7.0, 7.0, 7.0], [0.0, 0.0, 3.0])
     goal = tensor([0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0])
     seen = view(mine, [0, 2, 1]) if exchange.name == "prototypes" else view(None, [0, 2, 1], logits=mine)
@@ -83,7 +83,7 @@ def test_pull_is_a_mean_over_batch_and_dimensions(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", [Prototypes(), Logits()], ids=lambda e: e.name)
-def test_where_nobody_has_anything_the_pull_is_zero(exchange: Exchange) -> None:
+def test_prototype_penalty_is_zero_when_no_learner_has_samples(exchange: Exchange) -> None:
     mine = tensor([1.0, 0.0, 2.0], [7.0, 7.0, 7.0]).requires_grad_()
     penalty = exchange.penalty({}, view(mine, [0, 2]), received(torch.zeros(3, 3, dtype=DOUBLE), tensor(0, 0, 0)))
     assert penalty.item() == 0.0
@@ -93,7 +93,7 @@ def test_where_nobody_has_anything_the_pull_is_zero(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("exchange", [Prototypes(), Logits()], ids=lambda e: e.name)
 def test_class_means_and_their_counts(exchange: Exchange) -> None:
-    """Class 1 has a single sample, class 2 two rows of which one only fills up: neither is shared."""
+    """Class 1 has a single sample, class 2 two rows of which one is padding: neither is shared."""
     mine = tensor([1.0, 2.0], [9.0, 9.0], [3.0, 6.0], [5.0, 5.0], [8.0, 8.0])
     seen = view(mine, [0, 1, 0, 2, 2], valid=tensor(1, 1, 1, 1, 0))
     put = exchange.contribute({}, seen, received(mine, mine))
@@ -104,7 +104,7 @@ def test_class_means_and_their_counts(exchange: Exchange) -> None:
     assert put.weight.tolist() == [2.0, 1.0, 1.0]
 
 
-def test_prototypes_are_of_features_and_logits_of_logits() -> None:
+def test_prototypes_average_features_and_logits_average_logits() -> None:
     seen = view(tensor([1.0, 2.0], [3.0, 4.0]), [1, 1], logits=tensor([1.0, 0.0, 5.0], [3.0, 0.0, 7.0]))
     nothing = received(torch.zeros(3, 2), torch.zeros(3))
     assert Prototypes().contribute({}, seen, nothing).tensors["mean"][1].tolist() == [2.0, 3.0]
@@ -122,23 +122,23 @@ def test_channels_of_prototypes_and_logits() -> None:
 # --- observations: the penalty
 
 
-def chances(*rows: list[float]) -> Tensor:
-    """Logits whose softmax is these chances."""
+def logits_of(*rows: list[float]) -> Tensor:
+    """Logits whose softmax gives these probabilities."""
     return tensor(*rows).log()
 
 
 def test_classifier_discriminator_by_hand() -> None:
     """The first sample shares its class with 3/4 9/10 + 1/4 1/10 = 7/10, and 3/4 1/5 + 1/4 4/5 = 7/20."""
-    seen = view(chances([0.75, 0.25], [0.5, 0.5]), [0, 1], classes=2)
-    theirs = chances([0.9, 0.1], [0.2, 0.8])[None]
+    seen = view(logits_of([0.75, 0.25], [0.5, 0.5]), [0, 1], classes=2)
+    theirs = logits_of([0.9, 0.1], [0.2, 0.8])[None]
     penalty = Observations().penalty({}, seen, received(theirs, tensor([3, 3])))
     first, second = -math.log(0.7) - math.log(1 - 0.35), -math.log(1 - 0.5) - math.log(0.5)
     close(penalty, (first + second) / 4)  # two samples, two classes
 
 
-def test_a_class_the_observation_lacks_leaves_the_penalty() -> None:
-    seen = view(chances([0.75, 0.25], [0.5, 0.5]), [0, 1], classes=2)
-    theirs = chances([0.9, 0.1], [0.2, 0.8])[None]
+def test_class_missing_in_the_observation_is_left_out_of_the_penalty() -> None:
+    seen = view(logits_of([0.75, 0.25], [0.5, 0.5]), [0, 1], classes=2)
+    theirs = logits_of([0.9, 0.1], [0.2, 0.8])[None]
     penalty = Observations().penalty({}, seen, received(theirs, tensor([3, 0])))
     close(penalty, (-math.log(0.7) - math.log(0.5)) / 2)
     assert Observations().penalty({}, seen, received(theirs, tensor([0, 0]))).item() == 0.0
@@ -155,19 +155,19 @@ def test_exponential_discriminator_by_hand() -> None:
     close(penalty, -(math.log(same) + math.log(apart[0]) + math.log(apart[1])) / 3)
 
 
-def test_of_several_observations_each_sample_draws_one() -> None:
+def test_each_sample_draws_one_of_several_observations() -> None:
     seen = view(
-        chances([0.75, 0.25], [0.75, 0.25], [0.75, 0.25]), [0, 0, 0], classes=2, draws=tensor([0.49, 0.5, 0.999])
+        logits_of([0.75, 0.25], [0.75, 0.25], [0.75, 0.25]), [0, 0, 0], classes=2, draws=tensor([0.49, 0.5, 0.999])
     )
-    theirs = torch.stack([chances([0.9, 0.1], [0.2, 0.8]), chances([0.6, 0.4], [0.4, 0.6])])
+    theirs = torch.stack([logits_of([0.9, 0.1], [0.2, 0.8]), logits_of([0.6, 0.4], [0.4, 0.6])])
     penalty = Observations(down=2).penalty({}, seen, received(theirs, tensor([1, 1], [1, 0])))
     one = -math.log(0.7) - math.log(1 - 0.35)
     other = -math.log(0.75 * 0.6 + 0.25 * 0.4)  # it lacks the second class
     close(penalty, (one + 2 * other) / 4)
 
 
-def test_certainty_stays_finite() -> None:
-    """A confident classifier that is wrong costs much, not infinity."""
+def test_penalty_of_a_confident_wrong_classifier_is_finite() -> None:
+    """A confident but wrong classifier has a large, finite penalty."""
     sure = tensor([1e4, 0.0]).requires_grad_()
     penalty = Observations().penalty(
         {}, view(sure, [1], classes=2), received(sure.detach()[None].repeat(1, 2, 1), tensor([1, 1]))
@@ -202,7 +202,7 @@ def test_gradients_reach_the_classifier_from_both_sides() -> None:
 
 
 def test_mutual_information_bound() -> None:
-    """log(C - 1) - C times the class mean that training uses; with two classes it says nothing."""
+    """log(C - 1) - C times the class mean that training uses; with two classes it is not informative."""
     assert Observations().metrics(TASK, np.array(0.1)) == {"mutual_information": pytest.approx(math.log(2) - 0.3)}
     assert Observations().metrics(replace(TASK, classes=10), np.array(0.0)) == {
         "mutual_information": pytest.approx(math.log(9))
@@ -210,10 +210,10 @@ def test_mutual_information_bound() -> None:
     assert Observations().metrics(replace(TASK, classes=2), np.array(0.1)) == {}
 
 
-# --- observations: what is put up
+# --- observations: uploads
 
 
-def test_an_observation_takes_the_smallest_chances_of_each_class() -> None:
+def test_observation_uses_the_smallest_draws_of_each_class() -> None:
     features = tensor([1.0], [2.0], [4.0], [8.0], [16.0], [32.0])
     seen = view(features, [0, 1, 0, 0, 1, 2], draws=tensor([0.9, 0.1, 0.2, 0.3, 0.5, 0.4]))
     put = Observations(n_avg=2).contribute({}, seen, received(features, features))
@@ -221,7 +221,7 @@ def test_an_observation_takes_the_smallest_chances_of_each_class() -> None:
     assert put.weight.tolist() == [[2.0, 2.0, 0.0]]
 
 
-def test_min_count_is_of_samples_not_of_those_averaged() -> None:
+def test_min_count_counts_samples_not_the_averaged_ones() -> None:
     features = tensor([1.0], [2.0], [6.0], [4.0], [4.0])
     seen = view(features, [0, 0, 0, 1, 1], draws=tensor([0.9, 0.1, 0.2, 0.5, 0.6]))
     put = Observations(n_avg=2, min_count=3).contribute({}, seen, received(features, features))
@@ -229,13 +229,13 @@ def test_min_count_is_of_samples_not_of_those_averaged() -> None:
     assert put.weight.tolist() == [[2.0, 0.0, 0.0]]
 
 
-def test_single_samples_leave_a_learner_only_where_that_is_said() -> None:
+def test_single_samples_are_uploaded_only_if_allowed() -> None:
     with pytest.raises(ConfigurationError, match=r"n_avg is 1; .* set min_count=1"):
         Observations(n_avg=1)
     assert Observations(n_avg=1, min_count=1).n_avg == 1
 
 
-def test_several_observations_are_drawn_apart() -> None:
+def test_several_observations_are_drawn_independently() -> None:
     features = tensor([1.0], [2.0], [4.0])
     seen = view(features, [0, 0, 0], draws=tensor([0.1, 0.2, 0.3], [0.3, 0.2, 0.1]))
     put = Observations(n_avg=2, up=2).contribute({}, seen, received(features, features))
@@ -250,7 +250,7 @@ def test_several_observations_are_drawn_apart() -> None:
     least=st.integers(1, 3),
     seed=st.integers(0, 2**30),
 )
-def test_exactly_the_smallest_chances_whatever_the_padding(
+def test_observation_uses_exactly_the_smallest_draws_for_any_padding(
     targets: list[int], size: int, least: int, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -291,7 +291,7 @@ def test_channel_of_observations() -> None:
 
 
 def models(offset: float) -> dict[str, dict[str, Tensor]]:
-    """Parameters and buffers whose every value is its place plus an offset."""
+    """Parameters and buffers in which each value is its index plus an offset."""
     return {
         kind: {n: torch.arange(math.prod(s), dtype=DOUBLE).reshape(s) + offset for n, s in shapes.items()}
         for kind, shapes in (("parameters", PARAMETERS), ("buffers", BUFFERS))
@@ -315,11 +315,11 @@ def common(offset: float) -> Received:
         ("class", []),
     ],
 )
-def test_a_part_is_a_module_or_a_glob(part: str, names: list[str]) -> None:
+def test_part_of_weights_is_a_module_or_a_glob(part: str, names: list[str]) -> None:
     assert names_in_part(part, PARAMETERS) == names
 
 
-def test_a_part_that_covers_nothing_is_refused() -> None:
+def test_part_that_matches_nothing_is_refused() -> None:
     with pytest.raises(
         ConfigurationError, match=r"part 'classifer' covers nothing of model; its parameters are features"
     ):
@@ -331,7 +331,7 @@ def test_a_part_that_covers_nothing_is_refused() -> None:
     [(FLOAT32, FLOAT32), (FLOAT16, FLOAT16), (INT8, FLOAT16), (BIT, FLOAT16)],
     ids=lambda e: e.name,
 )
-def test_buffers_travel_in_sixteen_bits_or_more(asked: Encoding, travels: Encoding) -> None:
+def test_buffers_are_encoded_in_sixteen_bits_or_more(asked: Encoding, travels: Encoding) -> None:
     channel = Weights(up=asked, down=FLOAT32, max_staleness=3).channel(TASK)
     assert channel.moving and channel.rows == () and channel.max_staleness == 3
     assert {n: t.up for n, t in channel.tensors.items()} == dict.fromkeys(PARAMETERS, asked) | dict.fromkeys(
@@ -349,19 +349,19 @@ def test_buffers_can_stay_private() -> None:
     assert exchange.receive({}, seen, common(0.0)).buffers == {}
 
 
-def test_a_part_takes_its_own_buffers_along() -> None:
+def test_part_of_weights_includes_its_buffers() -> None:
     assert [*Weights(part="features").channel(TASK).tensors] == [*list(PARAMETERS)[:2], *BUFFERS]
     assert [*Weights(part="classifier").channel(TASK).tensors] == ["classifier.weight", "classifier.bias"]
 
 
-def test_weights_put_up_their_change_and_their_samples() -> None:
+def test_weights_upload_their_change_and_number_of_samples() -> None:
     put = Weights().contribute({}, view(**models(5.0), samples=tensor(40)[0]), common(3.5))  # type: ignore[arg-type]
     assert put.weight.item() == 40
     assert [*put.tensors] == [*PARAMETERS, *BUFFERS]
     assert all((change == 1.5).all() for change in put.tensors.values())
 
 
-def test_weights_become_the_common_ones() -> None:
+def test_received_weights_replace_the_model_weights() -> None:
     update = Weights(part="classifier").receive({}, view(**models(5.0)), common(3.5))  # type: ignore[arg-type]
     assert update.buffers == {} and [*update.parameters] == ["classifier.weight", "classifier.bias"]
     for name, moved in update.parameters.items():
@@ -400,12 +400,12 @@ def test_prox_is_half_the_squared_distance() -> None:
         lambda: Weights(max_staleness=-1),
     ],
 )
-def test_settings_out_of_place_are_refused(make: Callable[[], Exchange]) -> None:
+def test_settings_out_of_range_are_refused(make: Callable[[], Exchange]) -> None:
     with pytest.raises(ConfigurationError, match="it must be a"):
         make()
 
 
-def test_unknown_words_are_refused_with_the_nearest() -> None:
+def test_unknown_options_are_refused_with_the_nearest_known_one() -> None:
     for make, near in (
         (lambda: Observations(discriminator="clasifier"), "classifier"),  # type: ignore[arg-type]
         (lambda: Weights(buffers="locale"), "local"),  # type: ignore[arg-type]
@@ -415,12 +415,12 @@ def test_unknown_words_are_refused_with_the_nearest() -> None:
             make()
 
 
-# --- in a stack as one by one
+# --- stacked as one by one
 
 
 @dataclass(frozen=True)
 class Model:
-    """Names and functions of a model with BatchNorm's buffers that any number of learners may have."""
+    """Names and functions of a model with BatchNorm's buffers for any number of learners."""
 
     exchange: Exchange
     modules: dict[str, torch.nn.Module]
@@ -428,7 +428,7 @@ class Model:
     rows: int = 7
 
     def drawn(self, draws: int) -> dict[str, Any]:
-        """Everything that learners differ in, stacked: (learners, ...)."""
+        """Everything in which learners differ, stacked: (learners, ...)."""
         generator = torch.Generator().manual_seed(7)
 
         def normal(*shape: int) -> Tensor:
@@ -511,7 +511,7 @@ every_exchange = pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXC
 
 
 @every_exchange
-def test_penalties_and_their_gradients_in_a_stack(exchange: Exchange) -> None:
+def test_stacked_penalties_and_gradients_equal_single_ones(exchange: Exchange) -> None:
     model = Model(exchange, exchange.modules(TASK))
     rest = model.drawn(exchange.batch_draws)
     trained = {k: rest.pop(k) for k in ("parameters", "modules")}
@@ -527,7 +527,7 @@ def test_penalties_and_their_gradients_in_a_stack(exchange: Exchange) -> None:
 
 
 @every_exchange
-def test_contributions_in_a_stack(exchange: Exchange) -> None:
+def test_stacked_contributions_equal_single_ones(exchange: Exchange) -> None:
     model = Model(exchange, exchange.modules(TASK))
     stacked = model.drawn(exchange.sample_draws)
     put = vmap(model.contribution)(stacked)
@@ -540,8 +540,8 @@ def test_contributions_in_a_stack(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", [EXCHANGES["weights"], EXCHANGES["weights of a part"]], ids=["all", "part"])
-def test_updates_in_a_stack(exchange: Exchange) -> None:
-    """Everybody gets its own answer; whether it is fresh is the learner's to look at."""
+def test_stacked_updates_equal_single_ones(exchange: Exchange) -> None:
+    """Every learner receives its own answer; the learner checks whether it is fresh."""
     model = Model(exchange, exchange.modules(TASK))
     stacked = model.drawn(exchange.sample_draws)
     updates = vmap(model.update)(stacked)
@@ -552,7 +552,7 @@ def test_updates_in_a_stack(exchange: Exchange) -> None:
     assert torch.equal(updates[0][name], stacked["received"][name])
 
 
-def test_only_weights_change_the_model() -> None:
+def test_only_weights_change_the_model_on_receive() -> None:
     """Engines skip `receive` where it does nothing."""
     changes = {e.name: e.changes_model for e in EXCHANGES.values()}
     assert changes == {"prototypes": False, "logits": False, "observations": False, "weights": True}

@@ -1,4 +1,4 @@
-"""Gradients: a part of the model that moves by vote alone; equation 9 by hand, ties, and voters who are away."""
+"""Gradients: a part of the model that moves by vote only; equation 9 by hand, ties, and absent voters."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def task(size: int) -> Task:
 
 
 def seen(gradient: Tensor, samples: float = 3.0) -> View:
-    """What the exchange sees of a learner with this gradient."""
+    """The exchange's view of a learner with this gradient."""
     none = torch.empty(0, dtype=gradient.dtype)
     return View(
         task=task(len(gradient)),
@@ -86,19 +86,21 @@ def seen(gradient: Tensor, samples: float = 3.0) -> View:
     )
 
 
-def heard(version: float = 0.0) -> Received:
+def empty_received(version: float = 0.0) -> Received:
     return Received({}, torch.tensor(version, dtype=torch.float64), torch.tensor(True))
 
 
-def voice(exchange: Gradients, gradient: Tensor, version: float = 0.0, samples: float = 3.0) -> tuple[Tensor, float]:
-    """What a learner puts up, as the wire shows it, and what it weighs."""
-    put = exchange.contribute({}, seen(gradient, samples), heard(version))
+def quantized_vote(
+    exchange: Gradients, gradient: Tensor, version: float = 0.0, samples: float = 3.0
+) -> tuple[Tensor, float]:
+    """A learner's upload, quantized as on the wire, and its weight."""
+    put = exchange.contribute({}, seen(gradient, samples), empty_received(version))
     encoding = exchange.channel(task(len(gradient))).tensors["server.w"].up
     return torch.as_tensor(encoding.quantize(put.tensors["server.w"])), float(put.weight)
 
 
-def closed(exchange: Gradients, start: Any, put: Sequence[tuple[Tensor, float]], version: int = 0) -> MovingMean:
-    """A channel, in the library of its start, that these were put into."""
+def aggregated(exchange: Gradients, start: Any, put: Sequence[tuple[Tensor, float]], version: int = 0) -> MovingMean:
+    """A channel after these uploads are aggregated, in the array library of `start`."""
     made = exchange.channel(task(len(start)))
     mean = MovingMean(made, len(put), {"server.w": start})
     mean.version = version
@@ -122,35 +124,35 @@ def test_equation_9_by_hand() -> None:
         ]
     )  # sums                               1 -3 -1 -1
     exchange = Gradients(delta=0.25)
-    put = [voice(exchange, gradient) for gradient in gradients]
-    # What is put up is where a weight should go, against its gradient.
+    put = [quantized_vote(exchange, gradient) for gradient in gradients]
+    # An upload is the direction in which a weight should move, against its gradient.
     assert [value.tolist() for value, _ in put] == [[-1, 1, -1, 1], [1, 1, 1, 1], [-1, 1, 1, -1]]
     for start in (torch.tensor([1.0, 1.0, 1.0, -2.0]), np.array([1, 1, 1, -2], dtype=np.float32)):
-        mean = closed(exchange, start, put)
+        mean = aggregated(exchange, start, put)
         assert mean.common["server.w"].tolist() == [0.75, 1.25, 1.25, -1.75]
         assert mean.reply["server.w"].tolist() == [-0.25, 0.25, 0.25, 0.25]
         assert mean.version == 1 and float(mean.answer().count) == 1.0
 
 
-def test_the_mean_gradient_by_hand() -> None:
+def test_mean_gradient_by_hand() -> None:
     """Without a vote: the mean over samples, of 1 and of 3, times delta."""
     exchange = Gradients(delta=0.5, vote=False)
     put = [
-        voice(exchange, torch.tensor([4.0, 0.0]), samples=1.0),
-        voice(exchange, torch.tensor([0.0, -2.0]), samples=3.0),
+        quantized_vote(exchange, torch.tensor([4.0, 0.0]), samples=1.0),
+        quantized_vote(exchange, torch.tensor([0.0, -2.0]), samples=3.0),
     ]
     assert [weight for _, weight in put] == [1.0, 3.0]
-    mean = closed(exchange, torch.zeros(2), put)
+    mean = aggregated(exchange, torch.zeros(2), put)
     # (4 x 1 + 0 x 3) / 4 = 1, (0 x 1 - 2 x 3) / 4 = -1.5
     assert mean.common["server.w"].tolist() == [-0.5, 0.75]
 
 
 @pytest.mark.parametrize("samples", [1.0, 30.0, 1e6])
-def test_nobody_s_vote_weighs_more(samples: float) -> None:
-    assert voice(Gradients(), torch.tensor([1.0, -1.0]), samples=samples)[1] == 1.0
+def test_every_vote_has_weight_one(samples: float) -> None:
+    assert quantized_vote(Gradients(), torch.tensor([1.0, -1.0]), samples=samples)[1] == 1.0
 
 
-def test_what_travels_is_one_bit_each_way_of_one_length() -> None:
+def test_votes_use_one_bit_each_way_with_a_fixed_scale() -> None:
     channel = Gradients(delta=0.02).channel(task(4))
     assert isinstance(channel, schema.Mean) and channel.moving and channel.rows == ()
     (tensor,) = channel.tensors.values()
@@ -166,25 +168,25 @@ MANY = 4000
 
 
 def tied(version: int, like: str = "torch") -> np.ndarray:
-    """Where two voters who never agree send many weights."""
+    """The reply to two voters that disagree on every weight."""
     up = torch.ones(MANY), 1.0
     start = torch.zeros(MANY) if like == "torch" else np.zeros(MANY, np.float32)
-    return np.asarray(closed(Gradients(delta=1.0), start, [up, (-up[0], 1.0)], version).reply["server.w"])
+    return np.asarray(aggregated(Gradients(delta=1.0), start, [up, (-up[0], 1.0)], version).reply["server.w"])
 
 
-def test_ties_are_broken_by_a_coin_that_everybody_can_throw() -> None:
+def test_ties_are_broken_by_a_reproducible_coin_flip() -> None:
     first = tied(0)
     assert set(first.tolist()) == {-1.0, 1.0}
-    np.testing.assert_array_equal(first, tied(0, "numpy"))  # a relay says what a simulation says
+    np.testing.assert_array_equal(first, tied(0, "numpy"))  # a relay computes the same as a simulation
     np.testing.assert_array_equal(first, coin_flips("gradients.server.w", 0, np.zeros(MANY, np.float32)))
-    assert abs(first.mean()) < 4 / math.sqrt(MANY)  # about half of them up
+    assert abs(first.mean()) < 4 / math.sqrt(MANY)  # about half of them are +1
     second = tied(1)
     assert abs((first * second).mean()) < 4 / math.sqrt(MANY), "and another time another half"
     assert abs(second.mean()) < 4 / math.sqrt(MANY)
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 3, 4)])
-def test_a_coin_is_the_same_in_both_libraries_and_under_vmap(shape: tuple[int, ...]) -> None:
+def test_coin_flips_are_equal_in_numpy_and_torch_and_under_vmap(shape: tuple[int, ...]) -> None:
     mine = coin_flips("w", 5, np.zeros(shape, np.float32))
     assert mine.shape == shape and mine.dtype == np.float32 and set(mine.reshape(-1).tolist()) <= {-1.0, 1.0}
     theirs = coin_flips("w", torch.tensor(5.0, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64))
@@ -196,41 +198,41 @@ def test_a_coin_is_the_same_in_both_libraries_and_under_vmap(shape: tuple[int, .
         np.testing.assert_array_equal(drawn.numpy(), coin_flips("w", turn, np.zeros(shape, np.float32)))
 
 
-def test_a_coin_hangs_on_what_it_is_thrown_for() -> None:
+def test_coin_flips_depend_on_the_tensor_name() -> None:
     zeros = np.zeros(MANY, np.float32)
     assert abs((coin_flips("gradients.a", 0, zeros) * coin_flips("gradients.b", 0, zeros)).mean()) < 4 / math.sqrt(MANY)
 
 
-def test_who_has_no_gradient_votes_by_the_same_coin_as_all() -> None:
-    """Of a weight with a gradient it has an opinion, of one without, the coin of the common values it started from."""
+def test_zero_gradient_votes_by_the_common_coin_flip() -> None:
+    """A weight with a gradient votes by its sign, one without by the coin flip of the common values' version."""
     gradient = torch.zeros(MANY)
     gradient[:2] = torch.tensor([3.0, -3.0])
     for version in (0, 4):
-        put, weight = voice(Gradients(), gradient, version)
+        put, weight = quantized_vote(Gradients(), gradient, version)
         thrown = coin_flips("gradients.server.w", version, np.zeros(MANY, np.float32))
         assert put[:2].tolist() == [-1.0, 1.0] and weight == 1.0
         np.testing.assert_array_equal(put[2:].numpy(), thrown[2:])
-    # Where everybody has none, everybody throws what a tie would have thrown.
-    silent = voice(Gradients(delta=1.0), torch.zeros(MANY))
-    mean = closed(Gradients(delta=1.0), torch.zeros(MANY), [silent] * 3)
+    # If no learner has a gradient, all flip the same coin as a tie would.
+    silent = quantized_vote(Gradients(delta=1.0), torch.zeros(MANY))
+    mean = aggregated(Gradients(delta=1.0), torch.zeros(MANY), [silent] * 3)
     np.testing.assert_array_equal(mean.reply["server.w"].numpy(), tied(0))
 
 
-def test_minus_zero_is_no_opinion() -> None:
+def test_negative_zero_gradient_votes_by_coin_flip() -> None:
     assert (
-        voice(Gradients(), torch.tensor([0.0, -0.0] * 50))[0].tolist()
+        quantized_vote(Gradients(), torch.tensor([0.0, -0.0] * 50))[0].tolist()
         == coin_flips("gradients.server.w", 0, np.zeros(100, np.float32)).tolist()
     )
 
 
-# Who may vote, and when nobody does
+# Who may vote, and votes without voters
 
 
-def test_a_vote_without_voters_moves_nothing() -> None:
+def test_vote_without_voters_moves_nothing() -> None:
     made, start = Gradients(delta=1.0).channel(task(3)), torch.tensor([1.0, 2.0, 3.0])
     mean = MovingMean(made, 2, {"server.w": start})
     assert mean.aggregate() is False
-    mean.upload([0, 1], {"server.w": torch.ones(2, 3)}, torch.zeros(2), [0, 0])  # there, but without a vote
+    mean.upload([0, 1], {"server.w": torch.ones(2, 3)}, torch.zeros(2), [0, 0])  # present, but with weight 0
     assert mean.aggregate() is False
     assert mean.version == 0 and torch.equal(mean.common["server.w"], start)
     mean.upload([1], {"server.w": torch.ones(1, 3)}, torch.ones(1), [0])
@@ -238,14 +240,14 @@ def test_a_vote_without_voters_moves_nothing() -> None:
 
 
 @pytest.mark.parametrize("weight", [2.0, 0.5, 30.0])
-def test_a_vote_of_another_weight_is_refused_by_the_channel(weight: float) -> None:
+def test_channel_refuses_a_vote_of_another_weight(weight: float) -> None:
     mean = MovingMean(Gradients().channel(task(3)), 2, {"server.w": torch.zeros(3)})
     with pytest.raises(ChannelError, match=f"gradients: member 1 has weight {weight}; the weight of a vote is 1 or 0"):
         mean.upload([0, 1], {"server.w": torch.ones(2, 3)}, torch.tensor([1.0, weight]), [0, 0])
     assert mean.aggregate() is False, "nothing of the put was taken"
 
 
-def test_a_stale_vote_counts_whole_and_too_stale_a_one_not_at_all() -> None:
+def test_stale_vote_counts_fully_and_too_stale_vote_not_at_all() -> None:
     exchange = Gradients(delta=1.0, max_staleness=2)
     mean = MovingMean(exchange.channel(task(MANY)), 3, {"server.w": torch.zeros(MANY)})
     mean.version = 3
@@ -256,7 +258,7 @@ def test_a_stale_vote_counts_whole_and_too_stale_a_one_not_at_all() -> None:
     np.testing.assert_array_equal(mean.reply["server.w"].numpy(), tied(3))
 
 
-def test_the_relay_refuses_a_vote_of_another_weight(tmp_path: Path) -> None:
+def test_relay_refuses_a_vote_of_another_weight(tmp_path: Path) -> None:
     channel = schema.Mean("weights", {"w": schema.Tensor((9,), VOTE, Bit(unit=0.25))}, moving=True)
     federation = create_federation(tmp_path, 2, {"weights": channel})
     with manual_writer(federation) as relay:
@@ -301,12 +303,12 @@ def stage(
 
 
 def voted(**exchange: Any) -> Method:
-    """Batches are as they are, never filled up, for their samples are told apart."""
+    """Batches are never padded, because individual samples matter."""
     return Method("voted", {"learner": Role(TwoStage(alpha_1=0.1, alpha_2=0.5), (Gradients(**exchange),))})
 
 
 def flat(rounds: Rounds, part: str) -> Tensor:
-    """A part of everybody's model, (learners, size)."""
+    """A part of every learner's model, (learners, size)."""
     learner = rounds.learners[0]
     mask = learner.binding.parameters.mask(set(learner.task.covered(part, learner.task.parameters)))
     return rounds.engine.read(0).parameters[:, mask].clone()
@@ -327,8 +329,8 @@ def served(rounds: Rounds, row: int) -> dict[str, Tensor]:
 
 @each_engine
 @pytest.mark.parametrize("vote", [True, False])
-def test_a_round_is_what_plain_torch_gives(vote: bool, engine: str, data: Dataset) -> None:
-    """One step a round, on 90, 20 and 10 samples: signs of three are counted, or gradients weighed by samples."""
+def test_round_equals_plain_torch(vote: bool, engine: str, data: Dataset) -> None:
+    """One step per round on 90, 20 and 10 samples: signs are counted, or gradients are weighted by samples."""
     config = settings(partition="shares(0.75, 0.17, 0.08)", batch_size=120, precision="float64")
     method = voted(delta=0.01, vote=vote)
     with stage(config, data, engine, method) as rounds:
@@ -351,7 +353,7 @@ def test_a_round_is_what_plain_torch_gives(vote: bool, engine: str, data: Datase
         rounds.run(evaluate=False)
         for name, value in common_of(rounds).items():
             step = expected[name].sign() if vote else expected[name]
-            sure = loud[name] if vote else torch.ones_like(loud[name])  # where all have a gradient there is no coin
+            sure = loud[name] if vote else torch.ones_like(loud[name])  # no coin flip if all have a gradient
             assert sure.float().mean() > 0.5
             torch.testing.assert_close(value[sure], (start[name] + 0.01 * step)[sure], rtol=0, atol=1e-9)
 
@@ -365,10 +367,8 @@ def test_a_round_is_what_plain_torch_gives(vote: bool, engine: str, data: Datase
     ],
     ids=["adam", "sgd"],
 )
-def test_local_training_moves_the_device_and_leaves_the_server(
-    trained: dict[str, Any], engine: str, data: Dataset
-) -> None:
-    """Nobody can be reached, so there is no vote."""
+def test_local_training_changes_the_device_part_only(trained: dict[str, Any], engine: str, data: Dataset) -> None:
+    """All learners are offline, so there is no vote."""
     with stage(settings(offline=1.0, epochs=2, **trained), data, engine) as rounds:
         device, server = flat(rounds, "device"), flat(rounds, "server")
         for _ in range(2):
@@ -380,7 +380,7 @@ def test_local_training_moves_the_device_and_leaves_the_server(
 
 
 @each_engine
-def test_server_parts_are_the_same_bits_for_all_who_have_caught_up(
+def test_server_parts_have_the_same_bits_for_all_up_to_date_learners(
     engine: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = settings(learners=10, participation=0.3, offline=0.3, batch_size=4, partition="dirichlet(0.5)")
@@ -406,7 +406,7 @@ def test_server_parts_are_the_same_bits_for_all_who_have_caught_up(
         assert not torch.equal(flat(rounds, "device")[0], flat(rounds, "device")[1])
 
 
-def test_one_bit_a_weight_travels_each_way(data: Dataset) -> None:
+def test_one_bit_per_weight_is_sent_each_way(data: Dataset) -> None:
     result = simulate(settings(rounds=1), data=data)
     names = build_model("mlp", data.shape, data.classes).parts["server"]
     own = {n: p for n, p in build_model("mlp", data.shape, data.classes).named_parameters() if n in names}
@@ -421,18 +421,18 @@ def test_one_bit_a_weight_travels_each_way(data: Dataset) -> None:
         }
         body = codec.encode(message, drawn)
         assert len(body) == codec.encoded_size(message) == result.message_bytes[way]
-        # The bits, and a header that says what they are; nothing that grows with the weights.
+        # The bits and a header that describes them; nothing else grows with the number of weights.
         assert math.ceil(count / 8) <= len(body) <= math.ceil(count / 8) + 256
         assert all(np.array_equal(codec.decode(message, body)[k], v) for k, v in drawn.items())
     assert result.history["bytes.up"][0].tolist() == [[result.message_bytes["up"]] * 3]
     assert result.history["bytes.down"][0].tolist() == [[result.message_bytes["down"]] * 3]
 
 
-# What is no number
+# NaN and infinite values
 
 
 class Rooted(nn.Module):
-    """The server has a weight at 0 under a root: the loss is finite, the weight's gradient is no number."""
+    """The server has a weight at 0 under a square root: the loss is finite, the weight's gradient is infinite."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -457,7 +457,7 @@ def rooted() -> SplitModel:
 
 
 @each_engine
-def test_a_gradient_that_is_no_number_is_no_vote(engine: str, data: Dataset) -> None:
+def test_non_finite_gradient_is_not_counted_as_a_vote(engine: str, data: Dataset) -> None:
     with pytest.raises(TrainingError) as stopped:
         simulate(settings(rounds=2, engine=engine), data=data, model=rooted)
     said = str(stopped.value)
@@ -466,8 +466,8 @@ def test_a_gradient_that_is_no_number_is_no_vote(engine: str, data: Dataset) -> 
     )
 
 
-def test_what_is_no_number_is_seen_behind_one_bit() -> None:
-    put, _ = voice(Gradients(), torch.tensor([1.0, math.nan, -1.0]))
+def test_nan_remains_visible_in_one_bit_encoding() -> None:
+    put, _ = quantized_vote(Gradients(), torch.tensor([1.0, math.nan, -1.0]))
     assert put[[0, 2]].tolist() == [-1.0, 1.0] and math.isnan(put[1])
     assert np.isnan(BIT.quantize(np.array([1.0, np.nan]))).any()
 
@@ -486,13 +486,13 @@ def test_what_is_no_number_is_seen_behind_one_bit() -> None:
         ("much", "delta"),
     ],
 )
-def test_a_length_that_cannot_be_is_refused(delta: Any, said: str) -> None:
+def test_invalid_delta_is_refused(delta: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         build_method("two-stage", {"delta": delta})
 
 
 @pytest.mark.parametrize("field", [{"every": 0}, {"max_staleness": -1}, {"delta": True}, {"part": None}, {"part": ""}])
-def test_other_settings_that_cannot_be_are_refused(field: dict[str, Any]) -> None:
+def test_other_invalid_settings_are_refused(field: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(field))):
         Gradients(**field)
 
@@ -505,7 +505,7 @@ def plain() -> SplitModel:
     return SplitModel(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)), nn.Linear(4, 3))
 
 
-def test_a_part_that_covers_nothing_is_refused_with_what_there_is() -> None:
+def test_part_that_matches_nothing_is_refused_with_the_existing_parts() -> None:
     for model, exchange, said in (
         (
             lambda: cut(plain(), at="1"),
@@ -519,14 +519,14 @@ def test_a_part_that_covers_nothing_is_refused_with_what_there_is() -> None:
             learner_with(model, exchange)
 
 
-def test_the_part_may_be_a_module_of_a_model_in_one() -> None:
+def test_part_may_be_a_module_of_an_unsplit_model() -> None:
     learner = learner_with(plain, Gradients(part="classifier"))
     assert list(learner.channels["gradients"].tensors) == ["classifier.weight", "classifier.bias"]
     assert learner.optimized is not None and int(learner.optimized.sum()) == 6 * 5 + 5 + 5 * 4 + 4
 
 
-def test_a_frozen_weight_has_no_gradient_to_be_moved_by() -> None:
-    """A coin would move it, round after round."""
+def test_frozen_weight_in_the_part_is_refused() -> None:
+    """Coin flips would move it in every round."""
 
     def frozen() -> SplitModel:
         model = cut(plain(), at="1")
@@ -538,13 +538,13 @@ def test_a_frozen_weight_has_no_gradient_to_be_moved_by() -> None:
     learner_with(frozen, Gradients(part="features.2"))
 
 
-# Two lengths in a sweep
+# Several values of delta
 
 SMALL = ["--learners", "3", "--rounds", "1", "--train", "60", "--test", "40", "--engine", "loop", "--workers", "0"]
 
 
-def test_a_sweep_uses_each_length(command: Command) -> None:
-    """From one start the first votes are the same, so all weights are as far apart as the lengths are."""
+def test_sweep_uses_each_delta(command: Command) -> None:
+    """From one start the first votes are equal, so all weights differ by the difference of the deltas."""
     given = ["sweep", "--method", "two-stage", "--set", "method.delta=0.01,0.5", *SMALL, "--out", "swept", "--json"]
     code, out, err = command(*given)
     assert code == 0, err
@@ -560,13 +560,13 @@ def test_a_sweep_uses_each_length(command: Command) -> None:
     assert [json.loads(line) for line in out.splitlines()]
 
 
-def test_lengths_cannot_run_side_by_side(data: Dataset) -> None:
+def test_variants_with_different_delta_cannot_share_a_run(data: Dataset) -> None:
     variants = [{"method.delta": 0.01}, {"method.delta": 0.5}]
     with pytest.raises(ConfigurationError, match=r"method\.delta=.* changes more than weights and rates"):
         simulate(settings(rounds=1, variants=variants), data=data)
 
 
-def test_learners_of_one_federation_have_one_length(data: Dataset) -> None:
+def test_learners_of_one_federation_have_one_delta(data: Dataset) -> None:
     groups = {"hasty": {"learners": [1], "method": {"delta": 0.5}}}
     with pytest.raises(ConfigurationError, match="cannot share 'gradients'") as refused:
         simulate(settings(rounds=1, groups=groups), data=data)
@@ -575,7 +575,7 @@ def test_learners_of_one_federation_have_one_length(data: Dataset) -> None:
     assert "delta must be the same for all: it is a setting of the method and not of a group" in said
 
 
-def test_a_contribution_has_a_wish_for_each_weight_of_the_part(data: Dataset) -> None:
+def test_contribution_has_a_vote_for_each_weight_of_the_part(data: Dataset) -> None:
     with stage(settings(), data) as rounds:
         learner = rounds.learners[0]
         learner.bind(template_state(learner))

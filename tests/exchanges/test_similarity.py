@@ -1,4 +1,4 @@
-"""Similarities distilled: every number by hand on three samples, and nothing that grows with the square of many."""
+"""Similarity distillation: every number by hand on three samples, and no tensor of all pairs of a large set."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ POOL = Similarity(distills=True, temperature=0.5, student_temperature=0.5, queue
 MEAN = replace(POOL, form="mean")
 each_form = pytest.mark.parametrize("exchange", [POOL, MEAN], ids=["pool", "mean"])
 
-# What two teachers make of three public samples. Similarities of the first: 0-1 0.6, 0-2 0, 1-2 0.8; of the second: 0,
+# Two teachers' features of three public samples. Similarities of the first: 0-1 0.6, 0-2 0, 1-2 0.8; of the second: 0,
 # -1, 0. At temperature 0.5, (similarity - 1) / 0.5 of these pairs: -0.8, -2, -0.4 and -2, -4, -2.
 TEACHERS = torch.tensor([[[3, 0], [0.6, 0.8], [0, 0.1]], [[1, 0], [0, 7], [-1, 0]]], dtype=DOUBLE)
 TO_THE_FIRST = (E(-0.8) + E(-2)) / 2  # of sample 1, equations 5 and 6
@@ -76,14 +76,14 @@ def view(features: Tensor, positions: Sequence[int] | Tensor = (), task: Task = 
     return View(**(filled | seen), batch=BatchView(**batch))
 
 
-def put(exchange: Similarity, features: Tensor, task: Task = TASK) -> Contribution:
+def teacher_contribution(exchange: Similarity, features: Tensor, task: Task = TASK) -> Contribution:
     nothing = Received({}, torch.zeros(()), torch.tensor(True))
     return exchange.contribute({}, view(features, task=task), nothing)
 
 
 def answer(exchange: Similarity, teachers: Tensor = TEACHERS, task: Task = TASK) -> Received:
-    """What the channel makes of these teachers: all entries of a pool, or the mean."""
-    given = [put(exchange, teacher, task) for teacher in teachers]
+    """The channel's answer for these teachers: all entries of a pool, or the mean."""
+    given = [teacher_contribution(exchange, teacher, task) for teacher in teachers]
     tensors = {k: torch.stack([g.tensors[k] for g in given]) for k in given[0].tensors}
     if exchange.form == "pool":
         entries = {k: t[:, 0] for k, t in tensors.items()}
@@ -104,8 +104,8 @@ def close(one: Tensor, other: Tensor | float, within: float = 1e-12) -> None:
 
 
 @each_form
-def test_the_penalty_of_one_sample_by_hand(exchange: Similarity) -> None:
-    """Sample 1 is asked for, the anchors are samples 2 and 0; the momentum encoder has them at (0, 1) and (1, 0)."""
+def test_penalty_of_one_sample_by_hand(exchange: Similarity) -> None:
+    """Sample 1 is the query, the anchors are samples 2 and 0; the momentum encoder has them at (0, 1) and (1, 0)."""
     features = tensor([2.0, 0.0])  # of length 1: (1, 0)
     wanted = [share / (TO_THE_LAST + TO_THE_FIRST) for share in (TO_THE_LAST, TO_THE_FIRST)]  # equation 8
     said = [1 / (1 + E(2)), E(2) / (1 + E(2))]  # equation 7: the products are 0 and 1, at temperature 0.5
@@ -116,16 +116,16 @@ def test_the_penalty_of_one_sample_by_hand(exchange: Similarity) -> None:
 
 
 @each_form
-def test_a_sample_is_as_near_to_itself_as_can_be(exchange: Similarity) -> None:
-    """Sample 0 is asked for and an anchor, too: a similarity of 1 at every teacher."""
+def test_similarity_of_a_sample_to_itself_is_one(exchange: Similarity) -> None:
+    """Sample 0 is both query and anchor: its similarity is 1 for every teacher."""
     wanted = [1 / (1 + TO_THE_FIRST), TO_THE_FIRST / (1 + TO_THE_FIRST)]
-    anchors = state(tensor([1.0, 0.0], [1.0, 0.0]), [0, 1])  # the student tells them not apart: a half each
+    anchors = state(tensor([1.0, 0.0], [1.0, 0.0]), [0, 1])  # the student does not distinguish them: one half each
     divergence = sum(p * math.log(p / 0.5) for p in wanted)
     close(exchange.penalty(anchors, view(tensor([0.0, 5.0]), [0]), answer(exchange)), divergence)
 
 
 @each_form
-def test_the_penalty_is_the_mean_over_the_batch(exchange: Similarity) -> None:
+def test_penalty_is_the_mean_over_the_batch(exchange: Similarity) -> None:
     anchors, heard = state(tensor([0.0, 1.0], [1.0, 0.0]), [2, 0]), answer(exchange)
     features = tensor([2.0, 0.0], [1.0, 1.0], [0.0, 3.0])
     each = [exchange.penalty(anchors, view(features[i : i + 1], [p]), heard) for i, p in enumerate([1, 0, 1])]
@@ -133,7 +133,7 @@ def test_the_penalty_is_the_mean_over_the_batch(exchange: Similarity) -> None:
 
 
 @each_form
-def test_where_nobody_was_heard_there_is_nothing_to_learn(exchange: Similarity) -> None:
+def test_penalty_is_zero_before_the_first_answer(exchange: Similarity) -> None:
     full = answer(exchange)
     heard = Received({k: 0 * t for k, t in full.tensors.items()}, 0 * full.count, torch.tensor(True))
     features = tensor([2.0, 0.0], [1.0, 1.0]).requires_grad_()
@@ -142,8 +142,8 @@ def test_where_nobody_was_heard_there_is_nothing_to_learn(exchange: Similarity) 
     assert penalty.item() == 0 and features.grad is not None and not features.grad.any()
 
 
-def test_a_place_nobody_fills_does_not_count() -> None:
-    """Of three places in the answer the last is empty, as with `repeat` false."""
+def test_empty_entry_in_the_answer_does_not_count() -> None:
+    """The last of three entries in the answer is empty, as with `repeat` false."""
     heard, anchors, seen = answer(POOL), state(tensor([0.0, 1.0], [1.0, 0.0]), [2, 0]), view(tensor([2.0, 1.0]), [1])
     rows = torch.cat([heard.tensors["rows"], torch.zeros(1, 3, 2, dtype=DOUBLE)])
     more = Received({"rows": rows}, torch.cat([heard.count, tensor(0.0)]), torch.tensor(True))
@@ -152,20 +152,20 @@ def test_a_place_nobody_fills_does_not_count() -> None:
 
 @each_form
 @pytest.mark.parametrize("zero", ["the student's", "the anchors'", "a teacher's"])
-def test_representations_of_zeros_stay_finite(zero: str, exchange: Similarity) -> None:
+def test_all_zero_representations_give_finite_penalties(zero: str, exchange: Similarity) -> None:
     features = (tensor([0.0, 0.0]) if zero == "the student's" else tensor([1.0, 2.0])).requires_grad_()
     queue = 0 * torch.eye(2, dtype=DOUBLE) if zero == "the anchors'" else torch.eye(2, dtype=DOUBLE)
     teachers = TEACHERS * (0 if zero == "a teacher's" else 1)
     penalty = exchange.penalty(state(queue, [2, 0]), view(features, [1]), answer(exchange, teachers))
     penalty.backward()  # type: ignore[no-untyped-call]
     assert penalty.isfinite() and features.grad is not None and features.grad.isfinite().all()
-    if zero == "a teacher's":  # what is like nothing is like everything as little: a half each
+    if zero == "a teacher's":  # a zero row is equally dissimilar to all: one half each
         said = tensor(1 / math.sqrt(5), 2 / math.sqrt(5)).div(0.5).softmax(0)
         close(penalty.detach(), -0.5 * (2 * said).log().sum())
 
 
-def test_a_mean_that_is_a_hair_below_zero_is_a_zero() -> None:
-    """As a standing mean has it where old values were taken out of it."""
+def test_mean_slightly_below_zero_counts_as_zero() -> None:
+    """A standing mean can have such values after old contributions are subtracted."""
     heard, anchors, seen = answer(MEAN), state(torch.eye(2, dtype=DOUBLE), [2, 0]), view(tensor([1.0, 2.0]), [1])
     zero, below = (Received({"similar": tensor(0.3, 0.2, v)}, heard.count, heard.fresh) for v in (0.0, -1e-17))
     assert torch.equal(MEAN.penalty(anchors, seen, below), MEAN.penalty(anchors, seen, zero))
@@ -173,7 +173,7 @@ def test_a_mean_that_is_a_hair_below_zero_is_a_zero() -> None:
     assert channel.tensors["similar"].low < 0, "or the wire would refuse it"
 
 
-# --- two forms of the same, and how wide
+# --- pool and mean form, and the width of features
 
 
 @pytest.mark.parametrize("keep", [1.0, 0.6, 0.3])
@@ -190,35 +190,35 @@ def test_both_forms_give_the_same_penalty(keep: float) -> None:
     assert found[0] > 0
 
 
-def test_filling_up_the_width_changes_nothing() -> None:
+def test_padding_the_width_changes_nothing() -> None:
     wide = replace(POOL, width=7)
     assert wide.channel(TASK).tensors["rows"].shape == (3, 7)
-    rows = put(wide, TEACHERS[0]).tensors["rows"]
+    rows = teacher_contribution(wide, TEACHERS[0]).tensors["rows"]
     assert rows.shape == (1, 3, 7) and not rows[..., 2:].any()
     anchors, seen = state(torch.eye(2, dtype=DOUBLE), [2, 0]), view(tensor([1.0, 2.0]), [1])
     close(wide.penalty(anchors, seen, answer(wide)), POOL.penalty(anchors, seen, answer(POOL)))
-    assert put(replace(MEAN, width=7), TEACHERS[0]).tensors["similar"].shape == (3,)
+    assert teacher_contribution(replace(MEAN, width=7), TEACHERS[0]).tensors["similar"].shape == (3,)
 
 
-def test_only_the_nearest_share_counts() -> None:
-    """Of three samples the nearest two, itself among them: to the first teacher the pair 0-2 counts for neither."""
+def test_only_the_nearest_share_of_samples_counts() -> None:
+    """The nearest two of three samples, including itself: for the first teacher the pair 0-2 counts for neither."""
     exchange = replace(MEAN, keep=0.5)
-    close(put(exchange, TEACHERS[0]).tensors["similar"], tensor(E(-0.8), 0.0, E(-0.4)))
-    close(put(MEAN, TEACHERS[0]).tensors["similar"], tensor(E(-0.8), E(-2), E(-0.4)))
-    floors = put(replace(POOL, keep=0.5), TEACHERS[0]).tensors["floor"]
+    close(teacher_contribution(exchange, TEACHERS[0]).tensors["similar"], tensor(E(-0.8), 0.0, E(-0.4)))
+    close(teacher_contribution(MEAN, TEACHERS[0]).tensors["similar"], tensor(E(-0.8), E(-2), E(-0.4)))
+    floors = teacher_contribution(replace(POOL, keep=0.5), TEACHERS[0]).tensors["floor"]
     close(floors, tensor([0.6, 0.8, 0.8]))
-    assert "floor" not in put(POOL, TEACHERS[0]).tensors
-    # Sample 0 wants nothing of anchor 2, and all of itself.
+    assert "floor" not in teacher_contribution(POOL, TEACHERS[0]).tensors
+    # The target of sample 0 is 0 for anchor 2 and 1 for itself.
     anchors = state(torch.eye(2, dtype=DOUBLE), [2, 0])
     for form in (POOL, MEAN):
         chosen = replace(form, keep=0.5)
         penalty = chosen.penalty(anchors, view(tensor([1.0, 1.0]), [0]), answer(chosen, TEACHERS[:1]))
-        close(penalty, math.log(2))  # certain of one of two, where the student gives each a half
+        close(penalty, math.log(2))  # the target is certain, the student gives each one half
 
 
 @pytest.mark.parametrize("encoding", [FLOAT16, INT8], ids=lambda e: e.name)
 @each_form
-def test_coarser_numbers_change_a_little(exchange: Similarity, encoding: Encoding) -> None:
+def test_quantized_answers_change_the_penalty_slightly(exchange: Similarity, encoding: Encoding) -> None:
     exact, coarse = answer(exchange), replace(exchange, encoding=encoding)
     (name,) = exact.tensors
     channel = coarse.channel(TASK)
@@ -231,7 +231,7 @@ def test_coarser_numbers_change_a_little(exchange: Similarity, encoding: Encodin
     assert up.encoding.name == encoding.name
 
 
-def test_auto_is_whichever_is_smaller_both_ways() -> None:
+def test_auto_chooses_the_form_with_fewer_bytes_in_both_directions() -> None:
     """Rows: samples x width up, five times that down. Pairs: samples x (samples - 1) / 2 both ways."""
     exchange = Similarity(down=5)
     for samples, form in ((13, schema.Pool), (12, schema.Mean)):  # 13 x 2 x 6 = 156 = 13 x 12; 144 > 132
@@ -243,7 +243,7 @@ def test_auto_is_whichever_is_smaller_both_ways() -> None:
 # --- the queue
 
 
-def test_a_step_moves_the_momentum_encoder_and_then_the_queue() -> None:
+def test_step_updates_the_momentum_encoder_and_then_the_queue() -> None:
     exchange = replace(POOL, momentum=0.75, queue=4)
     before = state(tensor([0.0, 1.0], [1.0, 0.0], [0.6, 0.8], [0.8, 0.6]), [2, 0, 1, 1])
     before["momentum/scale"] = tensor(1.0, 1.0)
@@ -257,7 +257,7 @@ def test_a_step_moves_the_momentum_encoder_and_then_the_queue() -> None:
     )
     after = exchange.on_batch(before, seen)
     close(after["momentum/scale"], tensor(2.0, 0.75))  # 0.75 x (1, 1) + 0.25 x (5, 0)
-    # The batch as the moved encoder has it, (1, 0.1875) and (0, 0.75), of length 1; the oldest two are gone.
+    # The batch as the updated encoder has it, (1, 0.1875) and (0, 0.75), of length 1; the oldest two are gone.
     close(after["queue"], torch.cat([unit_rows(tensor([1.0, 0.1875], [0.0, 0.75])), before["queue"][:2]]), 1e-7)
     assert after["index"].tolist() == [1, 2, 2, 0]
     frozen = replace(exchange, momentum=1.0).on_batch(before, seen)
@@ -266,7 +266,7 @@ def test_a_step_moves_the_momentum_encoder_and_then_the_queue() -> None:
     close(gone["momentum/scale"], tensor(5.0, 0.0))
 
 
-def test_a_batch_larger_than_the_queue_leaves_its_first_samples() -> None:
+def test_batch_larger_than_the_queue_keeps_its_first_samples() -> None:
     seen = view(
         torch.zeros(3, 2, dtype=DOUBLE),
         [2, 0, 1],
@@ -294,16 +294,16 @@ def opened(queue: int, draws: list[float], valid: list[int]) -> State:
     [
         (2, [1, 1, 1, 1], [1, 2]),  # the smallest draws
         (4, [1, 1, 1, 1], [1, 2, 0, 3]),
-        (9, [1, 1, 1, 1], [1, 2, 0, 3]),  # not more than the public set has
-        (4, [1, 1, 1, 0], [1, 2, 0, 1]),  # in turns where there are fewer
+        (9, [1, 1, 1, 1], [1, 2, 0, 3]),  # at most the size of the public set
+        (4, [1, 1, 1, 0], [1, 2, 0, 1]),  # repeated in turn if there are fewer
         (4, [0, 0, 1, 1], [2, 3, 2, 3]),
     ],
 )
-def test_the_queue_begins_with_different_samples(queue: int, valid: list[int], index: list[int]) -> None:
+def test_queue_starts_with_distinct_samples(queue: int, valid: list[int], index: list[int]) -> None:
     assert opened(queue, [0.3, 0.1, 0.2, 0.9], valid)["index"].tolist() == index
 
 
-def test_only_who_distills_keeps_a_queue() -> None:
+def test_only_distilling_learners_have_a_queue() -> None:
     witness = replace(POOL, distills=False)
     assert not witness.has_round_start and not witness.has_batch_hook and witness.init_state(view(TEACHERS[0])) == {}
     assert not witness.batch_draws and not witness.sample_draws
@@ -338,7 +338,7 @@ def taught(learner: Learner) -> tuple[Mapping[str, Received], Tensor]:
     return {"similarity": Received({"rows": rows}, torch.ones(1, dtype=DOUBLE), torch.tensor(True))}, inputs
 
 
-def test_the_momentum_encoder_moves_then_encodes_then_fills_the_queue_and_then_the_loss_is_asked_for() -> None:
+def test_momentum_encoder_and_queue_update_before_the_loss() -> None:
     learner = student()
     heard, inputs = taught(learner)
     exchange = learner.exchanges[0]
@@ -349,7 +349,7 @@ def test_the_momentum_encoder_moves_then_encodes_then_fills_the_queue_and_then_t
     before = {k: v.clone() for k, v in state.items()}
     weight = learner.binding.model_parameters["features.1.weight"]
     with torch.no_grad():
-        weight += 1.0  # as if it had learned
+        weight += 1.0  # as if it had been trained
     generator = torch.Generator().manual_seed(4)
     own, other = (torch.rand(exchange.views.draws, 2, generator=generator, dtype=DOUBLE) for _ in range(2))
     chosen = torch.tensor([4, 2])
@@ -370,8 +370,8 @@ def test_the_momentum_encoder_moves_then_encodes_then_fills_the_queue_and_then_t
     assert weight.grad is not None and weight.grad.abs().sum() > 0
 
 
-def test_many_students_side_by_side_learn_what_each_learns() -> None:
-    """The hooks themselves under vmap, answers of their own for each."""
+def test_stacked_students_equal_single_students() -> None:
+    """The hooks under vmap, with a separate answer for each student."""
     exchange = replace(POOL, queue=3, momentum=0.5, keep=0.5)
     teachers = unit_rows(torch.randn(4, 2, 3, 2, dtype=DOUBLE))
     features, pixels = torch.randn(4, 2, 2, dtype=DOUBLE), torch.rand(4, 2, 1, 1, 2, dtype=DOUBLE)
@@ -391,7 +391,7 @@ def test_many_students_side_by_side_learn_what_each_learns() -> None:
     close(vmap(one)(*batches), torch.stack([one(*each) for each in zip(*batches, strict=True)]))
 
 
-# --- what cannot be
+# --- refusals
 
 
 @pytest.mark.parametrize(
@@ -409,12 +409,12 @@ def test_many_students_side_by_side_learn_what_each_learns() -> None:
         ({"encoding": BIT}, "representations of one bit have no similarities"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         Similarity(**settings)
 
 
-def test_it_needs_a_public_set_of_two() -> None:
+def test_public_set_needs_at_least_two_samples() -> None:
     with pytest.raises(ConfigurationError, match="a role with data='public'"):
         Similarity().channel(replace(TASK, public=None))
     with pytest.raises(ConfigurationError, match="the public set has 1 sample; similarities need at least two"):
@@ -423,11 +423,11 @@ def test_it_needs_a_public_set_of_two() -> None:
         Similarity(width=1).channel(TASK)
 
 
-# --- about which samples
+# --- identity of the public set
 
 
 @each_form
-def test_two_public_sets_have_nothing_to_combine(exchange: Similarity) -> None:
+def test_channels_of_different_public_sets_do_not_match(exchange: Similarity) -> None:
     one, other = (exchange.channel(replace(TASK, public=Public(3, 64 * mark))) for mark in "ab")
     assert without_local_choices(one) != without_local_choices(other)
     assert (
@@ -439,7 +439,7 @@ def test_two_public_sets_have_nothing_to_combine(exchange: Similarity) -> None:
 
 @each_form
 @pytest.mark.parametrize("encoding", ["float32", "float16", "int8"])
-def test_a_charter_keeps_what_contributions_are_about(exchange: Similarity, encoding: str) -> None:
+def test_charter_keeps_the_hash_of_the_public_set(exchange: Similarity, encoding: str) -> None:
     channel = replace(exchange, encoding=ENCODINGS[encoding]).channel(TASK)
     written = build_charter("alike", {"name": "flesd"}, 3, {"similarity": channel}, {}).to_toml()
     assert f'about = "{"a" * 64}"' in written
@@ -455,7 +455,7 @@ def test_a_charter_keeps_what_contributions_are_about(exchange: Similarity, enco
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers how many values the largest tensor had that was made."""
+    """Records the number of values of the largest tensor created."""
 
     values = 0
 
@@ -468,7 +468,7 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def largest_of(samples: int, exchange: Similarity, batch: int = 32, width: int = 16) -> dict[str, int]:
-    """The most values a tensor has in each hook, by shapes alone."""
+    """The largest number of values of a tensor in each hook, from shapes alone."""
     task, meta = Task(2, width, (1, 2, 2), public=Public(samples)), {"device": "meta", "dtype": torch.float32}
     whole, some = torch.empty(samples, width, **meta), torch.empty(batch, width, **meta)  # type: ignore[call-overload]
     common: dict[str, Any] = {
@@ -502,17 +502,17 @@ def largest_of(samples: int, exchange: Similarity, batch: int = 32, width: int =
 
 @pytest.mark.parametrize("samples", [10_000, 50_000])
 @pytest.mark.parametrize("keep", [1.0, 0.1])
-def test_no_hook_makes_a_matrix_of_all_pairs(samples: int, keep: float) -> None:
+def test_no_hook_creates_a_matrix_of_all_pairs(samples: int, keep: float) -> None:
     exchange = Similarity(distills=True, keep=keep)
     assert isinstance(exchange.channel(Task(2, 16, public=Public(samples))), schema.Pool)
     most = largest_of(samples, exchange)
     assert most["open"] <= 2048 * 16 + samples * 16
-    assert most["step"] <= max(5 * 32 * 2048, 5 * 2048 * 16)  # teachers x batch x queue: nothing of the public set
+    assert most["step"] <= max(5 * 32 * 2048, 5 * 2048 * 16)  # teachers x batch x queue: independent of the public set
     assert most["contribute"] <= (1024 if keep < 1 else 16) * samples  # a block of rows at a time
 
 
-def test_similarities_that_traveled_are_looked_up_and_not_laid_out() -> None:
-    """In the form of a mean all pairs travel; a step looks at those of its batch and queue."""
+def test_received_similarities_are_indexed_without_a_full_matrix() -> None:
+    """In the mean form all pairs are sent; a step reads those of its batch and queue."""
     exchange = Similarity(distills=True, form="mean", queue=64)
     task, samples = Task(2, 4, public=Public(2000)), 2000
     heard = Received(
@@ -548,8 +548,8 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 
 
 @pytest.mark.parametrize("engine", ["loop", "stack"])
-def test_a_public_set_of_fifty_thousand_fits(engine: str) -> None:
-    """All pairs of it would be 10 GB, in float32."""
+def test_public_set_of_fifty_thousand_fits_in_memory(engine: str) -> None:
+    """All of its pairs would be 10 GB in float32."""
     done = subprocess.run(
         [sys.executable, "-c", LARGE.replace("ENGINE", engine)], capture_output=True, text=True, check=False
     )
