@@ -229,7 +229,7 @@ def test_min_count_counts_samples_not_the_averaged_ones() -> None:
     assert put.weight.tolist() == [[2.0, 0.0, 0.0]]
 
 
-def test_single_samples_are_uploaded_only_if_allowed() -> None:
+def test_observation_of_single_samples_requires_min_count_1() -> None:
     with pytest.raises(ConfigurationError, match=r"n_avg is 1; .* set min_count=1"):
         Observations(n_avg=1)
     assert Observations(n_avg=1, min_count=1).n_avg == 1

@@ -457,7 +457,7 @@ def rooted() -> SplitModel:
 
 
 @each_engine
-def test_non_finite_gradient_is_not_counted_as_a_vote(engine: str, data: Dataset) -> None:
+def test_non_finite_gradient_stops_the_run_and_names_the_learner(engine: str, data: Dataset) -> None:
     with pytest.raises(TrainingError) as stopped:
         simulate(settings(rounds=2, engine=engine), data=data, model=rooted)
     said = str(stopped.value)
