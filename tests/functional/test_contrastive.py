@@ -1,4 +1,4 @@
-"""Contrastive losses: by hand, against pytorch-metric-learning, and the same in a stack as one by one."""
+"""Contrastive losses: by hand, against pytorch-metric-learning, and the same stacked as one by one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def views(batch: int, width: int, seed: int, dtype: torch.dtype = DOUBLE) -> tup
 
 
 def one_direction(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """The oracle's loss with rows of the first view as anchors and the second as reference."""
+    """The reference loss with rows of the first view as anchors and the second as positives and negatives."""
     labels = torch.arange(len(first))
     loss: Tensor = NTXentLoss(temperature)(first, labels, ref_emb=second, ref_labels=labels.clone())
     return loss
@@ -76,13 +76,13 @@ def test_both_directions_by_hand() -> None:
 
 @BOTH
 @pytest.mark.parametrize("width", [1, 3])
-def test_a_batch_of_one_has_nothing_to_tell_apart(loss: Loss, width: int) -> None:
+def test_batch_of_one_has_zero_loss(loss: Loss, width: int) -> None:
     first, second = views(1, width, 0)
     assert loss(first, second, 0.1).item() == 0
     assert torch.equal(grad(loss)(first, second, 0.1), torch.zeros_like(first))
 
 
-def test_views_that_all_look_alike_leave_only_chance() -> None:
+def test_identical_views_give_the_loss_of_random_guessing() -> None:
     same = torch.ones(5, 3, dtype=DOUBLE)
     assert info_nce(same, same, 0.1).item() == pytest.approx(math.log(5))
     assert nt_xent(same, same, 0.1).item() == pytest.approx(math.log(9))
@@ -91,7 +91,7 @@ def test_views_that_all_look_alike_leave_only_chance() -> None:
 # --- rows of zeros, and small temperatures
 
 
-def test_a_row_of_zeros_is_like_nothing() -> None:
+def test_row_of_zeros_has_zero_similarity() -> None:
     # Similarities [[0, 0], [0, 1]] at temperature 1: log 2, and log(1 + e^-1).
     first, second = tensor([0.0, 0.0], [0.0, 1.0]), tensor([1.0, 0.0], [0.0, 7.0])
     by_hand = (math.log(2) + math.log(1 + math.exp(-1))) / 2
@@ -100,7 +100,7 @@ def test_a_row_of_zeros_is_like_nothing() -> None:
 
 @BOTH
 @pytest.mark.parametrize(("dtype", "value"), [(torch.float32, 0.0), (torch.float32, 1e-30), (torch.float64, 0.0)])
-def test_the_gradient_of_a_row_of_zeros_is_of_ordinary_size(loss: Loss, dtype: torch.dtype, value: float) -> None:
+def test_gradient_of_a_row_of_zeros_is_of_moderate_size(loss: Loss, dtype: torch.dtype, value: float) -> None:
     first, second = views(4, 3, 1, dtype)
     first[2] = value
     slope = grad(loss, argnums=(0, 1))(first, second, 0.1)
@@ -111,14 +111,14 @@ def test_the_gradient_of_a_row_of_zeros_is_of_ordinary_size(loss: Loss, dtype: t
 
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_tiny_temperatures_overflow_nothing(loss: Loss, dtype: torch.dtype) -> None:
+def test_tiny_temperatures_do_not_overflow(loss: Loss, dtype: torch.dtype) -> None:
     first, second = views(6, 4, 2, dtype)
     value = loss(first, second, 1e-6)
     assert value.isfinite() and value.dtype == dtype and value > 1e4  # random views: some negative is nearer
     assert grad(loss)(first, second, 1e-6).isfinite().all()
     apart = torch.eye(4, dtype=dtype)
-    assert loss(apart, apart, 1e-6) == 0  # each nearest to its own, by far
-    assert loss(apart[:1], -apart[:1], 1e-6) == 0  # as far from it as can be, and nobody else there
+    assert loss(apart, apart, 1e-6) == 0  # each is by far nearest to its positive
+    assert loss(apart[:1], -apart[:1], 1e-6) == 0  # opposite to its positive, without negatives
 
 
 # --- against the library
@@ -127,11 +127,11 @@ def test_tiny_temperatures_overflow_nothing(loss: Loss, dtype: torch.dtype) -> N
 @given(st.integers(2, 9), st.integers(1, 7), st.floats(0.05, 2), st.integers(0, 2**31))
 @SETTINGS
 @pytest.mark.parametrize(("loss", "oracle"), [(info_nce, one_direction), (nt_xent, both_directions)])
-def test_values_and_gradients_are_the_library_s(
+def test_values_and_gradients_equal_pytorch_metric_learning(
     loss: Loss, oracle: Loss, batch: int, width: int, temperature: float, seed: int
 ) -> None:
     ours, theirs = views(batch, width, seed), views(batch, width, seed)
-    assume(all(side.norm(dim=1).min() > 1e-3 for side in ours))  # there rounding is all there is to compare
+    assume(all(side.norm(dim=1).min() > 1e-3 for side in ours))  # there the values are only rounding errors
     for side in (*ours, *theirs):
         side.requires_grad_()
     mine, other = loss(*ours, temperature), oracle(*theirs, temperature)
@@ -143,7 +143,7 @@ def test_values_and_gradients_are_the_library_s(
 
 
 @BOTH
-def test_float32_is_float64_rounded(loss: Loss) -> None:
+def test_float32_equals_rounded_float64(loss: Loss) -> None:
     single = loss(*views(8, 16, 3, torch.float32), 0.4)
     assert single.dtype == torch.float32
     torch.testing.assert_close(single.double(), loss(*views(8, 16, 3), 0.4), rtol=1e-5, atol=1e-6)
@@ -153,7 +153,7 @@ def test_float32_is_float64_rounded(loss: Loss) -> None:
 
 
 @BOTH
-def test_a_stack_gives_what_a_loop_gives(loss: Loss) -> None:
+def test_stack_equals_loop(loss: Loss) -> None:
     first, second = (torch.stack(side) for side in zip(*(views(5, 3, seed) for seed in range(4)), strict=True))
     first[1, 2] = 0
     temperatures = torch.tensor([0.1, 0.4, 1.0, 2.0], dtype=DOUBLE)

@@ -1,4 +1,4 @@
-"""Distance correlation: an answer by hand, the same as dcor's, its slopes, and what is not defined."""
+"""Distance correlation: by hand, against dcor, its gradients, and undefined cases."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
-def slopes(measure: Measure, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The value, and its gradients in both."""
+def value_and_gradients(measure: Measure, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The value and its gradients with respect to both inputs."""
     x, z = x.clone().requires_grad_(), z.clone().requires_grad_()
     value = measure(x, z)
     by_x, by_z = torch.autograd.grad(value, (x, z))
@@ -73,7 +73,7 @@ def test_four_rows_without_bias_by_hand() -> None:
     seed=st.integers(0, 10**6),
 )
 @settings(max_examples=150, deadline=None)
-def test_as_dcor_has_it(rows: int, widths: tuple[int, int], mix: float, seed: int) -> None:
+def test_values_equal_dcor(rows: int, widths: tuple[int, int], mix: float, seed: int) -> None:
     x, z = normal(rows, widths[0], seed=seed), normal(rows, widths[1], seed=seed + 1)
     z = (1 - mix) * z + mix * x[:, :1] ** 2
     a, b = x.numpy(), z.numpy()
@@ -86,13 +86,13 @@ def test_as_dcor_has_it(rows: int, widths: tuple[int, int], mix: float, seed: in
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_images_and_maps_are_rows_of_values(seed: int) -> None:
+def test_images_and_feature_maps_are_flattened_to_rows(seed: int) -> None:
     x, z = normal(20, 3, 8, 8, seed=seed), normal(20, 4, 3, 3, seed=seed + 9)
     wanted = dcor.distance_correlation(x.flatten(1).numpy(), z.flatten(1).numpy())
     assert distance_correlation(x, z).item() == pytest.approx(wanted, abs=1e-10)
 
 
-def test_neither_turning_nor_scaling_nor_moving_matters() -> None:
+def test_value_is_invariant_to_rotation_scale_and_translation() -> None:
     x, z = normal(15, 4), normal(15, 3, seed=1)
     turn, _ = torch.linalg.qr(normal(4, 4, seed=2))
     for measure in MEASURES:
@@ -101,7 +101,7 @@ def test_neither_turning_nor_scaling_nor_moving_matters() -> None:
         assert measure(z, x).item() == pytest.approx(value, abs=1e-12)
 
 
-def test_the_same_is_1_and_never_more() -> None:
+def test_scaled_copy_gives_1_and_never_more() -> None:
     for seed in range(50):
         x = normal(7, 3, seed=seed, dtype=torch.float32)
         value = distance_correlation(x, x * 3).item()
@@ -110,7 +110,7 @@ def test_the_same_is_1_and_never_more() -> None:
         assert -1e-6 < log_distance_correlation(x, x * 3).item() <= 0
 
 
-def test_the_bias_of_few_wide_rows_and_none_where_it_is_corrected() -> None:
+def test_few_wide_rows_are_biased_unless_corrected() -> None:
     plain, corrected = [], []
     for seed in range(100):
         x, z = normal(32, 784, seed=seed), normal(32, 128, seed=seed + 1000)
@@ -127,12 +127,14 @@ def test_float32_is_near_float64() -> None:
     for measure in MEASURES:
         assert measure(x.float(), z.float()).item() == pytest.approx(measure(x, z).item(), abs=2e-6)
     for mine, wanted in zip(
-        slopes(distance_correlation, x.float(), z.float()), slopes(distance_correlation, x, z), strict=True
+        value_and_gradients(distance_correlation, x.float(), z.float()),
+        value_and_gradients(distance_correlation, x, z),
+        strict=True,
     ):
         assert (mine - wanted).abs().max() < 1e-5 * wanted.abs().max()
 
 
-def test_rows_that_are_nearly_the_same_keep_their_distance() -> None:
+def test_nearly_equal_rows_keep_their_distance() -> None:
     # By products of rows, float32 would see distances of 1e-3 between rows of length 1e2 as rounding.
     near = torch.arange(8.0)[:, None] * 2**-10
     x = torch.cat((near, torch.full((8, 100), 10.0)), 1)
@@ -140,31 +142,31 @@ def test_rows_that_are_nearly_the_same_keep_their_distance() -> None:
 
 
 @pytest.mark.parametrize("scale", (1e-25, 1e-12, 1e12, 9.9e37))
-def test_very_small_and_very_large_numbers(scale: float) -> None:
+def test_very_small_and_very_large_inputs(scale: float) -> None:
     x, z = normal(9, 5, dtype=torch.float32), normal(9, 2, seed=1, dtype=torch.float32)
     for measure in MEASURES:
-        value, by_x, by_z = slopes(measure, x * scale, z)
+        value, by_x, by_z = value_and_gradients(measure, x * scale, z)
         assert value.item() == pytest.approx(measure(x, z).item(), abs=1e-5)
         assert by_x.isfinite().all() and by_z.isfinite().all()
 
 
-def test_half_precision_is_measured_in_float32() -> None:
+def test_half_precision_is_computed_in_float32() -> None:
     x, z = normal(9, 5).bfloat16(), normal(9, 2, seed=1).bfloat16()
-    value, by_x, _ = slopes(distance_correlation, x, z)
+    value, by_x, _ = value_and_gradients(distance_correlation, x, z)
     assert (value.dtype, by_x.dtype) == (torch.float32, torch.bfloat16)
     assert value.item() == distance_correlation(x.float(), z.float()).item()
     symbols = torch.randint(0, 80, (9, 4), generator=torch.Generator().manual_seed(0))
     assert distance_correlation(symbols, z).item() == distance_correlation(symbols.float(), z.float()).item()
 
 
-# --- slopes
+# --- gradients
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("twins", (False, True))
-def test_slopes_are_those_of_finite_differences(measure: Measure, twins: bool) -> None:
+def test_gradients_equal_finite_differences(measure: Measure, twins: bool) -> None:
     x, z = normal(6, 3), normal(6, 2, seed=1)
-    if twins:  # two rows the same in x, which moves as one; z is moved freely, and has no twins
+    if twins:  # two rows are equal in x and move together; z moves freely and has no equal rows
         join = torch.tensor([0, 0, 1, 2, 3, 4])
         assert torch.autograd.gradcheck(lambda x, z: measure(x[join], z), (x[:5].requires_grad_(), z.requires_grad_()))
     else:
@@ -172,42 +174,42 @@ def test_slopes_are_those_of_finite_differences(measure: Measure, twins: bool) -
         assert torch.autograd.gradcheck(measure, given) and torch.autograd.gradgradcheck(measure, given)
 
 
-def test_twins_that_match_in_both_have_slope_0_between_them() -> None:
+def test_rows_equal_in_both_inputs_have_equal_finite_gradients() -> None:
     x, z = normal(6, 3), normal(6, 2, seed=1)
     x[1], z[1] = x[0], z[0]
     for measure in MEASURES:
-        _, by_x, by_z = slopes(measure, x, z)
+        _, by_x, by_z = value_and_gradients(measure, x, z)
         assert by_x.isfinite().all() and by_z.isfinite().all()
         assert torch.allclose(by_x[0], by_x[1]) and torch.allclose(by_z[0], by_z[1])
         assert by_x.abs().max() > 1e-4
 
 
-def test_descending_the_logarithm_takes_dependence_away() -> None:
+def test_gradient_descent_on_the_logarithm_removes_dependence() -> None:
     x = normal(40, 2)
-    z = x + 0.1 * normal(40, 2, seed=1)  # at the very top there is no slope
+    z = x + 0.1 * normal(40, 2, seed=1)  # the gradient is 0 at the maximum
     before = distance_correlation(x, z).item()
     for _ in range(200):
-        z = z - slopes(log_distance_correlation, x, z)[2]
+        z = z - value_and_gradients(log_distance_correlation, x, z)[2]
     assert before > 0.99 and distance_correlation(x, z).item() < 0.45  # independent ones have 0.38
 
 
-def test_slopes_are_those_of_differences_where_rows_are_nearly_the_same() -> None:
+def test_gradients_of_nearly_equal_rows_equal_finite_differences() -> None:
     x, z = normal(32, 50), normal(32, 4, seed=1)
     x[1] = x[0] + 1e-2 * normal(50, seed=2)
     x += 100
-    _, mine, _ = slopes(log_distance_correlation, x.float(), z.float())
-    _, wanted, _ = slopes(log_distance_correlation, x.float().double(), z.float().double())
+    _, mine, _ = value_and_gradients(log_distance_correlation, x.float(), z.float())
+    _, wanted, _ = value_and_gradients(log_distance_correlation, x.float().double(), z.float().double())
     assert (mine - wanted).abs().max() < 1e-4 * wanted.abs().max()
 
 
-def test_bfloat16_around_it_changes_nothing() -> None:
+def test_bfloat16_autocast_changes_nothing() -> None:
     x, z = normal(9, 5, dtype=torch.float32), normal(9, 2, seed=1, dtype=torch.float32)
     wanted = grad(log_distance_correlation)(x, z)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(grad(log_distance_correlation)(x, z), wanted)
 
 
-# --- what is not defined
+# --- undefined cases
 
 
 def degenerate() -> dict[str, tuple[Tensor, Tensor]]:
@@ -224,34 +226,34 @@ def degenerate() -> dict[str, tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize("case", degenerate())
-def test_where_it_is_not_defined_it_is_0_and_does_not_pull(case: str) -> None:
+def test_undefined_cases_give_the_minimum_and_zero_gradient(case: str) -> None:
     x, z = degenerate()[case]
     for measure in MEASURES:
-        value, by_x, by_z = slopes(measure, x, z)
+        value, by_x, by_z = value_and_gradients(measure, x, z)
         wanted = math.log(torch.finfo(torch.float32).eps) / 2 if measure is log_distance_correlation else 0.0
         assert value.item() == pytest.approx(wanted, rel=1e-6)
         assert by_x.count_nonzero() == by_z.count_nonzero() == 0
 
 
-def test_fewer_than_four_rows_have_nothing_to_correct() -> None:
+def test_bias_correction_of_fewer_than_four_rows_gives_0() -> None:
     for rows in (1, 2, 3):
-        value, by_x, _ = slopes(corrected_distance_correlation, normal(rows, 2), normal(rows, 2, seed=1))
+        value, by_x, _ = value_and_gradients(corrected_distance_correlation, normal(rows, 2), normal(rows, 2, seed=1))
         assert value.item() == 0 and by_x.count_nonzero() == 0
 
 
-def test_rows_equally_far_apart_do_not_correlate_by_their_rounding() -> None:
+def test_rounding_of_equidistant_rows_gives_no_correlation() -> None:
     alike, other = torch.eye(10) * 0.7, normal(10, 3, dtype=torch.float32)
     assert corrected_distance_correlation(alike, other).item() == 0
     assert corrected_distance_correlation(alike, alike * 0.3).item() == 0
 
 
-def test_two_rows_are_as_dependent_as_can_be() -> None:
-    value, by_x, by_z = slopes(distance_correlation, normal(2, 3), normal(2, 5, seed=1))
+def test_two_distinct_rows_give_1() -> None:
+    value, by_x, by_z = value_and_gradients(distance_correlation, normal(2, 3), normal(2, 5, seed=1))
     assert value.item() == pytest.approx(1)
     assert by_x.abs().max() < 1e-12 and by_z.abs().max() < 1e-12
 
 
-def test_what_is_no_number_stays_none() -> None:
+def test_nan_input_gives_nan() -> None:
     x = normal(6, 3)
     x[2, 1] = math.nan
     for measure in MEASURES:
@@ -259,19 +261,19 @@ def test_what_is_no_number_stays_none() -> None:
 
 
 @pytest.mark.parametrize("shapes", (((6, 3), (5, 3)), ((), (1, 2))))
-def test_other_rows_are_refused(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_inputs_without_matching_rows_are_refused(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     for measure in MEASURES:
         with pytest.raises(ConfigurationError, match=r"the same samples, \(rows, \.\.\.\) each, got \("):
             measure(torch.zeros(shapes[0]), torch.zeros(shapes[1]))
 
 
-# --- one code for one learner and for thousands
+# --- stacked learners
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_a_stack_sees_what_a_loop_sees(measure: Measure) -> None:
+def test_stack_equals_loop(measure: Measure) -> None:
     x, z = normal(4, 7, 1, 5, 5), normal(4, 7, 6, seed=1)
-    x[1, 2], z[1, 2] = x[1, 3], z[1, 3]  # twins
+    x[1, 2], z[1, 2] = x[1, 3], z[1, 3]  # equal rows
     z[2] = 0.5  # a learner whose z is constant beside others
     both = grad(measure, argnums=(0, 1))
     assert torch.allclose(vmap(measure)(x, z), torch.stack([measure(a, b) for a, b in zip(x, z, strict=True)]))

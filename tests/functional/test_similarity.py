@@ -1,4 +1,4 @@
-"""How samples lie to each other: by hand, against the equations as plain loops, and in a stack as one by one."""
+"""Similarities of samples: by hand, against the equations as plain loops, and stacked as one by one."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def close(left: Tensor, right: Tensor, within: float = 1e-14) -> None:
 # --- rows of length 1
 
 
-def test_rows_of_length_one_and_a_row_of_zeros() -> None:
+def test_unit_rows_keep_a_row_of_zeros() -> None:
     close(unit_rows(tensor([3, 4], [0, 0], [0, -2])), tensor([0.6, 0.8], [0, 0], [0, -1]))
 
 
-def test_the_slope_of_a_unit_row() -> None:
-    # d(x / |x|) keeps what is across x, over |x|; where there is no direction, everything passes.
+def test_gradient_of_a_unit_row() -> None:
+    # d(x / |x|) is the part orthogonal to x, over |x|; for a row of zeros the gradient passes unchanged.
     slope = grad(lambda x: unit_rows(x).sum(0)[0])(tensor([3, 4], [0, 0]))
     close(slope, tensor([16 / 125, -12 / 125], [1, 0]))
     assert torch.autograd.gradcheck(unit_rows, (3 * rows(3, 4)).requires_grad_())
@@ -73,7 +73,7 @@ def test_the_slope_of_a_unit_row() -> None:
 @pytest.mark.parametrize(
     ("keep", "by_hand"),
     [
-        (0.2, [1, 1, 1]),  # one of three: itself
+        (0.2, [1, 1, 1]),  # the nearest of three: itself
         (1 / 3, [1, 1, 1]),  # 3 x 1/3 is one, not two
         (0.5, [0.6, 0.8, 0.8]),  # two
         (2 / 3, [0.6, 0.8, 0.8]),
@@ -85,7 +85,7 @@ def test_thresholds_by_hand(keep: float, by_hand: list[float]) -> None:
     close(similarity_thresholds(ENTRIES[0], keep), tensor(*by_hand))
 
 
-def test_a_share_that_is_a_whole_number_is_not_rounded_up() -> None:
+def test_share_that_is_an_integer_is_not_rounded_up() -> None:
     assert 0.07 * 100 > 7  # in floats
     many = rows(100, 4)
     assert torch.equal(similarity_thresholds(many, 0.07), (many @ many.T).sort(1).values[:, -7])
@@ -93,7 +93,7 @@ def test_a_share_that_is_a_whole_number_is_not_rounded_up() -> None:
 
 @given(st.integers(1, 30), st.floats(0.001, 1), st.integers(1, 40), st.integers(0, 2**31))
 @SETTINGS
-def test_thresholds_are_those_of_the_sorted_matrix_whatever_the_block(
+def test_thresholds_equal_those_of_the_sorted_matrix_for_any_block(
     samples: int, keep: float, block: int, seed: int
 ) -> None:
     many = rows(samples, 3, seed=seed)
@@ -108,7 +108,7 @@ def test_thresholds_are_those_of_the_sorted_matrix_whatever_the_block(
 
 
 class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers how many bytes the largest tensor had that was made."""
+    """Records the number of bytes of the largest tensor created."""
 
     bytes = 0
 
@@ -121,7 +121,7 @@ class Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("keep", [0.001, 0.1, 0.5, 0.9, 1.0])
-def test_thresholds_never_make_the_whole_matrix(keep: float) -> None:
+def test_thresholds_never_create_the_full_matrix(keep: float) -> None:
     samples = 20_000
     with Largest() as largest:  # type: ignore[no-untyped-call]
         floors = similarity_thresholds(
@@ -131,13 +131,13 @@ def test_thresholds_never_make_the_whole_matrix(keep: float) -> None:
     assert 4 * samples <= largest.bytes <= 4 * 256 * samples
     with Largest() as whole:  # type: ignore[no-untyped-call]
         similarity_thresholds(torch.empty(samples, 8, device="meta"), 0.1, block=samples)
-    assert whole.bytes == 4 * samples**2  # the watch sees it where it is made
+    assert whole.bytes == 4 * samples**2  # the recorder notices a full matrix
 
 
 # --- the ensemble
 
 
-def test_two_teachers_by_hand() -> None:
+def test_ensemble_of_two_teachers_by_hand() -> None:
     both = ensemble_similarities(ENTRIES, tensor(1, 1), ALL, ALL, 0.5)
     close(both, symmetric_matrix(tensor(*MEAN), 3))
     assert both[0, 1].item() == pytest.approx((0.4493289641 + 0.1353352832) / 2, abs=1e-10)
@@ -146,14 +146,14 @@ def test_two_teachers_by_hand() -> None:
     assert torch.equal(ensemble_similarities(ENTRIES, tensor(0, 0), ALL, ALL, 0.5), torch.zeros(3, 3, dtype=DOUBLE))
 
 
-def test_a_pair_stays_that_is_near_for_either() -> None:
+def test_pair_is_kept_if_near_for_either_sample() -> None:
     # Two of three are kept. First teacher, floors 0.6, 0.8, 0.8: 0-1 is near for 0, 1-2 for both, 0-2 for neither.
     # Second, floors 0, 0, 0: 0-2, at -1, is near for neither.
     floors = torch.stack([similarity_thresholds(each, 0.5) for each in ENTRIES])
     kept = ensemble_similarities(ENTRIES, tensor(1, 1), ALL, ALL, 0.5, floors)
     close(kept, symmetric_matrix(tensor(MEAN[0], 0, MEAN[2]), 3))
     close(sharpened_similarities(ENTRIES[0], 0.5, floors[0]), tensor(FIRST[0], 0, FIRST[2]))
-    # Each with itself alone: nothing beside the diagonal is left.
+    # Each sample keeps only itself: only the diagonal remains.
     alone = torch.stack([similarity_thresholds(each, 0.2) for each in ENTRIES])
     assert torch.equal(ensemble_similarities(ENTRIES, tensor(1, 1), ALL, ALL, 0.5, alone), torch.eye(3, dtype=DOUBLE))
     everything = torch.stack([similarity_thresholds(each, 1) for each in ENTRIES])
@@ -164,7 +164,7 @@ def test_a_pair_stays_that_is_near_for_either() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rounding_costs_nobody_its_last_place(seed: int) -> None:
+def test_rounding_does_not_drop_a_nearest_neighbor(seed: int) -> None:
     # In float32 a product of two rows differs in its last bits from block to block.
     many = rows(300, 64, seed=seed, dtype=torch.float32)
     floors = similarity_thresholds(many, 0.05, block=7)  # 15 of 300
@@ -203,9 +203,7 @@ CASES = given(
 
 @CASES
 @SETTINGS
-def test_an_ensemble_is_that_of_the_equations(
-    present: list[int], samples: int, tau: float, keep: float, seed: int
-) -> None:
+def test_ensemble_equals_the_equations(present: list[int], samples: int, tau: float, keep: float, seed: int) -> None:
     entries = rows(len(present), samples, 3, seed=seed)
     floors = torch.stack([similarity_thresholds(each, keep) for each in entries])
     here, every = tensor(*present), torch.arange(samples)
@@ -226,20 +224,20 @@ def test_an_ensemble_is_that_of_the_equations(
     close(upper_triangle(ensemble_similarities(entries, here, every, every, tau, floors)), mean)
 
 
-def test_entries_that_were_rounded_are_as_good_as_unit_rows() -> None:
+def test_quantized_entries_give_nearly_the_same_ensemble() -> None:
     entries = rows(2, 40, 16)
     rounded = (entries * 127).round() / 127
     exact, near = (
         ensemble_similarities(e, tensor(1, 1), torch.arange(40), torch.arange(40), 0.1) for e in (entries, rounded)
     )
-    assert near.isfinite().all() and near.max() > 1  # a rounded row is a little longer than 1, and that is fine
+    assert near.isfinite().all() and near.max() > 1  # a quantized row may be slightly longer than 1
     assert (near - exact).abs().max() < 0.2
 
 
 # --- triangle and square
 
 
-def test_a_triangle_is_read_row_by_row() -> None:
+def test_triangle_is_stored_row_by_row() -> None:
     matrix = tensor([1, 2, 3, 4], [2, 1, 5, 6], [3, 5, 1, 7], [4, 6, 7, 1])
     assert upper_triangle(matrix).tolist() == [2, 3, 4, 5, 6, 7]
     assert torch.equal(symmetric_matrix(tensor(2, 3, 4, 5, 6, 7), 4), matrix)
@@ -249,7 +247,7 @@ def test_a_triangle_is_read_row_by_row() -> None:
 
 @given(st.integers(1, 12), st.integers(0, 2**31))
 @SETTINGS
-def test_there_and_back_again(size: int, seed: int) -> None:
+def test_triangle_and_matrix_round_trip(size: int, seed: int) -> None:
     values = torch.rand(size * (size - 1) // 2, generator=torch.Generator().manual_seed(seed))
     whole = symmetric_matrix(values, size, 0.25)
     assert (
@@ -260,18 +258,18 @@ def test_there_and_back_again(size: int, seed: int) -> None:
 # --- the student
 
 
-def test_a_target_is_a_distribution_or_nothing() -> None:
+def test_target_is_a_distribution_or_zero() -> None:
     assert torch.equal(target_distributions(tensor([1, 3], [0, 0], [0, 5])), tensor([0.25, 0.75], [0, 0], [0, 1]))
 
 
-def test_a_target_is_equation_8_though_a_factor_was_left_out() -> None:
+def test_target_equals_equation_8_without_the_common_factor() -> None:
     # exp(M / tau) without anything subtracted, averaged over both teachers, divided by the row's sum.
     printed = [[E(2) + E(2), E(1.2) + E(0), E(0) + E(-2)]]
     by_hand = tensor(*printed) / sum(printed[0])
     close(target_distributions(ensemble_similarities(ENTRIES, tensor(1, 1), ALL[:1], ALL, 0.5)), by_hand)
 
 
-def test_a_divergence_by_hand() -> None:
+def test_kl_divergence_by_hand() -> None:
     # Student's similarities to two anchors: 1 and 0, at temperature 1 q = (e, 1) / (e + 1).
     # p = (1/4, 3/4): 1/4 log(1/4) + 3/4 log(3/4) - 1/4 (1 - log(e + 1)) + 3/4 log(e + 1).  p = (0, 1): log(e + 1).
     features, anchors = tensor([1, 0], [1, 0], [0, 1]), tensor([1, 0], [0, 1])
@@ -281,7 +279,7 @@ def test_a_divergence_by_hand() -> None:
     assert value.item() == pytest.approx((mixed + normal + 0) / 3, abs=1e-15)  # the third has no target and counts as 0
 
 
-def test_a_row_without_a_target_moves_nothing() -> None:
+def test_row_without_target_has_zero_gradient() -> None:
     wanted, features, anchors = tensor([0.5, 0.5], [0, 0]), rows(2, 3), rows(2, 3, seed=1)
     slope = grad(kl_divergence, argnums=1)(wanted, features, anchors, 0.1)
     assert (slope[1] == 0).all() and (slope[0] != 0).any() and slope.isfinite().all()
@@ -289,10 +287,10 @@ def test_a_row_without_a_target_moves_nothing() -> None:
 
 @given(st.integers(1, 5), st.integers(1, 7), st.floats(0.05, 2), st.integers(0, 2**31))
 @SETTINGS
-def test_a_divergence_is_that_of_the_equations(queries: int, many: int, tau: float, seed: int) -> None:
+def test_kl_divergence_equals_the_equations(queries: int, many: int, tau: float, seed: int) -> None:
     features, anchors = rows(queries, 4, seed=seed), rows(many, 4, seed=seed + 1)
     wanted = torch.rand(queries, many, generator=torch.Generator().manual_seed(seed + 2), dtype=DOUBLE)
-    wanted = target_distributions(wanted * (wanted > 0.3))  # some are 0, now and then a whole row
+    wanted = target_distributions(wanted * (wanted > 0.3))  # some are 0, occasionally a whole row
     printed = 0.0
     for p, f in zip(wanted.tolist(), features.numpy(), strict=True):
         power = [math.exp(float(f @ a) / tau) for a in anchors.numpy()]
@@ -304,24 +302,24 @@ def test_a_divergence_is_that_of_the_equations(queries: int, many: int, tau: flo
     close(kl_divergence(wanted, padded[0], padded[1], tau), value, 1e-12)
 
 
-def test_a_student_that_lies_as_its_one_teacher_does_has_nothing_to_learn() -> None:
+def test_student_with_its_teacher_s_similarities_has_zero_divergence() -> None:
     teacher = rows(1, 9, 4)
     wanted = target_distributions(ensemble_similarities(teacher, tensor(1), torch.arange(9), torch.arange(9), 0.1))
-    turned = teacher[0] @ torch.linalg.qr(rows(4, 4, seed=1))[0]  # another space, the same geometry
+    turned = teacher[0] @ torch.linalg.qr(rows(4, 4, seed=1))[0]  # rotated, with the same similarities
     assert kl_divergence(wanted, turned, turned, 0.1).item() == pytest.approx(0, abs=1e-12)
     slope = grad(kl_divergence, argnums=1)(wanted, turned, turned, 0.1)
     assert slope.abs().max() < 1e-10
     assert kl_divergence(wanted, turned, turned, 0.2) > 0.01
 
 
-def test_the_gradient_of_a_divergence() -> None:
+def test_gradient_of_kl_divergence() -> None:
     wanted = target_distributions(tensor([1, 0, 2, 1], [0, 0, 0, 0], [0, 3, 0, 0]))
     features, anchors = rows(3, 5).requires_grad_(), rows(4, 5, seed=1)
     assert torch.autograd.gradcheck(lambda f: kl_divergence(wanted, f, anchors, 0.3), features)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sharp_temperatures_stay_finite(dtype: torch.dtype) -> None:
+def test_small_temperatures_give_finite_values(dtype: torch.dtype) -> None:
     entries, every = rows(2, 12, 4, dtype=dtype), torch.arange(12)
     wanted = target_distributions(
         ensemble_similarities(entries, torch.ones(2), every, every[:3], 1e-3)
@@ -336,7 +334,7 @@ def test_sharp_temperatures_stay_finite(dtype: torch.dtype) -> None:
 
 
 def one_learner(entries: Tensor, present: Tensor, queries: Tensor, anchors: Tensor, tau: Tensor) -> tuple[Tensor, ...]:
-    """Everything here, one after the other."""
+    """All functions of this file, in sequence."""
     floors = torch.stack([similarity_thresholds(each, 0.4, 3) for each in entries])
     wanted = target_distributions(ensemble_similarities(entries, present, queries, anchors, tau, floors))
     student = unit_rows(entries.sum(0))
@@ -352,7 +350,7 @@ def one_learner(entries: Tensor, present: Tensor, queries: Tensor, anchors: Tens
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_stack_gives_what_a_loop_gives(dtype: torch.dtype) -> None:
+def test_stack_equals_loop(dtype: torch.dtype) -> None:
     entries = rows(3, 2, 7, 4, dtype=dtype)
     present = torch.tensor([[1, 1], [0, 1], [0, 0]])
     queries, anchors = torch.tensor([[0, 1], [5, 6], [3, 3]]), torch.tensor([[2, 3, 0], [1, 5, 6], [0, 1, 2]])
