@@ -1,4 +1,4 @@
-"""The mini-batches of a round: the same for one learner as for a stack of them."""
+"""The mini-batches of a round: the same for a single learner as in a stack."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def work(batch: int, epochs: int, least: int) -> LocalWork:
     even=st.booleans(),
     least=st.integers(1, 2),
 )
-def test_a_stack_has_the_batches_of_each_learner(
+def test_stacked_batches_equal_those_of_each_learner(
     sizes: list[int], seed: int, round_: int, batch: int, epochs: int, even: bool, least: int
 ) -> None:
-    """As far as a learner's own steps and the widths of its batches go."""
+    """For each learner's own number of steps and batch widths."""
     who = np.arange(len(sizes)) + 5
     planned = [
         plan_batches(work(batch, epochs, least), LearnerKey(seed, int(w)), round_, size, even=even)
@@ -60,7 +60,7 @@ def test_a_stack_has_the_batches_of_each_learner(
     even=st.booleans(),
     least=st.integers(1, 2),
 )
-def test_widths_are_those_of_the_batches(size: int, batch: int, epochs: int, even: bool, least: int) -> None:
+def test_batch_widths_equal_those_of_the_batches(size: int, batch: int, epochs: int, even: bool, least: int) -> None:
     planned = plan_batches(work(batch, epochs, least), LearnerKey(0, 0), 1, size, even=even)
     assert batch_widths(work(batch, epochs, least), size, even=even) == [len(b) for b in planned]
 
@@ -71,26 +71,26 @@ def test_widths_are_those_of_the_batches(size: int, batch: int, epochs: int, eve
         (10, True, 1, [4, 4, 2]),  # the last batch stays partial
         (9, True, 1, [4, 4, 1]),
         (9, True, 2, [4, 4, 2]),  # BatchNorm needs two
-        (9, False, 1, [4, 4, 4]),  # filled up, so that unequal learners have batches of one width
+        (9, False, 1, [4, 4, 4]),  # padded, so that unequal learners have batches of one width
         (8, True, 2, [4, 4]),
         (3, True, 1, [3]),
         (3, False, 1, [4]),
     ],
 )
-def test_how_wide_batches_are(size: int, even: bool, least: int, expected: list[int]) -> None:
+def test_batch_widths_by_hand(size: int, even: bool, least: int, expected: list[int]) -> None:
     assert batch_widths(work(4, 2, least), size, even=even) == expected * 2
 
 
 @pytest.mark.parametrize("even", [True, False])
-def test_every_epoch_sees_every_sample_in_an_order_of_its_own(even: bool) -> None:
+def test_every_epoch_uses_every_sample_in_a_new_order(even: bool) -> None:
     planned = plan_batches(work(4, 2, 1), LearnerKey(3, 1), 7, 10, even=even)
     epochs = [np.concatenate(planned[:3]), np.concatenate(planned[3:])]
     for order in epochs:
         assert sorted(order[:10]) == list(range(10))
-        assert order[10:].tolist() == order[: len(order) - 10].tolist()  # filled up from the same shuffle
+        assert order[10:].tolist() == order[: len(order) - 10].tolist()  # padded from the same permutation
     assert epochs[0].tolist() != epochs[1].tolist()
 
 
-def test_a_batch_longer_than_the_data_goes_round_again() -> None:
+def test_batch_larger_than_the_data_repeats_samples() -> None:
     (only,) = plan_batches(work(8, 1, 1), LearnerKey(0, 0), 1, 3, even=False)
     assert only.tolist() == [*only[:3], *only[:3], *only[:2]] and sorted(only[:3]) == [0, 1, 2]

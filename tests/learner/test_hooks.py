@@ -1,4 +1,4 @@
-"""Every hook an exchange or objective has, proved by a tiny one in a real run on the digits."""
+"""Every hook of exchanges and objectives, tested by a tiny one in a real run on digits."""
 
 from __future__ import annotations
 
@@ -74,26 +74,26 @@ def rounds_of(chosen: Method, data: Dataset, **settings: Any) -> Iterator[Rounds
         yield Rounds(setup, engine)
 
 
-def place(rounds: Rounds, learner: int) -> tuple[int, int]:
-    """Where a learner's state lies: its cohort and row."""
+def cohort_and_row(rounds: Rounds, learner: int) -> tuple[int, int]:
+    """The cohort and row of a learner's state."""
     return int(rounds.setup.cohorts.main[0, learner]), int(rounds.setup.cohorts.rows[:, 0, learner].max())
 
 
 def state(rounds: Rounds, learner: int) -> LearnerState:
-    cohort, number = place(rounds, learner)
+    cohort, number = cohort_and_row(rounds, learner)
     return rounds.engine.read(cohort).row(number)
 
 
 def parameters(rounds: Rounds, learner: int) -> dict[str, Tensor]:
     """One learner's parameters by name, copied."""
-    cohort, _ = place(rounds, learner)
+    cohort, _ = cohort_and_row(rounds, learner)
     views = rounds.learners[cohort].binding.parameters.views(state(rounds, learner).parameters)
     return {name: view.clone() for name, view in views.items()}
 
 
 def local_batches(rounds: Rounds, data: Dataset, learner: int, round_: int) -> list[tuple[Tensor, Tensor]]:
-    """What a learner trains on in a round, as the plan has it."""
-    cohort, number = place(rounds, learner)
+    """The batches of a learner in a round, according to the plan."""
+    cohort, number = cohort_and_row(rounds, learner)
     samples = rounds.engine.plans[cohort].members.samples(number)
     key = LearnerKey(rounds.setup.federations.seeds[0], learner)
     planned = plan_batches(LocalWork(8, 1, 1, False), key, round_, len(samples), even=True)
@@ -104,7 +104,7 @@ def local_batches(rounds: Rounds, data: Dataset, learner: int, round_: int) -> l
 
 
 def model_of(seed: int, data: Dataset) -> SplitModel:
-    """The model anybody makes from a seed."""
+    """The model that a seed gives."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return build_model("mlp", data.shape, data.classes).double()
@@ -115,7 +115,7 @@ def model_of(seed: int, data: Dataset) -> SplitModel:
 
 @dataclass(frozen=True)
 class Guessing(Exchange):
-    """A module of its own reads a hidden layer and learns to guess the mean input; a standing mean gathers its bias."""
+    """An extra module learns to predict the mean input from a hidden layer; its bias is shared as a standing mean."""
 
     name: str = "guessing"
     layers: tuple[str, ...] = ("features.hidden",)
@@ -170,12 +170,12 @@ def test_modules_are_trained_by_the_local_optimizer_on_named_outputs(digits: Dat
             torch.testing.assert_close(answer.tensors[key], torch.stack(both).mean(0), rtol=1e-9, atol=1e-12)
 
 
-# --- init, step, and state that lasts
+# --- init_state, on_batch, and persistent state
 
 
 @dataclass(frozen=True)
 class Counting(Exchange):
-    """Counts mini-batches and samples, and remembers a momentum of the classifier's bias."""
+    """Counts mini-batches and samples, and keeps a momentum of the classifier's bias."""
 
     name: str = "counting"
 
@@ -200,8 +200,8 @@ class Counting(Exchange):
         return Contribution({"steps": state["steps"].double()}, view.samples)
 
 
-def test_state_begins_once_and_moves_with_every_batch(digits: Dataset) -> None:
-    """24 samples in batches of 8, two epochs a round: six steps a round."""
+def test_state_is_initialized_once_and_changes_with_every_batch(digits: Dataset) -> None:
+    """24 samples in batches of 8, two epochs per round: six steps per round."""
     with rounds_of(method(Counting()), digits, epochs=2) as rounds:
         rounds.start()
         first = [parameters(rounds, i)["classifier.bias"] for i in range(2)]
@@ -220,9 +220,9 @@ def test_state_begins_once_and_moves_with_every_batch(digits: Dataset) -> None:
             assert (float(answer.tensors["steps"]), which.tolist()) == (6.0 * played, [0, 0])
 
 
-def test_step_sees_the_parameters_before_the_move(digits: Dataset) -> None:
-    """A momentum encoder follows the student, sees the batch, and only then is asked for a penalty."""
-    with rounds_of(method(Counting()), digits, batch_size=24) as rounds:  # a single step a round
+def test_on_batch_sees_the_parameters_before_the_optimizer_step(digits: Dataset) -> None:
+    """A momentum encoder is updated from the student and encodes the batch before the penalty is computed."""
+    with rounds_of(method(Counting()), digits, batch_size=24) as rounds:  # a single step per round
         rounds.start()
         slow = state(rounds, 0).exchange_state["counting"]["momentum"].clone()
         for _ in range(2):
@@ -239,7 +239,7 @@ def kept(folder: Path) -> dict[str, np.ndarray]:
     return found[0]
 
 
-def test_state_is_in_checkpoints_and_goes_on_from_them(digits: Dataset, tmp_path: Path) -> None:
+def test_state_is_saved_in_checkpoints_and_resumed(digits: Dataset, tmp_path: Path) -> None:
     chosen = method(Counting(), Steering(), Guessing())
 
     def interrupt(name: str, round_: int, of: int, history: History) -> None:
@@ -263,7 +263,7 @@ def test_state_is_in_checkpoints_and_goes_on_from_them(digits: Dataset, tmp_path
 
 @dataclass(frozen=True)
 class Steering(Exchange):
-    """The classifier moves against everybody's mean gradient and by nothing else."""
+    """The classifier moves only against the mean gradient of all learners."""
 
     name: str = "steering"
     owned_part: str | None = "classifier"
@@ -287,7 +287,7 @@ class Steering(Exchange):
 
 
 def mean_gradient(model: SplitModel, learner_batches: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """Train the features by hand with SGD; the classifier's mean gradient on the way."""
+    """Train the features by hand with SGD; returns the classifier's mean gradient."""
     optimizer = torch.optim.SGD(model.features.parameters(), lr=0.1)
     model.classifier.zero_grad()
     for inputs, targets in learner_batches:
@@ -302,8 +302,8 @@ def mean_gradient(model: SplitModel, learner_batches: list[tuple[Tensor, Tensor]
     return gradients
 
 
-def test_owned_parts_move_by_the_exchange_alone(digits: Dataset) -> None:
-    """Two rounds by hand: features by SGD at home, the common classifier by 0.3 times the mean of mean gradients."""
+def test_owned_parts_are_changed_by_the_exchange_only(digits: Dataset) -> None:
+    """Two rounds by hand: features by local SGD, the common classifier by 0.3 times the mean of mean gradients."""
     with rounds_of(method(Steering()), digits) as rounds:
         rounds.start()
         models = [model_of(learner_seed(rounds.setup.federations.seeds[0], i), digits) for i in range(2)]
@@ -328,7 +328,7 @@ def test_owned_parts_move_by_the_exchange_alone(digits: Dataset) -> None:
                     torch.testing.assert_close(mine[name], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_owned_parts_stand_still_while_their_exchange_rests(digits: Dataset) -> None:
+def test_owned_parts_do_not_change_in_rounds_without_their_exchange(digits: Dataset) -> None:
     with rounds_of(method(Steering(every=2)), digits) as rounds:
         rounds.start()
         start = parameters(rounds, 0)
@@ -341,8 +341,8 @@ def test_owned_parts_stand_still_while_their_exchange_rests(digits: Dataset) -> 
     assert not any(torch.equal(between[n], end[n]) for n in start)
 
 
-def test_an_owned_part_beside_an_eager_exchange(digits: Dataset) -> None:
-    """Before the first round there is no gradient yet, and nobody asks for one."""
+def test_owned_part_together_with_an_eager_exchange(digits: Dataset) -> None:
+    """Before the first round there is no gradient yet, and none is requested."""
     with rounds_of(method(Steering(), Prototypes()), digits) as rounds:
         assert (rounds.start()["bytes.up"] > 0).all()
         rounds.run(evaluate=True)
@@ -353,7 +353,7 @@ def test_an_owned_part_beside_an_eager_exchange(digits: Dataset) -> None:
 
 @dataclass(frozen=True)
 class Tallying(Exchange):
-    """Puts up how often it has put up; its penalty is the newest answer, so that losses tell what was known when."""
+    """Uploads its number of uploads; its penalty is the newest answer, so that losses show what had been received."""
 
     name: str = "tally"
     weight: float = 1.0
@@ -372,7 +372,7 @@ class Tallying(Exchange):
         return received.tensors["told"] + 0.0 * view.logits.sum()
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
-        return Contribution({"told": state["batches"] / 3 + 1}, view.samples)  # three batches a round
+        return Contribution({"told": state["batches"] / 3 + 1}, view.samples)  # three batches per round
 
 
 @dataclass(frozen=True)
@@ -385,7 +385,7 @@ def losses(rounds: Rounds, learner: int, count: int, name: str = "tally") -> lis
     return [float(rounds.run(evaluate=False)[f"loss.{name}"][0, learner]) for _ in range(count)]
 
 
-def test_an_eager_exchange_puts_up_before_the_first_round(digits: Dataset) -> None:
+def test_eager_exchange_uploads_before_the_first_round(digits: Dataset) -> None:
     for exchange, known in ((EagerTallying(), [1.0, 2.0, 3.0]), (Tallying(), [0.0, 2.0, 3.0])):
         with rounds_of(method(exchange), digits) as rounds:
             assert losses(rounds, 0, 3) == known
@@ -395,7 +395,7 @@ def test_an_eager_exchange_puts_up_before_the_first_round(digits: Dataset) -> No
             assert ((first["bytes.down"] > 0) == exchange.uploads_before_training).all()
 
 
-def test_untrained_representations_are_there_in_the_first_round(digits: Dataset) -> None:
+def test_untrained_representations_are_received_in_the_first_round(digits: Dataset) -> None:
     with rounds_of(method(Prototypes(), Observations(), Weights()), digits) as rounds:
         rounds.start()
         for name in ("prototypes", "observations"):
@@ -406,7 +406,7 @@ def test_untrained_representations_are_there_in_the_first_round(digits: Dataset)
         assert (record["loss.prototypes"] > 0).all() and (record["loss.observations"] > 0).all()
 
 
-def test_an_exchange_takes_part_in_every_kth_round(digits: Dataset) -> None:
+def test_exchange_runs_in_every_kth_round(digits: Dataset) -> None:
     with rounds_of(method(Tallying(every=2)), digits) as rounds:
         assert losses(rounds, 0, 5) == [0.0, 0.0, 3.0, 3.0, 5.0]
     with rounds_of(method(Tallying(every=2)), digits) as rounds:
@@ -420,8 +420,8 @@ def test_an_exchange_takes_part_in_every_kth_round(digits: Dataset) -> None:
 # --- start
 
 
-def test_where_learners_start(digits: Dataset) -> None:
-    """With a learning rate of nearly nothing the first merge is the mean of the first weights."""
+def test_start_setting_gives_common_or_different_initial_weights(digits: Dataset) -> None:
+    """With a learning rate of almost 0 the first aggregate is the mean of the initial weights."""
     for start in ("common", "different"):
         with rounds_of(method(Weights(start=start)), digits, lr=1e-300) as rounds:
             rounds.start()
@@ -439,8 +439,8 @@ def test_where_learners_start(digits: Dataset) -> None:
 
 
 @dataclass(frozen=True)
-class Hearing(Exchange):
-    """Listens to the tally and never puts up anything."""
+class Downloading(Exchange):
+    """Downloads the tally and never uploads."""
 
     name: str = "tally"
     weight: float = 1.0
@@ -453,19 +453,19 @@ class Hearing(Exchange):
 
 
 def two_roles(*order: str) -> Method:
-    roles = {"speaker": Role(exchanges=(Tallying(),)), "listener": Role(exchanges=(Hearing(),), epochs=2)}
+    roles = {"speaker": Role(exchanges=(Tallying(),)), "listener": Role(exchanges=(Downloading(),), epochs=2)}
     return Method("trial", {name: roles[name] for name in order}, {0: "speaker", 1: "speaker", 2: "listener"})
 
 
 def test_roles_act_in_order_within_a_round(digits: Dataset) -> None:
-    """Who acts second hears what was said in the same round; who acts first hears it a round later."""
+    """The second role receives uploads of the same round; the first role receives them one round later."""
     with rounds_of(two_roles("speaker", "listener"), digits, learners=3, batch_size=6) as rounds:
         assert losses(rounds, 2, 3) == pytest.approx([1 + 3 / 3, 1 + 6 / 3, 1 + 9 / 3])
     with rounds_of(two_roles("listener", "speaker"), digits, learners=3, batch_size=6) as rounds:
         assert losses(rounds, 2, 3) == pytest.approx([0, 1 + 3 / 3, 1 + 6 / 3])
 
 
-def test_a_listener_trains_and_hears_and_puts_up_nothing(digits: Dataset) -> None:
+def test_download_only_role_trains_and_uploads_nothing(digits: Dataset) -> None:
     with rounds_of(two_roles("speaker", "listener"), digits, learners=3, batch_size=6) as rounds:
         rounds.start()
         start = parameters(rounds, 2)
@@ -475,7 +475,7 @@ def test_a_listener_trains_and_hears_and_puts_up_nothing(digits: Dataset) -> Non
         assert channel.uploaded_at.tolist() == [1, 1, -1] and float(channel.count) == 32
         assert (record["bytes.up"][0] > 0).tolist() == [True, True, False]
         assert (record["bytes.down"][0] > 0).tolist() == [True, True, True]
-        assert len(set(record["bytes.down"][0])) == 1  # one answer each: nobody is told twice
+        assert len(set(record["bytes.down"][0])) == 1  # one answer each: no learner receives two
         assert int(state(rounds, 2).step) == 6 and int(state(rounds, 0).step) == 3  # the role's own epochs
         assert not torch.equal(parameters(rounds, 2)["classifier.bias"], start["classifier.bias"])
         assert np.isfinite(record["accuracy"]).all()
@@ -483,13 +483,13 @@ def test_a_listener_trains_and_hears_and_puts_up_nothing(digits: Dataset) -> Non
 
 @dataclass(frozen=True)
 class Following(Weights):
-    """Takes the common weights and puts up nothing."""
+    """Receives the common weights and uploads nothing."""
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         return Contribution({n: 0 * t for n, t in received.tensors.items()}, 0 * view.samples)
 
 
-def test_a_role_may_follow_a_moving_mean_without_moving_it(digits: Dataset) -> None:
+def test_download_only_role_follows_a_moving_mean_without_changing_it(digits: Dataset) -> None:
     chosen = Method(
         "trial",
         {"worker": Role(exchanges=(Weights(),)), "follower": Role(exchanges=(Following(),))},
@@ -504,22 +504,22 @@ def test_a_role_may_follow_a_moving_mean_without_moving_it(digits: Dataset) -> N
             common, models = channel.answer().tensors, [parameters(rounds, i) for i in range(3)]
             for name, value in common.items():
                 assert torch.equal(models[0][name], value) and torch.equal(models[1][name], value)
-                # The follower has trained on from there: a mean that has not moved since does not undo it.
+                # The follower has trained from there: an unchanged mean does not undo that training.
                 assert not torch.equal(models[2][name], value)
 
 
-def test_roles_that_cannot_be_held_are_refused(digits: Dataset) -> None:
-    roles = {"speaker": Role(exchanges=(Tallying(),)), "listener": Role(exchanges=(Hearing(),))}
+def test_invalid_role_assignments_are_refused(digits: Dataset) -> None:
+    roles = {"speaker": Role(exchanges=(Tallying(),)), "listener": Role(exchanges=(Downloading(),))}
     with pytest.raises(ConfigurationError, match="gives learner 3 a role; there are learners 0 to 2"):
         simulate(data=digits, method=Method("trial", roles, {3: "listener"}), **SETTINGS | {"learners": 3})
     with pytest.raises(ConfigurationError, match="none of 3 learners has the role 'listener'"):
         simulate(data=digits, method=Method("trial", roles), **SETTINGS | {"learners": 3})
 
 
-# --- a method of one's own from outside
+# --- custom methods
 
 
-def test_simulate_takes_a_method_of_one_s_own(digits: Dataset) -> None:
+def test_simulate_accepts_a_custom_method(digits: Dataset) -> None:
     result = simulate(data=digits, model="mlp", method=method(Steering(), Tallying(), Guessing()), **SETTINGS)
     assert result.finished and result.history["loss.tally"][:, 0, 0].tolist() == [0.0, 2.0]
     assert result.config.method.name == "trial"
@@ -528,7 +528,7 @@ def test_simulate_takes_a_method_of_one_s_own(digits: Dataset) -> None:
 # --- objectives
 
 
-def test_an_objective_has_modules_draws_views_and_named_outputs(digits: Dataset) -> None:
+def test_objective_has_modules_draws_views_and_named_outputs(digits: Dataset) -> None:
     """One round against torch.optim over the model and the head together."""
     with rounds_of(Method("trial", {"learner": Role(Dimmed())}), digits) as rounds:
         rounds.start()
@@ -554,10 +554,10 @@ def test_an_objective_has_modules_draws_views_and_named_outputs(digits: Dataset)
                 torch.testing.assert_close(mine[name], parameter.data, rtol=1e-9, atol=1e-12)
 
 
-# --- two of a kind
+# --- two exchanges of one class
 
 
-def test_a_role_may_hold_two_of_a_kind_under_two_names(digits: Dataset) -> None:
+def test_role_may_have_two_exchanges_of_one_class_with_different_names(digits: Dataset) -> None:
     head, rest = Weights(part="classifier", name="head"), Weights(part="features", up=BIT, down=BIT)
     with rounds_of(method(head, rest), digits) as rounds, rounds_of(method(Weights(part="classifier")), digits) as one:
         for each in (rounds, one):
@@ -573,7 +573,7 @@ def test_a_role_may_hold_two_of_a_kind_under_two_names(digits: Dataset) -> None:
         assert sizes["head"] > 330 * 4 and sizes["weights"] < 6240 / 8 + 300
 
 
-def test_two_of_a_kind_under_one_name_or_over_one_tensor_are_refused(digits: Dataset) -> None:
+def test_exchanges_with_the_same_name_or_tensor_are_refused(digits: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=r"'weights' twice; give one of them another name"):
         method(Weights(), Weights(part="classifier"))
     with (

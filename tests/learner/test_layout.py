@@ -1,4 +1,4 @@
-"""Named tensors in one flat vector: where each lies, and that a view is no copy."""
+"""Named tensors in one flat vector: their positions, and views that are not copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def numbered() -> dict[str, torch.Tensor]:
     return tensors
 
 
-def test_tensors_lie_end_to_end() -> None:
+def test_tensors_are_contiguous_in_order() -> None:
     layout = Layout({"a": (2, 2), "b": (), "c": (1,)})
     flat = layout.flat({"c": torch.tensor([6]), "b": torch.tensor(5), "a": torch.tensor([[1, 2], [3, 4]])})
     assert flat.tolist() == [1, 2, 3, 4, 5, 6]  # in the layout's order
@@ -30,7 +30,7 @@ def test_tensors_lie_end_to_end() -> None:
 
 
 @both_orders
-def test_views_give_back_what_was_laid_out(channels_last: bool) -> None:
+def test_views_return_the_original_tensors(channels_last: bool) -> None:
     layout, tensors = Layout(SHAPES, channels_last), numbered()
     flat = layout.flat(tensors)
     assert sorted(flat.tolist()) == list(range(layout.size)) == list(range(20))
@@ -38,7 +38,7 @@ def test_views_give_back_what_was_laid_out(channels_last: bool) -> None:
         assert torch.equal(view, tensors[name]), name
 
 
-def test_channels_last_lays_kernels_with_their_channels_innermost() -> None:
+def test_channels_last_stores_kernel_channels_innermost() -> None:
     kernel = torch.arange(12).reshape(2, 3, 1, 2)  # outputs, inputs, height, width
     assert Layout({"k": (2, 3, 1, 2)}, channels_last=True).flat({"k": kernel}).tolist() == [
         *(0, 2, 4, 1, 3, 5),
@@ -49,7 +49,7 @@ def test_channels_last_lays_kernels_with_their_channels_innermost() -> None:
 
 
 @both_orders
-def test_views_are_no_copies(channels_last: bool) -> None:
+def test_views_are_not_copies(channels_last: bool) -> None:
     layout = Layout(SHAPES, channels_last)
     flat = torch.zeros(layout.size)
     views = layout.views(flat)
@@ -62,14 +62,14 @@ def test_views_are_no_copies(channels_last: bool) -> None:
 
 
 @both_orders
-def test_a_row_of_a_matrix_is_a_model(channels_last: bool) -> None:
+def test_row_of_a_stacked_matrix_is_a_model(channels_last: bool) -> None:
     layout, stacked = Layout(SHAPES, channels_last), torch.zeros(3, 20)
     layout.views(stacked[1])["matrix"].fill_(2.0)
     assert stacked.sum(1).tolist() == [0.0, 8.0, 0.0]
 
 
 @both_orders
-def test_a_mask_marks_the_places_of_names(channels_last: bool) -> None:
+def test_mask_marks_the_values_of_the_given_names(channels_last: bool) -> None:
     layout = Layout(SHAPES, channels_last)
     mask = layout.mask({"matrix", "none", "row", "somebody else's"})
     assert mask.dtype == torch.bool
@@ -78,7 +78,7 @@ def test_a_mask_marks_the_places_of_names(channels_last: bool) -> None:
     assert int(mask.sum()) == 7
 
 
-def test_nothing_has_a_layout_too() -> None:
+def test_empty_layout_is_valid() -> None:
     layout = Layout({})
     assert (layout.size, layout.flat({}).numel(), layout.views(torch.empty(0))) == (0, 0, {})
     mask = layout.mask({"a"})

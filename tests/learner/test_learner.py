@@ -1,4 +1,4 @@
-"""One data owner: what its state holds, what its exchanges see, and what the relay sees of them."""
+"""One learner: its state, the views of its exchanges, and the uploads that the relay receives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STEEP = SGD(0.5)
 
 
 class Normalized(nn.Module):
-    """Features with everything a state must hold: parameters, floating buffers, whole numbers."""
+    """Features with everything a state must hold: parameters, floating-point buffers, integers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def bound(learner: Learner, seed: int = 0) -> LearnerState:
 
 
 def common_of(learner: Learner, exchange: Exchange) -> dict[str, Tensor]:
-    """What a moving mean starts from where the bound model is the common one."""
+    """The start values of a moving mean if the bound model is the common one."""
     return {k: v.detach().clone() for k, v in exchange.common_values(learner.model_view(exchange)).items()}
 
 
@@ -87,7 +87,7 @@ def samples(n: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 
 def nothing_received(learner: Learner) -> dict[str, Received]:
-    """What learners hold before the first answer: zeros with count 0, or their own weights as the common ones."""
+    """The received values before the first answer: zeros with count 0, or the learner's weights as the common ones."""
     held = {}
     for exchange in learner.exchanges:
         channel = learner.channels[exchange.name]
@@ -113,7 +113,7 @@ def uploads(
 # --- states
 
 
-def test_a_state_holds_the_whole_learner() -> None:
+def test_state_holds_the_whole_learner() -> None:
     learner = made(Weights(up=BIT), optimizer=Adam())
     state = bound(learner)
     parameters = {"features.linear.weight": (2, 4), "features.linear.bias": (2,), "features.norm.weight": (2,)}
@@ -135,12 +135,12 @@ def test_a_state_holds_the_whole_learner() -> None:
         ("step",): (),
         ("optimizer", "first"): (23,),
         ("optimizer", "second"): (23,),
-        **residuals,  # of parameters alone: buffers are means and keep none
+        **residuals,  # of parameters only: buffers are means and have no residual
     }
     assert state.parameters.dtype == torch.float64 and state.other_buffers["int64"].dtype == torch.int64
 
 
-def test_num_batches_tracked_stays_at_home() -> None:
+def test_num_batches_tracked_is_not_uploaded() -> None:
     learner = made(Weights())
     bound(learner)
     assert "features.norm.num_batches_tracked" not in learner.channels["weights"].tensors
@@ -148,7 +148,7 @@ def test_num_batches_tracked_stays_at_home() -> None:
     assert "features.norm.running_mean" in learner.channels["weights"].tensors
 
 
-def test_the_same_seed_gives_the_same_weights_and_leaves_the_generator_alone() -> None:
+def test_same_seed_gives_same_weights_and_leaves_the_global_generator() -> None:
     learner = made()
     torch.manual_seed(5)
     expected = torch.rand(3)
@@ -158,19 +158,19 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_generator_alone() -
     assert torch.equal(one.parameters, again.parameters)
     assert not torch.equal(one.parameters, other.parameters)
     torch.manual_seed(1)
-    plain = build()  # as anybody would make it
+    plain = build()  # as plain torch builds it
     learner.bind(one)
     for name, parameter in plain.named_parameters():
         assert torch.equal(dict(learner.model.named_parameters())[name].float(), parameter), name
 
 
-def test_extra_modules_do_not_change_the_model_s_first_weights() -> None:
+def test_extra_modules_do_not_change_the_initial_weights() -> None:
     plain, extended = drawn_state(made(), 3), drawn_state(made(Observations(discriminator="exponential")), 3)
     assert torch.equal(plain.parameters, extended.parameters[:23])
     assert len(extended.parameters) == 23 + 2 * 2 + 2
 
 
-def test_binding_a_state_is_a_view_of_it() -> None:
+def test_bound_model_is_a_view_of_the_state() -> None:
     learner = made()
     one, other = drawn_state(learner, 1), drawn_state(learner, 2)
     learner.bind(one)
@@ -187,7 +187,7 @@ def test_binding_a_state_is_a_view_of_it() -> None:
     assert one.parameters[-3:].tolist() == [7.0] * 3
 
 
-def test_training_one_learner_leaves_the_others_alone() -> None:
+def test_training_one_learner_does_not_change_others() -> None:
     learner = made(optimizer=SGD(0.1, momentum=0.9))
     stacked = drawn_state(learner, 1).map(lambda tensor: torch.stack([tensor, tensor, tensor]))
     learner.bind(stacked.row(1))
@@ -201,7 +201,7 @@ def test_training_one_learner_leaves_the_others_alone() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [SGD(0.3, momentum=0.5), Adam(0.02)], ids=["sgd", "adam"])
-def test_training_is_that_of_torch(optimizer: Optimizer) -> None:
+def test_training_equals_torch(optimizer: Optimizer) -> None:
     learner = made(optimizer=optimizer)
     state = bound(learner, seed=4)
     torch.manual_seed(4)
@@ -229,8 +229,8 @@ def test_training_is_that_of_torch(optimizer: Optimizer) -> None:
         torch.testing.assert_close(mine, tensor.to(mine.dtype), rtol=1e-10, atol=1e-9)
 
 
-def test_penalties_are_weighed_and_told_apart() -> None:
-    """One step with prox alone: the loss reports the penalty itself, the gradient carries its weight."""
+def test_penalties_are_weighted_and_reported_separately() -> None:
+    """One step with prox only: the loss reports the unweighted penalty, the gradient includes the weight."""
     plain, held = made(), made(Weights(prox=0.25))
     bound(plain)
     state = bound(held)
@@ -245,7 +245,7 @@ def test_penalties_are_weighed_and_told_apart() -> None:
     torch.testing.assert_close(start - state.parameters, moved + 0.5 * 0.25 * 2.0)
 
 
-def test_forgetting_the_optimizer() -> None:
+def test_reset_optimizer_clears_only_the_optimizer_state() -> None:
     learner = made(optimizer=Adam())
     state = bound(learner)
     train(learner, [Batch(*samples())], 6, {})
@@ -257,10 +257,10 @@ def test_forgetting_the_optimizer() -> None:
     assert torch.equal(state.other_buffers["int64"], kept.other_buffers["int64"])
 
 
-# --- the one pass
+# --- the pass over the samples before an upload
 
 
-def test_one_pass_serves_every_exchange() -> None:
+def test_one_pass_over_the_samples_serves_every_exchange() -> None:
     learner = made(Prototypes(), Observations(up=2), Logits(), Weights())
     bound(learner)
     seen: list[int] = []
@@ -270,7 +270,7 @@ def test_one_pass_serves_every_exchange() -> None:
     assert seen == [6]
 
 
-def test_where_nobody_looks_at_samples_there_is_no_pass() -> None:
+def test_no_pass_is_made_if_no_exchange_uses_samples() -> None:
     learner = made(Weights())
     bound(learner)
     seen: list[int] = []
@@ -279,7 +279,7 @@ def test_where_nobody_looks_at_samples_there_is_no_pass() -> None:
     assert seen == []
 
 
-def test_a_large_pass_is_made_in_parts_and_in_evaluation_mode() -> None:
+def test_large_pass_is_split_and_in_evaluation_mode() -> None:
     learner = made(Prototypes())
     state = bound(learner)
     buffers = state.buffers.clone()
@@ -297,18 +297,18 @@ def test_a_large_pass_is_made_in_parts_and_in_evaluation_mode() -> None:
     assert put.weight.sum() == n
 
 
-def test_only_who_is_asked_contributes() -> None:
+def test_only_requested_exchanges_contribute() -> None:
     learner = made(Prototypes(), Logits())
     bound(learner)
     assert [*uploads(learner, {"logits": nothing_received(learner)["logits"]})] == ["logits"]
 
 
-# --- what the relay sees
+# --- uploads as the relay receives them
 
 
 @dataclass(frozen=True)
-class Telling(Exchange):
-    """Puts up what it is told to, on a moving mean."""
+class Uploading(Exchange):
+    """Uploads given values to a moving mean."""
 
     name: str = "telling"
     values: tuple[float, ...] = (1.0, -3.0)
@@ -326,8 +326,8 @@ class Telling(Exchange):
         return Contribution({"x": received.tensors["x"] + torch.tensor(self.values, dtype=torch.float64)}, view.samples)
 
 
-def told(learner: Learner, *values: float) -> list[float]:
-    """What the relay sees when the exchange wants to put up these values more than its own."""
+def uploaded_values(learner: Learner, *values: float) -> list[float]:
+    """The quantized upload when the exchange contributes its own values plus these."""
     extra = {"x": torch.tensor(values, dtype=torch.float64)}
     found: list[float] = (
         uploads(learner, {"telling": Received(extra, torch.ones(()), torch.tensor(True))})["telling"]
@@ -337,47 +337,47 @@ def told(learner: Learner, *values: float) -> list[float]:
     return found
 
 
-def test_rounding_errors_are_sent_later() -> None:
+def test_rounding_errors_are_added_to_later_uploads() -> None:
     """Two rounds at one bit, by hand; the sign of 0 is +."""
-    learner = made(Telling())
+    learner = made(Uploading())
     state = bound(learner)
     assert state.residuals["telling"]["x"].tolist() == [0.0, 0.0]
-    assert told(learner, 0.0, 0.0) == [2.0, -2.0]  # of (1, -3)
+    assert uploaded_values(learner, 0.0, 0.0) == [2.0, -2.0]  # of (1, -3)
     assert state.residuals["telling"]["x"].tolist() == [-1.0, -1.0]
-    assert told(learner, 0.0, -2.0) == [3.0, -3.0]  # of (1, -5) + (-1, -1) = (0, -6)
+    assert uploaded_values(learner, 0.0, -2.0) == [3.0, -3.0]  # of (1, -5) + (-1, -1) = (0, -6)
     assert state.residuals["telling"]["x"].tolist() == [-3.0, -3.0]
 
 
 def test_every_learner_has_its_own_residual() -> None:
-    learner = made(Telling())
+    learner = made(Uploading())
     one, other = (drawn_state(learner, s) for s in (0, 1))
     learner.bind(one)
-    told(learner, 0.0, 0.0)
+    uploaded_values(learner, 0.0, 0.0)
     learner.bind(other)
-    assert told(learner, 0.0, 0.0) == [2.0, -2.0]
+    assert uploaded_values(learner, 0.0, 0.0) == [2.0, -2.0]
     assert one.residuals["telling"]["x"].tolist() == other.residuals["telling"]["x"].tolist() == [-1.0, -1.0]
 
 
 @pytest.mark.parametrize(
     ("exchange", "kept"),
     [
-        (Telling(encoding=BIT), True),
-        (Telling(encoding=INT8), True),
-        (Telling(encoding=FLOAT16), False),
-        (Telling(encoding=FLOAT32), False),
+        (Uploading(encoding=BIT), True),
+        (Uploading(encoding=INT8), True),
+        (Uploading(encoding=FLOAT16), False),
+        (Uploading(encoding=FLOAT32), False),
         (
-            Telling(encoding=BIT, moving=False),
+            Uploading(encoding=BIT, moving=False),
             False,
-        ),  # a mean is put up whole each time: there is nothing to make up for
+        ),  # a mean is uploaded completely each time, so it has no residual
     ],
-    ids=lambda x: f"{x.encoding.name} {x.moving}" if isinstance(x, Telling) else "",
+    ids=lambda x: f"{x.encoding.name} {x.moving}" if isinstance(x, Uploading) else "",
 )
-def test_coarse_changes_keep_their_error(exchange: Telling, kept: bool) -> None:
+def test_only_quantized_changes_have_a_residual(exchange: Uploading, kept: bool) -> None:
     assert ("x" in drawn_state(made(exchange), 0).residuals.get("telling", {})) == kept
 
 
 @pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT], ids=lambda e: e.name)
-def test_the_relay_sees_what_the_wire_would_show_it(encoding: Encoding) -> None:
+def test_uploads_equal_those_decoded_from_the_wire(encoding: Encoding) -> None:
     exchanges = (
         Prototypes(encoding=encoding),
         Observations(up=2, encoding=encoding),
@@ -404,7 +404,7 @@ def test_the_relay_sees_what_the_wire_would_show_it(encoding: Encoding) -> None:
         counts = {f"{name}.count": wanted[name].weight.numpy()} if channel.rows else {}
         arrived = codec.decode(message, codec.encode(message, tensors | counts))
         for key, tensor in shown[name].tensors.items():
-            tolerance = 1e-6 if encoding == BIT else 0  # its scale is a sum, and torch adds up in another order
+            tolerance = 1e-6 if encoding == BIT else 0  # its scale is a sum, and torch adds in another order
             np.testing.assert_allclose(tensor.numpy(), arrived[f"{name}.{key}"], rtol=tolerance, atol=0)
         if channel.rows:
             assert shown[name].weight.tolist() == arrived[f"{name}.count"].tolist()
@@ -427,8 +427,8 @@ def test_only_exchanges_that_change_the_model_receive() -> None:
 
 
 @dataclass(frozen=True)
-class Remembering(Telling):
-    """Keeps this batch's mean target and the last one's; `newest_first` is the order in which it hands them back."""
+class Remembering(Uploading):
+    """Keeps the mean targets of this and the last batch; `newest_first` is the order in which it returns them."""
 
     name: str = "remembering"
     newest_first: bool = True
@@ -446,8 +446,8 @@ class Remembering(Telling):
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
-def test_states_move_as_if_by_pure_functions(newest_first: bool) -> None:
-    """A hook may hand back one of its old values under another name, in any order."""
+def test_on_batch_may_return_old_values_in_any_order(newest_first: bool) -> None:
+    """A hook may return one of its old values under another name, in any order."""
     learner = made(Remembering(newest_first=newest_first))
     state = bound(learner)
     inputs, _ = samples(2)
@@ -460,7 +460,7 @@ def test_states_move_as_if_by_pure_functions(newest_first: bool) -> None:
     }
 
 
-def test_what_is_not_fresh_changes_nothing() -> None:
+def test_answer_that_is_not_fresh_changes_nothing() -> None:
     learner = made(Weights())
     state = bound(learner)
     before = state.parameters.clone()
@@ -470,7 +470,7 @@ def test_what_is_not_fresh_changes_nothing() -> None:
         torch.testing.assert_close(state.parameters, before + moved)
 
 
-def test_states_move_when_answers_come() -> None:
+def test_receive_updates_the_exchange_state() -> None:
     learner = made(Remembering())
     state = bound(learner)
     answer = Received({"x": torch.tensor([2.0, 3.0])}, torch.ones(()), torch.tensor(True))
@@ -483,8 +483,8 @@ def test_states_move_when_answers_come() -> None:
 
 
 @dataclass(frozen=True)
-class Watching(Telling):
-    """Looks at a layer inside the features."""
+class Watching(Uploading):
+    """Reads a layer inside the features."""
 
     name: str = "watching"
     layers: tuple[str, ...] = ("features.linear",)
@@ -499,7 +499,7 @@ class Watching(Telling):
         return Contribution({"x": watched.mean(0)}, view.samples)
 
 
-def test_layers_are_seen_in_training_and_after() -> None:
+def test_layer_outputs_are_available_in_training_and_contribution() -> None:
     learner = made(Watching(encoding=FLOAT32))
     bound(learner)
     inputs, targets = samples()
@@ -511,12 +511,12 @@ def test_layers_are_seen_in_training_and_after() -> None:
     train(plain, [Batch(inputs, targets)], 6, {})
     losses, _ = train(learner, [Batch(inputs, targets)], 6, nothing_received(learner))
     assert losses[1].item() == pytest.approx(watched.square().mean().item())
-    # Behind BatchNorm the bias alone moves nothing, so what it moves by is the penalty's doing.
+    # Behind BatchNorm the loss does not depend on the bias, so only the penalty moves it.
     assert not torch.equal(learner.model.get_parameter("features.linear.weight"), before)
     assert not torch.equal(learner.state.parameters, plain.state.parameters)
 
 
-def test_layers_of_a_large_pass_are_whole() -> None:
+def test_layer_outputs_of_a_split_pass_are_complete() -> None:
     learner = made(Watching(encoding=FLOAT32))
     bound(learner)
     n = PASS_ROWS + 5
@@ -528,7 +528,7 @@ def test_layers_of_a_large_pass_are_whole() -> None:
 
 @dataclass(frozen=True)
 class Peeking(Watching):
-    """Looks at a layer when no data has been seen."""
+    """Reads a layer before any data has been processed."""
 
     name: str = "peeking"
 
@@ -539,8 +539,8 @@ class Peeking(Watching):
         return Update(state={"outputs": torch.tensor(len(view.outputs))})
 
 
-def test_no_data_is_seen_where_there_is_none() -> None:
-    """Outputs of whoever was worn before must not be left over."""
+def test_layer_outputs_are_empty_without_data() -> None:
+    """Outputs of the previously bound learner must not remain."""
     learner = made(Peeking(encoding=FLOAT32))
     state = bound(learner)
     train(learner, [Batch(*samples())], 6, nothing_received(learner))
@@ -550,8 +550,8 @@ def test_no_data_is_seen_where_there_is_none() -> None:
 
 
 @dataclass(frozen=True)
-class Projecting(Telling):
-    """Brings a module of its own, with everything a module can have."""
+class Projecting(Uploading):
+    """Has an extra module with everything a module can have."""
 
     name: str = "projecting"
     weight: float = 1.0
@@ -573,7 +573,7 @@ def test_modules_are_trained_and_stay_with_their_learner() -> None:
     start, untouched = one.parameters.clone(), other.clone()
     learner.bind(one)
     losses, _ = train(learner, [Batch(*samples())], 6, nothing_received(learner))
-    assert losses[1].item() == pytest.approx(2.0, rel=1e-3)  # normalized to mean 0 and variance 1, one away from 1
+    assert losses[1].item() == pytest.approx(2.0, rel=1e-3)  # mean 0 and variance 1, at distance one from 1
     assert (one.parameters[-4:] != start[-4:]).all()  # scale and shift
     assert one.other_buffers["int64"].tolist() == [1, 1] and (one.buffers[4:] != torch.tensor([0.0, 0, 1, 1])).all()
     assert same(other, untouched)
@@ -582,8 +582,8 @@ def test_modules_are_trained_and_stay_with_their_learner() -> None:
     assert not any("/" in name for name in travels)
 
 
-def test_modules_are_in_evaluation_mode_when_nothing_is_trained() -> None:
-    """Another learner's running statistics, or the batch's, would show in what is put up."""
+def test_modules_are_in_evaluation_mode_outside_training() -> None:
+    """Statistics of another learner or of the batch would change the upload."""
     learner = made(Projecting(encoding=FLOAT32))
     one, other = (bound(learner, seed) for seed in (1, 2))
     learner.bind(one)
@@ -595,12 +595,12 @@ def test_modules_are_in_evaluation_mode_when_nothing_is_trained() -> None:
     linear = learner.modules.extra["projecting"].get_submodule("head.0")
     with torch.no_grad():
         means = linear(learner.model.features(samples()[0])).mean(0)
-    torch.testing.assert_close(put, means / (1 + 1e-5) ** 0.5)  # of fresh statistics: mean 0, variance 1
+    torch.testing.assert_close(put, means / (1 + 1e-5) ** 0.5)  # with initial statistics: mean 0, variance 1
 
 
 @dataclass(frozen=True)
-class Owning(Telling):
-    """Owns the classifier and puts up its gradient."""
+class Owning(Uploading):
+    """Owns the classifier and uploads its gradient."""
 
     name: str = "owning"
     owned_part: str | None = "classifier"
@@ -614,7 +614,7 @@ class Owning(Telling):
 @pytest.mark.parametrize(
     "optimizer", [SGD(0.5, momentum=0.9, weight_decay=0.1), Adam(weight_decay=0.1)], ids=["sgd", "adam"]
 )
-def test_the_optimizer_leaves_owned_parts_alone(optimizer: Optimizer) -> None:
+def test_optimizer_does_not_change_owned_parts(optimizer: Optimizer) -> None:
     learner = made(Owning(), optimizer=optimizer)
     state = bound(learner)
     before = state.parameters.clone()
@@ -628,7 +628,7 @@ def test_gradients_of_owned_parts_are_the_mean_over_the_batches() -> None:
     state = bound(learner)
     expected, batches = [], [samples(6, seed) for seed in range(3)]
     twin = made()
-    for inputs, targets in batches:  # by hand, from where the learner is at each batch
+    for inputs, targets in batches:  # by hand, at the learner's parameters before each batch
         twin.bind(state.clone())
         twin.model.train()
         loss = nn.functional.cross_entropy(twin.model(inputs), targets)
@@ -641,8 +641,8 @@ def test_gradients_of_owned_parts_are_the_mean_over_the_batches() -> None:
     torch.testing.assert_close(put, torch.stack(expected).mean(0)[:2], rtol=1e-12, atol=1e-14)
 
 
-def test_before_any_training_gradients_are_zero() -> None:
-    """Eager exchanges put up before the first round."""
+def test_gradients_are_zero_before_training() -> None:
+    """Eager exchanges upload before the first round."""
     learner = made(Owning(encoding=FLOAT32), Prototypes())
     bound(learner)
     put = uploads(learner)
@@ -658,7 +658,7 @@ def test_before_any_training_gradients_are_zero() -> None:
     ],
     ids=["owns", "layers"],
 )
-def test_parts_and_layers_the_model_lacks_are_refused(exchange: Exchange, message: str) -> None:
+def test_unknown_parts_and_layers_are_refused(exchange: Exchange, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         made(exchange)
 
@@ -666,7 +666,7 @@ def test_parts_and_layers_the_model_lacks_are_refused(exchange: Exchange, messag
 # --- testing
 
 
-def test_evaluation_counts_what_is_told_right_by_class() -> None:
+def test_evaluation_counts_correct_predictions_per_class() -> None:
     learner = made()
     bound(learner)
     with torch.no_grad():
@@ -678,7 +678,7 @@ def test_evaluation_counts_what_is_told_right_by_class() -> None:
     assert right.tolist() == [0, 2, 0]
 
 
-def test_evaluation_is_that_of_the_model_in_evaluation_mode() -> None:
+def test_evaluation_uses_the_model_in_evaluation_mode() -> None:
     learner = made()
     state = bound(learner)
     train(learner, [Batch(*samples())], 6, {})

@@ -77,7 +77,7 @@ def test_shapes_of_a_stack() -> None:
     }
 
 
-def test_under_vmap_each_learner_has_its_own_state() -> None:
+def test_state_works_under_vmap() -> None:
     state = stacked(1.0, 2.0)
 
     def add(nested: dict[str, object]) -> Tensor:
