@@ -1,4 +1,4 @@
-"""The README's exchange in a file: every command and worker process knows it, and a wrong file is refused by name."""
+"""The README's exchange in a file: usable in every command and worker process; a wrong file is refused by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mine(tmp_path: Path) -> Path:
 
 
 def by_hand(mine: Path, weight: float = 1.0) -> Method:
-    """The same method without a file: put together from the exchanges."""
+    """The same method without a file: composed of the exchanges."""
     made = load_module(mine).Spread(weight=weight)
     return Method("by hand", {"learner": Role(exchanges=(Prototypes(weight=10.0), made))})
 
@@ -45,10 +45,10 @@ def losses(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-# --- wherever a method's name stands
+# --- wherever a method is named
 
 
-def test_a_comparison_gives_the_numbers_of_the_exchanges_themselves(command: Command, mine: Path) -> None:
+def test_comparison_equals_the_exchanges_used_directly(command: Command, mine: Path) -> None:
     names = "fedavg,mine.py:spread,mine.py:spread:weight=3"
     code, out, _ = command("compare", "--methods", names, *OPTIONS, "--out", "both")
     assert code == 0 and "mine.py:spread weight=3" in out
@@ -60,7 +60,7 @@ def test_a_comparison_gives_the_numbers_of_the_exchanges_themselves(command: Com
     assert losses(Path("both/mine.py-spread")) != losses(Path("both/mine.py-spread-weight-3"))
 
 
-def test_a_sweep_over_its_weight_is_one_run_with_the_numbers_of_each_alone(command: Command, mine: Path) -> None:
+def test_sweep_over_a_weight_is_one_run_and_equals_separate_runs(command: Command, mine: Path) -> None:
     code, out, err = command(
         "sweep", "--method", "mine.py:spread", "--set", "method.weight=1,2,3", *OPTIONS, "--out", "s"
     )
@@ -72,7 +72,7 @@ def test_a_sweep_over_its_weight_is_one_run_with_the_numbers_of_each_alone(comma
         assert [line["loss"] for line in swept if line["variant"] == number] == losses(Path(f"alone-{number}"))
 
 
-def test_a_group_has_its_own_weight_or_a_schedule_of_it(mine: Path, tmp_path: Path) -> None:
+def test_group_can_have_its_own_weight_or_schedule(mine: Path, tmp_path: Path) -> None:
     groups = {"a": {"learners": 0, "method": {"weight": 3}}}
     result = simulate(method=f"{mine}:spread", groups=groups, **SMALL)
     for who, weight in ((0, 3.0), (1, 1.0)):
@@ -84,7 +84,7 @@ def test_a_group_has_its_own_weight_or_a_schedule_of_it(mine: Path, tmp_path: Pa
     np.testing.assert_array_equal(same.history["accuracy"], result.history["accuracy"])
 
 
-def test_worker_processes_run_the_file_themselves(mine: Path) -> None:
+def test_worker_processes_load_the_file_themselves(mine: Path) -> None:
     name = f"{mine}:spread"
     alone, shared = (simulate(method=name, **SMALL | {"workers": workers}) for workers in (0, 2))
     np.testing.assert_array_equal(alone.history["accuracy"], shared.history["accuracy"])
@@ -95,13 +95,13 @@ def test_worker_processes_run_the_file_themselves(mine: Path) -> None:
     assert not portable(plans)  # a worker would run another file than this process did
 
 
-def test_loop_and_stack_agree(mine: Path) -> None:
+def test_loop_equals_stack_for_a_method_from_a_file(mine: Path) -> None:
     settings = SMALL | {"precision": "float64"}
     loop, stack = (simulate(method=f"{mine}:spread", **settings | {"engine": engine}) for engine in ("loop", "stack"))
     np.testing.assert_allclose(loop.history["loss.spread"], stack.history["loss.spread"], rtol=1e-9)
 
 
-def test_a_run_is_resumed_from_anywhere_with_the_same_file_only(
+def test_run_resumes_from_any_folder_with_the_same_file_only(
     command: Command,
     mine: Path,
     tmp_path: Path,
@@ -123,7 +123,7 @@ def test_a_run_is_resumed_from_anywhere_with_the_same_file_only(
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")
 
 
-def test_other_commands_know_it(command: Command, mine: Path) -> None:
+def test_methods_init_and_report_accept_a_method_from_a_file(command: Command, mine: Path) -> None:
     code, out, _ = command("methods", "mine.py:spread:weight=3", "--data", "digits", "--json")
     (row,) = [json.loads(line) for line in out.splitlines()]
     assert (code, row["method"], row["settings"]) == (0, "mine.py:spread", {"kd": 10.0, "weight": 3})
@@ -139,13 +139,13 @@ def test_other_commands_know_it(command: Command, mine: Path) -> None:
     assert code == 2 and "write --set method.weight=VALUE" in err
 
 
-def test_running_a_file_leaves_nothing_behind(mine: Path) -> None:
+def test_loading_a_file_does_not_change_sys_path_or_modules(mine: Path) -> None:
     before = list(sys.path)
     build_method(f"{mine}:spread")
     assert sys.path == before and "mine" not in sys.modules
 
 
-# --- what a name may stand for
+# --- kinds of objects in a file
 
 KINDS = """
 from dataclasses import dataclass, field
@@ -199,7 +199,7 @@ def kinds(tmp_path: Path) -> str:
         ("needs:weight=7", [7]),
     ],
 )
-def test_exchanges_roles_methods_and_functions_of_them(kinds: str, text: str, weights: list[Any]) -> None:
+def test_file_may_define_exchanges_roles_methods_or_functions(kinds: str, text: str, weights: list[Any]) -> None:
     table = parse_method(f"{kinds}:{text}")
     name = table.pop("name")
     made = build_method(name, table)
@@ -208,13 +208,13 @@ def test_exchanges_roles_methods_and_functions_of_them(kinds: str, text: str, we
     assert build_method(made.source, made.settings) == made
 
 
-def test_the_fields_of_an_exchange_are_its_settings_but_for_its_name(kinds: str) -> None:
+def test_fields_of_an_exchange_except_name_are_settings(kinds: str) -> None:
     assert settings_of(f"{kinds}:Own") == {"weight": 1, "share": 0.5}
     assert settings_of(f"{kinds}:instance") == {"weight": 4, "share": 0.5}
     assert settings_of(f"{kinds}:method") == {}
 
 
-# --- what is refused
+# --- refusals
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_the_fields_of_an_exchange_are_its_settings_but_for_its_name(kinds: str)
         ("kinds.txt:Own", r"'Own' is not a setting"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_name(
+def test_wrong_file_is_refused_by_name(
     kinds: str, text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -248,7 +248,7 @@ def test_a_wrong_file_is_refused_with_its_name(
         simulate(method=text, **SMALL)
 
 
-def test_files_of_one_name_are_not_compared_in_one_folder(command: Command, mine: Path, tmp_path: Path) -> None:
+def test_comparison_of_two_files_with_one_name_is_refused(command: Command, mine: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     write_readme_exchange(tmp_path / "other")
     code, _, err = command("compare", "--methods", "mine.py:spread,other/mine.py:spread", *OPTIONS)

@@ -16,8 +16,8 @@ from tests.conftest import Command
 
 
 @pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test registers is forgotten again."""
+def restored_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restore the registry after each test."""
     before = dict(METHODS)
     registry._packaged.cache_clear()
     yield
@@ -26,7 +26,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry._packaged.cache_clear()
 
 
-def test_a_function_an_exchange_and_a_class_are_registered() -> None:
+def test_function_exchange_and_class_can_be_registered() -> None:
     @register_method
     def two_prototypes(kd: float = 3.0) -> tuple[Exchange, ...]:
         """Twice the same."""
@@ -49,12 +49,12 @@ def test_a_function_an_exchange_and_a_class_are_registered() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a,b", "a=b", "a b", "a/b", "mine.py"])
-def test_a_name_that_settings_or_files_have_a_sign_of_is_refused(name: str) -> None:
+def test_name_with_characters_of_settings_or_paths_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot be the name of a method"):
         register_method(name, Prototypes)
 
 
-def test_built_in_names_stay_and_others_may_be_registered_again() -> None:
+def test_built_in_names_are_protected_and_others_can_be_replaced() -> None:
     with pytest.raises(ConfigurationError, match="there is a built-in method 'fedavg'"):
         register_method("fedavg", Prototypes)
     register_method("own", Prototypes(weight=1.0))
@@ -95,7 +95,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("packages")
-def test_methods_of_packages_are_known_and_built_in_names_stay() -> None:
+def test_methods_of_packages_are_found_and_built_in_names_protected() -> None:
     assert [e.weight for e in build_method("packaged", {"kd": 2}).exchanges] == [2]
     assert {"packaged", "broken"} <= set(method_names()) and len(build_method("fedavg").exchanges[0].name) == 7
     with pytest.raises(UnknownName, match=r"Did you mean 'packaged'\?.*a method of your own is named FILE.py:NAME"):
@@ -103,7 +103,7 @@ def test_methods_of_packages_are_known_and_built_in_names_stay() -> None:
 
 
 @pytest.mark.usefixtures("packages")
-def test_a_broken_package_is_named_and_does_not_break_others(
+def test_broken_package_is_reported_and_does_not_break_others(
     command: Command, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"method 'broken' of package 'bad_methods' cannot be loaded.*no_such"):
@@ -115,10 +115,10 @@ def test_a_broken_package_is_named_and_does_not_break_others(
     assert any("method 'broken' of package 'bad_methods'" in record.message for record in caplog.records)
 
 
-# --- attributes of exchanges, not annotations
+# --- attributes of exchanges instead of annotations
 
 
-def test_what_may_vary_is_said_by_an_attribute() -> None:
+def test_varying_fields_are_declared_by_an_attribute() -> None:
     @dataclass(frozen=True)
     class Own(Exchange):
         name: str = "own"
