@@ -1,4 +1,4 @@
-"""One's own data, model and terms, by the command: from nothing to a table, and what is refused on the way."""
+"""Custom data, models and settings on the command line: from image files to a table, and error messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
 
 def draw(folder: Path, images: int = 50, size: int = 16) -> Path:
-    """Bars across, bars down, squares and nothing at all, in colors and noise."""
+    """Writes images of horizontal bars, vertical bars, squares and background, with colors and noise."""
     generator = np.random.default_rng(0)
     for kind in ("across", "down", "nothing", "square"):
         (folder / kind).mkdir(parents=True)
@@ -59,7 +59,7 @@ def draw(folder: Path, images: int = 50, size: int = 16) -> Path:
     return folder
 
 
-def test_a_folder_and_a_network_of_one_s_own_become_a_table_in_three_commands(command: Command) -> None:
+def test_custom_images_and_model_are_compared_in_three_commands(command: Command) -> None:
     draw(Path("pictures"))
     Path("net.py").write_text(NET, encoding="utf-8")
     code, out, err = command("data", "pictures", "--out", "grid.png")
@@ -75,7 +75,7 @@ def test_a_folder_and_a_network_of_one_s_own_become_a_table_in_three_commands(co
     summaries = {s["method"]: s for s in map(json.loads, out.splitlines())}
     assert list(summaries) == ["independent", "representation-sharing", "fedavg"]
     for summary in summaries.values():
-        assert summary["accuracy"]["mean"] > 40  # of four classes: it does learn something
+        assert summary["accuracy"]["mean"] > 40  # chance is 25
         assert summary["model"].endswith("net.py:Net@fc") and summary["data"].endswith("pictures")
     weights = 3 * 8 * 9 + 8 + 512 * 24 + 24 + 24 * 4 + 4
     assert 4 * weights < summaries["fedavg"]["message_bytes"]["up"] < 4 * weights + 1500
@@ -84,7 +84,7 @@ def test_a_folder_and_a_network_of_one_s_own_become_a_table_in_three_commands(co
     assert Path(config.data.source).is_absolute() and Path(config.model_name.partition(":")[0]).is_absolute()
 
 
-def test_the_resolved_file_alone_gives_the_same_run(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_configuration_reproduces_the_run(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     draw(Path("pictures"), images=10)
     Path("net.py").write_text(NET, encoding="utf-8")
     asked = [
@@ -125,7 +125,7 @@ def drop_times(line: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key != "seconds"}
 
 
-def test_code_that_changed_is_noticed_when_a_run_is_gone_on_with(command: Command) -> None:
+def test_resume_refuses_changed_model_code(command: Command) -> None:
     Path("net.py").write_text(NET.replace("Conv2d(3", "Conv2d(1").replace("8 * 8 * 8", "8 * 4 * 4"), encoding="utf-8")
     asked = ["run", "--model", "net.py:Net@fc", "--train", "40", "--test", "20", "--learners", "2", "--rounds", "1"]
     assert command(*asked, "--out", "mine")[0] == 0
@@ -137,7 +137,7 @@ def test_code_that_changed_is_noticed_when_a_run_is_gone_on_with(command: Comman
 # --- init
 
 
-def test_the_starting_file_explains_every_key_and_changes_nothing(command: Command) -> None:
+def test_init_file_explains_every_key_and_keeps_defaults(command: Command) -> None:
     assert command("init")[0] == 0
     text = Path("experiment.toml").read_text(encoding="utf-8")
     assert read_config(Path("experiment.toml")) == make_config({})
@@ -148,8 +148,8 @@ def test_the_starting_file_explains_every_key_and_changes_nothing(command: Comma
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_every_comment_that_is_a_setting_is_one(command: Command) -> None:
-    """With the comments taken away the file is still right: what it offers can be had."""
+def test_commented_settings_of_the_init_file_are_valid(command: Command) -> None:
+    """The file with all commented settings enabled is a valid configuration."""
     assert command("init", "--learners", "3")[0] == 0
     lines = Path("experiment.toml").read_text(encoding="utf-8").splitlines()
     offered = [line.removeprefix("# ") if re.match(r"# (\w+ = |\[)", line) else line for line in lines]
@@ -161,7 +161,7 @@ def test_every_comment_that_is_a_setting_is_one(command: Command) -> None:
     assert read_config(Path("all.toml")).groups["clinic"].learners == "1-2"
 
 
-def test_init_keeps_what_was_asked_for_and_overwrites_nothing_unasked(command: Command) -> None:
+def test_init_writes_given_settings_and_does_not_overwrite_files(command: Command) -> None:
     asked = [
         "--method",
         "representation-sharing:kd=3",
@@ -185,7 +185,7 @@ def test_init_keeps_what_was_asked_for_and_overwrites_nothing_unasked(command: C
 # --- data
 
 
-def test_data_shows_classes_and_how_learners_would_have_them(command: Command) -> None:
+def test_data_command_shows_classes_and_partition(command: Command) -> None:
     code, out, _ = command("data", "digits", "--train", "100", "--learners", "4", "--partition", "dirichlet(0.3)")
     assert code == 0 and "100 training and 797 test samples of 1 x 8 x 8" in out
     assert "case 7e of the nine: learners differ in p(x) and p(y)" in out
@@ -193,7 +193,7 @@ def test_data_shows_classes_and_how_learners_would_have_them(command: Command) -
 
 
 @pytest.mark.parametrize("figure", list(CASES))
-def test_each_of_the_nine_cases_has_a_command(figure: str, command: Command) -> None:
+def test_data_command_reports_each_of_the_nine_cases(figure: str, command: Command) -> None:
     partition, shift = CASES[figure]
     asked = ["--learners", "4", "--partition", partition, "--shift", shift, "--json", "--out", "grid.png"]
     code, out, _ = command("data", "digits", *asked)
@@ -206,7 +206,7 @@ def test_each_of_the_nine_cases_has_a_command(figure: str, command: Command) -> 
             assert distance["measured"] < 0.05 + 1.5 * distance["by_chance"]
 
 
-def test_a_table_of_numbers_makes_no_pictures_and_says_so(command: Command) -> None:
+def test_data_command_reports_that_a_table_has_no_pictures(command: Command) -> None:
     np.savez("table.npz", x=np.random.default_rng(0).normal(size=(60, 5)), y=np.arange(60) % 3)
     code, out, err = command("data", "table.npz")
     assert code == 0 and "48 training and 12 test samples of 5" in out and "cannot be shown as pictures" in err
@@ -215,14 +215,14 @@ def test_a_table_of_numbers_makes_no_pictures_and_says_so(command: Command) -> N
     assert "table-consilience" in json.loads(out)["run"]
 
 
-# --- bad input: one line that names the file or key, and nothing half-written
+# --- invalid input: one line that names the file or key, and no partial output
 
 
-def sizes(folder: Path) -> None:
+def mixed_sizes(folder: Path) -> None:
     Image.new("RGB", (9, 9)).save(draw(folder, 3) / "down" / "odd.png")
 
 
-def modes(folder: Path) -> None:
+def mixed_modes(folder: Path) -> None:
     Image.new("L", (16, 16)).save(draw(folder, 3) / "down" / "gray.png")
 
 
@@ -240,30 +240,30 @@ def one_class(folder: Path) -> None:
     Image.new("RGB", (16, 16)).save(folder / "only" / "1.png")
 
 
-def more_at_test(folder: Path) -> None:
+def extra_test_class(folder: Path) -> None:
     draw(folder / "train", 3)
     (folder / "test" / "new").mkdir(parents=True)
     Image.new("RGB", (16, 16)).save(folder / "test" / "new" / "1.png")
 
 
 FOLDERS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "images of mixed sizes": (sizes, "odd.png"),
-    "images of mixed modes": (modes, "gray.png"),
+    "images of mixed sizes": (mixed_sizes, "odd.png"),
+    "images of mixed modes": (mixed_modes, "gray.png"),
     "an unreadable file": (unreadable, "broken.png"),
     "a truncated file": (truncated, "1.png"),
     "a folder with one class": (one_class, "only"),
-    "more classes at test than in training": (more_at_test, "new"),
+    "more classes at test than in training": (extra_test_class, "new"),
 }
 
 
 @pytest.mark.parametrize("what", list(FOLDERS))
-def test_a_folder_that_cannot_be_learned_from_is_refused(what: str, command: Command) -> None:
+def test_invalid_image_folder_is_refused(what: str, command: Command) -> None:
     make, named = FOLDERS[what]
     make(Path("pictures"))
-    refused(command("compare", "--data", "pictures", "--methods", "independent,fedavg", "--out", "mine"), named)
+    assert_refused(command("compare", "--data", "pictures", "--methods", "independent,fedavg", "--out", "mine"), named)
 
 
-def refused(said: tuple[int, str, str], *named: str) -> None:
+def assert_refused(said: tuple[int, str, str], *named: str) -> None:
     code, out, err = said
     assert code in (1, 2) and out == "" and err.startswith("error: ") and err.count("\n") == 1
     for word in named:
@@ -285,10 +285,10 @@ ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", list(ARRAYS))
-def test_arrays_that_cannot_be_learned_from_are_refused(what: str, command: Command) -> None:
+def test_invalid_arrays_are_refused(what: str, command: Command) -> None:
     arrays, named = ARRAYS[what]
     np.savez("mine.npz", **arrays)
-    refused(command("run", "--data", "mine.npz", "--out", "mine"), "mine.npz", named)
+    assert_refused(command("run", "--data", "mine.npz", "--out", "mine"), "mine.npz", named)
 
 
 FILES = {
@@ -310,10 +310,10 @@ FILES = {
 
 
 @pytest.mark.parametrize("what", list(FILES))
-def test_a_model_file_that_cannot_be_used_is_refused(what: str, command: Command) -> None:
+def test_invalid_model_file_is_refused(what: str, command: Command) -> None:
     text, model, named = FILES[what]
     Path("net.py").write_text(text, encoding="utf-8")
-    refused(command("run", "--model", model, "--out", "mine"), named, model.partition(":")[0])
+    assert_refused(command("run", "--model", model, "--out", "mine"), named, model.partition(":")[0])
 
 
 SETTINGS: dict[str, tuple[list[str], str]] = {
@@ -334,16 +334,16 @@ SETTINGS: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("what", list(SETTINGS))
-def test_terms_that_cannot_be_kept_are_refused(what: str, command: Command) -> None:
+def test_invalid_settings_are_refused(what: str, command: Command) -> None:
     asked, named = SETTINGS[what]
-    refused(command("run", *asked, "--out", "mine"), named)
+    assert_refused(command("run", *asked, "--out", "mine"), named)
 
 
-def test_a_setting_of_the_method_is_pointed_to_where_it_belongs(command: Command) -> None:
-    refused(command("run", "--set", "kd=3", "--out", "mine"), "write --set method.kd=VALUE")
+def test_method_setting_without_prefix_is_refused_with_a_hint(command: Command) -> None:
+    assert_refused(command("run", "--set", "kd=3", "--out", "mine"), "write --set method.kd=VALUE")
 
 
-def test_a_comparison_tells_what_cannot_work_before_the_work_and_leaves_nothing(command: Command) -> None:
+def test_compare_refuses_invalid_settings_before_any_run(command: Command) -> None:
     private = ["--set", "groups.a.learners=0", "--set", "groups.a.never_share=[3]"]
     asked = ["compare", "--methods", "independent,fedavg", "--rounds", "1", "--out", "mine"]
     for more, named in (
@@ -351,11 +351,11 @@ def test_a_comparison_tells_what_cannot_work_before_the_work_and_leaves_nothing(
         (["--data", "nothere/"], "nothere"),
         (["--model", "x.py:y"], "x.py"),
     ):
-        refused(command(*asked, *more), named)
+        assert_refused(command(*asked, *more), named)
         assert not Path("mine").exists()
 
 
-def test_what_a_group_gives_to_holds_in_a_comparison_whatever_the_method(command: Command) -> None:
+def test_uploads_of_a_group_apply_to_every_compared_method(command: Command) -> None:
     terms = [
         "--set",
         "groups.a.learners=0",
@@ -376,7 +376,7 @@ def test_what_a_group_gives_to_holds_in_a_comparison_whatever_the_method(command
     assert 0 < up["representation-sharing"] < others["representation-sharing"]
 
 
-def test_a_refused_engine_leaves_no_folder(command: Command) -> None:
+def test_refused_engine_leaves_no_folder(command: Command) -> None:
     Path("net.py").write_text(
         "from torch import nn\n"
         "def build(): return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.5), nn.Linear(8, 10))\n"
@@ -387,8 +387,8 @@ def test_a_refused_engine_leaves_no_folder(command: Command) -> None:
     assert command(*asked, "--engine", "loop")[0] == 0
 
 
-def test_pictures_go_where_pictures_can(command: Command) -> None:
-    refused(command("data", "digits", "--out", "grid.xyz"), "--out is 'grid.xyz'", ".png")
+def test_output_files_that_cannot_be_written_are_refused(command: Command) -> None:
+    assert_refused(command("data", "digits", "--out", "grid.xyz"), "--out is 'grid.xyz'", ".png")
     np.savez("table.npz", x=np.random.default_rng(0).normal(size=(60, 5)), y=np.arange(60) % 3)
     code, _, err = command("data", "table.npz", "--out", "grid.png")
     assert code == 2 and "no pictures to write" in err
@@ -396,7 +396,7 @@ def test_pictures_go_where_pictures_can(command: Command) -> None:
     assert code == 1 and "no/such/folder.toml" in err and "checkpoint" not in err
 
 
-def test_classes_that_only_tests_have_are_told(command: Command) -> None:
+def test_classes_without_training_samples_are_reported(command: Command) -> None:
     y = np.repeat(np.arange(4), 25)
     np.savez(
         "sorted.npz",
@@ -409,7 +409,7 @@ def test_classes_that_only_tests_have_are_told(command: Command) -> None:
     assert code == 0 and "2 classes, the first 2, of the test set: no learner has training samples" in err
 
 
-def test_data_that_changed_in_one_value_is_noticed(command: Command) -> None:
+def test_resume_refuses_data_changed_in_one_value(command: Command) -> None:
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(60, 7)), np.arange(60) % 3
     np.savez("mine.npz", x=x, y=y)

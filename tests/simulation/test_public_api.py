@@ -1,4 +1,4 @@
-"""`compare`, `sweep` and `write_report` from Python, as the commands have them."""
+"""`compare`, `sweep` and `write_report` from Python give the same as the commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def digits() -> Dataset:
     return load("digits", train=40, test=20)
 
 
-def test_a_comparison_in_memory_has_results_summaries_and_a_table() -> None:
+def test_compare_in_memory_returns_results_summaries_and_a_table() -> None:
     seen: list[str] = []
     found = consilience.compare(
         methods=["independent", "fedavg:start=different"], on_summary=lambda s: seen.append(s["method"]), **SMALL
@@ -32,7 +32,7 @@ def test_a_comparison_in_memory_has_results_summaries_and_a_table() -> None:
     assert "independent" in found.table() and "fedavg" in found.table()
 
 
-def test_a_comparison_in_a_folder_is_resumed(tmp_path: Path, digits: Dataset) -> None:
+def test_compare_in_a_folder_is_resumed(tmp_path: Path, digits: Dataset) -> None:
     first = consilience.compare(methods=["independent"], data=digits, out=tmp_path / "c", **SMALL)
     again = consilience.compare(resume=tmp_path / "c", data=digits)
     assert again.summaries[0]["accuracy"] == first.summaries[0]["accuracy"] and not again.results
@@ -42,7 +42,7 @@ def test_a_comparison_in_a_folder_is_resumed(tmp_path: Path, digits: Dataset) ->
         consilience.compare(methods=[], **SMALL)
 
 
-def test_a_sweep_in_memory_is_the_one_in_a_folder(tmp_path: Path) -> None:
+def test_sweep_in_memory_equals_the_one_in_a_folder(tmp_path: Path) -> None:
     grid: dict[str, list[Any]] = {"method.kd": [0, 1], "batch_size": [16, 32]}
     found = consilience.sweep(method="fedproto", grid=grid, **SMALL)
     kept = consilience.sweep(method="fedproto", grid=grid, out=tmp_path / "s", **SMALL)
@@ -57,7 +57,7 @@ def test_a_sweep_in_memory_is_the_one_in_a_folder(tmp_path: Path) -> None:
             consilience.sweep(method="fedproto", grid=bad, **SMALL)
 
 
-def test_a_page_about_a_comparison(tmp_path: Path) -> None:
+def test_write_report_writes_a_page_of_a_comparison(tmp_path: Path) -> None:
     consilience.compare(methods=["independent"], out=tmp_path / "c", **SMALL)
     page = consilience.write_report(tmp_path / "c", tmp_path / "page.html")
     assert page == tmp_path / "page.html" and "independent" in page.read_text(encoding="utf-8")

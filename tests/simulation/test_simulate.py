@@ -1,4 +1,4 @@
-"""`simulate` from Python: one's own models and methods, what is kept of them, and numbers a model draws itself."""
+"""`simulate` from Python: custom models and methods, what is saved of them, and random numbers of a model."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def forgetful(shape: tuple[int, ...] = (1, 8, 8)) -> SplitModel:
     return SplitModel(features, nn.Linear(16, 10), bound=1.0)
 
 
-# What a model draws itself
+# Random numbers of a model
 
 
 def losses(result: Result) -> np.ndarray:
@@ -56,7 +56,7 @@ def test_dropout_draws_the_same_numbers_for_the_same_seed(data: Dataset) -> None
     assert len(np.unique(losses(first))) == losses(first).size, "every learner and round draws its own"
 
 
-def test_dropout_leaves_the_callers_numbers_alone(data: Dataset) -> None:
+def test_dropout_does_not_change_the_global_random_state(data: Dataset) -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -64,7 +64,7 @@ def test_dropout_leaves_the_callers_numbers_alone(data: Dataset) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_dropout_goes_on_from_a_checkpoint_with_the_same_bits(data: Dataset, tmp_path: Path) -> None:
+def test_dropout_resumes_from_a_checkpoint_bit_identically(data: Dataset, tmp_path: Path) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -76,11 +76,11 @@ def test_dropout_goes_on_from_a_checkpoint_with_the_same_bits(data: Dataset, tmp
     assert np.array_equal(losses(resumed), losses(whole))
 
 
-# One's own models
+# Custom models
 
 
 @pytest.mark.parametrize("model", [forgetful(), nn.Linear(64, 10), 7])
-def test_a_module_in_place_of_what_builds_it_is_refused(model: Any, data: Dataset) -> None:
+def test_module_instead_of_a_builder_is_refused(model: Any, data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=f"model is a {type(model).__name__}; give a name, or a function"):
         simulate(data=data, model=model, **SMALL)
 
@@ -95,13 +95,13 @@ def test_a_module_in_place_of_what_builds_it_is_refused(model: Any, data: Datase
         (nn.Linear(9, 16), r"cannot take inputs of the shape \(1, 8, 8\)"),
     ],
 )
-def test_features_that_do_not_fit_are_refused_before_training(features: nn.Module, words: str, data: Dataset) -> None:
+def test_mismatched_feature_shapes_are_refused_before_training(features: nn.Module, words: str, data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=words):
         simulate(data=data, model=lambda: SplitModel(features, nn.Linear(16, 10)), **SMALL)
 
 
 class Masked(nn.Module):
-    """Reads every other input, as its mask says."""
+    """Reads every second input, selected by a mask."""
 
     mask: Tensor
     order: Tensor
@@ -113,13 +113,13 @@ class Masked(nn.Module):
         self.register_buffer("order", torch.arange(32, dtype=torch.int32).flip(0))
 
     def forward(self, x: Tensor) -> Tensor:
-        chosen = x.flatten(1)[:, self.mask]  # (n, 32) with a mask; with whole numbers it would be (n, 64)
+        chosen = x.flatten(1)[:, self.mask]  # (n, 32) with a boolean mask; an integer mask gives (n, 64)
         assert self.order.dtype == torch.int32
         return torch.tanh(self.linear(chosen[:, self.order]))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_buffers_keep_their_types(workers: int, data: Dataset, tmp_path: Path) -> None:
+def test_buffers_keep_their_dtypes(workers: int, data: Dataset, tmp_path: Path) -> None:
     settings = SMALL | {"workers": workers, "out": tmp_path / "run"}
     model = partial(_masked)
     result = simulate(data=data, model=model, method="fedavg", **settings)
@@ -131,16 +131,16 @@ def _masked() -> SplitModel:
     return SplitModel(Masked(), nn.Linear(16, 10), bound=1.0)
 
 
-def test_one_module_cannot_serve_every_learner(data: Dataset) -> None:
+def test_builder_that_returns_the_same_module_twice_is_refused(data: Dataset) -> None:
     only = forgetful()
     with pytest.raises(ConfigurationError, match="returned the same module twice; it must make a new one"):
         simulate(data=data, model=lambda: only, **SMALL)
 
 
-# What is kept of a method
+# What is saved of a method
 
 
-def test_settings_of_a_method_are_kept_with_the_run(data: Dataset, tmp_path: Path) -> None:
+def test_method_settings_are_saved_with_the_run(data: Dataset, tmp_path: Path) -> None:
     chosen = build_method("fedavg", {"start": "different"})
     by_hand = simulate(data=data, method=chosen, out=tmp_path / "hand", **SMALL)
     by_name = simulate(data=data, method="fedavg:start=different", out=tmp_path / "name", **SMALL)
@@ -150,7 +150,7 @@ def test_settings_of_a_method_are_kept_with_the_run(data: Dataset, tmp_path: Pat
         assert kept["method"] == {"name": "fedavg", "start": "different"}
 
 
-def test_a_method_as_text() -> None:
+def test_method_text_is_parsed() -> None:
     assert parse_method("fedavg") == {"name": "fedavg"}
     assert parse_method("fedavg:start=different:every=4") == {"name": "fedavg", "start": "different", "every": 4}
     with pytest.raises(ConfigurationError, match="'start' is not a setting; write KEY=VALUE"):
@@ -160,24 +160,24 @@ def test_a_method_as_text() -> None:
         simulate(method=wrong, **SMALL)
 
 
-def test_the_folder_of_the_data_is_kept_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_folder_is_saved_as_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = simulate(data_dir="here", train=60, test=20, out="run", **SMALL)
     assert result.config.data.folder == str(tmp_path / "here")
 
 
 @pytest.mark.parametrize("given", [{"data": "digits"}, {"method": "fedavg"}])
-def test_a_resumed_run_takes_no_other_names(given: dict[str, Any], tmp_path: Path) -> None:
+def test_resume_refuses_data_and_method_names(given: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="give it no others"):
         simulate(resume=tmp_path, **given)
 
 
-def test_a_penalty_without_weight_tells_nothing(data: Dataset) -> None:
+def test_penalty_of_weight_zero_reports_no_mutual_information(data: Dataset) -> None:
     silent = simulate(data=data, method="representation-sharing:contrast=0.0", **SMALL)
     assert np.isnan(silent.history["mutual_information"]).all()
 
 
-def test_a_run_does_not_go_on_with_something_else_of_the_same_shape(data: Dataset, tmp_path: Path) -> None:
+def test_resume_refuses_other_data_or_method_of_the_same_shape(data: Dataset, tmp_path: Path) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -190,11 +190,11 @@ def test_a_run_does_not_go_on_with_something_else_of_the_same_shape(data: Datase
     assert simulate(data=data, method=build_method("fedproto"), resume=tmp_path / "run").finished
 
 
-# What fails in a worker
+# Errors in a worker
 
 
 class Particular(Exception):
-    """Not made from its message alone, so no pickle can bring it back."""
+    """Needs two arguments, so that it cannot be unpickled from its message."""
 
     def __init__(self, one: int, other: int) -> None:
         super().__init__(f"{one} and {other}")
@@ -206,7 +206,7 @@ class Failing(Prototypes):
         raise Particular(1, 2)
 
 
-def test_an_error_in_a_worker_comes_with_its_place() -> None:
+def test_worker_error_has_a_traceback_note() -> None:
     try:
         Failing().penalty({}, None, None)  # type: ignore[arg-type]
     except Particular as error:
@@ -217,22 +217,22 @@ def test_an_error_in_a_worker_comes_with_its_place() -> None:
     assert isinstance(plain, ValueError) and plain.__notes__
 
 
-def test_an_error_of_ones_own_reaches_the_caller(data: Dataset) -> None:
+def test_custom_exception_reaches_the_caller(data: Dataset) -> None:
     failing = Method("failing", {"learner": Role(exchanges=(Failing(),))})
     with pytest.raises(Particular):
         simulate(data=data, model=partial(forgetful, (1, 8, 8)), method=failing, **SMALL)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_workers_let_go_of_the_last_simulation() -> None:
-    def shared() -> list[int]:
-        """KiB of shared memory in the hands of each process of the team."""
+def test_workers_release_memory_of_the_last_simulation() -> None:
+    def shared_memory_of_workers() -> list[int]:
+        """KiB of shared memory of each process of the worker pool."""
         simulate(method="two-stage", learners=2, rounds=1, workers=2, width=20_000)
         status = [Path(f"/proc/{worker.process.pid}/status").read_text() for worker in worker_pool_of(2).workers]
         return [int(next(line.split()[1] for line in text.splitlines() if "RssShmem" in line)) for text in status]
 
-    first = shared()
+    first = shared_memory_of_workers()
     for _ in range(3):
-        last = shared()
+        last = shared_memory_of_workers()
     assert max(first) > 5_000, "there is something to let go of"
     assert max(last) < 2 * max(first)

@@ -1,4 +1,4 @@
-"""The command `sweep`: what it prints, the tidy file, what is refused before the work, stopping and going on."""
+"""The command `sweep`: its output, the CSV file, errors before any run, interruption and resume."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def objects(out: str) -> list[dict[str, Any]]:
-    """Standard output as JSON, one object a line and nothing else."""
+    """Standard output as JSON, one object per line."""
     found = [json.loads(line) for line in out.splitlines()]
     assert all(isinstance(o, dict) for o in found)
     return found
@@ -64,7 +64,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
         pytest.param('model="mlp,lenet5",mlp', ["mlp,lenet5", "mlp"]),
     ],
 )
-def test_values_of_an_axis(text: str, values: list[Any]) -> None:
+def test_grid_axis_values_are_parsed(text: str, values: list[Any]) -> None:
     grid, fixed = parse_grid([text])
     assert list(grid.values()) == [values] and fixed == []
     assert [type(v) for v in next(iter(grid.values()))] == [type(v) for v in values]
@@ -73,16 +73,16 @@ def test_values_of_an_axis(text: str, values: list[Any]) -> None:
 @pytest.mark.parametrize(
     "text", ["method.kd=3", 'model="mlp"', 'model="mlp,lenet5"', "partition=dirichlet(0.5)", "lr="]
 )
-def test_a_single_value_is_set_for_all(text: str) -> None:
+def test_single_value_is_not_an_axis(text: str) -> None:
     assert parse_grid([text, "rounds=1,2"]) == ({"rounds": [1, 2]}, [text])
 
 
-def test_an_axis_twice_is_refused() -> None:
+def test_repeated_axis_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"method\.kd is swept over twice; give all its values at once"):
         parse_grid(["method.kd=0,1", "lr=0.1,0.2", "method.kd=2,3"])
 
 
-def test_every_combination_in_order_and_in_as_few_parts_as_can_be(tmp_path: Path) -> None:
+def test_sweep_plan_has_all_combinations_in_few_parts(tmp_path: Path) -> None:
     config = make_config({"method": {"name": "representation-sharing"}})
     grid: dict[str, list[Any]] = {"method.kd": [0, 1], "method.n_avg": [5, 10], "lr": [0.1, 0.2]}
     sweep = SweepPlan(config, grid, tmp_path)
@@ -98,27 +98,32 @@ def outcome(mean: float | None, *diverged: str) -> dict[str, Any]:
     return {"accuracy": {"mean": mean}, "diverged": list(diverged)}
 
 
-def test_the_best_is_the_highest_of_those_that_stayed_sound() -> None:
+def test_best_setting_ignores_diverged_ones() -> None:
     assert best_of([]) is None and best_of([outcome(None), outcome(9.0, "learner 0")]) is None
     outcomes = [outcome(1.0), outcome(9.0, "learner 0"), outcome(None), outcome(3.0), outcome(2.0)]
     assert best_of(outcomes) == outcomes[3]
 
 
-def asked(mean: float | None, together: float | None, *diverged: str) -> dict[str, Any]:
+def outcome_with_ensemble(mean: float | None, together: float | None, *diverged: str) -> dict[str, Any]:
     return outcome(mean, *diverged) | {"ensemble": {"mean": together}}
 
 
-def test_the_best_is_that_of_all_asked_together_where_each_has_it() -> None:
-    outcomes = [asked(3.0, 5.0), asked(2.0, 7.0), asked(9.0, 9.0, "learner 0"), asked(None, None)]
+def test_best_setting_is_by_ensemble_accuracy_if_all_have_it() -> None:
+    outcomes = [
+        outcome_with_ensemble(3.0, 5.0),
+        outcome_with_ensemble(2.0, 7.0),
+        outcome_with_ensemble(9.0, 9.0, "learner 0"),
+        outcome_with_ensemble(None, None),
+    ]
     assert best_of(outcomes) == outcomes[1]
-    assert best_of([*outcomes, asked(1.0, None)]) == outcomes[0], "one was not asked"
+    assert best_of([*outcomes, outcome_with_ensemble(1.0, None)]) == outcomes[0], "one was not asked"
     assert best_of([*outcomes, outcome(1.0)]) == outcomes[0], "one is of a time before anybody was"
 
 
-# What is printed
+# Output
 
 
-def test_a_sweep_in_which_all_are_asked_is_ranked_by_what_they_tell(command: Command) -> None:
+def test_sweep_with_ensemble_accuracy_is_ranked_by_it(command: Command) -> None:
     two_stage = ["--method", "two-stage", "--train", "60", "--test", "40", "--learners", "2", "--rounds", "1"]
     two_stage += ["--watch", "cut", "--workers", "0"]
     found = command("sweep", *two_stage, "--set", "method.delta=0.001,0.01", "--out", "mine")
@@ -146,7 +151,7 @@ def test_a_sweep_in_which_all_are_asked_is_ranked_by_what_they_tell(command: Com
     assert "ensemble" not in table_text(sweep_table(outcomes))
 
 
-def test_a_table_on_standard_output_and_the_best_beside_it(command: Command) -> None:
+def test_sweep_prints_the_table_to_stdout_and_the_best_to_stderr(command: Command) -> None:
     code, out, err = command("sweep", *SMALL, *RATES, "--seeds", "2", "--out", "mine")
     assert code == 0
     assert "fedproto, digits, mlp: 4 settings, 2 learners, 2 rounds, 2 seeds" in " ".join(out.split())
@@ -167,7 +172,7 @@ def test_a_table_on_standard_output_and_the_best_beside_it(command: Command) -> 
     assert {p.name for p in Path("mine").iterdir()} == {"sweep.toml", "sweep.csv", "part-1"}
 
 
-def test_one_object_a_setting_and_nothing_else(command: Command) -> None:
+def test_sweep_json_is_one_object_per_setting(command: Command) -> None:
     code, out, err = command("sweep", *SMALL, *RATES, "--out", "mine", "--json")
     found = objects(out)
     assert code == 0 and err.startswith("best: ") and err.count("\n") == 2
@@ -177,7 +182,7 @@ def test_one_object_a_setting_and_nothing_else(command: Command) -> None:
     assert objects(command("show", "mine", "--json")[1]) == found
 
 
-def test_a_setting_reaches_what_a_run_of_it_alone_reaches(command: Command) -> None:
+def test_setting_equals_a_separate_run(command: Command) -> None:
     exact = [*SMALL, "--precision", "float64", "--seeds", "2", "--json"]
     last = objects(command("sweep", *exact, *RATES, "--out", "mine")[1])[-1]
     (alone,) = objects(command("run", *exact, "--lr", "0.02", "--set", "method.kd=10", "--out", "alone")[1])
@@ -186,7 +191,7 @@ def test_a_setting_reaches_what_a_run_of_it_alone_reaches(command: Command) -> N
         assert last[key] == alone[key]
 
 
-def test_a_long_table_is_cut_and_the_tidy_file_is_not(command: Command) -> None:
+def test_long_table_is_truncated_but_not_the_csv_file(command: Command) -> None:
     rates = [f"{i / 1000}" for i in range(1, 23)]
     code, out, _ = command("sweep", *SMALL, "--set", f"lr={','.join(rates)}", "--out", "mine")
     assert code == 0 and "2 more are in the tidy file." in " ".join(out.split())
@@ -194,16 +199,16 @@ def test_a_long_table_is_cut_and_the_tidy_file_is_not(command: Command) -> None:
     assert {line["lr"] for line in table("mine")} == set(rates)
 
 
-def test_a_sweep_has_a_folder_of_its_own(command: Command) -> None:
+def test_sweep_creates_its_own_folder(command: Command) -> None:
     code, _, err = command("sweep", *SMALL, "--set", "lr=0.001,0.02")
     (folder,) = Path("runs").iterdir()
     assert code == 0 and folder.name.endswith("-digits-sweep-fedproto") and f"saved in {folder};" in err
 
 
-# The tidy file
+# The CSV file
 
 
-def test_the_tidy_file_has_the_means_over_learners(command: Command) -> None:
+def test_csv_file_has_means_over_learners(command: Command) -> None:
     assert command("sweep", *SMALL, *RATES, "--seeds", "2", "--out", "mine")[0] == 0
     lines = table("mine")
     assert list(lines[0]) == [
@@ -226,8 +231,8 @@ def test_the_tidy_file_has_the_means_over_learners(command: Command) -> None:
             assert float(line[f"loss.{term}"]) == pytest.approx(np.mean([one["loss"][term] for one in both]))
 
 
-def test_what_was_not_measured_is_empty(command: Command) -> None:
-    """Round 1 is not tested; and of two learners, one takes part."""
+def test_csv_file_has_empty_cells_for_missing_measurements(command: Command) -> None:
+    """Round 1 is not tested, and one of two learners participates."""
     less = ["--eval-every", "2", "--participation", "0.5"]
     assert command("sweep", *SMALL, *less, "--set", "lr=0.001,0.02", "--out", "mine")[0] == 0
     lines = table("mine")
@@ -242,7 +247,7 @@ def test_what_was_not_measured_is_empty(command: Command) -> None:
 # Settings that change more than weights
 
 
-def test_what_cannot_differ_within_a_run_is_said_and_run_apart(command: Command) -> None:
+def test_settings_that_need_separate_runs_are_reported(command: Command) -> None:
     code, out, err = command("sweep", *SMALL, *PARTS, "--out", "mine", "--json")
     assert code == 0
     assert err.startswith("method.encoding cannot differ within a run: 2 runs, one after the other\nbest: ")
@@ -256,13 +261,13 @@ def test_what_cannot_differ_within_a_run_is_said_and_run_apart(command: Command)
     )
 
 
-def test_parts_that_take_turns_come_out_in_the_order_of_the_settings(command: Command) -> None:
+def test_interleaved_parts_are_returned_in_the_order_of_settings(command: Command) -> None:
     out = command("sweep", *SMALL, *PARTS[2:], *PARTS[:2], "--out", "mine", "--json")[1]
     found = [(o["set"]["lr"], o["set"]["method.encoding"], o["message_bytes"]["up"]) for o in objects(out)]
     assert found == [(lr, e, b) for lr in (0.001, 0.02) for e, b in (("float32", 1480), ("float16", 840))]
 
 
-def test_words_as_values_beside_a_rate(command: Command) -> None:
+def test_axis_of_words_combines_with_learning_rates(command: Command) -> None:
     given = ["--set", "partition=iid,dirichlet(0.5)", "--set", "lr=0.001,0.02", "--set", 'model="mlp"']
     code, out, err = command("sweep", *SMALL, *given, "--out", "mine", "--json")
     assert code == 0 and err.startswith("partition cannot differ within a run: 2 runs")
@@ -272,20 +277,20 @@ def test_words_as_values_beside_a_rate(command: Command) -> None:
 
 
 @pytest.mark.parametrize("given", ["partition=iid,dirichlet(0.5)", "learners=2,3", "model=mlp,lenet5"])
-def test_a_part_may_have_one_setting(given: str, command: Command) -> None:
+def test_part_may_have_one_setting(given: str, command: Command) -> None:
     code, out, _ = command("sweep", *SMALL, "--set", given, "--out", "mine", "--json")
     assert code == 0 and len(objects(out)) == 2 and len(table("mine")) == 2 * 2
 
 
-def test_a_value_twice_does_not_make_a_setting_one_that_cannot_differ(command: Command) -> None:
+def test_repeated_value_does_not_force_separate_runs(command: Command) -> None:
     err = command("sweep", *SMALL, "--set", "lr=0.01,0.01,0.02", "--out", "mine")[2]
     assert "cannot differ" not in err
 
 
-# A setting that goes astray
+# Diverging settings
 
 
-def test_a_setting_that_diverges_is_told_and_never_the_best(command: Command) -> None:
+def test_diverging_setting_is_reported_and_never_best(command: Command) -> None:
     wild = ["--precision", "float64", "--optimizer", "sgd", "--set", "method.kd=1e300,1"]
     code, out, err = command("sweep", *SMALL, *wild, "--out", "mine")
     assert code == 0 and "\nbest: method.kd=1: " in err
@@ -295,19 +300,19 @@ def test_a_setting_that_diverges_is_told_and_never_the_best(command: Command) ->
     assert outcomes[1]["diverged"] == [] and "(seed 0, method.kd=1e+300), round 1: " in outcomes[0]["diverged"][0]
     assert [line["method.kd"] for line in table("mine")] == ["1e+300"] * 2 + ["1"] * 2
     assert table("mine")[1]["loss.cross_entropy"] == "" and float(table("mine")[3]["loss.cross_entropy"]) > 0
-    outcomes[0]["accuracy"]["mean"] = 99.0  # nonsense may well guess right
+    outcomes[0]["accuracy"]["mean"] = 99.0  # a diverged model may be accurate by chance
     shown = table_text(sweep_table(outcomes))
     assert shown.index("best") < shown.index("99.0") < shown.index("diverged")
 
 
-def test_where_every_setting_diverges_the_command_fails(command: Command) -> None:
+def test_sweep_fails_if_every_setting_diverges(command: Command) -> None:
     wild = ["--precision", "float64", "--optimizer", "sgd", "--set", "method.kd=1e300,1e301"]
     code, out, err = command("sweep", *SMALL, *wild, "--out", "mine")
     assert code == 1 and out.count("diverged") == 2
     assert "error: every setting diverged to NaN or infinite values, first learner 0 (seed 0, method.kd=1e+300)" in err
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -335,20 +340,20 @@ def test_where_every_setting_diverges_the_command_fails(command: Command) -> Non
         pytest.param(["optimizer=adam,sdg", "lr=0.1,0.2"], "unknown optimizer"),
     ],
 )
-def test_what_cannot_be_swept_is_refused_before_any_work(given: list[str], words: str, command: Command) -> None:
+def test_invalid_sweep_is_refused_before_any_run(given: list[str], words: str, command: Command) -> None:
     sets = [part for text in given for part in ("--set", text)]
     code, out, err = command("sweep", *SMALL, *sets, "--out", "mine")
     assert code == 2 and out == "" and words in err and err.splitlines()[-1].startswith("error: ")
     assert list(Path().iterdir()) == [], "nothing is left behind"
 
 
-def test_a_configuration_that_has_variants_is_refused(command: Command) -> None:
+def test_configuration_with_variants_is_refused(command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine")[0] == 0
     code, _, err = command("sweep", "mine/part-1/config.toml", "--set", "method.kd=0,1", "--out", "other")
     assert code == 2 and "already has variants" in err and not Path("other").exists()
 
 
-def test_a_folder_that_holds_a_sweep_is_refused(command: Command) -> None:
+def test_folder_that_holds_a_sweep_is_refused(command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine")[0] == 0
     before = {p: p.read_bytes() for p in Path("mine").rglob("*") if p.is_file()}
     code, _, err = command("sweep", *SMALL, "--set", "lr=0.5,0.6", "--out", "mine")
@@ -356,7 +361,7 @@ def test_a_folder_that_holds_a_sweep_is_refused(command: Command) -> None:
     assert {p: p.read_bytes() for p in Path("mine").rglob("*") if p.is_file()} == before
 
 
-def test_each_folder_is_for_its_own_command(command: Command) -> None:
+def test_resume_refuses_folders_of_other_commands(command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine")[0] == 0
     code, _, err = command("run", "--resume", "mine")
     assert code == 2 and err == "error: mine is not a run folder: it is a sweep: consilience sweep --resume mine\n"
@@ -368,10 +373,10 @@ def test_each_folder_is_for_its_own_command(command: Command) -> None:
     assert code == 2 and "--resume takes its settings from the run's folder" in err
 
 
-# Stopping and going on
+# Interruption and resume
 
 
-def test_an_interrupted_sweep_goes_on_and_finished_parts_are_left_alone(
+def test_interrupted_sweep_resumes_and_keeps_finished_parts(
     command: Command, interrupt_after: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = objects(command("sweep", *SMALL, *PARTS, "--seeds", "2", "--out", "whole", "--json")[1])
@@ -382,11 +387,11 @@ def test_an_interrupted_sweep_goes_on_and_finished_parts_are_left_alone(
     before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("parts/part-1").iterdir()}
     asked: list[dict[str, Any]] = []
 
-    def watched(*given: Any, **named: Any) -> Any:
+    def record_simulate(*given: Any, **named: Any) -> Any:
         asked.append({k: v for k, v in named.items() if k != "on_round" and v is not None})
         return simulate(*given, **named)
 
-    monkeypatch.setattr("consilience.simulation.sweep.simulate", watched)
+    monkeypatch.setattr("consilience.simulation.sweep.simulate", record_simulate)
     code, out, _ = command("sweep", "--resume", "parts", "--json")
     assert code == 0 and asked == [{"resume": Path("parts/part-2")}]
     assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in Path("parts/part-1").iterdir()} == before
@@ -396,37 +401,39 @@ def test_an_interrupted_sweep_goes_on_and_finished_parts_are_left_alone(
     assert command("sweep", "--resume", "parts", "--json")[1] == out and len(asked) == 1, "a finished one is shown"
 
 
-def test_ctrl_c_outside_the_rounds_says_how_to_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(*others: Any, **named: Any) -> None:
+def test_ctrl_c_outside_the_rounds_prints_the_resume_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press_ctrl_c(*others: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("consilience.simulation.simulate.open_engine", pressed)
+        patch.setattr("consilience.simulation.simulate.open_engine", press_ctrl_c)
         code, out, err = command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine", "--json")
     assert code == 130 and out == "" and err == "stopped; resume with: consilience sweep --resume mine\n"
     code, out, _ = command("sweep", "--resume", "mine", "--json")
     assert code == 0 and [o["finished"] for o in objects(out)] == [True, True]
 
 
-def test_a_torn_line_of_the_part_that_broke_off_is_left_out(
+def test_truncated_line_of_an_interrupted_part_is_skipped(
     command: Command, interrupt_after: Callable[[int], None]
 ) -> None:
     interrupt_after(3)
     assert command("sweep", *SMALL, *PARTS, "--out", "mine")[0] == 130
     with Path("mine/part-2/metrics.jsonl").open("ab") as file:
-        file.write(b'{"round": 2, "var')  # as if it had been killed
+        file.write(b'{"round": 2, "var')  # as after a kill
     assert command("sweep", "--resume", "mine")[0] == 0
 
 
 # Show
 
 
-def test_show_prints_what_the_sweep_did(command: Command) -> None:
+def test_show_prints_the_same_as_the_sweep(command: Command) -> None:
     _, out, err = command("sweep", *SMALL, *PARTS, "--out", "mine")
     assert command("show", "mine") == (0, out, err[err.index("best: ") :]), "but for what is said on the way"
 
 
-def test_show_a_sweep_that_is_not_finished(command: Command, interrupt_after: Callable[[int], None]) -> None:
+def test_show_lists_finished_settings_of_an_unfinished_sweep(
+    command: Command, interrupt_after: Callable[[int], None]
+) -> None:
     interrupt_after(3)
     assert command("sweep", *SMALL, *PARTS, "--out", "mine")[0] == 130
     found = objects(command("show", "mine", "--json")[1])
@@ -438,14 +445,16 @@ def test_show_a_sweep_that_is_not_finished(command: Command, interrupt_after: Ca
     assert err == "0 of 4 settings are finished; resume with: consilience sweep --resume mine\n"
 
 
-def test_show_says_that_a_sweep_is_not_finished(command: Command, interrupt_after: Callable[[int], None]) -> None:
+def test_show_prints_the_resume_command_of_an_unfinished_sweep(
+    command: Command, interrupt_after: Callable[[int], None]
+) -> None:
     interrupt_after(3)
     assert command("sweep", *SMALL, *PARTS, "--out", "mine")[0] == 130
     code, _, err = command("show", "mine")
     assert code == 0 and "resume with: consilience sweep --resume mine" in err
 
 
-# Damage
+# Damaged files
 
 
 @pytest.mark.parametrize(
@@ -461,7 +470,7 @@ def test_show_says_that_a_sweep_is_not_finished(command: Command, interrupt_afte
         pytest.param(b"[grid]\nlr = 3\n[config]\n"),
     ],
 )
-def test_a_damaged_plan_is_named(content: bytes, command: Command) -> None:
+def test_damaged_sweep_plan_is_named(content: bytes, command: Command) -> None:
     Path("mine").mkdir()
     Path("mine/sweep.toml").write_bytes(content)
     for asked in (["sweep", "--resume", "mine"], ["show", "mine"]):
@@ -471,7 +480,7 @@ def test_a_damaged_plan_is_named(content: bytes, command: Command) -> None:
     assert [p.name for p in Path("mine").iterdir()] == ["sweep.toml"]
 
 
-def test_a_plan_that_is_not_as_it_was_is_refused(command: Command) -> None:
+def test_changed_sweep_plan_is_refused(command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine")[0] == 0
     plan = Path("mine/sweep.toml")
     plan.write_text(plan.read_text(encoding="utf-8").replace("0.02", "0.5"), encoding="utf-8")
@@ -492,24 +501,24 @@ def test_a_plan_that_is_not_as_it_was_is_refused(command: Command) -> None:
         pytest.param("result.json", b"[1, 2]"),
     ],
 )
-def test_a_damaged_part_is_named(name: str, content: bytes, command: Command) -> None:
+def test_damaged_file_of_a_part_is_named(name: str, content: bytes, command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine")[0] == 0
     (Path("mine/part-1") / name).write_bytes(content)
     code, out, err = command("sweep", "--resume", "mine")
     assert code == 1 and out == "" and err.startswith(f"error: mine/part-1/{name} is damaged")
 
 
-# Disks that are full, folders that cannot be written
+# Full disks and folders that cannot be written
 
 
-def test_a_place_that_is_no_folder_is_reported(command: Command) -> None:
+def test_output_path_below_a_file_is_reported(command: Command) -> None:
     Path("file").write_text("mine", encoding="utf-8")
     code, out, err = command("sweep", *SMALL, *RATES, "--out", "file/sweep")
     assert code == 1 and out == "" and err.startswith("error: cannot write file/sweep: Not a directory")
     assert Path("file").read_text(encoding="utf-8") == "mine"
 
 
-def test_a_read_only_disk_is_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_disk_is_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, *others: Any, **named: Any) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(self))
 
@@ -521,12 +530,12 @@ def test_a_read_only_disk_is_reported(command: Command, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["sweep.toml", "sweep.csv"])
-def test_a_full_disk_is_reported_and_the_sweep_goes_on_when_there_is_room(
+def test_full_disk_is_reported_and_the_sweep_resumes_later(
     name: str, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_bytes = Path.write_bytes
 
-    def full(self: Path, content: bytes) -> int:
+    def fail_with_full_disk(self: Path, content: bytes) -> int:
         if not self.name.startswith(name):
             return write_bytes(self, content)
         write_bytes(self, content[: len(content) // 2])
@@ -534,7 +543,7 @@ def test_a_full_disk_is_reported_and_the_sweep_goes_on_when_there_is_room(
 
     asked = ["sweep", *SMALL, "--set", "lr=0.001,0.02", "--out", "mine"]
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", full)
+        patch.setattr(Path, "write_bytes", fail_with_full_disk)
         code, out, err = command(*asked)
     assert code == 1 and out == "" and "error: cannot write mine" in err and "No space left on device" in err
     assert not (Path("mine") / name).exists(), "half a file never has its name"
@@ -542,12 +551,12 @@ def test_a_full_disk_is_reported_and_the_sweep_goes_on_when_there_is_room(
     assert code == 0 and len(table("mine")) == 2 * 2
 
 
-def test_the_title_leaves_out_what_is_swept_over(command: Command) -> None:
+def test_table_title_omits_swept_settings(command: Command) -> None:
     code, out, _ = command("sweep", *SMALL, "--set", "learners=2,3", "--out", "mine")
     assert code == 0 and "fedproto, digits, mlp: 2 settings, 2 rounds, 1 seed" in " ".join(out.split())
 
 
-def test_a_part_is_shown_with_all_its_settings(command: Command) -> None:
+def test_show_of_a_part_lists_all_its_settings(command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "method.kd=0,5", "--out", "mine")[0] == 0
     code, out, _ = command("show", "mine/part-1")
     curves = out.partition("Accuracy over rounds")[2]
@@ -555,7 +564,7 @@ def test_a_part_is_shown_with_all_its_settings(command: Command) -> None:
     assert [f"fedproto kd={kd}" in curves for kd in (0, 5)] == [True, True]
 
 
-def test_a_comparison_has_no_variants(command: Command) -> None:
+def test_compare_refuses_a_configuration_with_variants(command: Command) -> None:
     assert command("sweep", *SMALL, "--set", "method.kd=0,5", "--out", "mine")[0] == 0
     code, _, err = command("compare", "mine/part-1/config.toml", "--methods", "fedproto", "--out", "other")
     assert code == 2 and "the configuration has variants" in err and not Path("other").exists()

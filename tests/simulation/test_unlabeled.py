@@ -1,4 +1,4 @@
-"""Runs without labels as a user meets them: what is tested, on what data, and settings that decide what travels."""
+"""Runs without labels: probes, their data, and settings that decide what is uploaded."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def digits() -> Dataset:
 
 
 @pytest.mark.parametrize("shift", ["none", "rotate(90)", "label-noise(0.5)"])
-def test_probes_learn_from_the_seed_s_own_data(digits: Dataset, shift: str) -> None:
-    """Where learners change the data there is a copy of it for each seed, and no probe sees another seed's."""
+def test_probes_train_on_the_data_of_their_own_seed(digits: Dataset, shift: str) -> None:
+    """If shifts change the data there is a copy for each seed, and no probe uses that of another seed."""
     one = simulate(data=digits, method=ALONE, shift=shift, **SMALL)
     three = simulate(data=digits, method=ALONE, shift=shift, seeds=3, **SMALL)
     for key in ("accuracy", "accuracy_scaled", "accuracy_knn"):
         np.testing.assert_array_equal(one.history.last(key)[0], three.history.last(key)[0])
 
 
-def test_learners_without_labels_among_others_are_probed_and_so_are_they(digits: Dataset) -> None:
+def test_all_learners_are_probed_if_one_has_no_labels(digits: Dataset) -> None:
     groups = {"blind": {"learners": 0, "method": {"objective": "simclr"}}}
     result = simulate(data=digits, method="independent", groups=groups, **SMALL)
     np.testing.assert_array_equal(result.accuracy, result.history.last("accuracy_scaled"))
@@ -44,15 +44,15 @@ def test_learners_without_labels_among_others_are_probed_and_so_are_they(digits:
     assert supervised["accuracy_source"] == "classifier" and supervised["probes"] == {}
 
 
-def test_small_features_are_told_apart_when_scaled(digits: Dataset) -> None:
+def test_scaled_probe_beats_linear_probe_on_small_features(digits: Dataset) -> None:
     linear = simulate(data=digits, method=ALONE, probe="linear", **{**SMALL, "model": "lenet5"})
     scaled = simulate(data=digits, method=ALONE, probe="scaled", **{**SMALL, "model": "lenet5"})
     assert scaled.accuracy.mean() > linear.accuracy.mean() + 10
 
 
 @pytest.mark.parametrize("form", ["pool", "mean"])
-def test_a_share_of_similarities_is_another_kind_of_learner(digits: Dataset, form: str) -> None:
-    """It decides what travels, so settings that differ in it are no variants of one run."""
+def test_keep_setting_of_flesd_cannot_be_a_variant_or_schedule(digits: Dataset, form: str) -> None:
+    """It decides what is uploaded, so settings that differ in it are not variants of one run."""
     method = {"name": "flesd", "form": form, "distill_epochs": 1}
     variants = ({"method.keep": 1.0}, {"method.keep": 0.1})
     with pytest.raises(ConfigurationError, match="changes more than weights and rates"):
@@ -67,8 +67,8 @@ def test_a_share_of_similarities_is_another_kind_of_learner(digits: Dataset, for
     assert (sent[0] > sent[1]) == (form == "pool"), "floors travel"
 
 
-def test_by_default_everybody_is_heard(digits: Dataset) -> None:
-    """Whether representations or similarities travel decides about bytes, and not about who is in the ensemble."""
+def test_flesd_ensemble_covers_all_learners_by_default(digits: Dataset) -> None:
+    """Uploading representations or similarities changes the bytes, not the members of the ensemble."""
     more = SMALL | {"learners": 9, "rounds": 1, "precision": "float64"}
     pool, mean = (simulate(data=digits, method=f"flesd:distill_epochs=1:form={f}", **more) for f in ("pool", "mean"))
     few = simulate(data=digits, method="flesd:distill_epochs=1:form=pool:down=2", **more)
@@ -76,14 +76,14 @@ def test_by_default_everybody_is_heard(digits: Dataset) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-9) and losses[0] != pytest.approx(losses[2], rel=1e-3)
 
 
-def test_a_group_does_not_change_who_plays_what(digits: Dataset) -> None:
+def test_group_cannot_change_the_roles_of_the_method(digits: Dataset) -> None:
     groups = {"odd": {"learners": 1, "method": {"distill": "distiller"}}}
     with pytest.raises(ConfigurationError, match="cannot differ between groups"):
         simulate(data=digits, method="flesd:distill=learner", groups=groups, **SMALL)
 
 
 @pytest.mark.parametrize("scale", [16.0, 255.0])
-def test_pixels_beyond_their_range_are_refused(scale: float, tmp_path: Path) -> None:
+def test_pixels_out_of_range_are_refused(scale: float, tmp_path: Path) -> None:
     images = np.random.default_rng(0).random((60, 1, 8, 8)) * scale
     data = Dataset.from_arrays("bright", images, np.arange(60) % 3)
     with pytest.raises(ConfigurationError, match="store them as bytes, or as fractions from 0 to 1"):
@@ -92,10 +92,10 @@ def test_pixels_beyond_their_range_are_refused(scale: float, tmp_path: Path) -> 
     simulate(data=data, method="independent", **SMALL)
 
 
-def test_an_eager_later_role_resumes_with_the_same_bits(
+def test_run_with_several_roles_resumes_bit_identically(
     digits: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first round a model may have been elsewhere; between rounds it is always at home."""
+    """Between rounds a model is always in the cohort of its first role."""
     monkeypatch.setattr(run_module, "_SAVE_SECONDS", 0.0)
     weights = Weights()
     roles = {

@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(tmp_path)
 
 
-def test_a_checkpoint_is_read_as_it_was_written(folder: RunFolder) -> None:
+def test_checkpoint_round_trip_preserves_content(folder: RunFolder) -> None:
     assert load_checkpoint(folder) is None
     saved = Checkpoint({"channels.0.weights.sums": np.arange(3.0)}, {"round": 4})
     save_checkpoint(folder, saved, {"seconds": 1.5})
@@ -36,7 +36,7 @@ def test_a_checkpoint_is_read_as_it_was_written(folder: RunFolder) -> None:
     ],
     ids=["old", "new"],
 )
-def test_a_checkpoint_of_another_layout_is_refused(folder: RunFolder, numbers: dict[str, int], said: str) -> None:
+def test_checkpoint_of_another_layout_is_refused(folder: RunFolder, numbers: dict[str, int], said: str) -> None:
     folder.save({"took_part": np.ones(1)}, numbers, 1)
     with pytest.raises(CheckpointError, match=said):
         load_checkpoint(folder)

@@ -1,4 +1,4 @@
-"""Learners who join later, in numbers of their own, with samples and shifts of their own."""
+"""Learners that join later, and groups with their own participation, samples and shifts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from consilience.simulation.records.export import read_saved_run
 from consilience.simulation.round.participation import draw_presence
 from consilience.simulation.setup.federations import Federations, ParticipationGroup
 from consilience.simulation.sweep_plan import SweepPlan
-from tests.simulation.setup.test_groups import parameters, run_rounds, stage
+from tests.simulation.setup.test_groups import open_rounds, parameters, run_rounds
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NEW: dict[str, Any] = {"learners": 2, "joins": 3}
@@ -37,7 +37,7 @@ def data() -> Dataset:
     return load("digits", train=90, test=40)
 
 
-# --- what is refused
+# --- errors
 
 
 @pytest.mark.parametrize(
@@ -54,53 +54,53 @@ def data() -> Dataset:
         ({"groups": {"a": {"learners": "0-1", "samples": 5}}, "public": 9}, r"public is 9, and groups.a.samples is 5"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(settings: dict[str, Any], said: str) -> None:
+def test_invalid_group_settings_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         make_config({"learners": 3, "rounds": 4, **settings})
 
 
-def test_too_many_samples_and_unknown_shifts_are_refused_by_name(data: Dataset) -> None:
+def test_too_many_samples_and_unknown_shifts_of_a_group_are_refused(data: Dataset) -> None:
     for own, said in (
         ({"learners": 2, "samples": 89}, r"groups.new.samples is 89, and there are 90 training samples for it and 2 l"),
         ({"learners": "1-2", "samples": 45}, r"groups.new.samples is 45, 90 for 2 learners, and there are 90 training"),
         ({"learners": 2, "shift": "spin(3)"}, r"spin"),
     ):
         with pytest.raises(ConfigurationError, match=said):
-            stage(data, groups={"new": own}).__enter__()
+            open_rounds(data, groups={"new": own}).__enter__()
 
 
-def test_the_one_with_the_public_set_is_there_from_the_first_round(data: Dataset) -> None:
+def test_host_of_the_public_set_cannot_join_later(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=r"groups.late.joins is 2, and learner 0 has the public set of method"):
-        stage(data, "flesd", groups={"late": {"learners": 0, "joins": 2}}).__enter__()
+        open_rounds(data, "flesd", groups={"late": {"learners": 0, "joins": 2}}).__enter__()
 
 
-# --- who is there
+# --- participation
 
 
-def test_who_has_not_joined_is_not_drawn_and_not_counted() -> None:
+def test_learners_that_have_not_joined_are_not_drawn() -> None:
     joins = np.array([1] * 8 + [5] * 4)
     for round_, many in ((4, 4), (5, 6)):
         there = draw_presence(Federations(tuple(range(20)), 12, 0.5, 0.0, joins, ()), None, round_).participates
         assert (there.sum(1) == many).all() and there[:, 8:].any() == (round_ == 5)
 
 
-def test_a_group_s_share_is_drawn_among_itself_and_the_others_among_them() -> None:
+def test_participation_of_a_group_is_drawn_within_the_group() -> None:
     groups_ = (ParticipationGroup(np.array([1, 3]), 1.0), ParticipationGroup(np.arange(6, 10), 0.25))
     there = draw_presence(Federations(tuple(range(20)), 12, 0.5, 0.0, np.ones(12), groups_), None, 2).participates
     assert there[:, [1, 3]].all() and (there[:, 6:10].sum(1) == 1).all()
     assert (there[:, [0, 2, 4, 5, 10, 11]].sum(1) == 3).all()
 
 
-def test_the_host_comes_on_top_in_the_crowd_it_is_in() -> None:
+def test_host_participates_in_addition_to_the_drawn_learners() -> None:
     groups_ = (ParticipationGroup(np.arange(5), 0.5),)
     there = draw_presence(Federations(tuple(range(20)), 10, 0.2, 0.0, np.ones(10), groups_), 0, 2).participates
     assert there[:, 0].all() and (there[:, 1:5].sum(1) == 2).all() and (there[:, 5:].sum(1) == 1).all()
 
 
-# --- what they have
+# --- data of groups
 
 
-def test_samples_of_one_s_own_are_drawn_from_all_and_the_rest_is_dealt(data: Dataset) -> None:
+def test_group_samples_are_drawn_first_and_the_rest_is_partitioned(data: Dataset) -> None:
     overrides = {1: DataOverride(20), 3: DataOverride(7)}
     parts = make_local_datasets(data, 4, partition="dirichlet(1)", seed=3, overrides=overrides).parts
     assert [len(parts[1]), len(parts[3])] == [20, 7]
@@ -112,22 +112,22 @@ def test_samples_of_one_s_own_are_drawn_from_all_and_the_rest_is_dealt(data: Dat
     assert [parts[0].tolist(), parts[2].tolist()] == [rest[part].tolist() for part in others]
 
 
-def test_public_samples_are_the_same_as_samples_of_learner_0(data: Dataset) -> None:
-    with stage(data, public=30) as rounds:
+def test_public_setting_equals_samples_of_learner_0(data: Dataset) -> None:
+    with open_rounds(data, public=30) as rounds:
         public = rounds.setup.data.local_datasets[0].parts
-    with stage(data, groups={"first": {"learners": 0, "samples": 30}}) as rounds:
+    with open_rounds(data, groups={"first": {"learners": 0, "samples": 30}}) as rounds:
         own = rounds.setup.data.local_datasets[0].parts
     assert len(own[0]) == 30 and all(np.array_equal(a, b) for a, b in zip(public, own, strict=True))
 
 
-def test_where_everybody_has_so_many_the_rest_is_nobody_s(data: Dataset) -> None:
+def test_samples_set_for_all_learners_leave_the_rest_unassigned(data: Dataset) -> None:
     result = simulate(data=data, method="fedavg", **SMALL, groups={"all": {"learners": "0-2", "samples": 10}})
     assert np.isfinite(result.accuracy).all()
     local = make_local_datasets(data, 3, seed=0, overrides=dict.fromkeys(range(3), DataOverride(10)))
     assert local.class_counts().sum(1).tolist() == [10, 10, 10] and len(np.unique(np.concatenate(local.parts))) == 30
 
 
-def test_a_shift_of_one_s_own_is_at_full_strength_and_instead_of_the_run_s(data: Dataset) -> None:
+def test_group_shift_replaces_the_shift_of_the_run_at_full_strength(data: Dataset) -> None:
     overrides = {0: DataOverride(shift="rotate(90)"), 2: DataOverride(shift="none")}
     plain, local = (
         make_local_datasets(data, 3, seed=1),
@@ -140,10 +140,10 @@ def test_a_shift_of_one_s_own_is_at_full_strength_and_instead_of_the_run_s(data:
     assert not np.array_equal(local.inputs[middle], data.inputs[middle])
     for part, same in ((first, True), (middle, False), (last, True)):
         assert np.array_equal(local.targets[part], data.targets[part]) == same
-    assert local.strength.tolist() == [2.0, 0.5, 0.0]  # one of its own, the run's at half its strength, none
+    assert local.strength.tolist() == [2.0, 0.5, 0.0]  # the group's shift, the run's shift at half strength, none
 
 
-def test_labels_shuffled_for_all_are_not_for_one_with_a_shift_of_its_own(data: Dataset) -> None:
+def test_group_shift_replaces_an_ambiguous_shift_of_the_run(data: Dataset) -> None:
     local = make_local_datasets(data, 3, shift="ambiguous", seed=1, overrides={1: DataOverride(shift="noise(1)")})
     same = [(local.targets[part] == data.targets[part]).mean() for part in local.parts]
     assert same[1] == 1 and max(same[0], same[2]) < 0.8
@@ -164,7 +164,7 @@ def test_labels_shuffled_for_all_are_not_for_one_with_a_shift_of_its_own(data: D
         ("iid", "none", {0: "none", 1: "none", 2: "swap(1)"}, "7d"),
     ],
 )
-def test_the_case_tells_of_shifts_of_one_s_own(
+def test_heterogeneity_case_includes_group_shifts(
     data: Dataset, partition: str, shift: str, own: dict[int, str], figure: str
 ) -> None:
     overrides = {who: DataOverride(shift=each) for who, each in own.items()}
@@ -174,7 +174,7 @@ def test_the_case_tells_of_shifts_of_one_s_own(
     )
 
 
-def test_own_tests_are_shifted_as_one_s_own_data_are(data: Dataset) -> None:
+def test_local_test_sets_follow_group_shifts(data: Dataset) -> None:
     found = local_test_sets(data, 3, shift="none", most=20, overrides={1: DataOverride(shift="rotate(90)")})
     assert found is not None and found.inputs.shape == (3, 20, 1, 8, 8)
     assert np.array_equal(found.inputs[1], rotate_images(found.inputs[0], 90))
@@ -183,9 +183,9 @@ def test_own_tests_are_shifted_as_one_s_own_data_are(data: Dataset) -> None:
     assert local_test_sets(data, 1, shift="rotate(90)", overrides={0: DataOverride(shift="swap(1)")}) is not None
 
 
-def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Dataset) -> None:
+def test_centralized_learner_has_all_samples_with_group_shifts(data: Dataset) -> None:
     groups = {"new": {"learners": 2, "joins": 3, "shift": "rotate(90)", "samples": 20, "participation": 1.0}}
-    with stage(data, "centralized", groups=groups) as rounds:
+    with open_rounds(data, "centralized", groups=groups) as rounds:
         records = run_rounds(rounds)
         seen = rounds.setup.data.train.inputs[rounds.engine.plans[0].members.index]
         local = rounds.setup.data.local_datasets[0]
@@ -199,8 +199,8 @@ def test_a_pooled_learner_has_everybody_s_samples_as_they_have_them(data: Datase
 
 @pytest.mark.parametrize("engine", ["loop", "stack"])
 @pytest.mark.parametrize("method", ["fedavg", "representation-sharing", "fedavg-1bit"])
-def test_before_they_join_they_are_not_there(data: Dataset, method: str, engine: str) -> None:
-    with stage(data, method, engine, groups={"new": NEW}) as rounds:
+def test_learner_is_inactive_before_it_joins(data: Dataset, method: str, engine: str) -> None:
+    with open_rounds(data, method, engine, groups={"new": NEW}) as rounds:
         records = [rounds.start()]
         first = parameters(rounds, 2)
         records += [rounds.run(evaluate=True) for _ in range(2)]
@@ -219,7 +219,7 @@ def test_before_they_join_they_are_not_there(data: Dataset, method: str, engine:
     assert [record["participated"][0, 2] for record in records] == [0, 0, 0, 1, 1]
 
 
-def test_others_do_not_notice_who_has_not_joined(data: Dataset) -> None:
+def test_learners_are_unaffected_by_a_learner_that_has_not_joined(data: Dataset) -> None:
     early, late = (
         simulate(data=data, method="representation-sharing", **SMALL, groups={"new": {"learners": 2, "joins": joins}})
         for joins in (3, 4)
@@ -229,7 +229,7 @@ def test_others_do_not_notice_who_has_not_joined(data: Dataset) -> None:
     assert not np.array_equal(others[0][3], others[1][3])
 
 
-def test_the_engines_agree_about_who_joins(data: Dataset) -> None:
+def test_loop_equals_stack_with_learners_that_join_later(data: Dataset) -> None:
     groups = {"new": NEW | {"shift": "rotate(90)", "samples": 25}}
     loop, stack = (
         simulate(data=data, method="consilience", **SMALL, groups=groups, precision="float64", engine=engine)
@@ -243,18 +243,18 @@ def test_the_engines_agree_about_who_joins(data: Dataset) -> None:
 
 
 @pytest.mark.parametrize("start", ["common", "different"])
-def test_who_joins_begins_with_its_own_weights_or_with_the_common_ones_of_now(data: Dataset, start: str) -> None:
+def test_joining_learner_starts_with_own_or_current_common_weights(data: Dataset, start: str) -> None:
     still: dict[str, Any] = {"groups": {"new": NEW | {"lr": 1e-30}}, "lr": 0.01, "epochs": 3}
-    with stage(data, "fedavg", own={"start": start}, **still) as rounds:
+    with open_rounds(data, "fedavg", own={"start": start}, **still) as rounds:
         _, _, before, joining = run_rounds(rounds, 3)
     assert joining["accuracy_before"][0, 2] == before["accuracy"][0, 0] or start == "different"
     assert joining["accuracy_before"][0, 2] < before["accuracy"][0, 0] - 10 or start == "common"
 
 
-def test_the_first_change_of_one_with_weights_of_its_own_is_measured_from_the_common_ones_of_now(data: Dataset) -> None:
-    """Nobody moves by itself here, so that the mean tells where the newcomer began."""
+def test_first_update_of_a_joining_learner_is_relative_to_common_weights(data: Dataset) -> None:
+    """Training changes no weights here, so that the mean shows where the new learner started."""
     still: dict[str, Any] = {"optimizer": "sgd", "lr": 1e-30, "precision": "float64"}
-    with stage(data, "fedavg", own={"start": "different"}, groups={"new": NEW}, **still) as rounds:
+    with open_rounds(data, "fedavg", own={"start": "different"}, groups={"new": NEW}, **still) as rounds:
         rounds.start()
         first = [parameters(rounds, who) for who in range(3)]
         for _ in range(2):
@@ -267,7 +267,7 @@ def test_the_first_change_of_one_with_weights_of_its_own_is_measured_from_the_co
     assert torch.allclose(after[0], own, rtol=0, atol=1e-12) and not torch.allclose(own, common)
 
 
-def test_the_public_set_goes_to_whoever_joins_when_it_joins() -> None:
+def test_public_set_is_sent_when_a_learner_joins() -> None:
     result = simulate(
         method="flesd:distill_epochs=1", learners=4, public=17, rounds=3, workers=0, probe="none", train=90, test=40,
         groups={"new": {"learners": 3, "joins": 2}},
@@ -277,7 +277,7 @@ def test_the_public_set_goes_to_whoever_joins_when_it_joins() -> None:
     assert result.summary()["public_bytes"] == 3 * 17 * 64
 
 
-def test_all_that_groups_have_of_their_own_at_once_over_seeds(data: Dataset) -> None:
+def test_group_settings_combine_over_several_seeds(data: Dataset) -> None:
     groups = {"new": {"learners": "4-7", "joins": 2, "participation": 0.5, "samples": 5}}
     result = simulate(
         data=data, method="fedavg", learners=8, rounds=3, workers=0, participation=0.75, seeds=2, groups=groups
@@ -287,12 +287,12 @@ def test_all_that_groups_have_of_their_own_at_once_over_seeds(data: Dataset) -> 
     assert np.isfinite(result.accuracy).all(), "all who have joined are tested, whoever took part"
 
 
-# --- kept, gone on with, told of
+# --- saved, resumed, reported
 
 
 @pytest.mark.parametrize("stopped", [1, 2, 3])
 @pytest.mark.parametrize("method", ["fedavg:start=different", "representation-sharing", "fedavg-1bit"])
-def test_a_run_goes_on_with_the_same_bits(tmp_path: Path, method: str, stopped: int) -> None:
+def test_resumed_run_with_later_learners_is_bit_identical(tmp_path: Path, method: str, stopped: int) -> None:
     own = {"shift": "rotate(90)", "samples": 20, "participation": 1.0}
     settings: dict[str, Any] = SMALL | {"groups": {"new": NEW | own}, "offline": 0.2, "participation": 0.5}
     whole = simulate(method=method, **settings)
@@ -308,7 +308,7 @@ def test_a_run_goes_on_with_the_same_bits(tmp_path: Path, method: str, stopped: 
         assert np.array_equal(again.history[metric], whole.history[metric], equal_nan=True), metric
 
 
-def test_means_are_over_those_who_are_there(tmp_path: Path) -> None:
+def test_means_cover_only_learners_that_have_joined(tmp_path: Path) -> None:
     run = tmp_path / "run"
     result = simulate(method="independent", out=run, **SMALL | {"rounds": 3}, groups={"new": NEW})
     accuracy = result.history["accuracy"][:, 0]  # (rounds, learners)
@@ -324,7 +324,7 @@ def test_means_are_over_those_who_are_there(tmp_path: Path) -> None:
     assert [row["round"] for row in read.metrics.groups["others (mlp)"].curve("accuracy_local")] == [1, 2, 3]
 
 
-def test_a_run_that_stops_before_they_join_tells_of_the_others(tmp_path: Path) -> None:
+def test_run_stopped_before_the_join_reports_the_other_learners(tmp_path: Path) -> None:
     def stop(name: str, round_: int, rounds: int, history: Any) -> None:
         if round_ == 2:
             raise KeyboardInterrupt
@@ -337,7 +337,7 @@ def test_a_run_that_stops_before_they_join_tells_of_the_others(tmp_path: Path) -
     assert not read.metrics.groups["new"].curve("accuracy")
 
 
-def test_the_shift_of_a_group_is_told_with_the_data(tmp_path: Path) -> None:
+def test_provenance_names_the_shift_of_a_group(tmp_path: Path) -> None:
     groups = {"new": NEW | {"shift": "rotate(90)"}}
     simulate(method="fedavg", out=tmp_path / "run", **SMALL, shift="swap(0.5)", groups=groups)
     (read,) = read_runs([tmp_path / "run"]).runs
@@ -345,7 +345,7 @@ def test_the_shift_of_a_group_is_told_with_the_data(tmp_path: Path) -> None:
     assert read.task.endswith("swap(0.5), rotate(90) at new, 90 samples")
 
 
-def test_the_models_of_who_joined_are_found_again(tmp_path: Path) -> None:
+def test_saved_run_has_models_of_learners_that_joined(tmp_path: Path) -> None:
     groups = {"new": NEW | {"samples": 20, "shift": "rotate(90)"}}
     simulate(method="flesd:distill_epochs=1", out=tmp_path / "run", **SMALL, probe="none", groups=groups)
     kept = read_saved_run(tmp_path / "run")
@@ -353,10 +353,10 @@ def test_the_models_of_who_joined_are_found_again(tmp_path: Path) -> None:
     assert len(inputs) == 35 and kept.features(2, inputs).shape[0] == 35, "half of what the newcomer has not"
 
 
-# --- side by side
+# --- variants and sweeps
 
 
-def test_settings_that_decide_who_is_there_take_a_run_of_their_own(tmp_path: Path) -> None:
+def test_group_settings_of_presence_and_data_cannot_be_variants(tmp_path: Path) -> None:
     base = make_config(SMALL | {"method": {"name": "fedavg"}, "groups": {"new": NEW}})
     for key, values in (
         ("joins", (2, 3)), ("participation", (0.5, 1.0)), ("samples", (10, 20)), ("shift", ("noise(1)", "noise(2)"))

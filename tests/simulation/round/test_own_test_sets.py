@@ -1,4 +1,4 @@
-"""Learners whose data were shifted are tested on the common samples, and on samples like their own."""
+"""Learners with shifted data are tested on the common test set and on one shifted like their own data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def data() -> Dataset:
     return load("digits", train=400, test=200)
 
 
-def test_the_first_learner_s_are_everybody_s_and_the_last_s_are_shifted_in_full(data: Dataset) -> None:
+def test_local_test_sets_range_from_unshifted_to_fully_shifted(data: Dataset) -> None:
     found = local_test_sets(data, 3, shift="rotate(90)+swap(1)", most=60)
     assert found is not None and found.inputs.shape == (3, 60, 1, 8, 8) and found.targets.shape == (3, 60)
     everybody = {image.tobytes(): int(label) for image, label in zip(data.test_inputs, data.test_targets, strict=True)}
@@ -27,31 +27,31 @@ def test_the_first_learner_s_are_everybody_s_and_the_last_s_are_shifted_in_full(
     assert np.array_equal(found.inputs[2], rotate_images(found.inputs[0], 90))
     assert np.allclose(found.inputs[1], rotate_images(found.inputs[0], 45))
     names = found.targets[0]
-    assert found.targets[2].tolist() == (names ^ 1).tolist()  # classes in pairs, each called by the other's name
+    assert found.targets[2].tolist() == (names ^ 1).tolist()  # the labels of each pair of classes are swapped
     assert 0 < (found.targets[1] != names).mean() < 1
     assert found.counts().tolist() == [[6] * 10] * 3
 
 
-def test_every_class_is_tested_even_where_tests_lie_in_the_order_of_classes(data: Dataset) -> None:
+def test_local_test_sets_cover_all_classes_of_sorted_test_data(data: Dataset) -> None:
     order = np.argsort(data.test_targets, kind="stable")
     sorted_ = replace(data, test_inputs=data.test_inputs[order], test_targets=data.test_targets[order])
     found = local_test_sets(sorted_, 2, shift="noise(0.1)", most=30)
     assert found is not None and found.counts()[0].tolist() == [3] * 10
 
 
-def test_inputs_that_nobody_changes_are_kept_once(data: Dataset) -> None:
+def test_unshifted_test_inputs_are_stored_once(data: Dataset) -> None:
     found = local_test_sets(data, 50, shift="swap(1)", most=30)
     assert found is not None and found.inputs.shape[0] == 1 and found.targets.shape == (50, 30)
 
 
-def test_nothing_of_one_s_own_where_nothing_is_shifted(data: Dataset) -> None:
+def test_no_local_test_sets_without_a_shift(data: Dataset) -> None:
     assert local_test_sets(data, 3, shift="none") is None
     assert local_test_sets(data, 3, shift="swap(0)") is None
     assert local_test_sets(data, 1, shift="swap(1)") is None
 
 
 @pytest.mark.parametrize("engine", ["loop", "stack"])
-def test_who_calls_things_otherwise_is_right_on_its_own_terms(data: Dataset, engine: str) -> None:
+def test_learner_with_swapped_labels_is_accurate_on_its_own_test_set(data: Dataset, engine: str) -> None:
     settings: dict[str, Any] = {
         "learners": 2,
         "rounds": 10,

@@ -1,4 +1,4 @@
-"""Who takes part in a round: the same for one seed as for many."""
+"""Participation in a round: the same for one seed as for many."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def presence(seeds: Sequence[int], round_: int, learners: int, share: float, off
 @given(
     learners=st.integers(1, 30), share=st.floats(0.01, 1), seeds=st.lists(SEED, min_size=1, max_size=4), round_=ROUND
 )
-def test_as_many_take_part_as_were_asked_for_and_in_any_company(
+def test_participation_share_is_exact_and_independent_of_other_seeds(
     learners: int, share: float, seeds: list[int], round_: int
 ) -> None:
     there = presence(seeds, round_, learners, share, 0.3)
@@ -34,16 +34,16 @@ def test_as_many_take_part_as_were_asked_for_and_in_any_company(
         assert np.array_equal(alone.online[0], there.online[f])
 
 
-def test_nobody_or_everybody_is_offline() -> None:
+def test_offline_share_of_zero_and_one() -> None:
     assert presence([0, 1], 1, 50, 0.5, 0.0).online.all()
     assert not presence([0, 1], 1, 50, 0.5, 1.0).online.any()
 
 
-def test_a_share_is_offline_and_each_round_and_seed_has_its_own() -> None:
+def test_offline_learners_are_drawn_per_round_and_seed() -> None:
     first, second = presence([0, 1], 1, 4000, 0.5, 0.3), presence([0, 1], 2, 4000, 0.5, 0.3)
     assert abs((~first.online).mean() - 0.3) < 0.03
     for a, b in ((first.online[0], first.online[1]), (first.online[0], second.online[0])):
-        assert abs((a == b).mean() - (0.3**2 + 0.7**2)) < 0.05  # no more alike than chance
+        assert abs((a == b).mean() - (0.3**2 + 0.7**2)) < 0.05  # as often equal as independent draws
     for a, b in (
         (first.participates[0], first.participates[1]),
         (first.participates[0], second.participates[0]),
@@ -52,7 +52,7 @@ def test_a_share_is_offline_and_each_round_and_seed_has_its_own() -> None:
         assert abs((a == b).mean() - 0.5) < 0.05
 
 
-def test_who_exchanges_both_trains_and_can_be_reached() -> None:
+def test_learners_exchange_if_they_participate_and_are_online() -> None:
     there = presence([4], 1, 20, 0.5, 0.5)
     expected = [bool(a and b) for a, b in zip(there.participates[0], there.online[0], strict=True)]
     assert there.exchanges[0].tolist() == expected and 0 < sum(expected) < 10

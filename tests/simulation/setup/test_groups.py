@@ -1,4 +1,4 @@
-"""Learners with terms of their own: what they weigh, give, take, hold back, and how they train."""
+"""Groups of learners with their own settings: penalty weights, uploads, downloads, sharing and training."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def data() -> Dataset:
 
 
 @contextmanager
-def stage(
+def open_rounds(
     data: Dataset, method: str | Method = SHARING, engine: str = "loop", own: Any = None, **settings: Any
 ) -> Iterator[Rounds]:
     named = {"name": method, **(own or {})} if isinstance(method, str) else {"name": method.name}
@@ -63,33 +63,33 @@ def parameters(rounds: Rounds, learner: int) -> Tensor:
     return found
 
 
-def alone(data: Dataset, learner: int, **settings: Any) -> Tensor:
-    """A learner's parameters after two rounds in which nobody said anything."""
-    with stage(data, "independent", **settings) as rounds:
+def independent_parameters(data: Dataset, learner: int, **settings: Any) -> Tensor:
+    """A learner's parameters after two rounds without exchange."""
+    with open_rounds(data, "independent", **settings) as rounds:
         run_rounds(rounds)
         return parameters(rounds, learner)
 
 
-# --- weights of one's own
+# --- penalty weights of a group
 
 
-def test_a_group_that_weighs_nothing_learns_as_if_alone_and_the_others_do_not(data: Dataset) -> None:
-    with stage(data, groups={"deaf": {"learners": [1], "method": {"kd": 0.0, "contrast": 0.0}}}) as rounds:
-        assert len(rounds.engine.plans) == 1  # numbers that weigh something do not break a stack
+def test_group_with_zero_penalty_weights_trains_as_if_independent(data: Dataset) -> None:
+    with open_rounds(data, groups={"deaf": {"learners": [1], "method": {"kd": 0.0, "contrast": 0.0}}}) as rounds:
+        assert len(rounds.engine.plans) == 1  # penalty weights do not split a stack
         run_rounds(rounds)
-        assert torch.equal(parameters(rounds, 1), alone(data, 1))
-        assert not torch.equal(parameters(rounds, 0), alone(data, 0))
+        assert torch.equal(parameters(rounds, 1), independent_parameters(data, 1))
+        assert not torch.equal(parameters(rounds, 0), independent_parameters(data, 0))
 
 
-def test_each_learner_weighs_by_its_own_number(data: Dataset) -> None:
+def test_each_learner_has_its_own_penalty_weight(data: Dataset) -> None:
     groups = {"a": {"learners": "0-1", "method": {"kd": 3}}, "b": {"learners": 2, "method": {"kd": 5}}}
-    with stage(data, groups=groups) as rounds:
+    with open_rounds(data, groups=groups) as rounds:
         rounds.start()
         assert rounds.engine.read(0).settings["prototypes"]["weight"].tolist() == [3, 3, 5]
 
 
-def test_settings_that_decide_shapes_make_another_cohort(data: Dataset) -> None:
-    with stage(data, groups={"few": {"learners": [0], "method": {"n_avg": 3}}}) as rounds:
+def test_settings_that_change_shapes_make_another_cohort(data: Dataset) -> None:
+    with open_rounds(data, groups={"few": {"learners": [0], "method": {"n_avg": 3}}}) as rounds:
         run_rounds(rounds)
         assert [plan.spec.role.exchanges[1].n_avg for plan in rounds.engine.plans] == [3, 10]  # type: ignore[attr-defined]
 
@@ -97,8 +97,8 @@ def test_settings_that_decide_shapes_make_another_cohort(data: Dataset) -> None:
 # --- schedules
 
 
-def test_a_weight_follows_its_schedule(data: Dataset) -> None:
-    with stage(data, own={"kd": "ramp(0, 10, 4)"}) as rounds:
+def test_penalty_weight_follows_its_schedule(data: Dataset) -> None:
+    with open_rounds(data, own={"kd": "ramp(0, 10, 4)"}) as rounds:
         rounds.start()
         seen = []
         for _ in range(4):
@@ -108,18 +108,18 @@ def test_a_weight_follows_its_schedule(data: Dataset) -> None:
 
 
 @pytest.mark.parametrize("engine", ["loop", "stack"])
-def test_a_constant_schedule_is_the_number_itself(data: Dataset, engine: str) -> None:
-    with stage(data, engine=engine, own={"kd": "constant(4)"}) as rounds:
+def test_constant_schedule_equals_the_number(data: Dataset, engine: str) -> None:
+    with open_rounds(data, engine=engine, own={"kd": "constant(4)"}) as rounds:
         run_rounds(rounds)
         found = parameters(rounds, 0)
-    with stage(data, engine=engine, own={"kd": 4}) as rounds:
+    with open_rounds(data, engine=engine, own={"kd": 4}) as rounds:
         run_rounds(rounds)
         assert torch.allclose(found, parameters(rounds, 0), rtol=0, atol=1e-6)
 
 
-def test_a_rate_follows_its_schedule_and_a_group_has_its_own(data: Dataset) -> None:
+def test_learning_rate_follows_its_schedule_except_in_a_group(data: Dataset) -> None:
     groups = {"slow": {"learners": 2, "lr": 0.0005}}
-    with stage(data, "independent", lr="ramp(0.001, 0.003, 2)", groups=groups) as rounds:
+    with open_rounds(data, "independent", lr="ramp(0.001, 0.003, 2)", groups=groups) as rounds:
         rounds.start()
         rates = []
         for _ in range(3):
@@ -128,22 +128,22 @@ def test_a_rate_follows_its_schedule_and_a_group_has_its_own(data: Dataset) -> N
         assert np.allclose(rates, [[0.002, 0.002, 0.0005], [0.003, 0.003, 0.0005], [0.003, 0.003, 0.0005]])
 
 
-def test_a_schedule_may_stand_in_an_exchange_put_together_by_hand(data: Dataset) -> None:
+def test_custom_exchange_accepts_a_schedule(data: Dataset) -> None:
     ramp = Method("mine", {"learner": Role(exchanges=(Prototypes(weight=Schedule("ramp", 0, 8, 2)),))})
-    with stage(data, ramp) as rounds:
+    with open_rounds(data, ramp) as rounds:
         rounds.start()
         rounds.run(evaluate=False)
         assert rounds.engine.read(0).settings["prototypes"]["weight"].tolist() == [4.0] * 3
 
 
-def test_a_schedule_longer_than_the_run_is_refused(data: Dataset) -> None:
+def test_schedule_longer_than_the_run_is_refused(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=r"prototypes's weight is ramp\(0, 10, 5\), over 5 rounds.*has 4"):
-        stage(data, own={"kd": "ramp(0, 10, 5)"}).__enter__()
+        open_rounds(data, own={"kd": "ramp(0, 10, 5)"}).__enter__()
     with pytest.raises(ConfigurationError, match=r"kd is ramp\(-1, 10, 3\)"):
-        stage(data, own={"kd": "ramp(-1, 10, 3)"}).__enter__()
+        open_rounds(data, own={"kd": "ramp(-1, 10, 3)"}).__enter__()
 
 
-def test_a_schedule_is_gone_on_with_after_a_stop(tmp_path: Path) -> None:
+def test_schedule_continues_after_resume(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"learners": 2, "train": 40, "test": 20, "rounds": 4, "workers": 0}
     method = f"{SHARING}:kd=ramp(0, 10, 4)"
     whole = simulate(method=method, **settings)
@@ -157,11 +157,11 @@ def test_a_schedule_is_gone_on_with_after_a_stop(tmp_path: Path) -> None:
     assert np.array_equal(simulate(resume=tmp_path / "run").history["accuracy"], whole.history["accuracy"])
 
 
-# --- listening and giving
+# --- uploads and downloads
 
 
-def test_one_that_only_listens_costs_nothing_up_and_is_in_nobody_s_mean(data: Dataset) -> None:
-    with stage(data, groups={"quiet": {"learners": [2], "uploads": False}}) as rounds:
+def test_download_only_learner_uploads_nothing_and_enters_no_mean(data: Dataset) -> None:
+    with open_rounds(data, groups={"quiet": {"learners": [2], "uploads": False}}) as rounds:
         records = run_rounds(rounds)
         assert [r["bytes.up"][0, 2] for r in records] == [0, 0, 0]
         assert records[1]["bytes.up"][0, 0] > 0 < records[1]["bytes.down"][0, 2]
@@ -172,63 +172,63 @@ def test_one_that_only_listens_costs_nothing_up_and_is_in_nobody_s_mean(data: Da
         pool = rounds.federations[0].channels["observations"]
         assert isinstance(pool, EntryPool)
         assert pool.present[:, 0].tolist() == [True, True, False]
-        assert not torch.equal(parameters(rounds, 2), alone(data, 2))
+        assert not torch.equal(parameters(rounds, 2), independent_parameters(data, 2))
 
 
-def test_one_that_only_gives_learns_as_if_alone_and_hears_nothing(data: Dataset) -> None:
-    with stage(data, groups={"giver": {"learners": [0], "downloads": False}}) as rounds:
+def test_upload_only_learner_trains_as_if_independent(data: Dataset) -> None:
+    with open_rounds(data, groups={"giver": {"learners": [0], "downloads": False}}) as rounds:
         records = run_rounds(rounds)
         assert [r["bytes.down"][0, 0] for r in records] == [0, 0, 0]
         assert records[1]["bytes.up"][0, 0] > 0
-        assert torch.equal(parameters(rounds, 0), alone(data, 0))
+        assert torch.equal(parameters(rounds, 0), independent_parameters(data, 0))
         means = rounds.federations[0].channels["prototypes"]
         assert isinstance(means, StandingMean)
         assert means.answer().count.tolist() == rounds.setup.data.counts[0].sum(0).tolist()
 
 
-def test_where_weights_are_shared_one_that_only_listens_takes_the_mean_of_the_others(data: Dataset) -> None:
-    with stage(data, "fedavg", groups={"quiet": {"learners": [2], "uploads": False}}) as rounds:
+def test_download_only_learner_in_fedavg_takes_the_mean_of_the_others(data: Dataset) -> None:
+    with open_rounds(data, "fedavg", groups={"quiet": {"learners": [2], "uploads": False}}) as rounds:
         records = run_rounds(rounds, 1)
-        common = flat(rounds)
+        common = common_weights(rounds)
         for learner in range(3):
             assert torch.equal(parameters(rounds, learner), common)
         assert records[1]["bytes.up"][0].tolist()[2] == 0
     start = Weights()
     both = Method("two", {"learner": Role(exchanges=(start,)), "quiet": Role()}, members={2: "quiet"})
-    with stage(data, both) as rounds:
+    with open_rounds(data, both) as rounds:
         run_rounds(rounds, 1)
-        assert torch.allclose(flat(rounds), common)
+        assert torch.allclose(common_weights(rounds), common)
 
 
-def test_where_weights_are_shared_one_that_only_gives_keeps_its_own(data: Dataset) -> None:
-    with stage(data, "fedavg", groups={"giver": {"learners": [0], "downloads": False}}) as rounds:
+def test_upload_only_learner_in_fedavg_keeps_its_weights(data: Dataset) -> None:
+    with open_rounds(data, "fedavg", groups={"giver": {"learners": [0], "downloads": False}}) as rounds:
         rounds.start()
         record = rounds.run(evaluate=True)
         first = parameters(rounds, 0)
-        common = flat(rounds)
+        common = common_weights(rounds)
         assert torch.equal(parameters(rounds, 1), common)
         assert not torch.equal(first, common)
-        assert record["bytes.down"][0, 0] > 0  # what a change is measured from
+        assert record["bytes.down"][0, 0] > 0  # the weights from which the update is computed
         rounds.run(evaluate=True)
-        moved = flat(rounds)
+        moved = common_weights(rounds)
         after = torch.stack([parameters(rounds, 0), moved])
-        # The second change is measured from the common weights, so the common ones are the mean of everybody's again.
+        # The second update is relative to the common weights, so these are the mean of all learners again.
         assert not torch.equal(after[0], after[1])
     assert torch.isfinite(after).all()
 
 
-def flat(rounds: Rounds) -> Tensor:
+def common_weights(rounds: Rounds) -> Tensor:
     channel = rounds.federations[0].channels["weights"]
     assert isinstance(channel, MovingMean)
     return rounds.learners[0].binding.parameters.flat(channel.common)
 
 
-def test_exchanges_are_chosen_one_by_one(data: Dataset) -> None:
+def test_group_selects_exchanges_uploads_and_downloads(data: Dataset) -> None:
     groups = {
         "means only": {"learners": [0], "exchanges": ["prototypes"]},
         "gives means": {"learners": [1], "uploads": ["prototypes"], "downloads": ["observations"]},
     }
-    with stage(data, groups=groups) as rounds:
+    with open_rounds(data, groups=groups) as rounds:
         records = run_rounds(rounds)
         assert np.isnan(records[1]["loss.observations"][0, 0]) and np.isfinite(records[1]["loss.observations"][0, 1])
         pool = rounds.federations[0].channels["observations"]
@@ -240,43 +240,43 @@ def test_exchanges_are_chosen_one_by_one(data: Dataset) -> None:
         assert 0 < down[1] < down[2]
 
 
-def test_everybody_puts_up_and_draws_as_many_observations_as_it_likes(data: Dataset) -> None:
+def test_each_group_sets_its_numbers_of_observations(data: Dataset) -> None:
     groups = {"rich": {"learners": [0], "method": {"up": 3, "down": 2}}, "poor": {"learners": [2], "method": {"up": 2}}}
-    with stage(data, groups=groups) as rounds:
+    with open_rounds(data, groups=groups) as rounds:
         records = run_rounds(rounds)
         pool = rounds.federations[0].channels["observations"]
         assert isinstance(pool, EntryPool)
-        assert pool.present.sum(1).tolist() == [3, 1, 2]  # of the last round alone
+        assert pool.present.sum(1).tolist() == [3, 1, 2]  # of the last round only
         up, down = records[1]["bytes.up"][0], records[1]["bytes.down"][0]
         assert up[0] > up[2] > up[1]
         assert down[0] > down[1] == down[2]
 
 
-def test_nobody_gives_and_nothing_travels(data: Dataset) -> None:
-    with stage(data, groups={"all": {"learners": "0-2", "uploads": False}}) as rounds:
+def test_no_bytes_are_sent_if_nobody_uploads(data: Dataset) -> None:
+    with open_rounds(data, groups={"all": {"learners": "0-2", "uploads": False}}) as rounds:
         records = run_rounds(rounds)
         assert sum(r["bytes.up"].sum() + r["bytes.down"].sum() for r in records) == 0
 
 
-def test_one_that_exchanges_more_seldom_keeps_what_it_learned_meanwhile(data: Dataset) -> None:
-    with stage(data, "fedavg", groups={"slow": {"learners": [2], "method": {"every": 2}}}) as rounds:
+def test_learner_that_exchanges_every_second_round_keeps_its_weights(data: Dataset) -> None:
+    with open_rounds(data, "fedavg", groups={"slow": {"learners": [2], "method": {"every": 2}}}) as rounds:
         rounds.start()
         record = rounds.run(evaluate=False)
         assert record["bytes.down"][0, 2] == record["bytes.up"][0, 2] == 0 < record["bytes.down"][0, 0]
-        assert not torch.equal(parameters(rounds, 2), flat(rounds))
+        assert not torch.equal(parameters(rounds, 2), common_weights(rounds))
         record = rounds.run(evaluate=False)
-        assert torch.equal(parameters(rounds, 2), flat(rounds))
+        assert torch.equal(parameters(rounds, 2), common_weights(rounds))
         assert record["bytes.down"][0, 2] > 0
 
 
-# --- what is never shared
+# --- data that is never shared
 
 
-def test_classes_held_back_enter_nothing_that_is_put_up(data: Dataset) -> None:
-    with stage(data, groups={"private": {"learners": [0], "never_share": [3, 5]}}) as rounds:
+def test_never_shared_classes_are_in_no_upload(data: Dataset) -> None:
+    with open_rounds(data, groups={"private": {"learners": [0], "never_share": [3, 5]}}) as rounds:
         run_rounds(rounds)
         counts = rounds.setup.data.counts[0].copy()
-        assert counts[0, 3] >= 2 and counts[0, 5] >= 2  # there would be something to share
+        assert counts[0, 3] >= 2 and counts[0, 5] >= 2  # there are samples to share
         counts[0, [3, 5]] = 0
         means, pool = (rounds.federations[0].channels[n] for n in ("prototypes", "observations"))
         assert isinstance(means, StandingMean) and isinstance(pool, EntryPool)
@@ -285,15 +285,15 @@ def test_classes_held_back_enter_nothing_that_is_put_up(data: Dataset) -> None:
 
 
 @pytest.mark.parametrize("engine", ["loop", "stack"])
-def test_samples_marked_never_to_be_shared_leave_no_trace_in_the_means(data: Dataset, engine: str) -> None:
-    """Other pixels in the marked samples change nothing that an untrained model puts up."""
+def test_never_shared_samples_do_not_change_uploaded_means(data: Dataset, engine: str) -> None:
+    """Other pixels in the marked samples do not change the uploads of an untrained model."""
     share = np.ones(len(data.targets), dtype=bool)
     share[::7] = False
     inputs = data.inputs.copy()
     inputs[::7] = 3.0
     found = []
     for marked in (replace(data, shareable=share), replace(data, shareable=share, inputs=inputs)):
-        with stage(marked, engine=engine) as rounds:
+        with open_rounds(marked, engine=engine) as rounds:
             rounds.start()
             means = rounds.federations[0].channels["prototypes"]
             assert isinstance(means, StandingMean)
@@ -302,17 +302,17 @@ def test_samples_marked_never_to_be_shared_leave_no_trace_in_the_means(data: Dat
     assert found[0].count.sum() == share.sum() or found[0].count.sum() < share.sum()  # single samples are left out too
 
 
-def test_what_weights_would_tell_all_the_same_is_refused(data: Dataset) -> None:
+def test_never_share_is_refused_with_shared_weights(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=r"learner 1 has samples that are never to be shared, and 'weights'"):
-        stage(data, "consilience", groups={"private": {"learners": [1], "never_share": [0]}}).__enter__()
+        open_rounds(data, "consilience", groups={"private": {"learners": [1], "never_share": [0]}}).__enter__()
     quiet = {"private": {"learners": [1], "never_share": [0], "exchanges": ["prototypes", "observations"]}}
-    with stage(data, "consilience", groups=quiet) as rounds:
+    with open_rounds(data, "consilience", groups=quiet) as rounds:
         run_rounds(rounds)
 
 
 @dataclass(frozen=True)
-class Telling(Exchange):
-    """Remembers what every batch looked like, and puts it up."""
+class BatchMeanExchange(Exchange):
+    """Remembers the mean input of the last batch and uploads it."""
 
     name: str = "telling"
 
@@ -332,35 +332,35 @@ class Telling(Exchange):
         return Contribution({"seen": state["seen"]}, view.samples)
 
 
-def test_what_has_seen_the_batches_is_refused_too(data: Dataset) -> None:
-    mine = Method("mine", {"learner": Role(exchanges=(Telling(),))})
-    with stage(data, mine) as rounds:
+def test_never_share_is_refused_with_an_exchange_that_reads_batches(data: Dataset) -> None:
+    mine = Method("mine", {"learner": Role(exchanges=(BatchMeanExchange(),))})
+    with open_rounds(data, mine) as rounds:
         run_rounds(rounds, 1)
     with pytest.raises(ConfigurationError, match="'telling' shares what was learned from all of them"):
-        stage(data, mine, groups={"private": {"learners": [1], "never_share": [0]}}).__enter__()
+        open_rounds(data, mine, groups={"private": {"learners": [1], "never_share": [0]}}).__enter__()
 
 
-def test_classes_are_known_by_name_too(data: Dataset) -> None:
+def test_never_share_accepts_class_names(data: Dataset) -> None:
     named = replace(data, labels=tuple("abcdefghij"))
-    with stage(named, groups={"private": {"learners": [0], "never_share": ["c"]}}) as rounds:
+    with open_rounds(named, groups={"private": {"learners": [0], "never_share": ["c"]}}) as rounds:
         marks = rounds.engine.plans[0].members.shareable(0)
         assert marks is not None
         mine = named.targets[rounds.engine.plans[0].members.samples(0)]
         assert marks.tolist() == (mine != 2).tolist()
     with pytest.raises(UnknownName, match="unknown class 'z'"):
-        stage(named, groups={"private": {"learners": [0], "never_share": ["z"]}}).__enter__()
-    with stage(data, groups={"private": {"learners": [0], "never_share": ["4"]}}) as rounds:
+        open_rounds(named, groups={"private": {"learners": [0], "never_share": ["z"]}}).__enter__()
+    with open_rounds(data, groups={"private": {"learners": [0], "never_share": ["4"]}}) as rounds:
         assert rounds.engine.plans[0].members.shared is not None
     with pytest.raises(ConfigurationError, match="never_share names class 10"):
-        stage(data, groups={"private": {"learners": [0], "never_share": [10]}}).__enter__()
+        open_rounds(data, groups={"private": {"learners": [0], "never_share": [10]}}).__enter__()
 
 
 # --- training
 
 
-def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> None:
+def test_group_sets_epochs_batch_size_and_model(data: Dataset) -> None:
     groups = {"eager": {"learners": [0], "epochs": 3, "batch_size": 5}, "large": {"learners": [1], "model": "lenet5"}}
-    with stage(data, width=16, groups=groups) as rounds:
+    with open_rounds(data, width=16, groups=groups) as rounds:
         run_rounds(rounds, 1)
         steps = [int(rounds.engine.read(rounds.setup.cohorts.main[0, w]).step[0]) for w in range(3)]
         assert steps == [18, 1, 1]
@@ -368,7 +368,7 @@ def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> No
         assert {learner.task.width for learner in rounds.learners} == {16}
 
 
-# --- bad input
+# --- invalid settings
 
 
 @pytest.mark.parametrize(
@@ -394,21 +394,21 @@ def test_a_group_trains_as_long_and_with_the_model_it_likes(data: Dataset) -> No
         ({"learners": [0], "epochs": 0}, "groups.g.epochs is 0; it must be 1 or more"),
     ],
 )
-def test_terms_that_cannot_be_kept_are_refused_by_name(data: Dataset, group: dict[str, Any], said: str) -> None:
+def test_invalid_settings_of_a_group_are_refused(data: Dataset, group: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        stage(data, groups={"g": group}).__enter__()
+        open_rounds(data, groups={"g": group}).__enter__()
     assert said in str(refused.value)
 
 
-def test_a_method_put_together_by_hand_has_no_settings_to_change(data: Dataset) -> None:
+def test_method_object_has_no_settings_for_groups(data: Dataset) -> None:
     mine = Method("mine", {"learner": Role(exchanges=(Prototypes(),))})
-    with stage(data, mine, groups={"g": {"learners": [0], "uploads": False}}) as rounds:
+    with open_rounds(data, mine, groups={"g": {"learners": [0], "uploads": False}}) as rounds:
         run_rounds(rounds, 1)
     with pytest.raises(ConfigurationError, match="put together by hand, so 'kd' cannot be set by name"):
-        stage(data, mine, groups={"g": {"learners": [0], "method": {"kd": 1}}}).__enter__()
+        open_rounds(data, mine, groups={"g": {"learners": [0], "method": {"kd": 1}}}).__enter__()
 
 
-def test_a_schedule_given_as_itself_is_kept_as_it_is_written(tmp_path: Path) -> None:
+def test_schedule_object_is_saved_as_text(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"learners": 2, "train": 40, "test": 20, "rounds": 2, "workers": 0}
     ramp = Schedule("ramp", 0, 4, 2)
     method = build_method("fedproto", {"kd": ramp})
@@ -420,7 +420,7 @@ def test_a_schedule_given_as_itself_is_kept_as_it_is_written(tmp_path: Path) -> 
     assert np.array_equal(again.history["accuracy"], result.history["accuracy"])
 
 
-def test_the_largest_message_is_told_and_nobody_s_who_gives_nothing(data: Dataset) -> None:
+def test_message_bytes_is_the_largest_upload(data: Dataset) -> None:
     groups: dict[str, dict[str, Any]]
     groups = {"quiet": {"learners": [0], "uploads": False}, "rich": {"learners": [2], "method": {"up": 3}}}
     method = build_method(SHARING)
@@ -428,7 +428,7 @@ def test_the_largest_message_is_told_and_nobody_s_who_gives_nothing(data: Datase
     assert result.message_bytes["up"] == result.history["bytes.up"][0, 0, 2] > result.history["bytes.up"][0, 0, 1]
 
 
-def test_settings_of_named_data_apply_to_one_s_own_or_are_refused(data: Dataset) -> None:
+def test_data_settings_apply_to_a_dataset_object_or_are_refused(data: Dataset) -> None:
     result = simulate(data=data, method="independent", learners=2, rounds=1, train=20, test=10, workers=0)
     assert result.config.data.train == 20
     with pytest.raises(ConfigurationError, match="train is 1000, and data set 'digits' has 90"):

@@ -1,4 +1,4 @@
-"""Variants: federations of one run that differ in weights and rates, and each the same as a run of its own."""
+"""Variants: federations of one run that differ in weights and rates; each equals a separate run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ TOLD = {
     "method.contrast": {"loss.observations", "mutual_information"},
     "method.mu": {"loss.weights"},
 }
-"""What a penalty without weight tells nothing of in a run alone."""
+"""Metrics that a penalty of weight zero does not report in a separate run."""
 pytestmark = pytest.mark.usefixtures("one_thread")
 each_engine = pytest.mark.parametrize("engine", ["loop", "stack"])
 
@@ -67,27 +67,27 @@ def with_variants(data: Dataset, method: str, variants: list[Changes], **others:
     return simulate(data=data, method=method, variants=variants, **SMALL | others)
 
 
-def alone(data: Dataset, method: str, changes: Changes, **others: Any) -> Result:
+def separate_run(data: Dataset, method: str, changes: Changes, **others: Any) -> Result:
     own = {key.removeprefix("method."): value for key, value in changes.items() if key.startswith("method.")}
     rest = {key: value for key, value in changes.items() if "." not in key}
     return simulate(make_config({"method": {"name": method, **own}}), data=data, **SMALL | others | rest)
 
 
-def measured(result: Result) -> dict[str, np.ndarray]:
-    """All that was recorded but for the clock: (rounds, federations, learners)."""
+def metrics_without_times(result: Result) -> dict[str, np.ndarray]:
+    """All recorded metrics except times: (rounds, federations, learners)."""
     return {m: result.history[m] for m in result.history.metrics if not m.startswith("seconds.")}
 
 
 def assert_same_bits(a: Result, b: Result) -> None:
-    one, other = measured(a), measured(b)
+    one, other = metrics_without_times(a), metrics_without_times(b)
     assert set(one) == set(other)
     assert [m for m in one if not np.array_equal(one[m], other[m], equal_nan=True)] == []
 
 
-# What differs, as numbers
+# Settings that differ
 
 
-def test_only_what_differs_varies(data: Dataset) -> None:
+def test_only_settings_that_differ_are_varied(data: Dataset) -> None:
     variants = [{"method.kd": 0, "method.contrast": 2, "lr": 0.1}, {"method.kd": 3, "method.contrast": 2, "lr": 0.2}]
     config = make_config({"learners": 2, "method": {"name": "consilience", "contrast": 2}, "variants": variants})
     setup = build_setup(config, build_method("consilience", {"contrast": 2}), data, ["mlp"])
@@ -100,52 +100,54 @@ def test_only_what_differs_varies(data: Dataset) -> None:
     }
 
 
-def test_a_run_without_variants_is_one_federation_a_seed() -> None:
+def test_run_without_variants_has_one_federation_per_seed() -> None:
     found = variants_of(make_config({}), build_method("consilience"), ["mlp"])
     assert (found.count, found.names, len(found.participants[0])) == (1, (), 5)
 
 
-# Each variant is a run of its own
+# Each variant equals a separate run
 
 
 @each_engine
 @pytest.mark.parametrize("case", list(CASES))
-def test_a_variant_gives_the_numbers_of_a_run_alone(case: str, engine: str, data: Dataset) -> None:
+def test_variant_equals_a_separate_run(case: str, engine: str, data: Dataset) -> None:
     method, variants, others = CASES[case]
     together = with_variants(data, method, variants, engine=engine, **others)
     assert together.engine == engine and together.diverged == {}
     for changes, own in zip(variants, together.variants, strict=True):
-        apart = measured(alone(data, method, changes, engine=engine, **others))
+        apart = metrics_without_times(separate_run(data, method, changes, engine=engine, **others))
         silent: set[str] = set().union(*(TOLD[key] for key, value in changes.items() if value == 0))
-        assert set(measured(own)) == set(apart)
+        assert set(metrics_without_times(own)) == set(apart)
         for metric in set(apart) - silent:
-            np.testing.assert_allclose(measured(own)[metric], apart[metric], rtol=1e-9, err_msg=f"{changes}, {metric}")
+            np.testing.assert_allclose(
+                metrics_without_times(own)[metric], apart[metric], rtol=1e-9, err_msg=f"{changes}, {metric}"
+            )
     courses = [own.history["loss.cross_entropy"][-1] for own in together.variants]
     assert not any(np.allclose(courses[0], other, rtol=1e-6, equal_nan=True) for other in courses[1:]), "they do differ"
 
 
 @each_engine
-def test_a_penalty_without_weight_is_measured_beside_one_that_has_some(engine: str, data: Dataset) -> None:
+def test_penalty_of_weight_zero_is_measured_beside_other_variants(engine: str, data: Dataset) -> None:
     variants = [{"method.contrast": 0.0}, {"method.contrast": 1.0}]
     silent, heard = with_variants(data, "representation-sharing", variants, engine=engine).variants
-    apart = alone(data, "representation-sharing", variants[0], engine=engine)
+    apart = separate_run(data, "representation-sharing", variants[0], engine=engine)
     assert (apart.history["loss.observations"] == 0).all() and np.isnan(apart.history["mutual_information"]).all()
     assert (silent.history["loss.observations"] > 0.1).all()
     # Theorem 1: log(C - 1) - C x penalty.
     bound = np.log(9) - 10 * silent.history["loss.observations"]
     np.testing.assert_allclose(silent.history["mutual_information"], bound)
-    # Nobody has moved yet at the first step, so that both see about the same.
+    # The first step starts from the same weights, so that both measure about the same.
     np.testing.assert_allclose(silent.history["loss.observations"], heard.history["loss.observations"], rtol=0.05)
 
 
-def test_what_the_run_itself_has_for_a_setting_that_varies_does_not_matter(data: Dataset) -> None:
+def test_base_value_of_a_varied_setting_does_not_matter(data: Dataset) -> None:
     method, variants, _ = CASES["fedprox"]
     assert_same_bits(
         with_variants(data, f"{method}:mu=0.0", variants), with_variants(data, f"{method}:mu=7.0", variants)
     )
 
 
-def test_two_workers_give_the_same_bits(data: Dataset) -> None:
+def test_variants_are_bit_identical_with_two_workers(data: Dataset) -> None:
     method, variants, others = CASES["half take part"]
     assert_same_bits(
         with_variants(data, method, variants, **others),
@@ -153,7 +155,7 @@ def test_two_workers_give_the_same_bits(data: Dataset) -> None:
     )
 
 
-def test_variants_begin_alike_and_take_part_alike(data: Dataset) -> None:
+def test_variants_have_the_same_start_and_participation(data: Dataset) -> None:
     method, variants, others = CASES["half take part"]
     first, second = with_variants(data, method, variants, **others).variants
     assert np.array_equal(first.history["participated"], second.history["participated"])
@@ -161,10 +163,10 @@ def test_variants_begin_alike_and_take_part_alike(data: Dataset) -> None:
     assert first.history["participated"].sum(-1).tolist() == [[2, 2]] * 3, "half of 4 in each of 3 rounds and 2 seeds"
 
 
-# What comes out
+# Results
 
 
-def test_shapes_of_what_comes_out(data: Dataset) -> None:
+def test_result_of_variants_has_the_expected_shapes(data: Dataset) -> None:
     variants: list[Changes] = [{"lr": 0.001}, {"lr": 0.01}, {"lr": 0.02}]
     result = with_variants(data, "fedproto", variants)
     assert result.history["accuracy"].shape == (2, 3 * 2, 3), "rounds, variants x seeds, learners"
@@ -186,9 +188,7 @@ def test_shapes_of_what_comes_out(data: Dataset) -> None:
 
 
 @pytest.mark.parametrize("rates", [[0.01], [0.01, 0.02]])
-def test_lines_of_metrics_name_the_variant_where_there_are_several(
-    rates: list[float], data: Dataset, tmp_path: Path
-) -> None:
+def test_metrics_name_the_variant_if_there_are_several(rates: list[float], data: Dataset, tmp_path: Path) -> None:
     with_variants(data, "fedproto", [{"lr": rate} for rate in rates], out=tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(lines) == 3 * len(rates) * 2 * 3, "rounds 0 to 2, variants, seeds, learners"
@@ -199,13 +199,13 @@ def test_lines_of_metrics_name_the_variant_where_there_are_several(
         assert found == [(v, s, who) for v in range(2) for s in range(2) for who in range(3)]
 
 
-def test_the_resolved_configuration_reproduces_the_variants(data: Dataset, tmp_path: Path) -> None:
+def test_saved_configuration_reproduces_the_variants(data: Dataset, tmp_path: Path) -> None:
     method, variants, _ = CASES["fedprox"]
     first = with_variants(data, method, variants, out=tmp_path / "run")
     assert_same_bits(first, simulate(RunFolder.open(tmp_path / "run").config, data=data))
 
 
-# A variant that goes astray
+# Diverging variants
 
 
 WILD: Changes = {"method.kd": 1e300}
@@ -213,7 +213,7 @@ SOUND: list[Changes] = [{"method.kd": 0.1}, {"method.kd": 5.0}]
 
 
 @each_engine
-def test_a_variant_that_diverges_is_named_and_disturbs_nobody(engine: str, data: Dataset) -> None:
+def test_diverging_variant_is_named_and_leaves_others_unchanged(engine: str, data: Dataset) -> None:
     how = {"engine": engine, "optimizer": "sgd", "rounds": 3}
     result = with_variants(data, "fedproto", [SOUND[0], WILD, SOUND[1]], **how)
     what = "method.kd=1e+300), round 1: loss term 'cross_entropy' is NaN or infinite"
@@ -230,12 +230,12 @@ def test_a_variant_that_diverges_is_named_and_disturbs_nobody(engine: str, data:
 
 
 @each_engine
-def test_where_all_variants_diverge_each_is_named(engine: str, data: Dataset) -> None:
+def test_all_diverging_variants_are_named(engine: str, data: Dataset) -> None:
     result = with_variants(data, "fedproto", [WILD, {"method.kd": 1e301}], engine=engine, optimizer="sgd")
     assert result.finished and all(own.diverged for own in result.variants)
 
 
-def test_a_variant_may_diverge_late(data: Dataset) -> None:
+def test_variant_that_diverges_in_a_later_round_is_named(data: Dataset) -> None:
     how = {"optimizer": "sgd", "rounds": 3, "precision": "float32", "batch_size": 32}
     result = with_variants(data, "independent", [{"lr": 0.1}, {"lr": 1e38}], **how)
     sound, wild = result.variants
@@ -249,15 +249,15 @@ def interrupt(method: str, round_: int, rounds: int, history: History) -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def kept(folder: Path) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    """The checkpoint's arrays, and the metrics but for the clock."""
+def saved_arrays_and_metrics(folder: Path) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
+    """The arrays of the checkpoint, and the metrics without times."""
     checkpoint = RunFolder.open(folder).load()
     assert checkpoint is not None
     return checkpoint[0], [{**json.loads(line), "seconds": None} for line in RunFolder(folder).lines()]
 
 
 @each_engine
-def test_a_stopped_run_goes_on_with_the_same_bits(engine: str, data: Dataset, tmp_path: Path) -> None:
+def test_resumed_variants_are_bit_identical(engine: str, data: Dataset, tmp_path: Path) -> None:
     how = {"engine": engine, "optimizer": "sgd", "rounds": 4}
     variants = [SOUND[0], WILD, SOUND[1] | {"lr": 0.1}]
     whole = with_variants(data, "fedproto", variants, out=tmp_path / "whole", **how)
@@ -266,12 +266,15 @@ def test_a_stopped_run_goes_on_with_the_same_bits(engine: str, data: Dataset, tm
     resumed = simulate(data=data, resume=tmp_path / "parts")
     assert resumed.finished and resumed.diverged == whole.diverged
     assert_same_bits(resumed, whole)
-    (one, lines), (other, others) = kept(tmp_path / "parts"), kept(tmp_path / "whole")
+    (one, lines), (other, others) = (
+        saved_arrays_and_metrics(tmp_path / "parts"),
+        saved_arrays_and_metrics(tmp_path / "whole"),
+    )
     assert set(one) == set(other) and all(np.array_equal(one[k], other[k], equal_nan=True) for k in one)
     assert lines == others and len(lines) == 5 * 3 * 2 * 3
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -293,7 +296,7 @@ def test_a_stopped_run_goes_on_with_the_same_bits(engine: str, data: Dataset, tm
     ],
     ids=lambda changes: " ".join(changes),
 )
-def test_what_changes_more_than_weights_and_rates_is_refused_by_name(
+def test_variant_of_other_settings_than_weights_and_rates_is_refused(
     changes: Changes, data: Dataset, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
@@ -306,7 +309,7 @@ def test_what_changes_more_than_weights_and_rates_is_refused_by_name(
 
 
 @pytest.mark.parametrize(("name", "nearest"), [("method.kdd", "kd"), ("lrr", "lr"), ("methods.kd", "method")])
-def test_an_unknown_setting_is_refused_with_the_nearest(name: str, nearest: str, data: Dataset) -> None:
+def test_unknown_setting_is_refused_with_the_nearest_name(name: str, nearest: str, data: Dataset) -> None:
     with pytest.raises(UnknownName) as refused:
         with_variants(data, "fedproto", [{"method.kd": 1.0}, {name: 2.0}])
     assert refused.value.nearest == nearest
@@ -321,31 +324,31 @@ def test_an_unknown_setting_is_refused_with_the_nearest(name: str, nearest: str,
         ({"lr.kd": 1.0}, "'lr.kd': 'lr' has no keys of its own"),
     ],
 )
-def test_a_bad_value_is_refused(changes: Changes, words: str, data: Dataset) -> None:
+def test_invalid_value_in_a_variant_is_refused(changes: Changes, words: str, data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=words):
         with_variants(data, "fedproto", [{"method.kd": 1.0}, changes])
 
 
-def test_a_method_of_ones_own_has_no_settings_to_vary(data: Dataset) -> None:
+def test_variants_of_a_method_object_are_refused(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match="give the method by its name"):
         simulate(data=data, method=build_method("fedproto"), variants=SOUND, **SMALL)
 
 
-def test_a_weight_too_large_for_single_precision_diverges_as_it_does_alone(data: Dataset) -> None:
+def test_overflowing_weight_diverges_as_in_a_separate_run(data: Dataset) -> None:
     how = {"optimizer": "sgd", "precision": "float32"}
     with pytest.raises(TrainingError):
-        alone(data, "fedproto", WILD, **how)
+        separate_run(data, "fedproto", WILD, **how)
     assert sorted(with_variants(data, "fedproto", [SOUND[0], WILD], **how).diverged) == [2, 3]
 
 
-def test_a_variant_that_diverges_takes_nothing_from_the_others(data: Dataset) -> None:
+def test_diverging_variant_does_not_change_others_in_any_order(data: Dataset) -> None:
     how = {"optimizer": "sgd", "batch_size": 32}
     last = with_variants(data, "consilience", [SOUND[0], WILD], **how).variants[1]
     first = with_variants(data, "consilience", [WILD, SOUND[0]], **how).variants[0]
     assert_same_bits(first, last)
 
 
-def test_metrics_of_a_variant_that_diverges_are_json(data: Dataset, tmp_path: Path) -> None:
+def test_metrics_of_a_diverging_variant_are_valid_json(data: Dataset, tmp_path: Path) -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
@@ -355,6 +358,6 @@ def test_metrics_of_a_variant_that_diverges_are_json(data: Dataset, tmp_path: Pa
         json.loads(line, parse_constant=refuse)
 
 
-def test_bytes_in_total_are_those_of_one_federation(data: Dataset) -> None:
+def test_total_bytes_are_those_of_one_federation(data: Dataset) -> None:
     summary = with_variants(data, "fedproto", SOUND).summary()
     assert summary["bytes_total"] == summary["variants"][0]["bytes_total"]

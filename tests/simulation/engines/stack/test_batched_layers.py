@@ -1,4 +1,4 @@
-"""Layers done for all learners at once give what `vmap` gives, and what each learner would get by itself."""
+"""Batched layers compute the same as `vmap` and as each learner separately."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
-def stacked(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Parameters and buffers of as many learners, all of them different."""
+def stacked_state(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Stacked parameters and buffers, different for each learner."""
     generator = torch.Generator().manual_seed(0)
 
     def different(tensor: Tensor) -> Tensor:
@@ -54,9 +54,9 @@ def stacked(module: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return parameters, {name: different(b) for name, b in module.named_buffers()}
 
 
-def found(module: nn.Module, inputs: Tensor, together: bool) -> list[Tensor]:
-    """What comes out, the gradients, and the buffers afterward."""
-    parameters, buffers = stacked(module)
+def outputs_and_gradients(module: nn.Module, inputs: Tensor, together: bool) -> list[Tensor]:
+    """The output, the gradients, and the updated buffers."""
+    parameters, buffers = stacked_state(module)
     inputs = inputs.clone().requires_grad_()
     with Layers() if together else nullcontext():
         out = vmap(lambda p, b, x: functional_call(module, (p, b), (x,)))(parameters, buffers, inputs)
@@ -67,15 +67,19 @@ def found(module: nn.Module, inputs: Tensor, together: bool) -> list[Tensor]:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", MODULES)
-def test_the_same_as_one_by_one(name: str, training: bool) -> None:
+def test_batched_layers_equal_vmap_per_learner(name: str, training: bool) -> None:
     make, shape = MODULES[name]
     module = make().double().train(training)
     inputs = torch.randn(LEARNERS, SAMPLES, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    for one, other in zip(found(module, inputs, together=True), found(module, inputs, together=False), strict=True):
+    for one, other in zip(
+        outputs_and_gradients(module, inputs, together=True),
+        outputs_and_gradients(module, inputs, together=False),
+        strict=True,
+    ):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
-def test_a_pool_that_tells_where() -> None:
+def test_max_pool_with_indices_is_batched() -> None:
     pool = nn.MaxPool2d(2, return_indices=True)
     inputs = torch.randn(LEARNERS, SAMPLES, 3, 4, 4)
     with Layers():
@@ -87,22 +91,22 @@ def test_a_pool_that_tells_where() -> None:
     torch.testing.assert_close(values, torch.stack([pool(x)[0] for x in inputs]))
 
 
-def test_a_memory_that_is_everybodys_is_refused() -> None:
-    """As `vmap` refuses it: learners cannot each change it."""
+def test_shared_batch_norm_buffers_are_refused() -> None:
+    """`vmap` refuses it too: learners cannot each update the same buffer."""
     mean, variance = torch.zeros(4), torch.ones(4)
     inputs = torch.randn(LEARNERS, SAMPLES, 4, 3, 3)
     with Layers(), pytest.raises(RuntimeError, match="running_mean"):
         vmap(lambda x: torch.nn.functional.batch_norm(x, mean, variance, training=True))(inputs)
 
 
-def test_no_samples() -> None:
+def test_batched_convolution_accepts_an_empty_batch() -> None:
     module = nn.Conv2d(2, 4, 3)
     with Layers():
         assert vmap(module)(torch.zeros(LEARNERS, 0, 2, 5, 5)).shape == (LEARNERS, 0, 4, 3, 3)
 
 
-def test_tensors_by_name() -> None:
-    """Whoever writes a model may name the arguments of a layer."""
+def test_batched_layers_accept_keyword_arguments() -> None:
+    """A model may pass the arguments of a layer by keyword."""
     weights, inputs = torch.randn(LEARNERS, 4, 2, 3, 3), torch.randn(LEARNERS, SAMPLES, 2, 6, 6)
     with Layers():
         out = vmap(lambda w, x: torch.nn.functional.conv2d(input=x, weight=w, stride=2))(weights, inputs)
@@ -110,7 +114,7 @@ def test_tensors_by_name() -> None:
     torch.testing.assert_close(out, torch.stack(one_by_one))
 
 
-def test_images_are_not_moved_between_layers() -> None:
+def test_batched_layers_do_not_copy_activations() -> None:
     """A convolution, a norm and a pool are one operation each, and none of them copies the images."""
 
     class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -126,7 +130,7 @@ def test_images_are_not_moved_between_layers() -> None:
             return out
 
     module = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.MaxPool2d(2))
-    parameters, buffers = stacked(module)
+    parameters, buffers = stacked_state(module)
     counted = Counted()
     inputs = torch.randn(SAMPLES, LEARNERS, 8, 12, 12)
     with torch.no_grad(), Layers():
@@ -139,7 +143,7 @@ def test_images_are_not_moved_between_layers() -> None:
 
 
 class Normed(SplitModel):
-    """A model with everything that has a rule."""
+    """A model that has every layer type with a batching rule."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -150,8 +154,8 @@ class Normed(SplitModel):
         )
 
 
-def test_half_precision_with_batch_norm() -> None:
-    """The norm's memory stays in full precision while the model runs in half."""
+def test_batch_norm_trains_in_half_precision() -> None:
+    """The running statistics stay in full precision while the model runs in half precision."""
     runs = [
         simulate(model=Normed, method="consilience", rounds=2, learners=3, engine="stack", precision=precision)
         for precision in ("bf16", "float32")

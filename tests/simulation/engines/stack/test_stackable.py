@@ -1,4 +1,4 @@
-"""Which models can be stacked, and what is said of those that cannot."""
+"""Which models can be stacked, and the error messages for those that cannot."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def data() -> Dataset:
     return load("digits", train=24, test=10)
 
 
-class Reading(nn.Module):
-    """A linear layer, some modules of its own, and any way to read the input with them."""
+class CustomForward(nn.Module):
+    """A linear layer, additional modules, and a given forward function."""
 
     def __init__(self, read: Callable[[Any, Tensor], Tensor], *modules: nn.Module) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Reading(nn.Module):
 
 def model(read: Callable[[Any, Tensor], Tensor], *make: Callable[[], nn.Module]) -> Callable[[], SplitModel]:
     def built() -> SplitModel:
-        return SplitModel(Reading(read, *(m() for m in make)), nn.Linear(16, 10))
+        return SplitModel(CustomForward(read, *(m() for m in make)), nn.Linear(16, 10))
 
     return built
 
@@ -61,7 +61,7 @@ def learner(made: Callable[[], nn.Module], shape: tuple[int, ...] = (1, 8, 8)) -
     return Learner(LearnerSpec(made, Role(), SGD(0.1), shape, "trial"))
 
 
-def refusal(made: Callable[[], nn.Module]) -> str:
+def refusal_message(made: Callable[[], nn.Module]) -> str:
     with pytest.raises(ConfigurationError) as caught:
         refuse_unstackable(learner(made))
     said = str(caught.value)
@@ -69,7 +69,7 @@ def refusal(made: Callable[[], nn.Module]) -> str:
     return said
 
 
-# --- what can be stacked
+# --- stackable models
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if "lstm" not in name])
@@ -95,7 +95,7 @@ def test_ordinary_models_can_be_stacked(name: str, data: Dataset) -> None:
     assert simulate(data=data, model=STACKABLE[name], method="fedavg", engine="stack", **SMALL).engine == "stack"
 
 
-def test_a_trial_leaves_everything_as_it_was() -> None:
+def test_stacking_trial_leaves_state_and_random_numbers_unchanged() -> None:
     trial = learner(layers(lambda: nn.BatchNorm1d(16)))
     state = template_state(trial)
     before = state.clone().flatten()
@@ -108,12 +108,12 @@ def test_a_trial_leaves_everything_as_it_was() -> None:
     assert all(torch.equal(value, before[path]) for path, value in trial.state.flatten().items())
 
 
-# --- what cannot
+# --- unstackable models
 
 
 @pytest.mark.parametrize("dropout", [nn.Dropout, nn.AlphaDropout, nn.FeatureAlphaDropout])
-def test_dropout_is_refused_by_the_name_of_its_layer(dropout: Callable[[float], nn.Module]) -> None:
-    assert refusal(layers(nn.Tanh, lambda: dropout(0.5))) == (
+def test_dropout_is_refused_with_the_name_of_its_layer(dropout: Callable[[float], nn.Module]) -> None:
+    assert refusal_message(layers(nn.Tanh, lambda: dropout(0.5))) == (
         "model 'trial' draws random numbers as it trains (dropout in 'features.3'), which stacked learners cannot "
         "do separately" + USE_LOOP
     )
@@ -133,9 +133,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
-def test_what_learners_cannot_share_is_said_in_words(name: str) -> None:
+def test_unstackable_operations_are_explained(name: str) -> None:
     made, words = REFUSED[name]
-    said = refusal(made)
+    said = refusal_message(made)
     assert said.startswith("model 'trial', or an exchange with it, has an operation")
     assert re.search(words, said), said
     assert "torch says: " in said and "\n" not in said
@@ -154,27 +154,27 @@ RECURRENT: dict[str, tuple[Callable[[], nn.Module], str]] = {
 
 
 @pytest.mark.parametrize("name", list(RECURRENT))
-def test_recurrent_layers_are_refused_by_name(name: str) -> None:
+def test_recurrent_layers_are_refused_with_their_name(name: str) -> None:
     make, layer = RECURRENT[name]
-    assert layer in refusal(recurrent(make))
+    assert layer in refusal_message(recurrent(make))
 
 
-def test_what_torch_has_no_rule_for_is_refused_by_name() -> None:
+def test_operations_without_a_vmap_rule_are_refused_with_their_name() -> None:
     def read(own: Any, x: Tensor) -> Tensor:
         weights = [*(layer.weight for layer in own.own), *(layer.bias for layer in own.own)]
         begin = x.new_zeros(1, len(x), 16)
         return torch.lstm(x.view(-1, 8, 8), (begin, begin), weights, True, 1, 0.0, False, False, True)[0][:, -1]
 
-    assert "aten::lstm" in refusal(model(read, lambda: nn.Linear(8, 64), lambda: nn.Linear(16, 64)))
+    assert "aten::lstm" in refusal_message(model(read, lambda: nn.Linear(8, 64), lambda: nn.Linear(16, 64)))
 
 
-def test_what_torch_does_one_after_the_other_is_refused_by_name() -> None:
-    """It would work, and be as slow as a loop."""
-    said = refusal(model(lambda own, x: own.linear(x) + torch.histc(x.detach()).mean()))
+def test_operations_that_vmap_runs_in_a_loop_are_refused() -> None:
+    """It works, but is as slow as a loop."""
+    said = refusal_message(model(lambda own, x: own.linear(x) + torch.histc(x.detach()).mean()))
     assert "cannot run aten::histc together, and would run it one after the other at every step" in said
 
 
-def test_other_errors_are_left_as_they_are() -> None:
+def test_unrelated_errors_are_not_changed() -> None:
     trial = learner(layers())
     for error in (RuntimeError("sizes do not match"), torch.OutOfMemoryError("vmap ran out"), ValueError("vmap")):
         with pytest.raises(type(error)) as caught, explain_unstackable(trial):
@@ -187,7 +187,7 @@ def test_other_errors_are_left_as_they_are() -> None:
 
 @dataclass(frozen=True)
 class Branching(Prototypes):
-    """Looks at a value to decide what to do."""
+    """Branches on a value of a tensor."""
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         return super().penalty(state, view, received) * (2.0 if view.features.mean() > 0 else 1.0)
@@ -200,12 +200,12 @@ def forgetful() -> SplitModel:
     return layers(lambda: nn.Dropout(0.5))()
 
 
-def test_a_stack_that_was_asked_for_is_refused_before_anything_is_trained(data: Dataset) -> None:
+def test_engine_stack_is_refused_before_training(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=r"model 'forgetful' draws .*'features\.2'.*--engine loop"):
         simulate(data=data, model=forgetful, engine="stack", **SMALL)
 
 
-def test_an_exchange_that_branches_on_values_is_refused_in_words(data: Dataset) -> None:
+def test_exchange_that_branches_on_values_is_refused(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=r"model 'mlp', or an exchange with it, has .*--engine loop"):
         simulate(data=data, method=BRANCHING, engine="stack", **SMALL)
 
@@ -220,14 +220,14 @@ RUNS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("learners", [2, 64])
 @pytest.mark.parametrize("name", list(RUNS))
-def test_where_nobody_asked_for_a_stack_they_run_in_the_loop(name: str, learners: int) -> None:
-    """Many small learners would have been stacked, had it been possible."""
+def test_engine_auto_runs_unstackable_models_in_the_loop(name: str, learners: int) -> None:
+    """64 small learners are stacked if their model allows it."""
     few, (made, method) = load("digits", train=64, test=10), RUNS[name]
     result = simulate(data=few, model=made, method=method, engine="auto", **SMALL | {"learners": learners})
     assert result.engine == "loop" and result.finished
 
 
-def test_many_small_learners_are_stacked_where_they_can_be() -> None:
+def test_engine_auto_stacks_many_small_learners() -> None:
     few = load("digits", train=64, test=10)
     assert simulate(data=few, model="mlp", method="fedavg", **SMALL | {"learners": 64}).engine == "stack"
     assert simulate(data=few, model="mlp", method="fedavg", **SMALL).engine == "loop"
