@@ -1,4 +1,4 @@
-"""Two-stage learning: the loss by hand and whom it moves, what all tell together, and what a layer gives away."""
+"""Two-stage learning: the loss and its gradients by hand, the ensemble, and the dependence of a layer on the inputs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def z_of(learner: Learner, inputs: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "weights", [(0.1, 1.0, 1.0), (0.7, 0.3, 2.0), (0.0, 1.0, 1.0), (1.0, 0.0, 0.5), (1.0, 1.0, 0.0)]
 )
-def test_the_loss_of_a_batch_is_three_terms(weights: tuple[float, float, float]) -> None:
+def test_loss_of_a_batch_has_three_terms(weights: tuple[float, float, float]) -> None:
     alpha_1, alpha_2, lam = weights
     learner, some = bound_learner(TwoStage(alpha_1, alpha_2, lam)), batch()
     loss, told = learner.losses(some, learner.count(12), {})
@@ -103,7 +103,7 @@ def test_the_loss_of_a_batch_is_three_terms(weights: tuple[float, float, float])
     assert log_distance_correlation(some.inputs, z).item() == pytest.approx(np.log(by_library), rel=1e-9)
 
 
-def gradients(objective: TwoStage) -> dict[str, float]:
+def largest_gradients(objective: TwoStage) -> dict[str, float]:
     """The largest gradient of each part, and of the device's own head."""
     learner, some = bound_learner(objective), batch()
     learner.losses(some, learner.count(12), {})[0].backward()  # type: ignore[no-untyped-call]
@@ -117,22 +117,22 @@ def gradients(objective: TwoStage) -> dict[str, float]:
     return found | {"head": float(head.abs().max())}
 
 
-def test_whom_each_term_moves() -> None:
-    dependence = gradients(TwoStage(alpha_1=1.0, alpha_2=1e-300, lam=0.0))
+def test_each_loss_term_moves_the_expected_parts() -> None:
+    dependence = largest_gradients(TwoStage(alpha_1=1.0, alpha_2=1e-300, lam=0.0))
     assert dependence["device"] > 1e-5 and dependence["server"] == 0.0 and dependence["head"] < 1e-290
-    own = gradients(TwoStage(alpha_1=0.0, alpha_2=1.0, lam=0.0))
+    own = largest_gradients(TwoStage(alpha_1=0.0, alpha_2=1.0, lam=0.0))
     assert own["device"] > 1e-5 and own["server"] == 0.0 and own["head"] > 1e-5
-    served = gradients(TwoStage(alpha_1=0.0, alpha_2=0.0, lam=1.0))
+    served = largest_gradients(TwoStage(alpha_1=0.0, alpha_2=0.0, lam=1.0))
     assert served["device"] > 1e-5 and served["server"] > 1e-5 and served["head"] == 0.0
 
 
-def test_the_server_s_gradient_is_lam_s_alone() -> None:
-    assert gradients(TwoStage(0.9, 0.7, 2.0))["server"] == pytest.approx(
-        2 * gradients(TwoStage(0.0, 0.0, 1.0))["server"]
+def test_server_gradient_depends_only_on_lam() -> None:
+    assert largest_gradients(TwoStage(0.9, 0.7, 2.0))["server"] == pytest.approx(
+        2 * largest_gradients(TwoStage(0.0, 0.0, 1.0))["server"]
     )
 
 
-def test_the_head_is_of_the_device_and_never_of_the_server() -> None:
+def test_head_belongs_to_the_device_part() -> None:
     task = bound_learner(TwoStage()).task
     assert task.cut == (64,)
     head = {"two_stage/head.weight", "two_stage/head.bias"}
@@ -140,7 +140,7 @@ def test_the_head_is_of_the_device_and_never_of_the_server() -> None:
     assert task.parts["device"] | task.parts["server"] == set(task.parameters) | set(task.buffers)
 
 
-def test_distances_of_text_are_between_characters_and_not_between_their_codes() -> None:
+def test_distances_of_text_use_one_hot_characters() -> None:
     inputs = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
     coded = inputs_for_distances(Task(4, 2, (2,), symbols=4), inputs)
     assert coded.shape == (2, 2, 4) and coded.dtype == inputs.dtype
@@ -158,7 +158,7 @@ def test_distances_of_text_are_between_characters_and_not_between_their_codes() 
         ({"alpha_1": "ramp(0, 1, 5)"}, r"alpha_1 is ramp\(0, 1, 5\), and cannot change with the rounds"),
     ],
 )
-def test_weights_that_cannot_be_are_refused(given: dict[str, Any], said: str) -> None:
+def test_invalid_loss_weights_are_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         build_method("two-stage", given)
 
@@ -166,7 +166,7 @@ def test_weights_that_cannot_be_are_refused(given: dict[str, Any], said: str) ->
 # How many samples a batch needs
 
 
-def test_one_sample_alone_has_no_distance_to_another(data: Dataset) -> None:
+def test_single_sample_batches_are_refused(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match="batch_size is 1, and objective 'two_stage' needs at least 2 samples"):
         simulate(settings(batch_size=1), data=data)
     few = replace(data, inputs=data.inputs[:4], targets=data.targets[:4])
@@ -174,14 +174,14 @@ def test_one_sample_alone_has_no_distance_to_another(data: Dataset) -> None:
         simulate(settings(learners=3), data=few)
 
 
-def test_without_distances_one_sample_is_enough(data: Dataset) -> None:
+def test_single_sample_batches_work_if_alpha_1_is_zero(data: Dataset) -> None:
     few = replace(data, inputs=data.inputs[:4], targets=data.targets[:4])
     result = simulate(settings(learners=3, batch_size=1, rounds=1, method={"alpha_1": 0.0}), data=few)
     assert np.isfinite(result.history["loss.two_stage"]).all()
 
 
-def test_a_last_sample_gets_company(data: Dataset) -> None:
-    """Of 17 samples in batches of 16 one is left over: it would have no distance to anything."""
+def test_last_batch_has_at_least_two_samples(data: Dataset) -> None:
+    """17 samples in batches of 16 leave one sample, which has no distance to another."""
     some = replace(data, inputs=data.inputs[:51], targets=data.targets[:51])
     config = settings(precision="float64")
     (plan,) = build_setup(config, build_method("two-stage"), some, ["mlp"]).cohorts.plans
@@ -195,23 +195,23 @@ def whole() -> SplitModel:
     return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh()), nn.Linear(8, 10), bound=1.0)
 
 
-def halved() -> SplitModel:
+def model_with_cut() -> SplitModel:
     return cut(whole(), at="1")
 
 
-def test_a_model_without_a_cut_is_refused(data: Dataset) -> None:
+def test_model_without_a_cut_is_refused(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match=r"whole is in one part.*cut it after a layer, cut\(model, at=...\)"):
         simulate(settings(), data=data, model=whole)
     with pytest.raises(ConfigurationError, match=r"whole is in one part.*cut it after a layer, cut\(model, at=...\)"):
         looking = Role(TwoStage(), (Gradients(part="classifier"),))
         simulate(settings(), data=data, model=whole, method=Method("own", {"learner": looking}))
-    simulate(settings(rounds=1), data=data, model=halved)
+    simulate(settings(rounds=1), data=data, model=model_with_cut)
 
 
-# Both engines, and going on
+# Both engines, and resume
 
 
-def played(engine: str, config: Config, data: Dataset) -> tuple[dict[str, np.ndarray], list[Any]]:
+def run_engine(engine: str, config: Config, data: Dataset) -> tuple[dict[str, np.ndarray], list[Any]]:
     setup = build_setup(config, build_method("two-stage", config.method.settings), data, config.model_name.split(","))
     plans = list(setup.cohorts.plans)
     with LoopEngine(plans, setup.data.train, 0) if engine == "loop" else StackEngine(plans, setup.data.train) as opened:
@@ -227,7 +227,7 @@ def test_loop_equals_stack(model: str, device: str, data: Dataset) -> None:
         **{"learners": 6, "model": model, "partition": "shards(2)", "participation": 0.5, "precision": "float64"},
         **{"watch": "cut", "method": {"alpha_1": 0.5, "delta": 0.01, "device": device}},
     )
-    (one, first), (other, second) = played("loop", config, data), played("stack", config, data)
+    (one, first), (other, second) = run_engine("loop", config, data), run_engine("stack", config, data)
     assert set(one) == set(other)
     for key, value in one.items():
         slack = 1e-9 * max(1.0, np.abs(value).max(initial=0))
@@ -240,7 +240,7 @@ def test_loop_equals_stack(model: str, device: str, data: Dataset) -> None:
 
 @pytest.mark.parametrize("start", ["common", "different"])
 @pytest.mark.parametrize("device", ["private", "1bit"])
-def test_what_devices_begin_with_and_what_they_share(device: str, start: str, data: Dataset) -> None:
+def test_device_part_starts_and_is_shared_as_configured(device: str, start: str, data: Dataset) -> None:
     config = settings(learners=2, method={"device": device, "start": start})
     setup = build_setup(config, build_method("two-stage", config.method.settings), data, ["mlp"])
     with LoopEngine(list(setup.cohorts.plans), data, 0) as engine:
@@ -260,7 +260,7 @@ def test_what_devices_begin_with_and_what_they_share(device: str, start: str, da
 
 
 @pytest.mark.parametrize("engine", ["loop", "stack"])
-def test_stopping_and_going_on_gives_the_same_bits(engine: str, data: Dataset, tmp_path: Path) -> None:
+def test_resumed_run_is_bit_identical(engine: str, data: Dataset, tmp_path: Path) -> None:
     config = settings(rounds=3, engine=engine, participation=0.7, offline=0.2, learners=4, watch="cut")
 
     def stop(method: str, round_: int, total: int, history: History) -> None:
@@ -279,10 +279,10 @@ def test_stopping_and_going_on_gives_the_same_bits(engine: str, data: Dataset, t
         assert np.array_equal(once.history[metric], parts.history[metric], equal_nan=True), metric
 
 
-# What all learners tell together
+# The ensemble of all learners
 
 
-def test_the_ensemble_is_the_mean_of_everybody_s_logits(tmp_path: Path) -> None:
+def test_ensemble_is_the_mean_of_all_logits(tmp_path: Path) -> None:
     config = settings(learners=5, rounds=3, partition="shards(2)", train=200, test=100)
     result = simulate(config, out=tmp_path / "run")
     kept = read_saved_run(tmp_path / "run")
@@ -297,7 +297,7 @@ def test_the_ensemble_is_the_mean_of_everybody_s_logits(tmp_path: Path) -> None:
     assert result.summary()["ensemble"]["mean"] == pytest.approx(100 * right)
 
 
-def test_the_devices_own_heads_are_asked_together_as_well(tmp_path: Path) -> None:
+def test_ensemble_of_device_heads_is_evaluated(tmp_path: Path) -> None:
     result = simulate(settings(rounds=2, partition="shards(2)", method={"name": "two-stage"}), out=tmp_path / "run")
     kept = read_saved_run(tmp_path / "run")
     inputs = torch.from_numpy(kept.data.test_inputs)
@@ -313,7 +313,7 @@ def test_the_devices_own_heads_are_asked_together_as_well(tmp_path: Path) -> Non
     assert alone.summary()["heads"]["mean"] is None and "accuracy_heads" not in alone.history.metrics
 
 
-def test_z_is_what_the_cut_layer_gave_whatever_follows_changes() -> None:
+def test_cut_output_is_unchanged_by_inplace_layers_after_it() -> None:
     def chain(inplace: bool) -> SplitModel:
         torch.manual_seed(0)
         layers = [nn.Flatten(), nn.Linear(64, 16), nn.ReLU(inplace=inplace), nn.Linear(16, 10)]
@@ -328,7 +328,7 @@ def test_z_is_what_the_cut_layer_gave_whatever_follows_changes() -> None:
     assert torch.equal(seen[0][1], seen[1][1]) and (seen[1][1] < 0).any()
 
 
-def test_an_objective_with_nothing_to_learn_is_refused() -> None:
+def test_objective_without_a_classification_loss_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="alpha_2 and lam are both 0, so nothing is learned"):
         TwoStage(alpha_2=0.0, lam=0.0)
 
@@ -344,15 +344,17 @@ def test_an_objective_with_nothing_to_learn_is_refused() -> None:
         ("independent", "on", True),
     ],
 )
-def test_when_all_are_asked_together(method: str, ensemble: str, there: bool, data: Dataset) -> None:
+def test_ensemble_setting_controls_the_ensemble_accuracy(
+    method: str, ensemble: str, there: bool, data: Dataset
+) -> None:
     result = simulate(settings(rounds=1, method={"name": method}, ensemble=ensemble), data=data)
     assert ("accuracy_ensemble" in result.history.metrics) is there
     assert (result.summary()["ensemble"]["mean"] is not None) is there
-    if method == "fedavg" and there:  # all have one model, so all together tell what each does
+    if method == "fedavg" and there:  # all have one model, so the ensemble predicts the same as each learner
         np.testing.assert_array_equal(result.history["accuracy_ensemble"], result.history["accuracy"])
 
 
-def test_learners_of_two_architectures_and_two_seeds_are_asked_together(data: Dataset) -> None:
+def test_ensemble_spans_architectures_but_not_seeds(data: Dataset) -> None:
     common: dict[str, Any] = {"learners": 2, "model": "mlp,lenet5", "method": {"name": "independent"}, "ensemble": "on"}
     both = simulate(settings(seeds=2, **common), data=data).history["accuracy_ensemble"]
     assert both.shape == (2, 2, 2)
@@ -362,11 +364,11 @@ def test_learners_of_two_architectures_and_two_seeds_are_asked_together(data: Da
         assert (alone[..., 0] == alone[..., 1]).all()
 
 
-# What a layer gives away
+# Dependence of a layer on the inputs
 
 
 @pytest.mark.parametrize(("watch", "layer"), [("cut", "features.hidden"), ("features", "features")])
-def test_what_is_watched_is_the_library_s_distance_correlation(watch: str, layer: str, tmp_path: Path) -> None:
+def test_watched_dependence_equals_dcor_distance_correlation(watch: str, layer: str, tmp_path: Path) -> None:
     config = settings(learners=2, train=60, test=SAMPLES + 100, watch=watch)
     result = simulate(config, out=tmp_path / "run")
     kept = read_saved_run(tmp_path / "run")
@@ -379,7 +381,7 @@ def test_what_is_watched_is_the_library_s_distance_correlation(watch: str, layer
     assert 0 < result.summary()["dependence"]["mean"] < 1
 
 
-def test_nothing_is_watched_unless_asked_for(data: Dataset) -> None:
+def test_no_dependence_is_recorded_by_default(data: Dataset) -> None:
     result = simulate(settings(rounds=1), data=data)
     assert "dependence" not in result.history.metrics and result.summary()["dependence"]["mean"] is None
 
@@ -393,7 +395,7 @@ def test_nothing_is_watched_unless_asked_for(data: Dataset) -> None:
         (whole, "cut", r"whole is in one part, and this run needs the output of.*cut it after a layer"),
     ],
 )
-def test_a_layer_that_is_not_there_is_refused_before_training(
+def test_unknown_watched_layer_is_refused_before_training(
     model: Any, watch: str, said: str, data: Dataset, tmp_path: Path
 ) -> None:
     played: list[int] = []
@@ -415,14 +417,14 @@ class Unreached(nn.Module):
         return logits
 
 
-def test_a_layer_that_is_never_reached_is_refused_before_training(data: Dataset) -> None:
+def test_uncalled_watched_layer_is_refused_before_training(data: Dataset) -> None:
     config = settings(method={"name": "fedavg"}, watch="features.model.never")
     with pytest.raises(ConfigurationError, match=r"layer 'features\.model\.never' of Unreached is not reached"):
         simulate(config, data=data, model=Unreached)
 
 
-def test_a_larger_alpha_1_leaves_less_of_the_inputs_in_z() -> None:
-    """Trained on digits, the more the dependence counts the less there is of it."""
+def test_larger_alpha_1_lowers_the_dependence_of_z_on_the_inputs() -> None:
+    """On digits, a larger weight of the dependence term leads to less dependence."""
     common: dict[str, Any] = {"learners": 2, "rounds": 12, "epochs": 2, "batch_size": 32, "lr": 0.005, "train": 300}
     found = []
     for alpha_1 in (0.0, 0.5, 3.0):
@@ -437,7 +439,7 @@ def test_a_larger_alpha_1_leaves_less_of_the_inputs_in_z() -> None:
 # Over a relay
 
 
-def test_one_s_own_loop_cannot_give_gradients(tmp_path: Path) -> None:
+def test_custom_training_loop_cannot_upload_gradients(tmp_path: Path) -> None:
     def small() -> SplitModel:
         return cut(net(), at="1")
 
