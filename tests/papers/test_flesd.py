@@ -1,4 +1,4 @@
-"""FLESD's tables and figures: settings as published, and each run, found again, told and drawn on a small task."""
+"""FLESD's tables and figures: the published settings, and each reproduction on a small task."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ NAMES = [f"flesd-{each}" for each in ALL]
 # --- settings
 
 
-def test_all_are_known_by_name_at_both_sizes() -> None:
+def test_reproductions_are_registered_at_both_sizes() -> None:
     assert known_at_both_sizes("flesd", NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_published_settings(name: str) -> None:
+def test_cells_have_the_published_settings(name: str) -> None:
     """Section 5 of the paper: six learners, ResNet18, Adam at 1e-3, temperature 0.4, batches of 1024."""
     for cell in REPRODUCTIONS[name].cells(Scale(device="cuda")):
         config = cell.config
@@ -78,7 +78,7 @@ def test_the_published_settings(name: str) -> None:
             assert (config.method.settings["distill_epochs"], config.method.settings["queue"]) == (200, 2048)
 
 
-def test_the_rows_of_the_table() -> None:
+def test_table1_rows_have_the_published_rounds_and_epochs() -> None:
     cells = REPRODUCTIONS["flesd-table1"].cells(Scale())
     own = {c.labels["row"]: c.config for c in cells if c.labels["alpha"] in ("1", "any")}
     assert {row: (c.training.rounds, c.training.rounds * c.training.epochs) for row, c in own.items()} == {
@@ -94,7 +94,7 @@ def test_the_rows_of_the_table() -> None:
     assert {c.config.federation.partition for c in cells} == {"dirichlet(100)", "dirichlet(1)", "dirichlet(0.01)"}
 
 
-def test_alone_with_labels_and_without() -> None:
+def test_robustness_cells_train_with_and_without_labels() -> None:
     cells = REPRODUCTIONS["flesd-robustness"].cells(Scale())
     taught = {
         (c.labels["row"], c.config.training.epochs, c.config.training.batch_size, c.config.evaluation.probe)
@@ -103,7 +103,7 @@ def test_alone_with_labels_and_without() -> None:
     assert taught == {("supervised", 100, 128, "linear"), ("simclr", 200, 1024, "both")} and len(cells) == 6
 
 
-def test_schemes_of_communication() -> None:
+def test_communication_cells_have_the_published_schemes() -> None:
     cells = REPRODUCTIONS["flesd-communication"].cells(Scale())
     shared = [c.config for c in cells if c.labels["scheme"] == "total epochs fixed"]
     assert sorted({c.training.rounds for c in shared}) == [1, 2, 4, 10, 20, 40]
@@ -122,7 +122,7 @@ def test_schemes_of_communication() -> None:
     ]
 
 
-def test_the_short_size_is_the_same_work_in_fewer_epochs() -> None:
+def test_short_size_has_the_same_rows_with_fewer_epochs() -> None:
     assert (SHORT.train, SHORT.model, SHORT.alphas) == (PUBLISHED.train, PUBLISHED.model, PUBLISHED.alphas)
     for name in NAMES:
         whole, short = (REPRODUCTIONS[f"{name}{size}"].cells(Scale()) for size in ("", "-short"))
@@ -135,7 +135,7 @@ def test_the_short_size_is_the_same_work_in_fewer_epochs() -> None:
 # --- bytes
 
 
-def test_equation_11_in_bytes() -> None:
+def test_message_bytes_match_equation_11() -> None:
     """Published: 10,000 images x 512 values are 5.12 million, and ResNet18 has 11 million."""
     task = task_with_model("encoder18")
     roles = message_bytes_by_role("flesd", task, 10_000, form="pool")
@@ -156,16 +156,16 @@ def test_equation_11_in_bytes() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each reproduction: what one test has run there, the next finds."""
+    """A folder shared by the tests: runs of one test are reused by the next."""
     return tmp_path_factory.mktemp("reproductions")
 
 
 @pytest.mark.parametrize("name", list(ALL))
-def test_each_is_run_once_told_and_drawn(name: str, folder: Path) -> None:
+def test_reproduction_runs_once_and_is_drawn(name: str, folder: Path) -> None:
     run_and_draw(ALL[name], folder / name)
 
 
-def test_the_table_has_the_worst_the_best_and_what_was_published(folder: Path) -> None:
+def test_table1_has_worst_best_and_published_values(folder: Path) -> None:
     tables = tables_of(ALL["table1"], folder / "table1", [("alpha", "100")])
     rows = {row["method"]: row for row in tables["table-linear"]}
     assert {row: line["alpha 100 published"] for row, line in rows.items() if line["alpha 100 published"]} == {
@@ -177,14 +177,14 @@ def test_the_table_has_the_worst_the_best_and_what_was_published(folder: Path) -
     assert "alpha 100 published" not in tables["table-knn"][0] and len(tables["table-knn"]) == len(rows)
 
 
-def test_a_part_of_the_table_alone(folder: Path) -> None:
+def test_table1_can_be_limited_to_one_row(folder: Path) -> None:
     (row,) = tables_of(ALL["table1"], folder / "table1", [("row", "centralized")])["table-linear"]
     assert row["method"] == "centralized" and row["any published"] == 86.3
     with pytest.raises(UnknownName, match="unknown row 'flesdd'"):
         tables_of(ALL["table1"], folder / "table1", [("row", "flesdd")])
 
 
-def test_learners_alone_with_what_they_have(folder: Path) -> None:
+def test_robustness_tables_match_the_learners(folder: Path) -> None:
     tables = tables_of(ALL["robustness"], folder / "robustness")
     assert [row["training"] for row in tables["alone"]] == list(PUBLISHED_DROPS)
     assert tables["alone"][0]["published change"] == "-54.5"
@@ -194,14 +194,14 @@ def test_learners_alone_with_what_they_have(folder: Path) -> None:
     assert float(tables["alone"][0]["alpha 100"]) == pytest.approx(mean, abs=0.11)
 
 
-def test_losses_against_the_epochs_they_took(folder: Path) -> None:
+def test_convergence_tables_list_losses_by_epoch(folder: Path) -> None:
     tables = tables_of(ALL["convergence"], folder / "convergence")
     assert [row["after"] for row in tables["local"]] == ["epoch 1", "epoch 2", "epoch 3", "epoch 4"]
     both = [row["after"] for row in tables["local"] if "flesd, local training" in row]
     assert both == ["epoch 2", "epoch 4"] == [row["after"] for row in tables["distilled"]]
 
 
-def test_what_a_run_had_come_to_after_every_round(folder: Path) -> None:
+def test_communication_tables_list_accuracy_by_round(folder: Path) -> None:
     tables = tables_of(ALL["communication"], folder / "communication", [("scheme", "local epochs fixed")])
     assert [row["rounds"] for row in tables["local-epochs-fixed"]] == ["T = 1", "T = 2"]
     assert all({"flesd", "fedavg"} < set(row) for row in tables["local-epochs-fixed"])

@@ -1,4 +1,4 @@
-"""Two-stage learning's table and figures: settings as published, courses by hand, and each run on a small task."""
+"""Two-stage learning's table and figures: the published settings, progress by hand, and runs on a small task."""
 
 from __future__ import annotations
 
@@ -72,20 +72,20 @@ NAMES = [f"two-stage-{each}" for each in ALL]
 # --- settings
 
 
-def test_all_are_known_by_name_at_both_sizes() -> None:
+def test_reproductions_are_registered_at_both_sizes() -> None:
     assert known_at_both_sizes("two-stage", NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("quick", [False, True])
-def test_settings_are_sound_and_cells_differ(name: str, quick: bool) -> None:
+def test_cells_are_valid_and_have_different_names(name: str, quick: bool) -> None:
     for size in ("", "-short"):
         cells = REPRODUCTIONS[f"{name}{size}"].cells(Scale(quick=quick))
         assert len({cell.name for cell in cells}) == len(cells) > 0
 
 
-def test_the_published_circumstances() -> None:
-    """Section 4.1 of the paper: who has what, how many take part, and the models."""
+def test_table2_has_the_published_settings() -> None:
+    """Section 4.1 of the paper: partition, participation and models."""
     cells = {(c.labels["data"], c.labels["row"]): c.config for c in REPRODUCTIONS["two-stage-table2"].cells(Scale())}
     assert list(cells) == [(data, row) for data in ("mnist", "cifar10", "shakespeare") for row in ROWS]
     assert {c.federation.participation for c in cells.values()} == {0.1}
@@ -111,13 +111,13 @@ def test_the_published_circumstances() -> None:
     assert shared == {"two-stage": "private", "two-stage-1bit": "1bit"}
 
 
-def test_table_and_curves_are_of_the_same_runs() -> None:
+def test_table_and_curves_use_the_same_cells() -> None:
     for size in ("", "-short"):
         table, curves = (REPRODUCTIONS[f"two-stage-{each}{size}"].cells(Scale()) for each in ("table2", "curves"))
         assert [cell.name for cell in table] == [cell.name for cell in curves]
 
 
-def test_the_newcomer_and_the_layers_watched() -> None:
+def test_settings_of_the_joining_device_and_watched_layers() -> None:
     for cell in REPRODUCTIONS["two-stage-universality"].cells(Scale()):
         ((who, (_, group)),) = cell.config.groups_by_learner().items()
         assert (who, cell.config.federation.learners, group.samples, group.shift) == (100, 101, 1000, "rotate(90)")
@@ -133,7 +133,7 @@ def test_the_newcomer_and_the_layers_watched() -> None:
 
 
 def line(round_: int, learner: int, accuracy: float | None, sent: int = 0, **more: Any) -> dict[str, Any]:
-    """A line of metrics of one who took part, and sent as many values as it heard; a value has four bytes."""
+    """A line of metrics of a participating learner that uploads and downloads `sent` values of four bytes."""
     moved = {"bytes": {"up": 4 * sent, "down": 4 * sent}, "values": {"up": sent, "down": sent}}
     usual = {"round": round_, "seed": 0, "learner": learner, "accuracy": accuracy, "participated": True}
     return usual | moved | more
@@ -149,7 +149,7 @@ def outcome_of(folder: Path, row: str, lines: Sequence[dict[str, Any]], data: st
     return Outcome({"data": data, "row": row}, {}, place)
 
 
-def test_the_newest_common_model_counts_and_not_who_was_away(tmp_path: Path) -> None:
+def test_progress_uses_only_learners_that_participated(tmp_path: Path) -> None:
     lines = [
         line(0, 0, None, 0, participated=False),
         line(1, 0, 50.0, 10),
@@ -164,9 +164,9 @@ def test_the_newest_common_model_counts_and_not_who_was_away(tmp_path: Path) -> 
     assert (course.reached(40), course.reached(50.1), course.before(3), course.before(1)) == (1, None, 50.0, None)
 
 
-def test_mean_logits_count_where_all_were_asked(tmp_path: Path) -> None:
+def test_progress_uses_ensemble_accuracy_if_measured(tmp_path: Path) -> None:
     lines = [
-        line(1, 0, 99.0, accuracy_ensemble=None),  # not asked in this round
+        line(1, 0, 99.0, accuracy_ensemble=None),  # no ensemble in this round
         line(2, 0, 20.0, accuracy_ensemble=90.0, accuracy_heads=80.0, accuracy_local=99.0),
         line(2, 1, 30.0, accuracy_ensemble=90.0, accuracy_heads=80.0, accuracy_local=97.0, participated=False),
         line(2, 0, 20.0, accuracy_ensemble=94.0, accuracy_heads=83.0, accuracy_local=98.0, seed=1),
@@ -181,8 +181,8 @@ def test_mean_logits_count_where_all_were_asked(tmp_path: Path) -> None:
     assert (point["low"], point["high"]) == (pytest.approx(92 - 8**0.5), pytest.approx(92 + 8**0.5))
 
 
-def hand_made(folder: Path) -> list[Outcome]:
-    """fedavg ends at 80, two-stage-1bit at 70, which is the level; devices alone never come there."""
+def handmade_outcomes(folder: Path) -> list[Outcome]:
+    """fedavg ends at 80, two-stage-1bit at 70, which is the level; independent devices never reach it."""
     asked = [
         (row, [line(r, 0, 1.0, sent, accuracy_ensemble=reached) for r, reached in course])
         for row, sent, course in (("two-stage", 1, ((1, 60.0), (2, 70.0))), ("independent", 0, ((1, 50.0), (2, 55.0))))
@@ -193,8 +193,8 @@ def hand_made(folder: Path) -> list[Outcome]:
     return [outcome_of(folder, *asked[0]), *others, outcome_of(folder, *asked[1])]
 
 
-def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
-    ended, traveled, levelled = TABLE2.sections(hand_made(tmp_path))
+def test_table2_shows_published_values_by_hand(tmp_path: Path) -> None:
+    ended, traveled, levelled = TABLE2.sections(handmade_outcomes(tmp_path))
     rows = {row["method"]: row for row in ended.table}
     assert rows["two-stage"] == {
         "data": "mnist",
@@ -210,7 +210,7 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
     assert sent["two-stage"] == {
         "data": "mnist",
         "method": "two-stage",
-        "values": "4.000e0",  # one up and one down in each of two rounds
+        "values": "4.000e0",  # one upload and one download in each of two rounds
         "published": "4.526e9",
         "bytes": "16 B",
         "of fedavg's bytes": "2 %",  # fedavg: 2 x 2 x 50 values of 4 bytes
@@ -225,20 +225,20 @@ def test_the_table_beside_the_published_one(tmp_path: Path) -> None:
     assert "10 training and 7 test samples" in ended.text
 
 
-def test_a_part_of_the_cells(tmp_path: Path) -> None:
-    first, *_, control = hand_made(tmp_path)
+def test_table2_accepts_a_subset_of_cells(tmp_path: Path) -> None:
+    first, *_, control = handmade_outcomes(tmp_path)
     (row,) = TABLE2.sections([first])[1].table
     assert row["of fedavg's bytes"] is None
     assert not TABLE2.sections([control])[2].table, "nothing compared, no level"
     assert FIGURES2_3.sections([control])[1].figure is None, "nothing was sent, nothing to draw"
 
 
-def test_rounds_that_were_not_tested_are_told_by_the_next() -> None:
+def test_select_rounds_takes_the_next_tested_round() -> None:
     assert select_rounds([4, 8, 12, 20], (1, 5, 10)) == [4, 8, 12, 20]
     assert select_rounds([1, 2, 3], (1, 5)) == [1, 3] and select_rounds([], (1,)) == []
 
 
-def test_published_numbers() -> None:
+def test_published_transmitted_values_by_hand() -> None:
     """FedAvg on MNIST: 2 ways x 689 rounds x 10 devices x 1,663,370 parameters."""
     assert format_power(2 * 689 * 10 * 1_663_370) == format_power(PUBLISHED_TABLE["mnist"]["fedavg"][2]) == "2.292e10"
     assert format_power(0) == "0"
@@ -249,17 +249,17 @@ def test_published_numbers() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each reproduction: what one test has run there, the next finds."""
+    """A folder shared by the tests: runs of one test are reused by the next."""
     return tmp_path_factory.mktemp("reproductions")
 
 
 @pytest.mark.parametrize("name", list(ALL))
-def test_each_is_run_once_told_and_drawn(name: str, folder: Path) -> None:
+def test_reproduction_runs_once_and_is_drawn(name: str, folder: Path) -> None:
     page = run_and_draw(ALL[name], folder / name)
     assert page.count("data:image/png;base64,") == (name == "leakage")
 
 
-def test_curves_find_the_runs_of_the_table(tmp_path: Path) -> None:
+def test_curves_reuse_the_runs_of_the_table(tmp_path: Path) -> None:
     some = [("row", "fedavg"), ("row", "two-stage")]
     tables = tables_of(ALL["table2"], tmp_path, some)
     (row, other), (sent, _) = tables["table2"], tables["transmitted"]
@@ -273,7 +273,7 @@ def test_curves_find_the_runs_of_the_table(tmp_path: Path) -> None:
         tables_of(ALL["curves"], tmp_path, [("row", "fedavgg")])
 
 
-def test_a_newcomer_is_told_of_from_the_round_it_joined(folder: Path) -> None:
+def test_progress_of_a_joining_device_starts_when_it_joins(folder: Path) -> None:
     found = {
         cell.labels["row"]: outcome
         for cell, outcome in run_cells(ALL["universality"].cells(Scale()), folder / "universality")
@@ -296,7 +296,7 @@ def test_a_newcomer_is_told_of_from_the_round_it_joined(folder: Path) -> None:
         assert row["after the last round"] == f"{np.mean(course.accuracy[4]):.1f}"
 
 
-def test_what_was_rebuilt_is_kept_and_measured_again_where_it_is_damaged(tmp_path: Path) -> None:
+def test_reconstructions_are_saved_and_measured_again_if_damaged(tmp_path: Path) -> None:
     only = Scale(only=[("alpha_1", "0.9")])
     shown = run_reproduction(ALL["leakage"], only, tmp_path).sections
     (cell,) = (tmp_path / "cells").iterdir()
@@ -323,7 +323,7 @@ def test_what_was_rebuilt_is_kept_and_measured_again_where_it_is_damaged(tmp_pat
         attacks_of(outcome)
 
 
-def test_what_is_lost_is_that_of_the_same_devices(folder: Path) -> None:
+def test_lost_ssim_compares_the_same_devices(folder: Path) -> None:
     control, other, _ = tables_of(ALL["leakage"], folder / "leakage", [("row", "two-stage")])["reconstructed"]
     assert (control["method"], other["method"]) == ("two-stage, alpha_1 = 0", "two-stage, alpha_1 = 0.9")
     without, with_it = (
@@ -336,7 +336,7 @@ def test_what_is_lost_is_that_of_the_same_devices(folder: Path) -> None:
     assert other["SSIM lost"] == f"{fmean(lost):.3f} ± {stdev(lost) / 3**0.5:.3f}" and control["SSIM lost"] is None
 
 
-def test_a_layer_that_hides_nothing_is_rebuilt_beside_them(folder: Path) -> None:
+def test_unprotected_layer_of_fedavg_is_reconstructed_too(folder: Path) -> None:
     tables = tables_of(ALL["leakage"], folder / "leakage", [("row", "fedavg")])
     (by_round,), (row, guess) = tables["dependence"], tables["reconstructed"]
     assert by_round["method"] == row["method"] == "fedavg"
