@@ -1,4 +1,4 @@
-"""Charts of a report: where numbers, words and colors are, and that a browser draws them by day and by night."""
+"""Charts of a report: labels, colors, and drawing in a browser in light and dark themes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SENT = (0, 506, 592, 1012, 1880, 2025, 2312, 3560, 3752, 4050, 7120, 7204, 7288,
 REACHED = (77.9, 84.8, 78.6, 85.9, 80, 86.6, 81.7, 80.1, 82.1, 86.2, 81.9, 87, 87.8, 88.1, 87.9, 88, 88.3, 88.4)
 
 
-def test_numbers_of_a_frontier_lie_apart_and_the_line_is_along_the_best() -> None:
+def test_frontier_labels_do_not_overlap_and_the_line_follows_the_best() -> None:
     rows = [{"bytes": b, "accuracy": a, "what": f"way {i}"} for i, (b, a) in enumerate(zip(SENT, REACHED, strict=True))]
     spec = scatter_charts.frontier(rows, "bytes", "accuracy", "what").to_dict()
     stairs, marks, *_ = spec["layer"]
@@ -50,7 +50,7 @@ def test_numbers_of_a_frontier_lie_apart_and_the_line_is_along_the_best() -> Non
     assert [row["key"] for row in told][:2] == ["1  way 0", "2  way 1"] and len(told) == 18
     best = [i + 1 for i in range(18) if all(a < REACHED[i] for a in REACHED[:i])]
     assert [row["number"] for row in told if row["best"]] == best == [1, 2, 4, 6, 12, 13, 14, 17, 18]
-    assert [row["accuracy"] for row in line] == [*(REACHED[i - 1] for i in best), 88.4]  # and on to the edge
+    assert [row["accuracy"] for row in line] == [*(REACHED[i - 1] for i in best), 88.4]  # continued to the edge
     assert 0 < told[0]["place"] < 506 and "? '0' :" in marks["encoding"]["x"]["axis"]["labelExpr"]
     (left, right), (bottom, top) = (marks["encoding"][axis]["scale"]["domain"] for axis in ("x", "y"))
     for width in (260, 640, 860):
@@ -65,7 +65,7 @@ def test_numbers_of_a_frontier_lie_apart_and_the_line_is_along_the_best() -> Non
         assert not close, f"numbers lie on each other in a chart {width} pixels wide"
 
 
-def test_words_avoid_points_words_and_the_edge() -> None:
+def test_labels_avoid_points_other_labels_and_the_edge() -> None:
     assert place_labels([(0.5, 0.5)], [(100, 100)], (10, 10)) == [(12.0, 0.0)]
     ((right, _),) = place_labels([(0.99, 0.5)], [(100, 100)], (10, 10))
     assert right <= 0
@@ -73,7 +73,7 @@ def test_words_avoid_points_words_and_the_edge() -> None:
     assert first != second
 
 
-def test_ten_classes_differ_in_color_by_day_and_by_night_and_in_shape_from_their_neighbors() -> None:
+def test_classes_differ_in_color_and_shape_in_light_and_dark_themes() -> None:
     rows = [{"x": c, "y": c % 3, "learner": w, "class": str(c)} for c, w in product(range(20), range(2))]
     encoding = scatter_charts.scatter(rows).to_dict()["layer"][0]["encoding"]
     assert encoding["fill"]["scale"]["range"] == "ordinal" and encoding["fill"]["scale"]["domain"][-1] == "19"
@@ -84,14 +84,14 @@ def test_ten_classes_differ_in_color_by_day_and_by_night_and_in_shape_from_their
         assert len({(i % 10, shapes[i % len(shapes)]) for i in range(20)}) == 20
 
 
-def test_a_class_that_lies_together_has_one_name_and_one_that_does_not_has_two() -> None:
+def test_compact_class_has_one_label_and_a_split_class_two() -> None:
     rows = [{"x": x, "y": 0.0, "learner": w, "class": "near"} for x, w in ((0.0, 0), (0.01, 1))]
     rows += [{"x": x, "y": 1.0, "learner": w, "class": "far"} for x, w in ((0.0, 0), (1.0, 1))]
     words = scatter_charts.scatter(rows).to_dict()["layer"][-1]
     assert sorted(row["class"] for row in values_of(words)) == ["far", "far", "near"]
 
 
-def test_more_methods_than_colors_still_differ_in_dashes_or_colors() -> None:
+def test_more_methods_than_colors_differ_in_dashes_or_colors() -> None:
     names = [f"m{i}" for i in range(12)]
     rows = [{"method": name, "round": 1, "accuracy": 1.0} for name in names]
     dashes = charts.curves(rows).to_dict()["encoding"]["strokeDash"]["scale"]["range"]
@@ -99,7 +99,7 @@ def test_more_methods_than_colors_still_differ_in_dashes_or_colors() -> None:
     assert len(looks) == 12
 
 
-def test_a_gain_below_nothing_has_its_middle_at_0_and_words_in_its_cells() -> None:
+def test_heatmap_of_signed_gains_is_centered_at_zero() -> None:
     spec = CHARTS["heatmap"].to_dict()
     cells, words = spec["layer"]
     assert cells["encoding"]["color"]["scale"]["domain"] == [-0.5, 0.5]
@@ -118,8 +118,8 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-def look(browser: Any, page: Path, scheme: str = "light", width: int = 1000) -> tuple[Any, list[str]]:
-    """A page opened without a network, its charts drawn; and all that went wrong."""
+def open_page(browser: Any, page: Path, scheme: str = "light", width: int = 1000) -> tuple[Any, list[str]]:
+    """Opens a page offline and returns it with its drawn charts, and all errors."""
     context = browser.new_context(offline=True, color_scheme=scheme, viewport={"width": width, "height": 800})
     view, wrong = context.new_page(), []
     view.on("console", lambda said: wrong.append(said.text))
@@ -131,9 +131,9 @@ def look(browser: Any, page: Path, scheme: str = "light", width: int = 1000) -> 
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1000), ("dark", 1000), ("light", 390)])
-def test_a_browser_draws_every_chart_without_a_network(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
+def test_browser_draws_every_chart_offline(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
     page = write_report([run_folder(tmp_path / "a")], tmp_path / "report.html", None)
-    view, wrong = look(browser, page, scheme, width)
+    view, wrong = open_page(browser, page, scheme, width)
     assert wrong == []
     assert [view.locator(f'figure[data-chart="{name}"] svg.marks').count() for name in ALL] == [1] * len(ALL)
     assert view.evaluate("document.documentElement.scrollWidth") <= width
@@ -142,19 +142,19 @@ def test_a_browser_draws_every_chart_without_a_network(browser: Any, tmp_path: P
     view.context.close()
 
 
-def test_words_of_a_chart_are_light_at_night(browser: Any, tmp_path: Path) -> None:
+def test_chart_labels_are_light_in_the_dark_theme(browser: Any, tmp_path: Path) -> None:
     write_page(tmp_path / "p.html", "P", [Section("frontier", figure=CHARTS["frontier"])], "c")
     for scheme, ink in (("light", "#1f2328"), ("dark", "#e8e8e8")):
-        view, wrong = look(browser, tmp_path / "p.html", scheme, 390)
+        view, wrong = open_page(browser, tmp_path / "p.html", scheme, 390)
         words = view.locator("figure svg.marks g.mark-text.role-mark").last.locator("text")
         assert wrong == [] and words.all_text_contents() == ["1", "2", "3", "4"]
         assert {each.get_attribute("fill") for each in words.all()} == {ink}
         view.context.close()
 
 
-def test_charts_are_drawn_anew_at_nightfall(browser: Any, tmp_path: Path) -> None:
+def test_charts_are_redrawn_when_the_theme_changes(browser: Any, tmp_path: Path) -> None:
     write_page(tmp_path / "p.html", "P", [Section(n, figure=c) for n, c in CHARTS.items()], "c")
-    view, wrong = look(browser, tmp_path / "p.html")
+    view, wrong = open_page(browser, tmp_path / "p.html")
     assert (wrong, view.locator("figure svg.marks").count()) == ([], len(CHARTS))
     by_day = view.locator('figure[data-chart="curves"] svg.marks').inner_html()
     view.emulate_media(color_scheme="dark")
