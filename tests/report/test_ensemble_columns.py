@@ -1,4 +1,4 @@
-"""What all learners told together, and what a watched layer gave away, in a report and in tables."""
+"""Accuracy of the ensemble and dependence of a watched layer, in a report and in tables."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytest.importorskip("vl_convert")
 from tests.report_tools import ALL, line, page_of, run_folder, shown, specs_of, values_of
 
 
-def watched(path: Path, **changes: Any) -> Path:
-    """A run in which all were asked together, with and without their own heads, and a layer was watched."""
+def run_with_ensemble(path: Path, **changes: Any) -> Path:
+    """A run with ensemble accuracy, accuracy of the device heads, and a watched layer."""
     where = product(range(3), range(2), range(2))
     more = ("accuracy_ensemble", 60.0, 10), ("accuracy_heads", 50.0, 10), ("dependence", 0.9, -0.1)
     lines = [
@@ -47,8 +47,8 @@ def cells_of(page: str, name: str) -> list[str]:
     return re.findall(rf'<td data-label="{name}"[^>]*>([^<]*)</td>', page)
 
 
-def test_what_all_told_together_and_a_layer_gave_away_have_curves_and_columns(tmp_path: Path) -> None:
-    page = page_of(tmp_path, watched(tmp_path / "a"), run_folder(tmp_path / "b", method={"name": "fedavg"}))
+def test_ensemble_and_dependence_have_curves_and_columns(tmp_path: Path) -> None:
+    page = page_of(tmp_path, run_with_ensemble(tmp_path / "a"), run_folder(tmp_path / "b", method={"name": "fedavg"}))
     assert shown(page) == [*ALL[:3], "ensemble", "dependence", *ALL[3:]]
     assert "Ensemble accuracy over rounds" in page and "Distance correlation over rounds" in page
     rows = values_of(specs_of(page)["ensemble"])
@@ -68,29 +68,29 @@ def test_what_all_told_together_and_a_layer_gave_away_have_curves_and_columns(tm
     assert "Dcor: distance correlation of the inputs and the output of the watched layer." in page
 
 
-def test_a_page_of_runs_that_were_not_asked_has_nothing_of_it(tmp_path: Path) -> None:
+def test_page_without_ensemble_has_no_ensemble_sections(tmp_path: Path) -> None:
     page = page_of(tmp_path, run_folder(tmp_path / "a"))
     assert not {"ensemble", "dependence"} & set(shown(page))
     assert not [word for word in ("nsemble:", "own heads", "cor:") if word in page.partition("Reproduce these runs")[0]]
 
 
-def test_what_all_told_in_a_run_that_broke_off_is_taken_from_its_lines(tmp_path: Path) -> None:
-    folder = watched(tmp_path / "a")
+def test_ensemble_of_an_interrupted_run_is_read_from_its_metrics(tmp_path: Path) -> None:
+    folder = run_with_ensemble(tmp_path / "a")
     (folder / "result.json").unlink()
     (run,) = read_runs([folder]).runs
     assert [run.summary[key]["mean"] for key in ("ensemble", "heads", "dependence")] == pytest.approx([81, 71, 0.69])
     assert cells_of(page_of(tmp_path, folder), "ensemble") == ["81.0"]
 
 
-def test_what_all_told_may_be_damaged(tmp_path: Path) -> None:
-    folder = watched(tmp_path / "a")
+def test_damaged_dependence_in_result_json_is_reported(tmp_path: Path) -> None:
+    folder = run_with_ensemble(tmp_path / "a")
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(result | {"dependence": {"mean": "much", "std_seeds": None}}))
     page = page_of(tmp_path, folder)
     assert "result.json is damaged: numbers are missing" in page and cells_of(page, "dcor") == ["0.69"]
 
 
-def test_a_comparison_has_columns_of_it_and_fits_a_terminal(one_thread: None) -> None:
+def test_comparison_table_has_ensemble_columns_and_fits_a_terminal(one_thread: None) -> None:
     small: dict[str, Any] = {"train": 60, "test": 40, "learners": 2, "rounds": 1, "seeds": 2, "workers": 0}
     asked = simulate(method="two-stage", watch="cut", **small).summary()
     plain = simulate(method="independent", **small).summary()

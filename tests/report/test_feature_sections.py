@@ -1,4 +1,4 @@
-"""Feature maps of a report: of each learner's own model, or a line that says why there is none."""
+"""Feature maps of a report: from each learner's own model, or a line that states why there is none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Net(nn.Sequential):
 
 @pytest.fixture
 def run(tmp_path: Path, one_thread: None) -> Path:
-    """A run of two variants and seeds on data of one's own: an MLP, somebody's own model in a group, and MLPs again."""
+    """A run of two variants and two seeds on custom data; one group has a custom model, the others an MLP."""
     (tmp_path / "net.py").write_text(NET)
     data = load("digits", train=90, test=60)
     np.savez(tmp_path / "own.npz", x=data.inputs, y=data.targets, test_x=data.test_inputs, test_y=data.test_targets)
@@ -56,7 +56,7 @@ def run(tmp_path: Path, one_thread: None) -> Path:
     return tmp_path / "run"
 
 
-def by_hand(run: Path, learner: int) -> np.ndarray:
+def features_by_hand(run: Path, learner: int) -> np.ndarray:
     """A learner's features, from its weights in the first row of its cohort."""
     config, kept = RunFolder(run).config, RunFolder(run).load()
     assert kept is not None
@@ -71,11 +71,11 @@ def by_hand(run: Path, learner: int) -> np.ndarray:
     return features
 
 
-def test_a_map_has_the_features_of_each_learner_s_own_model(run: Path) -> None:
+def test_feature_map_uses_each_learner_s_own_model(run: Path) -> None:
     found = feature_map(run)
     assert found.features.shape == (2, 60, 16)
     for learner in (0, 1):  # each is the first of its cohort, in the first seed and variant
-        np.testing.assert_allclose(found.features[learner], by_hand(run, learner), atol=1e-5)
+        np.testing.assert_allclose(found.features[learner], features_by_hand(run, learner), atol=1e-5)
     assert len(found.rows) == 120 and {row["learner"] for row in found.rows} == {0, 1}
     classes = [str(c) for c in load(RunFolder(run).config.data.source).test_targets]
     assert [row["class"] for row in found.rows] == 2 * classes
@@ -83,7 +83,7 @@ def test_a_map_has_the_features_of_each_learner_s_own_model(run: Path) -> None:
     assert feature_map(run, samples=20).features.shape[1] == 20
 
 
-def test_kernels_that_a_gpu_laid_out_are_read_as_such(run: Path) -> None:
+def test_kernels_saved_in_gpu_layout_are_read_correctly(run: Path) -> None:
     before, folder = feature_map(run).features, RunFolder(run)
     config, kept = folder.config, folder.load()
     assert kept is not None
@@ -98,13 +98,13 @@ def test_kernels_that_a_gpu_laid_out_are_read_as_such(run: Path) -> None:
     np.testing.assert_allclose(feature_map(run).features, before, atol=1e-5)
 
 
-def test_variants_of_a_run_have_one_map(tmp_path: Path, run: Path) -> None:
+def test_variants_of_a_run_share_one_feature_map(tmp_path: Path, run: Path) -> None:
     page = page_of(tmp_path, run)
     assert [name for name in shown(page) if "features" in name] == ["features"]
     assert "2 runs of representation-sharing" in page and "No map" not in page
 
 
-def harm(run: Path, how: str) -> None:
+def damage(run: Path, how: str) -> None:
     checkpoint, data, model = next(run.glob("*.safetensors")), run.parent / "own.npz", run.parent / "net.py"
     if how == "forgotten":
         RunFolder(run).remove_checkpoints()
@@ -130,8 +130,8 @@ def harm(run: Path, how: str) -> None:
         ("no model", "net.py: no such file"),
     ],
 )
-def test_where_there_can_be_no_map_the_page_says_why_in_a_line(tmp_path: Path, run: Path, how: str, why: str) -> None:
-    harm(run, how)
+def test_page_states_why_there_is_no_feature_map(tmp_path: Path, run: Path, how: str, why: str) -> None:
+    damage(run, how)
     page = page_of(tmp_path, run)
     assert not [name for name in shown(page) if "features" in name] and "accuracy" in shown(page)
     (line,) = re.findall(r"<p>(No map: [^<]*)</p>", page)
@@ -147,7 +147,7 @@ def test_where_there_can_be_no_map_the_page_says_why_in_a_line(tmp_path: Path, r
         ({"model": "mlp,wide"}, "features of widths 32 and 48 cannot be embedded together"),
     ],
 )
-def test_what_makes_no_map_is_refused_by_name(
+def test_impossible_feature_map_is_refused_with_the_reason(
     tmp_path: Path, one_thread: None, changes: dict[str, Any], why: str
 ) -> None:
     if "model" in changes:
@@ -158,7 +158,7 @@ def test_what_makes_no_map_is_refused_by_name(
         feature_map(tmp_path / "run")
 
 
-def test_a_page_has_so_many_maps_and_no_more(tmp_path: Path, run: Path) -> None:
+def test_number_of_feature_maps_per_page_is_limited(tmp_path: Path, run: Path) -> None:
     folders = [tmp_path / f"run-{i}" for i in range(MAX_MAPS + 1)]
     for folder in folders:
         shutil.copytree(run, folder)

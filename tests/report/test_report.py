@@ -1,4 +1,4 @@
-"""The report page: what it says, what it draws, and that it needs nothing else."""
+"""The report page: its text and charts, and that it is self-contained."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def test_curves_are_means_over_learners_and_seeds_with_a_band_of_seeds(tmp_path:
     first, last = run.metrics.curve("accuracy")
     assert first["accuracy"] == 11.5 and last["accuracy"] == 21.5 and last["round"] == 2
     assert last["high"] - last["accuracy"] == pytest.approx(2**0.5)  # means of seeds are 20.5 and 22.5
-    assert run.metrics.cumulative_bytes() == {0: 20.0, 1: 320.0, 2: 620.0}  # two learners, the mean of seeds
+    assert run.metrics.cumulative_bytes() == {0: 20.0, 1: 320.0, 2: 620.0}  # sum over two learners, mean over seeds
     assert run.metrics.final == {(0, 0): 20.0, (0, 1): 21.0, (1, 0): 22.0, (1, 1): 23.0}
 
 
-def test_one_seed_has_a_band_of_learners_and_one_learner_none() -> None:
+def test_band_is_over_learners_for_one_seed_and_absent_for_one_learner() -> None:
     metrics = RunMetrics()
     metrics.add(1, 0, 0, {"accuracy": 1.0})
     assert metrics.curve("accuracy") == [{"round": 1, "accuracy": 1.0, "low": None, "high": None}]
     metrics.add(1, 0, 1, {"accuracy": 3.0})
-    metrics.add(1, 0, 1, {"accuracy": 99.0})  # once is enough
+    metrics.add(1, 0, 1, {"accuracy": 99.0})  # a repeated line is ignored
     assert metrics.curve("accuracy") == [{"round": 1, "accuracy": 2.0, "low": 1.0, "high": 3.0}]
 
 
-def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"is not a run, comparison, sweep or reproduction: it has no config"):
         write_report([tmp_path], tmp_path / "report.html", None)
     with pytest.raises(ConfigurationError, match="name at least one"):
@@ -58,10 +58,10 @@ def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "report.html").exists()
 
 
-# -- what the page says ------------------------------------------------------------------------------------------------
+# -- content of the page -----------------------------------------------------------------------------------------------
 
 
-def test_a_finished_run_has_all_sections_and_nothing_is_missing(tmp_path: Path) -> None:
+def test_finished_run_has_all_sections_and_no_notes(tmp_path: Path) -> None:
     page = page_of(tmp_path, run_folder(tmp_path / "a", method={"name": "consilience"}))
     assert shown(page) == ALL
     assert 'role="note"' not in page
@@ -75,16 +75,16 @@ def test_a_finished_run_has_all_sections_and_nothing_is_missing(tmp_path: Path) 
     assert cells[5:7] == [("total", "640 B"), ("time", "3.0 s")]
     assert "By group of learners" in page and "skeptics" in page
     assert "case 7c of the nine: learners differ in p(y)" in page
-    assert "name = &quot;consilience&quot;" in page  # the settings to repeat it
+    assert "name = &quot;consilience&quot;" in page  # the settings to reproduce it
     assert "consilience report" in page
     specs = specs_of(page)
-    assert {row["samples"] for row in values_of(specs["partition"])} == {7}  # seed 9 is before seed 10
+    assert {row["samples"] for row in values_of(specs["partition"])} == {7}  # seed 9 sorts before seed 10
     assert [row["bytes"] for row in values_of(specs["bytes"])] == [320.0, 620.0]
     assert {row["accuracy"] for row in values_of(specs["learners"])} == {21.0, 22.0}
-    assert all(row["high"] in (12.91, 22.91) for row in values_of(specs["accuracy"]))  # four digits
+    assert all(row["high"] in (12.91, 22.91) for row in values_of(specs["accuracy"]))  # four significant digits
 
 
-def test_runs_of_different_tasks_are_told_apart_and_of_one_task_put_together(tmp_path: Path) -> None:
+def test_runs_are_grouped_by_task(tmp_path: Path) -> None:
     a = run_folder(tmp_path / "a", method={"name": "fedavg"})
     b = run_folder(tmp_path / "b", method={"name": "fedavg"})
     c = run_folder(tmp_path / "c", partition="dirichlet(0.3)")
@@ -96,35 +96,35 @@ def test_runs_of_different_tasks_are_told_apart_and_of_one_task_put_together(tmp
     assert names == {f"fedavg ({a})", f"fedavg ({b})"}
 
 
-def test_no_round_tested_yet_is_said(tmp_path: Path) -> None:
+def test_page_states_that_no_round_is_tested_yet(tmp_path: Path) -> None:
     lines = [line(r, s, w, None) for r, s, w in product(range(3), range(2), range(2))]
     page = page_of(tmp_path, run_folder(tmp_path / "a", lines))
     assert "No round has been tested yet." in page and "accuracy" not in shown(page)
 
 
-def test_many_runs_and_learners_are_thinned_and_it_is_said(tmp_path: Path) -> None:
+def test_page_of_many_runs_shows_the_best_and_states_so(tmp_path: Path) -> None:
     folders = [run_folder(tmp_path / f"r{i}", method={"name": "fedprox", "prox": i + 1}) for i in range(13)]
     page = page_of(tmp_path, *folders)
     assert "Of 13 runs the best 12 are shown." in page and "13 runs of fedprox" in page
     assert "prox=1<" in page and page.count("<tr>") == 1 + 13 + 1 + 13
 
 
-# -- what is missing ---------------------------------------------------------------------------------------------------
+# -- missing and damaged files -----------------------------------------------------------------------------------------
 
 
-def test_a_run_that_broke_off_shows_how_far_it_got(tmp_path: Path) -> None:
+def test_interrupted_run_shows_its_finished_rounds(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a", rounds=5)
     (folder / "result.json").unlink()
     text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_text("".join(text[:12]) + text[12][:30])  # rounds 0 to 2, and a torn line
+    (folder / "metrics.jsonl").write_text("".join(text[:12]) + text[12][:30])  # rounds 0 to 2, and a truncated line
     page = page_of(tmp_path, folder)
     assert f"2 of 5 rounds are finished; resume with: consilience run --resume {folder}" in page
     assert "1 damaged line left out" in page and "(unfinished)" in page
     assert ">21.5 ± 1.4<" in page and ">620 B<" in page
-    assert shown(page) == ALL[:-1]  # what time it took is not known
+    assert shown(page) == ALL[:-1]  # its time is not known
 
 
-def test_a_run_whose_result_is_gone_but_whose_rounds_are_all_there_is_finished(tmp_path: Path) -> None:
+def test_run_with_all_rounds_but_damaged_result_counts_as_finished(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a")
     (folder / "result.json").write_text('{"finished": true}')
     page = page_of(tmp_path, folder)
@@ -134,23 +134,23 @@ def test_a_run_whose_result_is_gone_but_whose_rounds_are_all_there_is_finished(t
 
 @pytest.mark.parametrize("file", ["config.toml", "data.json", "metrics.jsonl", "result.json"])
 @pytest.mark.parametrize("content", [b"", b"\xff\x00\xfe", b"[]", b"{}", b'{"finished": 1, "variants": 3}', b"[[["])
-def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, file: str, content: bytes) -> None:
+def test_damaged_file_is_named_and_the_rest_is_shown(tmp_path: Path, file: str, content: bytes) -> None:
     folder = run_folder(tmp_path / "a")
     (folder / file).write_bytes(content)
     page = page_of(tmp_path, folder)
     assert shown(page)
-    if (file, content) != ("config.toml", b""):  # an empty file of settings is one that sets nothing
+    if (file, content) != ("config.toml", b""):  # an empty configuration file is valid
         assert re.search(rf'role="note">[^<]*{re.escape(file)}', page)
 
 
-def test_missing_lines_are_counted(tmp_path: Path) -> None:
+def test_missing_metrics_lines_are_counted(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a")
     text = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (folder / "metrics.jsonl").write_text("".join(text[:3] + text[5:]))
     assert "2 lines missing" in page_of(tmp_path, folder)
 
 
-def test_lines_of_nonsense_do_no_harm(tmp_path: Path) -> None:
+def test_invalid_metrics_lines_are_left_out(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a")
     with (folder / "metrics.jsonl").open("a") as file:
         for wild in ({"round": 10**15}, {"seed": "x"}, {"variant": 3}, {"accuracy": 10**400}, {"learner": -1}):
@@ -161,7 +161,7 @@ def test_lines_of_nonsense_do_no_harm(tmp_path: Path) -> None:
 # -- comparisons and sweeps --------------------------------------------------------------------------------------------
 
 
-def test_a_comparison_that_is_not_done_says_so(tmp_path: Path, one_thread: None) -> None:
+def test_unfinished_comparison_is_reported(tmp_path: Path, one_thread: None) -> None:
     names = ["independent", "representation-sharing", "fedavg"]
     plan = plan_comparison(settings(**TINY), names, tmp_path / "c")
     for _ in zip(plan.run(), names[:2], strict=False):
@@ -176,7 +176,7 @@ def test_a_comparison_that_is_not_done_says_so(tmp_path: Path, one_thread: None)
     assert "comparison.toml is damaged" in again and shown(again) == both
 
 
-def test_a_sweep_is_a_run_for_each_setting_and_a_map(tmp_path: Path, one_thread: None) -> None:
+def test_sweep_has_a_run_per_setting_and_a_heatmap(tmp_path: Path, one_thread: None) -> None:
     grid = {"method.kd": [0, 10], "method.n_avg": [5, 10]}
     config = settings(method={"name": "representation-sharing"}, **TINY)
     assert sweep(config, grid=grid, out=tmp_path / "s").finished
@@ -204,7 +204,7 @@ def stop(name: str, round_: int, *others: Any) -> None:
         raise KeyboardInterrupt
 
 
-def test_a_reproduction_that_was_stopped_is_shown_as_far_as_it_got(tmp_path: Path, one_thread: None) -> None:
+def test_interrupted_reproduction_shows_its_finished_cells(tmp_path: Path, one_thread: None) -> None:
     wanted = Reproduction("tiny", "for tests", cells, lambda outcomes: [ResultSection("Rows")])
     folder, names = tmp_path / "r", [cell.name for cell in cells(Scale())]
     (folder / "cells").mkdir(parents=True)
@@ -228,7 +228,7 @@ def test_a_reproduction_that_was_stopped_is_shown_as_far_as_it_got(tmp_path: Pat
     assert 'role="note"' not in page_of(tmp_path, folder)
 
 
-def test_cells_of_one_method_go_by_their_names(tmp_path: Path) -> None:
+def test_cells_of_one_method_are_labeled_by_cell_name(tmp_path: Path) -> None:
     for name in ("fedavg-offline-0", "fedavg-offline-0.9"):
         run_folder(tmp_path / "r" / "cells" / name, method={"name": "fedavg"})
     (tmp_path / "r" / "results.json").write_text('{"name": "thesis-asynchrony"}')
@@ -240,7 +240,7 @@ def test_cells_of_one_method_go_by_their_names(tmp_path: Path) -> None:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_chart_is_also_an_svg_and_a_png(tmp_path: Path) -> None:
+def test_every_chart_is_saved_as_svg_and_png(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a")
     write_report([folder], tmp_path / "report.html", tmp_path / "figures")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {f"{n}.{e}" for n in ALL for e in ("svg", "png")}
@@ -250,7 +250,7 @@ def test_every_chart_is_also_an_svg_and_a_png(tmp_path: Path) -> None:
     assert "cross_entropy" in (tmp_path / "figures" / "losses.svg").read_text(encoding="utf-8")
 
 
-def test_a_page_of_ten_large_runs_is_small(tmp_path: Path) -> None:
+def test_page_of_ten_large_runs_is_small(tmp_path: Path) -> None:
     folders = [
         run_folder(tmp_path / f"r{i}", rounds=100, learners=10, method={"name": "fedprox", "prox": i + 1})
         for i in range(10)
@@ -259,7 +259,7 @@ def test_a_page_of_ten_large_runs_is_small(tmp_path: Path) -> None:
     assert page.stat().st_size < 2_000_000
 
 
-def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
+def test_failed_write_leaves_existing_files_unchanged(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "a")
     with pytest.raises(ConfigurationError, match="is a folder, and a page is a file"):
         write_report([folder], tmp_path, None)
@@ -270,7 +270,7 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["altair", "vl_convert"])
-def test_without_the_extra_it_is_said_how_to_get_it(
+def test_missing_report_extra_is_refused_with_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
@@ -278,7 +278,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(
         write_report([run_folder(tmp_path / "a")], tmp_path / "report.html", None)
 
 
-def test_words_of_others_cannot_become_part_of_the_page(tmp_path: Path) -> None:
+def test_text_on_the_page_is_html_escaped(tmp_path: Path) -> None:
     wild = "</script><script>alert(1)</script>"
     rows = [{"method": wild, "round": 1, "accuracy": 1.0}]
     sections = [Section(wild, wild, [{wild: wild}], charts.curves(rows), notes=[wild], details=[(wild, wild)])]
@@ -286,9 +286,9 @@ def test_words_of_others_cannot_become_part_of_the_page(tmp_path: Path) -> None:
     assert wild not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_sections_of_one_name_keep_apart_and_empty_cells_are_dashes(tmp_path: Path) -> None:
+def test_duplicate_headings_get_unique_ids_and_empty_cells_are_dashes(tmp_path: Path) -> None:
     write_page(tmp_path / "p.html", "P", [Section("Same", table=[{"a": "x", "b": None}]), Section("Same")], "c")
     page = (tmp_path / "p.html").read_text(encoding="utf-8")
     assert 'id="same"' in page and 'id="same-2"' in page
     assert '<td data-label="b" class="number">–</td>' in page
-    assert "vegaEmbed" not in page  # a page without charts does not carry the bundle
+    assert "vegaEmbed" not in page  # a page without charts does not include the chart library

@@ -1,4 +1,4 @@
-"""The report page of runs that learn without labels: probes, terms of the loss, and how alike public samples look."""
+"""The report page of runs without labels: probes, loss terms, and similarities of public samples."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def pages(runs: Path) -> dict[str, str]:
-    """A page about each run alone, without the scripts at its end."""
+    """A page for each run, without the scripts at its end."""
     texts = {}
     for name in RUNS:
         out = write_report([runs / name], runs / f"{name}.html", None)
@@ -60,7 +60,7 @@ def pages(runs: Path) -> dict[str, str]:
     return texts
 
 
-def shown(page: str) -> dict[str, Any]:
+def charts_of(page: str) -> dict[str, Any]:
     """The charts of a page by name."""
     found = re.findall(r'<figure data-chart="([^"]*)".*?<script type="application/json">(.*?)</script>', page, re.S)
     return {name: json.loads(text) for name, text in found}
@@ -71,13 +71,13 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 
 def mean(run: Path, round_: int, name: str) -> float:
-    """A number of all learners and seeds that have it."""
+    """The mean of a metric over all learners and seeds that have it."""
     first, _, inner = name.partition(".")
     here = [line[first][inner] if inner else line[first] for line in lines(run) if line["round"] == round_]
     return float(np.mean([value for value in here if value is not None]))
 
 
-def cells(page: str) -> dict[str, str]:
+def cells_of(page: str) -> dict[str, str]:
     return dict(re.findall(r'<td data-label="([^"]*)"[^>]*>([^<]*)</td>', page))
 
 
@@ -94,34 +94,34 @@ def test_probes_have_curves_and_columns(runs: Path, pages: dict[str, str], name:
     for row in rows:
         key = KEYS[row["probe"]]
         assert row["accuracy"] == pytest.approx(mean(runs / name, row["round"], key), rel=1e-3)
-    told = cells(pages[name])
+    told = cells_of(pages[name])
     first = "linear probe" if name == "probed" else "scaled linear probe"
     assert float(told[first].split()[0]) == pytest.approx(mean(runs / name, 2, KEYS[first]), abs=0.051)
     assert float(told["kNN"].split()[0]) == pytest.approx(mean(runs / name, 2, "accuracy_knn"), abs=0.051)
-    assert ("±" in told["kNN"]) == (name == "fedavg")  # of seeds
+    assert ("±" in told["kNN"]) == (name == "fedavg")  # spread over seeds
     assert ("the accuracy is that of the scaled linear probe" in pages[name]) == (name != "probed")
 
 
 def probe_rows(page: str) -> list[dict[str, Any]]:
-    chart = shown(page)["probes"]
+    chart = charts_of(page)["probes"]
     rows: list[dict[str, Any]] = chart["data"]["values"] if "data" in chart else chart["layer"][0]["data"]["values"]
     return rows
 
 
-def test_a_nearest_neighbor_probe_alone_is_the_accuracy(pages: dict[str, str]) -> None:
+def test_knn_probe_is_the_accuracy_if_it_is_the_only_probe(pages: dict[str, str]) -> None:
     assert "the accuracy is that of the kNN" in pages["nearest"] and "linear probe" not in pages["nearest"]
-    assert cells(pages["nearest"])["accuracy %"] == cells(pages["nearest"])["kNN"]
+    assert cells_of(pages["nearest"])["accuracy %"] == cells_of(pages["nearest"])["kNN"]
 
 
-def test_a_page_of_classifiers_has_nothing_of_it(pages: dict[str, str]) -> None:
+def test_page_of_supervised_runs_has_no_probe_sections(pages: dict[str, str]) -> None:
     page = pages["supervised"]
-    assert not {"probes", "similarities"} & set(shown(page))
+    assert not {"probes", "similarities"} & set(charts_of(page))
     assert (
         "robe" not in page.partition("Reproduce these runs")[0] and "kNN" not in page and "without labels" not in page
     )
 
 
-def test_with_others_it_is_said_whose_accuracy_is_a_probe_s(runs: Path, tmp_path: Path) -> None:
+def test_page_states_which_accuracy_is_of_a_probe(runs: Path, tmp_path: Path) -> None:
     out = write_report([runs / "supervised", runs / "fedavg"], tmp_path / "page.html", None)
     page = out.read_text(encoding="utf-8")
     assert "the accuracy of fedavg objective=simclr is that of the scaled linear probe" in page
@@ -129,7 +129,7 @@ def test_with_others_it_is_said_whose_accuracy_is_a_probe_s(runs: Path, tmp_path
     assert first == ["–", "–"]  # the classifiers'
 
 
-def test_probes_of_a_run_that_broke_off_are_taken_from_its_lines(runs: Path, tmp_path: Path) -> None:
+def test_probes_of_an_interrupted_run_are_read_from_its_metrics(runs: Path, tmp_path: Path) -> None:
     for file in ("config.toml", "data.json", "metrics.jsonl"):
         (tmp_path / file).write_bytes((runs / "fedavg" / file).read_bytes())
     (run,), (whole,) = read_runs([tmp_path]).runs, read_runs([runs / "fedavg"]).runs
@@ -138,17 +138,17 @@ def test_probes_of_a_run_that_broke_off_are_taken_from_its_lines(runs: Path, tmp
         assert told == pytest.approx({key: whole.summary["probes"][probe][key] for key in told})
 
 
-def test_the_terminal_shows_the_nearest_neighbors(runs: Path, command: Command) -> None:
+def test_show_command_prints_the_knn_accuracy(runs: Path, command: Command) -> None:
     code, out, _ = command("show", str(runs / "distiller"))
     assert code == 0 and "kNN" in out and f" {mean(runs / 'distiller', 2, 'accuracy_knn'):.1f} " in out
     assert "kNN" not in command("show", str(runs / "supervised"))[1]
 
 
-# -- terms of the loss -------------------------------------------------------------------------------------------------
+# -- loss terms --------------------------------------------------------------------------------------------------------
 
 
-def test_each_term_is_the_mean_of_those_who_have_it(runs: Path, pages: dict[str, str]) -> None:
-    rows = shown(pages["distiller"])["losses"]["data"]["values"]
+def test_loss_terms_are_means_over_learners_that_have_them(runs: Path, pages: dict[str, str]) -> None:
+    rows = charts_of(pages["distiller"])["losses"]["data"]["values"]
     assert {(row["term"], row["round"]) for row in rows} == {(t, r) for t in ("simclr", "similarity") for r in (1, 2)}
     for row in rows:
         assert row["value"] == pytest.approx(mean(runs / "distiller", row["round"], f"loss.{row['term']}"), rel=1e-3)
@@ -158,7 +158,7 @@ def test_each_term_is_the_mean_of_those_who_have_it(runs: Path, pages: dict[str,
 
 
 def matrices(page: str) -> dict[str, np.ndarray]:
-    rows = shown(page)["similarities"]["data"]["values"]
+    rows = charts_of(page)["similarities"]["data"]["values"]
     return {whose: np.array([r["similar"] for r in rows if r["whose"] == whose], dtype=float) for whose in _whose(rows)}
 
 
@@ -166,43 +166,46 @@ def _whose(rows: list[dict[str, Any]]) -> list[str]:
     return list(dict.fromkeys(row["whose"] for row in rows))
 
 
-def products(features: np.ndarray) -> np.ndarray:
+def cosine_similarities(features: np.ndarray) -> np.ndarray:
     rows = features / np.linalg.norm(features, axis=1, keepdims=True)
     product: np.ndarray = rows @ rows.T
     return product
 
 
-def chosen(kept: SavedRun) -> np.ndarray:
-    """All of a public set of no more samples than a matrix has, by class."""
+def order_by_class(kept: SavedRun) -> np.ndarray:
+    """The order by class of a public set that has as many samples as a matrix."""
     targets = kept.public[1]
     assert len(targets) == SAMPLES
     return np.argsort(targets, kind="stable")
 
 
 @pytest.mark.parametrize("name", ["distiller", "learner"])
-def test_matrices_are_what_was_put_up_its_ensemble_and_what_came_of_it(
+def test_similarity_matrices_match_uploads_ensemble_and_distilled_model(
     runs: Path, pages: dict[str, str], name: str
 ) -> None:
     kept, found = read_saved_run(runs / name), matrices(pages[name])
     assert list(found) == ["learner 1", "learner 2", "learner 3", "ensemble", "distilled, learner 0"]
-    order = chosen(kept)
-    put = [products(kept.checkpoint.arrays["channels.0.similarity.values.rows"][who, 0][order]) for who in (1, 2, 3)]
+    order = order_by_class(kept)
+    put = [
+        cosine_similarities(kept.checkpoint.arrays["channels.0.similarity.values.rows"][who, 0][order])
+        for who in (1, 2, 3)
+    ]
     for who in (1, 2, 3):
         np.testing.assert_allclose(found[f"learner {who}"], put[who - 1], atol=0.006)
     np.testing.assert_allclose(found["ensemble"], np.mean([np.exp((m - 1) / 0.5) for m in put], axis=0), atol=0.006)
-    after = products(kept.features(0, kept.public[0][order]))
+    after = cosine_similarities(kept.features(0, kept.public[0][order]))
     np.testing.assert_allclose(found["distilled, learner 0"], after, atol=0.006)
     assert np.abs(after - put[0]).max() > 0.02  # another model
 
 
-def test_means_are_shown_as_the_learners_similarities(runs: Path, pages: dict[str, str]) -> None:
+def test_matrices_of_the_mean_form_match_the_uploaded_similarities(runs: Path, pages: dict[str, str]) -> None:
     kept, found = read_saved_run(runs / "means"), matrices(pages["means"])
-    order, size = chosen(kept), SAMPLES
+    order, size = order_by_class(kept), SAMPLES
     sharp = np.eye(size)
     sharp[np.triu_indices(size, 1)] = kept.checkpoint.arrays["channels.0.similarity.values.similar"][2]
     sharp = np.maximum(sharp, sharp.T)[order][:, order]
     there = sharp > 0
-    assert 0.2 < there.mean() < 0.9  # half of each row is kept
+    assert 0.2 < there.mean() < 0.9  # half of each row is uploaded
     np.testing.assert_array_equal(np.isfinite(found["learner 2"]), there)
     np.testing.assert_allclose(found["learner 2"][there], 1 + 0.5 * np.log(sharp[there]), atol=0.006)
     assert found["ensemble"].diagonal().tolist() == [1.0] * size
@@ -210,8 +213,8 @@ def test_means_are_shown_as_the_learners_similarities(runs: Path, pages: dict[st
     assert found["ensemble"].sum() == pytest.approx(size + 2 * off.sum(), rel=0.01)
 
 
-def test_one_scale_of_colors_serves_all_and_samples_are_sorted_by_class(runs: Path, pages: dict[str, str]) -> None:
-    chart, found = shown(pages["distiller"])["similarities"], matrices(pages["distiller"])
+def test_matrices_share_one_color_scale_and_are_sorted_by_class(runs: Path, pages: dict[str, str]) -> None:
+    chart, found = charts_of(pages["distiller"])["similarities"], matrices(pages["distiller"])
     everything = np.concatenate([matrix.ravel() for matrix in found.values()])
     assert chart["spec"]["encoding"]["color"]["scale"]["domain"] == [everything.min(), everything.max()]
     seen = similarities(read_saved_run(runs / "distiller"), samples=20)
@@ -221,11 +224,11 @@ def test_one_scale_of_colors_serves_all_and_samples_are_sorted_by_class(runs: Pa
 
 
 @pytest.mark.parametrize("name", ["fedavg", "nearest", "supervised"])
-def test_without_a_public_set_there_are_no_matrices(pages: dict[str, str], name: str) -> None:
-    assert "similarities" not in shown(pages[name]) and "features" in shown(pages[name])
+def test_no_similarity_matrices_without_a_public_set(pages: dict[str, str], name: str) -> None:
+    assert "similarities" not in charts_of(pages[name]) and "features" in charts_of(pages[name])
 
 
-def test_a_learner_of_several_roles_has_the_model_of_its_first(runs: Path) -> None:
+def test_learner_with_several_roles_has_the_model_of_its_first_role(runs: Path) -> None:
     kept = read_saved_run(runs / "learner")
     assert [participant.role_name for participant in kept.participants if participant.learner == 1] == [
         "learner",
@@ -235,16 +238,16 @@ def test_a_learner_of_several_roles_has_the_model_of_its_first(runs: Path) -> No
     found = feature_map(runs / "learner")
     weights = [kept.checkpoint.arrays["learners.0.parameters"][0], kept.checkpoint.arrays["learners.1.parameters"][0]]
     inputs = kept.data.test_inputs.reshape(60, 64)
-    for who, flat in enumerate(weights):  # of who only distills, and of the first who learns: the MLP by hand
+    for who, flat in enumerate(weights):  # the distiller and the first learner: the MLP by hand
         hidden = np.maximum(inputs @ flat[: 64 * 64].reshape(64, 64).T + flat[4096:4160], 0)
         last = hidden @ flat[4160:6208].reshape(32, 64).T + flat[6208:6240]
         np.testing.assert_allclose(found.features[who], np.tanh(last), atol=1e-4)
-    same = feature_map(runs / "distiller").features  # everybody has the common weights
+    same = feature_map(runs / "distiller").features  # all learners have the common weights
     np.testing.assert_array_equal(same[0], same[1])
 
 
-def test_models_are_found_where_seeds_have_public_sets_of_unlike_sizes(tmp_path: Path) -> None:
-    """There is a cohort for each size then, and what a learner's model makes of samples is what it made in the run."""
+def test_models_are_found_if_public_sets_differ_in_size_between_seeds(tmp_path: Path) -> None:
+    """There is a cohort for each size, and a saved model predicts the same as in the run."""
     more: dict[str, Any] = {"train": 160, "test": 60, "learners": 4, "rounds": 1, "workers": 0, "batch_size": 32}
     more |= {"data": "digits", "model": "mlp", "partition": "dirichlet(1)", "seeds": 3, "probe": "knn"}
     simulate(method="flesd:distill=learner:distill_epochs=1", out=tmp_path / "run", **more)

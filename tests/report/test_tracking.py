@@ -1,4 +1,4 @@
-"""Rounds as TensorBoard has them: the numbers of metrics.jsonl, each step once, a folder a curve."""
+"""TensorBoard tracking: the values of metrics.jsonl, each step once, one folder per curve."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def flat(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float
 
 
 def expected(run: Path, seed: int, variant: int = 0) -> Curves:
-    """By metric and round: the mean over the learners that have it, from the lines of a run."""
+    """By metric and round: the mean over the learners that have a value, from metrics.jsonl."""
     found: dict[str, dict[int, list[float]]] = {}
     for text in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         line = json.loads(text)
@@ -52,8 +52,8 @@ def expected(run: Path, seed: int, variant: int = 0) -> Curves:
     return {name: {r: float(np.mean(values)) for r, values in curve.items()} for name, curve in found.items()}
 
 
-def drawn(folder: Path) -> Curves:
-    """By metric and round: what TensorBoard reads in a folder, where no round may be there twice."""
+def read_events(folder: Path) -> Curves:
+    """By metric and round: the values that TensorBoard reads in a folder, in which no round is duplicated."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder), size_guidance={"scalars": 0}, purge_orphaned_data=False)
@@ -72,21 +72,21 @@ def assert_same(curves: Curves, wanted: Curves) -> None:
         assert curves[name] == pytest.approx(curve, rel=1e-6), name  # event files have 32 bits
 
 
-def folders(place: Path) -> list[str]:
-    """Folders of event files that hold something, by their names under `tensorboard/`."""
+def event_folders(place: Path) -> list[str]:
+    """Folders of non-empty event files, by their names under `tensorboard/`."""
     files = [path for path in place.rglob("events.out.tfevents.*") if path.stat().st_size]
     return sorted(str(path.parent.relative_to(place / "tensorboard")) for path in files)
 
 
-# --- what is written
+# --- event files
 
 
-def test_every_value_is_the_mean_of_the_lines(command: Command) -> None:
+def test_every_value_is_the_mean_over_metrics_lines(command: Command) -> None:
     asked = ["--method", "representation-sharing", *SMALL, "--seeds", "2", "--out", "mine"]
     code, _, err = command("run", *asked, *TRACK)
     assert code == 0 and "watch the curves with: tensorboard --logdir mine/tensorboard" in err
-    assert folders(Path("mine")) == ["representation-sharing/seed-0", "representation-sharing/seed-1"]
-    curves = [drawn(Path("mine/tensorboard/representation-sharing") / f"seed-{seed}") for seed in (0, 1)]
+    assert event_folders(Path("mine")) == ["representation-sharing/seed-0", "representation-sharing/seed-1"]
+    curves = [read_events(Path("mine/tensorboard/representation-sharing") / f"seed-{seed}") for seed in (0, 1)]
     for seed in (0, 1):
         assert_same(curves[seed], expected(Path("mine"), seed))
     named = {"accuracy", "accuracy_local", "accuracy_train", "bytes.up", "bytes.down"}
@@ -95,16 +95,16 @@ def test_every_value_is_the_mean_of_the_lines(command: Command) -> None:
     assert curves[0]["loss.cross_entropy"] != curves[1]["loss.cross_entropy"], "each seed has its own"
 
 
-def test_what_is_not_there_in_a_round_is_left_out(command: Command) -> None:
+def test_missing_values_of_a_round_are_left_out(command: Command) -> None:
     asked = ["--method", "fedavg", *SMALL, "--eval-every", "2", "--participation", "0.5", "--out", "mine"]
     assert command("run", *asked, *TRACK)[0] == 0
-    curves = drawn(Path("mine/tensorboard/fedavg/seed-0"))
+    curves = read_events(Path("mine/tensorboard/fedavg/seed-0"))
     assert list(curves["accuracy"]) == [2, 3] and list(curves["loss.cross_entropy"]) == [1, 2, 3]
     assert curves["participated"] == {0: 0.0, 1: 0.5, 2: 0.5, 3: 0.5}
     assert_same(curves, expected(Path("mine"), 0))
 
 
-def test_means_are_of_those_that_have_a_value() -> None:
+def test_means_are_over_learners_with_a_finite_value() -> None:
     history = History((4, 5), learners=3)
     nan = float("nan")
     values = np.array([[1.0, nan, 3.0], [nan, float("inf"), nan]])
@@ -113,20 +113,18 @@ def test_means_are_of_those_that_have_a_value() -> None:
     assert mean_metrics(history, 0, 1) == {"bytes.up": 4.0}
 
 
-def test_nothing_is_written_unasked_and_json_stays_json(command: Command) -> None:
+def test_tracking_is_off_by_default_and_keeps_json_output(command: Command) -> None:
     assert command("run", "--method", "fedavg", *SMALL, "--out", "plain")[0] == 0
     assert not Path("plain/tensorboard").exists()
     code, out, err = command("run", "--method", "fedavg", *SMALL, "--out", "mine", "--json", *TRACK)
     assert code == 0 and json.loads(out)["run"] == "mine" and err == "saved in mine\n"
 
 
-def test_rounds_are_seen_while_the_run_goes_on(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounds_are_readable_during_the_run(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[int]] = []
 
     def look(self: Screen, method: str, *others: Any) -> None:
-        seen.append(list(drawn(tmp_path / "mine/tensorboard/fedavg/seed-0")["bytes.up"]))
+        seen.append(list(read_events(tmp_path / "mine/tensorboard/fedavg/seed-0")["bytes.up"]))
 
     monkeypatch.setattr(Screen, "on_round", look)
     assert command("run", "--method", "fedavg", *SMALL, "--out", "mine", *TRACK)[0] == 0
@@ -136,16 +134,16 @@ def test_rounds_are_seen_while_the_run_goes_on(
 # --- several runs in a folder
 
 
-def test_methods_of_a_comparison_lie_beside_each_other(command: Command) -> None:
-    """Also where two are one method under different settings."""
+def test_methods_of_a_comparison_have_separate_folders(command: Command) -> None:
+    """Also if two are one method with different settings."""
     names = "independent,fedavg,fedavg:encoding=float16"
     assert command("compare", "--methods", names, *SMALL, "--out", "c", *TRACK)[0] == 0
-    assert folders(Path("c")) == ["fedavg-encoding-float16/seed-0", "fedavg/seed-0", "independent/seed-0"]
+    assert event_folders(Path("c")) == ["fedavg-encoding-float16/seed-0", "fedavg/seed-0", "independent/seed-0"]
     for method in ("independent", "fedavg", "fedavg-encoding-float16"):
-        assert_same(drawn(Path("c/tensorboard") / method / "seed-0"), expected(Path("c") / method, 0))
+        assert_same(read_events(Path("c/tensorboard") / method / "seed-0"), expected(Path("c") / method, 0))
 
 
-def test_settings_of_a_sweep_have_their_own_curves(command: Command) -> None:
+def test_settings_of_a_sweep_have_separate_curves(command: Command) -> None:
     sets = ["--set", "lr=0.001,0.02", "--set", "method.encoding=float32,float16"]
     code, _, err = command("sweep", "--method", "fedproto", *SMALL, "--seeds", "2", *sets, "--out", "s", *TRACK)
     assert code == 0, err
@@ -153,11 +151,11 @@ def test_settings_of_a_sweep_have_their_own_curves(command: Command) -> None:
         for variant, rate in enumerate((0.001, 0.02)):
             for seed in (0, 1):
                 curve = Path("s/tensorboard") / part / f"lr={rate},method.encoding={encoding}" / f"seed-{seed}"
-                assert_same(drawn(curve), expected(Path("s") / part, seed, variant))
-    assert len(folders(Path("s"))) == 8
+                assert_same(read_events(curve), expected(Path("s") / part, seed, variant))
+    assert len(event_folders(Path("s"))) == 8
 
 
-def test_cells_of_a_reproduction_are_tracked_too(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_of_a_reproduction_are_tracked(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"train": 40, "test": 20, "learners": 2, "rounds": 2, "workers": 0, "method": {"name": "fedavg"}}
     cells = [Cell({"row": row}, settings | {"lr": rate}) for row, rate in (("slow", 0.001), ("fast", 0.01))]
     told = [ResultSection("Rows", table=[{"a": 1}], name="rows")]
@@ -165,12 +163,12 @@ def test_cells_of_a_reproduction_are_tracked_too(command: Command, monkeypatch: 
     monkeypatch.setitem(REPRODUCTIONS, "tiny", wanted)
     code, _, err = command("reproduce", "tiny", "--out", "r", *TRACK)
     assert code == 0, err
-    assert folders(Path("r")) == sorted(f"{cell.name}/seed-0" for cell in cells)
+    assert event_folders(Path("r")) == sorted(f"{cell.name}/seed-0" for cell in cells)
     for cell in cells:
-        assert_same(drawn(Path("r/tensorboard") / cell.name / "seed-0"), expected(Path("r/cells") / cell.name, 0))
+        assert_same(read_events(Path("r/tensorboard") / cell.name / "seed-0"), expected(Path("r/cells") / cell.name, 0))
 
 
-def test_names_of_curves_are_told_apart(tmp_path: Path) -> None:
+def test_names_of_curves_are_unique(tmp_path: Path) -> None:
     history = History((3,), learners=1, variants=2)
     assert curve_names("my/own", history, tmp_path) == ["my-own/variant-0/seed-3", "my-own/variant-1/seed-3"]
     history.folder = tmp_path / "part-1"
@@ -183,21 +181,21 @@ def test_names_of_curves_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
-# --- stopping and going on
+# --- interruption and resume
 
 
-def test_a_resumed_run_has_each_round_once(command: Command, interrupt_after: Callable[[int], None]) -> None:
+def test_resumed_run_has_each_round_once(command: Command, interrupt_after: Callable[[int], None]) -> None:
     interrupt_after(2)
     assert command("run", "--method", "fedavg", *SMALL, "--seeds", "2", "--out", "mine", *TRACK)[0] == 130
-    assert list(drawn(Path("mine/tensorboard/fedavg/seed-1"))["accuracy"]) == [1, 2]
+    assert list(read_events(Path("mine/tensorboard/fedavg/seed-1"))["accuracy"]) == [1, 2]
     assert command("run", "--resume", "mine", *TRACK)[0] == 0
-    assert folders(Path("mine")) == ["fedavg/seed-0", "fedavg/seed-1"], "one file each"
+    assert event_folders(Path("mine")) == ["fedavg/seed-0", "fedavg/seed-1"], "one file each"
     for seed in (0, 1):
-        assert_same(drawn(Path(f"mine/tensorboard/fedavg/seed-{seed}")), expected(Path("mine"), seed))
+        assert_same(read_events(Path(f"mine/tensorboard/fedavg/seed-{seed}")), expected(Path("mine"), seed))
 
 
-def test_rounds_after_the_last_checkpoint_are_not_there_twice(command: Command, tmp_path: Path) -> None:
-    """A run that broke off has written more rounds than its checkpoint has, and perhaps half of one more."""
+def test_rounds_after_the_last_checkpoint_are_not_duplicated(command: Command, tmp_path: Path) -> None:
+    """An interrupted run has written more rounds than its checkpoint, and perhaps half of another."""
 
     def crash(method: str, round_: int, *others: Any) -> None:
         if round_ == 2:
@@ -210,19 +208,23 @@ def test_rounds_after_the_last_checkpoint_are_not_there_twice(command: Command, 
         simulate(method="fedavg", out=folder, on_round=on_round, **settings)
     assert json.loads((folder / "checkpoint.json").read_text())["file"] == "checkpoint-0.safetensors"
     (events,) = (folder / "tensorboard/fedavg/seed-0").iterdir()
-    assert list(drawn(events.parent)["accuracy"]) == [1, 2]
-    events.write_bytes(events.read_bytes()[:-5])  # torn
+    assert list(read_events(events.parent)["accuracy"]) == [1, 2]
+    events.write_bytes(events.read_bytes()[:-5])  # truncated
     assert command("run", "--resume", str(folder), *TRACK)[0] == 0
-    assert_same(drawn(events.parent), expected(folder, 0))
+    assert_same(read_events(events.parent), expected(folder, 0))
 
 
-def test_a_viewer_that_is_open_sees_a_run_go_on(command: Command, interrupt_after: Callable[[int], None]) -> None:
+def test_open_viewer_reads_the_rounds_of_a_resumed_run(
+    command: Command, interrupt_after: Callable[[int], None]
+) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     interrupt_after(2)
     assert command("run", "--method", "fedavg", *SMALL, "--out", "mine", *TRACK)[0] == 130
     (first,) = Path("mine/tensorboard/fedavg/seed-0").iterdir()
-    first = first.rename(first.with_name("events.out.tfevents.0000000001.then"))  # files are read by their time
+    first = first.rename(
+        first.with_name("events.out.tfevents.0000000001.then")
+    )  # files are read in the order of their times
     viewer = EventAccumulator(str(first.parent))
     viewer.Reload()
     assert [event.step for event in viewer.Scalars("accuracy")] == [1, 2]
@@ -231,18 +233,18 @@ def test_a_viewer_that_is_open_sees_a_run_go_on(command: Command, interrupt_afte
     assert [event.step for event in viewer.Scalars("accuracy")] == [1, 2, 3]
 
 
-def test_a_run_tracked_only_when_it_goes_on_has_its_first_rounds_too(
+def test_run_tracked_only_on_resume_has_its_first_rounds(
     command: Command, interrupt_after: Callable[[int], None]
 ) -> None:
     interrupt_after(1)
     assert command("run", "--method", "fedavg", *SMALL, "--out", "mine")[0] == 130
     assert command("run", "--resume", "mine", *TRACK)[0] == 0
-    curves = drawn(Path("mine/tensorboard/fedavg/seed-0"))
+    curves = read_events(Path("mine/tensorboard/fedavg/seed-0"))
     assert list(curves["accuracy"]) == [1, 2, 3]
     assert_same(curves, expected(Path("mine"), 0))
 
 
-def test_a_comparison_that_goes_on_leaves_finished_curves_alone(
+def test_resumed_comparison_leaves_finished_curves_unchanged(
     command: Command, interrupt_after: Callable[[int], None]
 ) -> None:
     interrupt_after(4)  # round 1 of the second method
@@ -252,14 +254,14 @@ def test_a_comparison_that_goes_on_leaves_finished_curves_alone(
     before = done.read_bytes()
     assert command("compare", "--resume", "c", *TRACK)[0] == 0
     assert done.read_bytes() == before
-    assert_same(drawn(Path("c/tensorboard/fedavg/seed-0")), expected(Path("c/fedavg"), 0))
+    assert_same(read_events(Path("c/tensorboard/fedavg/seed-0")), expected(Path("c/fedavg"), 0))
 
 
-# --- refusals
+# --- errors
 
 
 @pytest.mark.parametrize("asked", ["run", "compare", "sweep", "reproduce"])
-def test_without_the_package_it_is_said_before_any_work(
+def test_missing_tensorboard_is_refused_before_any_run(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
@@ -270,13 +272,13 @@ def test_without_the_package_it_is_said_before_any_work(
 
 
 @pytest.mark.parametrize("asked", ["run", "compare", "sweep", "reproduce"])
-def test_an_unknown_tracker_is_refused_by_the_nearest(command: Command, tmp_path: Path, asked: str) -> None:
+def test_unknown_tracker_is_refused_with_the_nearest_name(command: Command, tmp_path: Path, asked: str) -> None:
     code, out, err = command(asked, "--out", "mine", "--track", "tensorbord")
     assert (code, out) == (2, "") and "unknown tracker 'tensorbord'. Did you mean 'tensorboard'?" in err
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "tensorboard").write_text("in the way")
     history = History((0,), learners=1)
     history.records = [{"accuracy": np.ones((1, 1))}]
@@ -286,11 +288,11 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "tensorboard").read_text() == "in the way"
 
 
-# --- another tracker
+# --- custom trackers
 
 
 class Notes:
-    """A tracker that only remembers."""
+    """A tracker that records its calls."""
 
     def __init__(self, folder: Path) -> None:
         self.noted: list[Any] = [folder]
@@ -308,7 +310,7 @@ class Notes:
         self.noted.append("close")
 
 
-def test_another_tracker_enters_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_tracker_is_registered_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Notes] = []
 
     def notes(folder: Path) -> Notes:
