@@ -62,7 +62,7 @@ def test_before_any_upload_there_are_zeros_and_common_values(tmp_path: Path) -> 
         assert tensors["weights.layer.weight"].tobytes() == START["weights"]["layer.weight"].tobytes()
 
 
-def test_an_answer_with_the_same_etag_is_not_sent_again(tmp_path: Path) -> None:
+def test_answer_with_the_same_etag_is_not_sent_again(tmp_path: Path) -> None:
     with running(create_federation(tmp_path, {**MEAN, **BY_CLASS})) as relay:
         relay.upload(0, 1, weighs(1), logits(1, 1))
         first = relay.ask(0, "/v1/answers?channel=logits")
@@ -71,8 +71,8 @@ def test_an_answer_with_the_same_etag_is_not_sent_again(tmp_path: Path) -> None:
         assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
         other = {"prototypes.mean": np.ones((3, 2)), "prototypes.count": np.ones(3)}
         relay.upload(1, 1, {"prototypes": Part()}, other)
-        assert relay.ask(0, "/v1/answers?channel=logits", headers=known).status_code == 304  # another channel's news
-        assert relay.ask(0, "/v1/answers", headers=known).status_code == 200  # another question
+        assert relay.ask(0, "/v1/answers?channel=logits", headers=known).status_code == 304  # another channel changed
+        assert relay.ask(0, "/v1/answers", headers=known).status_code == 200  # another query
         relay.upload(1, 2, weighs(1), logits(2, 2))
         assert relay.ask(0, "/v1/answers?channel=logits", headers=known).status_code == 200
 
@@ -88,11 +88,11 @@ def test_versions_held_and_draws_change_the_answer(tmp_path: Path) -> None:
         tags.add(relay.ask(1, "/v1/answers").headers["etag"])
         assert len(tags) == len(asked) + 1
         first = {relay.ask(i, "/v1/answers?channel=weights&round=7").headers["etag"] for i in (0, 1)}
-        assert len(first) == 1  # common values are everybody's
+        assert len(first) == 1  # common values are the same for all members
 
 
 @pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT], ids=lambda e: e.name)
-def test_a_reply_is_the_same_to_the_bit_however_it_is_downloaded(tmp_path: Path, encoding: Any) -> None:
+def test_reply_has_the_same_bits_however_it_is_downloaded(tmp_path: Path, encoding: Any) -> None:
     channels = {
         **MEAN,
         "weights": schema.Mean("weights", {"w": schema.Tensor((40, 3), encoding, encoding)}, moving=True),
@@ -111,7 +111,7 @@ def test_a_reply_is_the_same_to_the_bit_however_it_is_downloaded(tmp_path: Path,
             assert relay.answers(0)[1]["weights.w"].tobytes() == held.tobytes()
 
 
-def test_common_values_come_as_replies_or_in_full_whichever_is_smaller(tmp_path: Path) -> None:
+def test_common_values_are_sent_as_replies_or_in_full_if_smaller(tmp_path: Path) -> None:
     stored, traffic = create_federation(tmp_path, MOVING, START), ByteCount(MOVING)
     held = {0: START["weights"]["layer.weight"]}
     with running(stored) as relay:
@@ -146,7 +146,7 @@ def test_common_values_come_as_replies_or_in_full_whichever_is_smaller(tmp_path:
         assert code(relay.ask(0, "/v1/channels/weights/replies/1")) == (
             404,
             "no-such-reply",
-        )  # nobody needs it any more
+        )  # no member needs it any more
         assert code(relay.ask(0, "/v1/channels/weights/replies/31")) == (404, "no-such-reply")
         assert relay.answers(0, "have=weights:99")[0]["weights"].full  # of another relay, or none
 
@@ -172,7 +172,7 @@ def entries(*values: float) -> Arrays:
     }
 
 
-def test_a_pool_gives_random_entries_by_round_and_turn(tmp_path: Path) -> None:
+def test_pool_answers_random_entries_by_round_and_turn(tmp_path: Path) -> None:
     pool = {"seen": schema.Pool("seen", {"mean": schema.Tensor((3, 2))}, rows=(3,), keep=8, draw=3)}
     with running(create_federation(tmp_path, pool, members=3)) as relay:
         for i in range(3):
@@ -186,20 +186,20 @@ def test_a_pool_gives_random_entries_by_round_and_turn(tmp_path: Path) -> None:
 
         seen = {tuple(drawn(0, f"round={r}&turn={t}")) for r in range(5) for t in range(3)}
         assert len(seen) > 12  # other rounds and turns, other draws
-        assert all(len(set(draw)) == 3 for draw in seen)  # none twice
+        assert all(len(set(draw)) == 3 for draw in seen)  # without repetition
         assert drawn(0, "round=2&turn=1") == drawn(0, "round=2&turn=1")
         assert any(drawn(0, f"round={r}") != drawn(1, f"round={r}") for r in range(5))
         assert len(drawn(0, "round=1&draw=seen:1")) == 1
         assert len(drawn(0, "round=1&draw=seen:2")) == 2
         assert code(relay.ask(0, "/v1/answers?draw=seen:4")) == (400, "entries")
-        # what is put anew is all that a member has
+        # a new upload replaces all entries of a member
         relay.upload(0, 2, {"seen": Part(entries=1)}, entries(99))
         later = {value for r in range(60) for value in drawn(2, f"round={r}")}
         assert 99 in later
         assert not later & set(range(8))
 
 
-def test_a_pool_by_row_draws_each_class_from_other_members_that_have_it(tmp_path: Path) -> None:
+def test_pool_by_row_draws_each_class_from_other_members_that_have_it(tmp_path: Path) -> None:
     kind = schema.Pool("seen", {"mean": schema.Tensor((3, 2))}, rows=(3,), by="row", include_self=False)
     with running(create_federation(tmp_path, {"seen": kind})) as relay:
         for i, has in enumerate([[1, 1, 0], [0, 1, 0]]):
@@ -222,7 +222,7 @@ def test_values_rounded_beyond_a_bound_are_clipped_in_answers(tmp_path: Path, en
         "weights": schema.Mean("weights", {"w": tensor}, moving=True),
     }
     with running(create_federation(tmp_path, channels, {"weights": {"w": np.full((3, 2), 0.2)}}, members=1)) as relay:
-        assert relay.ask(0, "/v1/answers").status_code == 200  # zeros are beyond the bounds, too
+        assert relay.ask(0, "/v1/answers").status_code == 200  # zeros are outside the bounds, too
         table = np.array([[0.1, 0.3], [0.3, 0.3], [0.1, 0.1]], dtype=np.float32)
         tensors: Arrays = {"seen.mean": table[None], "seen.count": np.ones((1, 3)), "weights.w": table}
         tensors |= {"prototypes.mean": table, "prototypes.count": np.ones(3)}

@@ -66,7 +66,7 @@ main(["relay", "serve", "--store", {store!r}, "--port", "0"])
 """
 
 
-def test_a_relay_runs_without_torch_and_logs_no_client_data(tmp_path: Path) -> None:
+def test_relay_runs_without_torch_and_logs_no_client_data(tmp_path: Path) -> None:
     stored = create_federation(tmp_path, {**MEAN, **MOVING}, START, rules=Rules(min_contributions=1, deadline=0.2))
     program = PROGRAM.format(src=SRC, store=str(stored.store))
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -107,7 +107,7 @@ def test_a_relay_runs_without_torch_and_logs_no_client_data(tmp_path: Path) -> N
         assert secret not in out + err
 
 
-def test_an_internal_error_is_reported_without_details(
+def test_internal_error_is_reported_without_details(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = create_federation(tmp_path, MEAN)

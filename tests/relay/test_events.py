@@ -40,7 +40,7 @@ def served(stored: StoredFederation) -> Iterator[str]:
 
 
 class Stream:
-    """What a member hears; lines are read by a thread, so that waiting for one has an end."""
+    """A member's event stream; a thread reads the lines, so that waiting for one can time out."""
 
     def __init__(self, url: str, token: str) -> None:
         self._client = httpx.Client(timeout=10)
@@ -77,14 +77,14 @@ class Stream:
         return [json.loads(data.removeprefix("data: ")) for _, data in lines]
 
     def close(self) -> None:
-        self._closing = True  # seen at the next line, of which beats bring one soon
+        self._closing = True  # noticed at the next line, which a heartbeat soon sends
         self._thread.join(5)
         self._response.close()
         self._client.close()
 
 
 @contextmanager
-def heard(url: str, token: str) -> Iterator[Stream]:
+def open_stream(url: str, token: str) -> Iterator[Stream]:
     stream = Stream(url, token)
     try:
         yield stream
@@ -92,10 +92,10 @@ def heard(url: str, token: str) -> Iterator[Stream]:
         stream.close()
 
 
-def test_events_come_at_once_and_after_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_sent_at_once_and_after_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "_HEARTBEAT", 0.1)
     stored = create_federation(tmp_path, {**MEAN, **MOVING}, START, members=3)
-    with served(stored) as url, heard(url, stored.tokens[1]) as stream:
+    with served(stored) as url, open_stream(url, stored.tokens[1]) as stream:
         wait_until(lambda: len(stream.blocks) > 0)
         counts = {"expected": 3, "waiting": {"weights": 0}}
         assert stream.news == [{"revision": 0, "round": -1, "versions": {"weights": 0}, **counts}]
@@ -108,21 +108,21 @@ def test_events_come_at_once_and_after_each_change(tmp_path: Path, monkeypatch: 
         revisions = [news["revision"] for news in stream.news]
         assert revisions == sorted(set(revisions))
         wait_until(lambda: ": still here" in stream.blocks)
-        admin.revoke(stored.store, "member-1")  # which had put, and one that had nothing
+        admin.revoke(stored.store, "member-1")  # one that had uploaded, and one that had not
         wait_until(lambda: stream.ended, 2)
 
 
-def test_the_event_stream_of_a_revoked_member_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_stream_of_a_revoked_member_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "_HEARTBEAT", 0.1)
     stored = create_federation(tmp_path, MEAN)
-    with served(stored) as url, heard(url, stored.tokens[0]) as stream:
+    with served(stored) as url, open_stream(url, stored.tokens[0]) as stream:
         wait_until(lambda: len(stream.blocks) > 2)
         assert not stream.ended
         admin.revoke(stored.store, "member-0")
         wait_until(lambda: stream.ended, 2)
 
 
-def test_a_member_has_a_limited_number_of_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_member_has_a_limited_number_of_event_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_module, "_HEARTBEAT", 0.1)
     stored = create_federation(tmp_path, MEAN)
     with served(stored) as url:
@@ -133,7 +133,7 @@ def test_a_member_has_a_limited_number_of_streams(tmp_path: Path, monkeypatch: p
             refused = httpx.get(f"{url}/v1/events", headers=token)
             assert code(refused) == (429, "over-quota")
             assert int(refused.headers["retry-after"]) > 0
-            with heard(url, stored.tokens[1]) as other:
+            with open_stream(url, stored.tokens[1]) as other:
                 wait_until(lambda: len(other.blocks) > 0)
             streams.pop().close()
 
@@ -147,7 +147,7 @@ def test_a_member_has_a_limited_number_of_streams(tmp_path: Path, monkeypatch: p
                 stream.close()
 
 
-def test_a_head_request_to_events_ends(tmp_path: Path) -> None:
+def test_head_request_to_events_ends(tmp_path: Path) -> None:
     stored = create_federation(tmp_path, MEAN)
     with served(stored) as url, httpx.Client(timeout=5) as client:
         token = {"Authorization": f"Bearer {stored.tokens[0]}"}
@@ -158,7 +158,7 @@ def test_a_head_request_to_events_ends(tmp_path: Path) -> None:
         assert client.get(f"{url}/health").status_code == 200
 
 
-def test_streams_end_when_the_relay_does(tmp_path: Path) -> None:
+def test_event_streams_end_when_the_relay_stops(tmp_path: Path) -> None:
     stored = create_federation(tmp_path, MEAN)
     relay = Relay(stored.store)
     sent: list[dict[str, Any]] = []

@@ -54,7 +54,7 @@ def test_new_members_and_federations_are_known_within_a_second(tmp_path: Path) -
         assert relay.upload(0, 1, weighs(2), logits(1, 1)).status_code == 200
 
 
-def test_a_revoked_token_is_refused_at_once_and_its_contributions_removed(tmp_path: Path) -> None:
+def test_revoked_token_is_refused_at_once_and_contributions_removed(tmp_path: Path) -> None:
     stored = create_federation(tmp_path, {**MEAN, **MOVING}, START, members=3)
     with running(stored) as relay:
         for i in range(2):
@@ -67,13 +67,13 @@ def test_a_revoked_token_is_refused_at_once_and_its_contributions_removed(tmp_pa
         assert code(relay.upload(1, 2, weighs(1), logits(1, 1))) == (403, "revoked")
         wait_until(lambda: relay.answers(0)[1]["logits.mean"].tolist() == [0, 0])
         assert relay.ask(0, "/v1/federation").json()["expected"] == 2
-        # the moving mean waits for the one that is left, and not for the one that is not
+        # the moving mean waits for the remaining member, not for the revoked one
         assert relay.ask(0, "/v1/federation").json()["waiting"] == {"weights": 1}
         admin.revoke(stored.store, "member-2")
         wait_until(lambda: relay.ask(0, "/v1/federation").json()["versions"] == {"weights": 1})
 
 
-def test_a_restarted_relay_gives_the_same_answers(tmp_path: Path) -> None:
+def test_restarted_relay_gives_the_same_answers(tmp_path: Path) -> None:
     stored = create_federation(tmp_path, {**MEAN, **MOVING}, START)
     with running(stored) as relay:
         relay.upload(0, 1, weighs(1) | moved(0), logits(1, 2) | change(1))

@@ -1,4 +1,4 @@
-"""The relay answers what the simulator computes, to the bit."""
+"""The relay's answers equal the simulator's, bit for bit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def any_channels(draw: st.DrawFn) -> Channels:
 
 
 def contribution(channel: schema.Channel, random: np.random.Generator) -> Arrays:
-    """Something to put; of a pool, all the entries that may be."""
+    """A contribution to upload; for a pool, the maximum number of entries."""
     tensors = {}
     for key, field in channel.message("up").items():
         counts = field.encoding.name == "int32"
@@ -65,7 +65,7 @@ def part_of(channel: schema.Channel, version: int, weight: float) -> Part:
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(any_channels(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 1000))
-def test_a_relay_gives_the_same_answers_as_the_simulator(
+def test_relay_gives_the_same_answers_as_the_simulator(
     channels: Channels, members: int, rounds: int, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -114,7 +114,7 @@ def test_a_relay_gives_the_same_answers_as_the_simulator(
                         got |= {k: common[k] for k in mine}
                     compare(simulated, name, channel, i, round_, got)
         parts, got = relay.answers(0)
-        assert all(got[key].tobytes() == held.tobytes() for key, held in common.items())  # the relay's own, to the bit
+        assert all(got[key].tobytes() == held.tobytes() for key, held in common.items())  # bit for bit
 
 
 def simulate_upload(

@@ -1,4 +1,4 @@
-"""A relay on its port: slow, silent and deaf clients go, all others stay; TLS, and an end in time. Real sockets."""
+"""The relay's server on real sockets: timeouts of slow and silent clients, limits, TLS, and shutdown."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ APP = Starlette(
 
 @pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
-    """Starts servers in threads, of whose limits only those given are short; at the end all are stopped at once."""
+    """Starts servers in threads with the given limits, others being long; at the end all are stopped at once."""
     running: list[tuple[Server, threading.Thread]] = []
 
     def begin(tls: tuple[str, str] | None = None, connections: int = 100, **limits: float) -> Server:
@@ -115,8 +115,8 @@ def connect(server: Server, **options: int) -> socket.socket:
     return made
 
 
-def rest(connection: socket.socket) -> bytes:
-    """All that still comes until the other side closes, however it does."""
+def read_to_end(connection: socket.socket) -> bytes:
+    """All remaining bytes until the other side closes the connection in any way."""
     got = bytearray()
     with suppress(ConnectionError):
         while piece := connection.recv(2**20):
@@ -124,8 +124,8 @@ def rest(connection: socket.socket) -> bytes:
     return bytes(got)
 
 
-def until(connection: socket.socket, ending: bytes) -> None:
-    """Read what comes until it ends so; an answer may come in pieces."""
+def read_until(connection: socket.socket, ending: bytes) -> None:
+    """Read until the received bytes end with these; an answer may arrive in pieces."""
     got = b""
     while not got.endswith(ending):
         piece = connection.recv(2**16)
@@ -134,7 +134,7 @@ def until(connection: socket.socket, ending: bytes) -> None:
 
 
 def trickle(connection: socket.socket, data: bytes, every: float = 0.05) -> bytes:
-    """Send a byte at a time until the other side has had enough, for ten seconds at most; what it said."""
+    """Send one byte at a time until the other side closes, for ten seconds at most; returns its answer."""
     with suppress(ConnectionError):
         for byte in data[: int(10 / every)]:
             connection.sendall(bytes([byte]))
@@ -142,14 +142,14 @@ def trickle(connection: socket.socket, data: bytes, every: float = 0.05) -> byte
             with suppress(TimeoutError):
                 if first := connection.recv(2**16):
                     connection.settimeout(10)
-                    return first + rest(connection)
+                    return first + read_to_end(connection)
                 return b""
     connection.settimeout(10)
-    return rest(connection)
+    return read_to_end(connection)
 
 
 def refused(answer: bytes) -> tuple[int, str]:
-    """Status and code of a refusal, which says that it closes."""
+    """Status and code of a refusal that announces the close of the connection."""
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"connection: close" in head, answer
     said = json.loads(body)
@@ -164,138 +164,140 @@ def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.02)
 
 
-def honest(server: Server) -> None:
+def assert_served(server: Server) -> None:
     assert httpx.get(server.url, timeout=5).text == "hello"
 
 
 # --- clients that are slow to send
 
 
-def test_a_silent_connection_is_closed(start: Start) -> None:
+def test_silent_connection_is_closed(start: Start) -> None:
     server = start(head=0.3)
     began = time.monotonic()
     with connect(server) as silent:
-        honest(server)
-        assert rest(silent) == b""
+        assert_served(server)
+        assert read_to_end(silent) == b""
     assert 0.29 < time.monotonic() - began < 5
 
 
-def test_empty_lines_are_silence_too(start: Start) -> None:
+def test_connection_that_sends_only_empty_lines_is_closed(start: Start) -> None:
     server = start(head=0.3)
     with connect(server) as empty:
         assert trickle(empty, b"\r\n" * 500) == b""
 
 
-def test_a_head_at_a_byte_at_a_time(start: Start) -> None:
+def test_head_sent_byte_by_byte_times_out(start: Start) -> None:
     server = start(head=0.4)
     with connect(server) as slow:
         assert refused(trickle(slow, b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a" * 500)) == (408, "too-slow")
-    honest(server)
+    assert_served(server)
 
 
-def test_the_second_head_of_a_connection_has_the_same_limit(start: Start) -> None:
+def test_second_head_of_a_connection_has_the_same_timeout(start: Start) -> None:
     server = start(head=0.4)
     with connect(server) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        until(slow, b"hello")
+        read_until(slow, b"hello")
         assert refused(trickle(slow, b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a" * 500)) == (408, "too-slow")
 
 
-def test_a_body_at_a_byte_at_a_time(start: Start) -> None:
+def test_body_sent_byte_by_byte_times_out(start: Start) -> None:
     server = start(body=0.4, rate=1000)
     with connect(server) as slow:
         slow.sendall(b"POST /put HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n")
         assert refused(trickle(slow, b"a" * 500)) == (408, "too-slow")
-    honest(server)
+    assert_served(server)
 
 
-def test_a_body_that_goes_on_as_fast_as_it_must_may_take_its_time(start: Start) -> None:
+def test_body_at_the_minimum_rate_may_exceed_the_timeout(start: Start) -> None:
     server = start(body=0.15, idle=0.5, rate=1000)
     with connect(server) as slow:
         slow.sendall(b"POST /put HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n")
         for _ in range(10):
-            slow.sendall(b"a" * 500)  # in a twentieth of a second; ten times as fast as it must
+            slow.sendall(b"a" * 500)  # in a twentieth of a second; ten times the minimum rate
             time.sleep(0.05)
-        until(slow, b"5000")
+        read_until(slow, b"5000")
 
 
-def test_a_body_that_stops(start: Start) -> None:
+def test_body_that_stops_times_out(start: Start) -> None:
     server = start(idle=0.3)
     began = time.monotonic()
     with connect(server) as stopped:
         stopped.sendall(b"POST /put HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\nabc")
-        honest(server)
-        assert refused(rest(stopped)) == (408, "too-slow")
+        assert_served(server)
+        assert refused(read_to_end(stopped)) == (408, "too-slow")
     assert 0.29 < time.monotonic() - began < 5
 
 
-def test_pieces_of_a_chunked_body_that_hold_nothing_do_not_count(start: Start) -> None:
+def test_chunk_framing_without_data_does_not_extend_the_timeout(start: Start) -> None:
     server = start(idle=0.4)
     with connect(server) as slow:
         slow.sendall(b"POST /put HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1;")
         assert refused(trickle(slow, b"a" * 500)) == (408, "too-slow")
 
 
-def test_a_body_that_the_application_lets_wait_is_not_slow(start: Start) -> None:
+def test_body_that_the_application_has_not_read_does_not_time_out(start: Start) -> None:
     server = start(idle=0.2, body=0.2)
     body = bytes(8 * 2**20)
     assert httpx.post(server.url + "/put?wait=0.7", content=body, timeout=10).text == str(len(body))
 
 
-def test_a_client_that_waits_to_be_asked_for_its_body_is_not_slow(start: Start) -> None:
+def test_client_waiting_for_100_continue_does_not_time_out(start: Start) -> None:
     server = start(idle=0.4, body=0.4)
     with connect(server) as polite:
         polite.sendall(b"POST /put?wait=0.7 HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n")
         assert polite.recv(2**16).startswith(b"HTTP/1.1 100")
-        time.sleep(0.2)  # its time begins when it is asked
+        time.sleep(0.2)  # its timeout starts with 100 Continue
         polite.sendall(b"abc")
-        until(polite, b"3")
+        read_until(polite, b"3")
 
 
-def test_a_client_that_was_never_asked_for_its_body_is_answered_and_left(start: Start) -> None:
+def test_client_without_100_continue_is_answered_and_closed(start: Start) -> None:
     server = start()
     with connect(server) as polite:
         polite.sendall(b"POST /unread HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n")
-        assert rest(polite).startswith(b"HTTP/1.1 401")
+        assert read_to_end(polite).startswith(b"HTTP/1.1 401")
 
 
-def test_a_body_that_goes_on_after_the_answer_ends_with_the_limit_of_bodies(start: Start) -> None:
+def test_body_that_continues_after_the_answer_times_out(start: Start) -> None:
     server = start(body=0.5, rate=1)
     with connect(server) as late:
         late.sendall(b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n")
-        until(late, b"no")
+        read_until(late, b"no")
         assert trickle(late, b"a" * 500) == b""
 
 
 # --- clients that do not read
 
 
-def test_a_client_that_does_not_read_its_answer_is_dropped(start: Start) -> None:
+def test_client_that_does_not_read_its_answer_is_dropped(start: Start) -> None:
     server = start(answer=0.25)
     with connect(server, SO_RCVBUF=2**15) as deaf:
         deaf.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
         wait_until(lambda: len(server.server_state.connections) == 1)
-        honest(server)
+        assert_served(server)
         wait_until(lambda: not server.server_state.connections)
-        assert len(rest(deaf)) < LARGE
+        assert len(read_to_end(deaf)) < LARGE
 
 
-def test_one_that_does_not_read_the_end_of_its_last_answer_is_dropped_too(start: Start) -> None:
+def test_client_that_does_not_read_the_end_of_its_answer_is_dropped(start: Start) -> None:
     server = start(answer=0.25)
     with connect(server, SO_RCVBUF=2**15) as deaf:
         deaf.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         wait_until(lambda: len(server.server_state.connections) == 1)
         wait_until(lambda: not server.server_state.connections)
-        assert len(rest(deaf)) < LARGE
+        assert len(read_to_end(deaf)) < LARGE
 
 
 @pytest.mark.parametrize(("secure", "keeps"), [(False, "keep-alive"), (False, "close"), (True, "close")])
-def test_one_that_reads_slowly_gets_all(start: Start, authority: Authority, secure: bool, keeps: str) -> None:
+def test_client_that_reads_slowly_receives_everything(
+    start: Start, authority: Authority, secure: bool, keeps: str
+) -> None:
     server = start(tls=authority.files("127.0.0.1") if secure else None, answer=0.4, idle=0.5, head=0.2)
     with authority.wrap(connect(server, SO_RCVBUF=2**15), secure) as slow:
         slow.sendall(f"GET /large HTTP/1.1\r\nhost: x\r\nconnection: {keeps}\r\n\r\n".encode())
         got = 0
-        for _ in range(15):  # longer than every limit, and than uvicorn's own, which is in whole seconds
+        for _ in range(15):  # longer than every limit, including uvicorn's own, which is in whole seconds
             end = got + 2**20
             while got < end:
                 got += len(slow.recv(2**16))
@@ -304,12 +306,12 @@ def test_one_that_reads_slowly_gets_all(start: Start, authority: Authority, secu
             got += len(slow.recv(2**16))
         if keeps == "keep-alive":
             slow.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        last = rest(slow)
+        last = read_to_end(slow)
     assert LARGE < got + len(last) < LARGE + 1000
     assert last.endswith(b"hello") == (keeps == "keep-alive")
 
 
-def test_under_tls_a_client_that_does_not_read_is_dropped(start: Start, authority: Authority) -> None:
+def test_client_that_does_not_read_under_tls_is_dropped(start: Start, authority: Authority) -> None:
     server = start(tls=authority.files("127.0.0.1"), answer=0.25)
     with authority.wrap(connect(server, SO_RCVBUF=2**15), True) as deaf:
         deaf.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -318,7 +320,7 @@ def test_under_tls_a_client_that_does_not_read_is_dropped(start: Start, authorit
 
 
 @pytest.mark.parametrize("secure", [False, True])
-def test_an_event_stream_outlives_every_limit(start: Start, authority: Authority, secure: bool) -> None:
+def test_event_stream_outlasts_every_timeout(start: Start, authority: Authority, secure: bool) -> None:
     tls = authority.files("127.0.0.1") if secure else None
     server = start(tls=tls, head=0.15, idle=0.15, body=0.15, answer=0.15)
     events = 0
@@ -336,15 +338,15 @@ def test_an_event_stream_outlives_every_limit(start: Start, authority: Authority
 @pytest.mark.parametrize(
     ("path", "header"), [("", HEAD_LIMIT), ("a" * 10_000, HEAD_LIMIT - 10_000), ("a" * HEAD_LIMIT, 0)]
 )
-def test_a_head_that_is_too_large_is_refused(start: Start, path: str, header: int) -> None:
+def test_head_that_is_too_large_is_refused(start: Start, path: str, header: int) -> None:
     server = start()
     with connect(server) as wordy:
         wordy.sendall(f"GET /{path} HTTP/1.1\r\nhost: x\r\nx-long: {'b' * header}\r\n\r\n".encode())
-        assert refused(rest(wordy)) == (431, "head-too-large")
-    honest(server)
+        assert refused(read_to_end(wordy)) == (431, "head-too-large")
+    assert_served(server)
 
 
-def test_one_just_within_the_limit_is_taken(start: Start) -> None:
+def test_head_just_within_the_limit_is_accepted(start: Start) -> None:
     assert httpx.get(start().url, headers={"x-long": "b" * (HEAD_LIMIT - 500)}).text == "hello"
 
 
@@ -361,76 +363,76 @@ CHUNKED = b"POST /put HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3
         pytest.param(CHUNKED + b"3;", b"1" * 8000, id="a word on a chunk"),
     ],
 )
-def test_what_has_no_end_is_not_kept(start: Start, opening: bytes, more: bytes) -> None:
+def test_endless_head_is_not_buffered(start: Start, opening: bytes, more: bytes) -> None:
     server = start()
     sent = 0
     with connect(server, SO_SNDBUF=2**14) as endless:
         endless.sendall(opening)
         with suppress(ConnectionError):
-            for _ in range(4000):  # 32 MB, were it to take them
+            for _ in range(4000):  # 32 MB if all were accepted
                 endless.sendall(more)
                 sent += len(more)
-        answer = rest(endless)
+        answer = read_to_end(endless)
     assert sent < 8 * 2**20
     assert answer == b"" or refused(answer) == (431, "head-too-large")
-    honest(server)
+    assert_served(server)
 
 
-def test_what_is_no_http_is_refused(start: Start) -> None:
+def test_bytes_that_are_not_http_are_refused(start: Start) -> None:
     with connect(start()) as other:
         other.sendall(b"EHLO example.org\r\n\r\n")
-        assert refused(rest(other)) == (400, "not-http")
+        assert refused(read_to_end(other)) == (400, "not-http")
 
 
 # --- several requests, several clients
 
 
-def test_a_connection_is_used_again(start: Start) -> None:
+def test_connection_is_reused(start: Start) -> None:
     server = start(head=0.2)
     with httpx.Client() as client:
         ports = set()
         for _ in range(3):
             response = client.get(server.url)
             ports.add(response.extensions["network_stream"].get_extra_info("client_addr")[1])
-            time.sleep(0.15)  # together longer than a head may take
+            time.sleep(0.15)  # in total longer than the timeout of a head
         assert client.post(server.url + "/put", content=b"abc").text == "3"
     assert len(ports) == 1
     assert "server" not in response.headers
 
 
-def test_one_that_is_not_used_again_is_closed(start: Start) -> None:
+def test_idle_connection_is_closed(start: Start) -> None:
     server = start(idle=0.3)
     with connect(server) as idle:
         idle.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert rest(idle).endswith(b"hello")
+        assert read_to_end(idle).endswith(b"hello")
 
 
-def test_an_answer_is_not_broken_by_what_the_client_sends_meanwhile(start: Start) -> None:
+def test_answer_is_not_interrupted_by_a_slow_second_request(start: Start) -> None:
     server = start(head=0.3)
     with connect(server) as hasty:
         hasty.sendall(b"GET /ticks HTTP/1.1\r\nhost: x\r\n\r\nGET /")
-        assert b"408" not in rest(hasty)
+        assert b"408" not in read_to_end(hasty)
 
 
-def test_silent_connections_do_not_lock_honest_ones_out(start: Start) -> None:
+def test_silent_connections_do_not_block_other_clients(start: Start) -> None:
     server = start(connections=10)
     silent = [connect(server) for _ in range(40)]
     try:
         for _ in range(5):
-            honest(server)
+            assert_served(server)
         assert len(server.server_state.connections) <= 11
     finally:
         for one in silent:
             one.close()
 
 
-def test_one_that_still_reads_its_answer_does_not_make_room(start: Start) -> None:
+def test_connection_that_reads_its_answer_is_not_evicted(start: Start) -> None:
     server = start(connections=2)
     with connect(server, SO_RCVBUF=2**15) as reader:
         reader.sendall(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n")
         got = len(reader.recv(2**10))
         silent = [connect(server) for _ in range(6)]
-        honest(server)
+        assert_served(server)
         while piece := reader.recv(2**20) if got < LARGE else b"":
             got += len(piece)
         assert got >= LARGE
@@ -438,18 +440,18 @@ def test_one_that_still_reads_its_answer_does_not_make_room(start: Start) -> Non
             one.close()
 
 
-def test_silent_connections_go_with_their_limit(start: Start) -> None:
+def test_silent_connections_are_closed_after_their_timeout(start: Start) -> None:
     server = start(connections=50, head=0.4)
     silent = [connect(server) for _ in range(40)]
     try:
-        honest(server)
+        assert_served(server)
         wait_until(lambda: not server.server_state.connections, 5)
     finally:
         for one in silent:
             one.close()
 
 
-def test_more_than_so_many_at_work_are_told_to_come_back(start: Start) -> None:
+def test_requests_above_the_connection_limit_get_503(start: Start) -> None:
     server = start(connections=3)
     busy = [connect(server) for _ in range(3)]
     try:
@@ -459,13 +461,13 @@ def test_more_than_so_many_at_work_are_told_to_come_back(start: Start) -> None:
         assert httpx.get(server.url).status_code == 503
         busy[0].close()
         wait_until(lambda: len(server.server_state.connections) == 2)
-        honest(server)
+        assert_served(server)
     finally:
         for one in busy:
             one.close()
 
 
-# --- the end
+# --- shutdown
 
 
 PROGRAM = """
@@ -498,7 +500,7 @@ print("returned", flush=True)
 
 
 @pytest.mark.parametrize(("number", "streams"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
-def test_a_signal_ends_it_in_time(number: int, streams: bool) -> None:
+def test_signal_stops_the_server_in_time(number: int, streams: bool) -> None:
     program = PROGRAM.format(folder=str(Path(__file__).parents[2] / "src"))
     command = [sys.executable, "-W", "error", "-c", program]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -508,7 +510,7 @@ def test_a_signal_ends_it_in_time(number: int, streams: bool) -> None:
             with httpx.Client(timeout=15) as client:
                 if streams:
                     stream = client.send(client.build_request("GET", url + "/ticks"), stream=True)
-                    lines = stream.iter_lines()  # held, or the stream would be closed
+                    lines = stream.iter_lines()  # keep a reference, or the stream would be closed
                     assert next(lines) == "data: tick"
                 began = time.monotonic()
                 process.send_signal(number)
@@ -525,7 +527,7 @@ def test_a_signal_ends_it_in_time(number: int, streams: bool) -> None:
 
 
 class Authority:
-    """One who vouches for servers."""
+    """A certificate authority."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._ca = folder, trustme.CA()
@@ -552,13 +554,13 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def test_the_right_name_is_served(start: Start, authority: Authority) -> None:
+def test_matching_host_name_is_accepted(start: Start, authority: Authority) -> None:
     server = start(tls=authority.files("127.0.0.1"))
     assert server.url.startswith("https://127.0.0.1:")
     assert httpx.get(server.url, verify=authority.context()).text == "hello"
 
 
-def test_clients_refuse_another_name_an_expired_one_and_another_authority(
+def test_clients_refuse_wrong_name_expiry_and_unknown_authority(
     start: Start, authority: Authority, tmp_path: Path
 ) -> None:
     past = datetime.now(UTC) - timedelta(days=1)
@@ -586,21 +588,21 @@ def test_old_versions_of_tls_are_refused(start: Start, authority: Authority) -> 
         context.wrap_socket(plain, server_hostname="127.0.0.1")
 
 
-def test_one_that_never_greets_is_closed(start: Start, authority: Authority) -> None:
+def test_client_without_tls_handshake_is_closed(start: Start, authority: Authority) -> None:
     server = start(tls=authority.files("127.0.0.1"), head=0.3)
     with connect(server) as silent:
-        assert rest(silent) == b""
+        assert read_to_end(silent) == b""
 
 
 def test_slow_heads_under_tls_are_refused(start: Start, authority: Authority) -> None:
     server = start(tls=authority.files("127.0.0.1"), head=0.4)
     with authority.wrap(connect(server), True) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n")
-        assert refused(rest(slow)) == (408, "too-slow")
-        wait_until(lambda: not server.server_state.connections, 5)  # though the client never said goodbye
+        assert refused(read_to_end(slow)) == (408, "too-slow")
+        wait_until(lambda: not server.server_state.connections, 5)  # although the client never sent a TLS close
 
 
-# --- what cannot be served
+# --- invalid addresses and certificates
 
 
 def refusal(host: str = "127.0.0.1", port: int = 0, tls: tuple[str, str] | None = None) -> str:
@@ -610,11 +612,11 @@ def refusal(host: str = "127.0.0.1", port: int = 0, tls: tuple[str, str] | None 
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1"])
-def test_off_this_machine_it_takes_tls(host: str) -> None:
+def test_public_address_requires_tls(host: str) -> None:
     assert "without TLS" in refusal(host=host)
 
 
-def test_off_this_machine_it_may_be_said_to_be_insecure_or_have_tls(authority: Authority) -> None:
+def test_public_address_is_allowed_with_tls_or_insecure(authority: Authority) -> None:
     for tls, insecure in [(None, True), (authority.files("127.0.0.1"), False)]:
         server = bind_server(APP, ServerSettings(host="0.0.0.0", port=0, tls=tls, insecure=insecure))
         assert server.url.startswith("https://" if tls else "http://0.0.0.0:")
@@ -622,23 +624,23 @@ def test_off_this_machine_it_may_be_said_to_be_insecure_or_have_tls(authority: A
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost"])
-def test_on_this_machine_it_does_not(host: str) -> None:
+def test_loopback_address_needs_no_tls(host: str) -> None:
     server = bind_server(APP, ServerSettings(host=host, port=0))
     server.close()
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_port_in_use_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert f"port {port} of 127.0.0.1 is in use" in refusal(port=port)
 
 
-def test_names_and_ports_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_host_names_and_ports_are_named(tmp_path: Path) -> None:
     assert "70000" in refusal(port=70000)
     assert "'no.such.host.invalid'" in refusal(host="no.such.host.invalid")
 
 
-def test_certificates_and_keys_that_cannot_be_used_are_named(authority: Authority, tmp_path: Path) -> None:
+def test_unusable_certificates_and_keys_are_named(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.files("127.0.0.1")
     damaged, other, locked = (str(tmp_path / name) for name in ("damaged.pem", "other.pem", "locked.pem"))
     Path(damaged).write_text(Path(key).read_text().replace("A", "!"))
@@ -661,16 +663,16 @@ def test_timeouts_are_finite_and_above_0(limit: str, value: float) -> None:
         Timeouts(**{limit: value})
 
 
-# --- what is said
+# --- logs
 
 
-def test_nothing_that_a_client_sent_is_logged(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_client_data_is_not_logged(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     server = start(idle=0.3)
     with caplog.at_level(logging.DEBUG):
         response = httpx.post(server.url + "/fails", headers={"authorization": "TOKEN"}, content=b"BODY")
         with connect(server) as stopped:
             stopped.sendall(b"POST /put?q=QUERY HTTP/1.1\r\nauthorization: TOKEN\r\ncontent-length: 9\r\n\r\nBODY")
-            rest(stopped)
+            read_to_end(stopped)
     assert response.status_code == 500
     said = [logging.Formatter().format(record) for record in caplog.records if record.name.startswith("uvicorn")]
     assert len(said) == 1, "only the failure, and not that a client left"

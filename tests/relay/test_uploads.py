@@ -23,7 +23,7 @@ from tests.local_relay import (
 )
 
 
-def test_an_upload_counts_once_and_gets_the_same_receipt_again(tmp_path: Path) -> None:
+def test_upload_counts_once_and_gets_the_same_receipt_again(tmp_path: Path) -> None:
     with running(create_federation(tmp_path, MEAN)) as relay:
         first = relay.upload(0, 1, weighs(3), logits(1, 2))
         body = codec.encode(message(MEAN, weighs(3), "up"), logits(1, 2))
@@ -49,10 +49,12 @@ def test_rounds_increase_and_may_be_skipped(tmp_path: Path) -> None:
         assert code(relay.upload(0, 0, weighs(1), logits(1, 1))) == (409, "older-round")
         assert relay.upload(1, 3, weighs(1), logits(3, 3)).status_code == 200  # others have their own
         assert relay.ask(1, "/v1/federation").json()["member"]["round"] == 3
-        assert relay.ask(1, "/v1/federation").json()["round"] == 1  # one on with another member, however far one jumps
+        assert (
+            relay.ask(1, "/v1/federation").json()["round"] == 1
+        )  # one more with another member, even if rounds are skipped
 
 
-def test_a_receipt_names_what_was_refused_as_too_stale(tmp_path: Path) -> None:
+def test_receipt_names_the_channels_refused_as_too_stale(tmp_path: Path) -> None:
     stale = {"weights": replace(MOVING["weights"], max_staleness=0)}
     with running(create_federation(tmp_path, {**MEAN, **stale}, START)) as relay:
         for i in (0, 1):
@@ -65,7 +67,7 @@ def test_a_receipt_names_what_was_refused_as_too_stale(tmp_path: Path) -> None:
         assert relay.ask(0, "/v1/federation").json()["waiting"] == {"weights": 0}
 
 
-def test_a_second_contribution_and_a_future_version_are_refused(tmp_path: Path) -> None:
+def test_second_contribution_and_future_version_are_refused(tmp_path: Path) -> None:
     with running(create_federation(tmp_path, MOVING, START)) as relay:
         assert relay.upload(0, 1, moved(0), change(1)).status_code == 200
         assert code(relay.upload(0, 2, moved(0), change(2))) == (409, "already-uploaded")

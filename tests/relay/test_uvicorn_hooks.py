@@ -1,4 +1,4 @@
-"""What `relay/uvicorn_hooks.py` uses of uvicorn and asyncio beyond their documentation is there, in this version."""
+"""The undocumented parts of uvicorn and asyncio that `relay/uvicorn_hooks.py` uses exist in this version."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body"})
 
 
-def test_the_installed_version_is_in_the_range_that_pyproject_names() -> None:
+def test_installed_version_is_in_the_range_of_pyproject() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["relay"]
     (declared,) = (each for each in extras if each.startswith("uvicorn"))
     bounds = re.fullmatch(r"uvicorn>=(\d+)\.(\d+),<(\d+)\.(\d+)", declared)
@@ -97,7 +97,7 @@ def test_the_installed_version_is_in_the_range_that_pyproject_names() -> None:
     assert declared in written, f"uvicorn_hooks.py names another range than pyproject.toml: {declared}"
 
 
-def test_methods_that_uvicorn_calls() -> None:
+def test_methods_that_uvicorn_calls_exist() -> None:
     has(UVICORN, httptools_impl.HttpToolsProtocol, "HttpToolsProtocol", *CALLED_BY_UVICORN)
     has(UVICORN, httptools_impl, "protocols.http.httptools_impl", "STATUS_LINE")
     has(UVICORN, flow_control.FlowControl, "FlowControl", "resume_reading")
@@ -105,7 +105,7 @@ def test_methods_that_uvicorn_calls() -> None:
     assert httptools_impl.STATUS_LINE[431].startswith(b"HTTP/1.1 431 "), f"{UVICORN}: STATUS_LINE is another"
 
 
-def test_attributes_of_a_connection_and_its_request() -> None:
+def test_attributes_of_connection_and_request_exist() -> None:
     async def one_request() -> None:
         config = uvicorn.Config(application, http="httptools", ws="none", lifespan="off", log_config=None)
         config.load()
@@ -126,12 +126,12 @@ def test_attributes_of_a_connection_and_its_request() -> None:
     asyncio.run(one_request())
 
 
-def test_settings_of_uvicorn() -> None:
+def test_uvicorn_settings_exist() -> None:
     for setting in ("http", "ssl_context_factory", "limit_concurrency", "timeout_keep_alive"):
         assert setting in uvicorn.Config.__init__.__annotations__, f"{UVICORN}: Config has no {setting}"
 
 
-def test_the_transport_under_tls() -> None:
+def test_tls_transport_attributes_exist() -> None:
     authority = trustme.CA()
     server_side, client_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
     authority.issue_cert("127.0.0.1").configure_cert(server_side)
@@ -158,6 +158,6 @@ def test_the_transport_under_tls() -> None:
     asyncio.run(connect())
 
 
-def test_a_missing_attribute_is_named_with_the_library_and_its_version() -> None:
+def test_missing_attribute_is_named_with_library_and_version() -> None:
     with pytest.raises(AssertionError, match=rf"{re.escape(UVICORN)}: Server has no nothing_like_it"):
         has(UVICORN, uvicorn.Server, "Server", "nothing_like_it")
