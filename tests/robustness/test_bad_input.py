@@ -1,4 +1,4 @@
-"""Bad input is refused with what was wrong, what was received and what is allowed, or has a behavior of its own."""
+"""Bad input is refused with the fault, the value received and what is allowed, or has a defined behavior."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", [*UNKNOWN, *REFUSED])
-def test_the_command_refuses_in_one_line(
+def test_command_refuses_in_one_line(
     what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -156,7 +156,7 @@ def test_the_command_refuses_in_one_line(
     assert not Path("mine", "config.toml").exists()
 
 
-def test_a_comparison_that_could_not_begin_may_be_put_right(
+def test_refused_comparison_can_be_corrected_and_repeated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -176,7 +176,7 @@ def test_a_comparison_that_could_not_begin_may_be_put_right(
         (["frobnicate"], "frobnicate"),
     ],
 )
-def test_a_wrong_option_is_told_with_the_usage(
+def test_wrong_option_is_reported_with_the_usage(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -195,7 +195,7 @@ def test_a_wrong_option_is_told_with_the_usage(
         (b"method = 'fedavg'\n", "method is 'fedavg'", 2),
     ],
 )
-def test_a_bad_configuration_file_is_named(
+def test_bad_configuration_file_is_named(
     content: bytes, words: str, code: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.toml"
@@ -209,7 +209,7 @@ def test_a_bad_configuration_file_is_named(
 
 
 @pytest.mark.parametrize("participation", [0.01, 1 / 3, 0.4])
-def test_an_empty_participation_draw_still_has_one_learner(participation: float, data: Dataset) -> None:
+def test_empty_participation_draw_keeps_one_learner(participation: float, data: Dataset) -> None:
     result = simulate(
         data=data, method="consilience", learners=3, rounds=4, participation=participation, workers=0, seed=1
     )
@@ -223,7 +223,7 @@ def test_an_empty_participation_draw_still_has_one_learner(participation: float,
 
 
 class Plain(nn.Module):
-    """No parts by the names that are needed."""
+    """A model without the required part names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,7 +243,9 @@ class Crooked(nn.Module):
     ("build", "words"), [(Plain, "Plain is not a split model: it needs modules"), (Crooked, "classifier = Sequential")]
 )
 @pytest.mark.parametrize("method", ["independent", "representation-sharing"])
-def test_a_model_without_a_linear_classifier(build: type[nn.Module], words: str, method: str, data: Dataset) -> None:
+def test_model_without_a_linear_classifier_is_refused(
+    build: type[nn.Module], words: str, method: str, data: Dataset
+) -> None:
     with pytest.raises(ConfigurationError, match=words):
         simulate(data=data, model=build, method=method, learners=2, rounds=1)
 
@@ -269,7 +271,7 @@ def of_nine() -> SplitModel:
     return perceptron(classes=9)
 
 
-def test_a_model_for_another_number_of_classes(data: Dataset) -> None:
+def test_model_for_another_number_of_classes_is_refused(data: Dataset) -> None:
     with pytest.raises(ConfigurationError, match="model 'of_nine' predicts 9 classes, the data has 10"):
         simulate(data=data, model=of_nine, method="independent", learners=2, rounds=1)
 
@@ -291,23 +293,23 @@ def test_different_architectures_cannot_share_weights(method: str, data: Dataset
 
 
 @pytest.mark.parametrize("method", ["independent", "federated-distillation"])
-def test_different_widths_may_share_what_does_not_depend_on_them(method: str, data: Dataset) -> None:
+def test_different_widths_can_run_methods_that_share_no_features(method: str, data: Dataset) -> None:
     result = simulate(data=data, model=[narrow, wide], method=method, learners=2, rounds=2, workers=0)
     assert np.isfinite(result.accuracy).all() and result.accuracy.shape == (1, 2)
 
 
-def test_one_width_is_enough_for_prototypes(data: Dataset) -> None:
+def test_different_architectures_of_one_width_can_share_prototypes(data: Dataset) -> None:
     result = simulate(data=data, model=[narrow, bigger], method="fedproto", learners=2, rounds=2, workers=0)
     assert np.isfinite(result.history["loss.prototypes"]).all()
 
 
-def test_equal_heads_may_be_shared_over_different_bodies(data: Dataset) -> None:
+def test_equal_classifiers_can_be_shared_over_different_features(data: Dataset) -> None:
     method = Method("heads", {"learner": Role(exchanges=(Weights(part="classifier"),))})
     result = simulate(data=data, model=[narrow, bigger], method=method, learners=2, rounds=2, workers=0)
     assert (result.history["bytes.up"] > 0).all()
 
 
-def test_an_exchange_may_stand_once_under_one_name() -> None:
+def test_duplicate_exchange_name_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="holds 'prototypes' twice"):
         Role(exchanges=(Prototypes(), Prototypes(weight=1.0)))
 
@@ -325,7 +327,7 @@ def split(sizes: list[int]) -> Callable[..., list[np.ndarray]]:
     return lambda targets, *others, **more: np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
 
 
-def test_a_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learner_with_one_sample_cannot_use_batchnorm(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("consilience.data.local_datasets.partition_samples", split([30, 29, 1]))
     with pytest.raises(ConfigurationError, match="learner 2 has one sample, and BatchNorm in model 'normed' needs two"):
         simulate(data=data, model=normed, method="fedavg", learners=3, rounds=1)
@@ -350,8 +352,8 @@ def test_batches_of_one_are_refused_under_batchnorm(data: Dataset) -> None:
         simulate(data=data, model=normed, method="fedavg", learners=3, rounds=1, batch_size=1)
 
 
-def test_as_many_learners_as_samples_share_nothing_of_a_single_sample(data: Dataset) -> None:
-    """Everybody has one sample, whose features would be the class mean: nobody puts any."""
+def test_learners_with_one_sample_each_share_no_representations(data: Dataset) -> None:
+    """Every learner has one sample, whose features would be the class mean: none is uploaded."""
     result = simulate(data=data, method="representation-sharing", learners=60, rounds=2, workers=0)
     assert (result.history["loss.prototypes"] == 0).all() and (result.history["loss.observations"] == 0).all()
     with pytest.raises(ConfigurationError, match="61 learners cannot share 60 samples"):
@@ -377,19 +379,19 @@ def test_unknown_names_carry_the_nearest_known_one(settings: dict[str, Any], nea
     assert refused.value.nearest == nearest and isinstance(refused.value, ConsilienceError)
 
 
-def test_a_run_is_resumed_with_its_own_settings(tmp_path: Path) -> None:
+def test_run_is_resumed_with_its_own_settings_only(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="give it no others"):
         simulate(resume=tmp_path, rounds=3)
 
 
-def test_inputs_that_are_no_numbers_are_refused_before_training(data: Dataset) -> None:
+def test_non_finite_inputs_are_refused_before_training(data: Dataset) -> None:
     spoiled = data.inputs.copy()
     spoiled[7, 0, 3, 3] = np.nan
     with pytest.raises(ConsilienceError, match="must be finite, got 1 values that are not"):
         replace(data, inputs=spoiled)
 
 
-def test_threads_are_given_back_after_an_error(data: Dataset) -> None:
+def test_number_of_threads_is_restored_after_an_error(data: Dataset) -> None:
     before = torch.get_num_threads()
     with pytest.raises(ConsilienceError):
         simulate(data=data, method="independent", learners=2, rounds=3, optimizer="sgd", lr=1e300, workers=0)

@@ -41,7 +41,7 @@ main(sys.argv[2:])
 
 
 def answers(client: httpx.Client, federation: Federation) -> list[tuple[bytes, str, str]]:
-    """All that two members are told."""
+    """All answers to two members."""
     said = []
     for member in (0, 1):
         for question in ("?round=2", "?round=2&channel=weights&have=weights:1", "?round=5&turn=1&channel=observations"):
@@ -52,7 +52,7 @@ def answers(client: httpx.Client, federation: Federation) -> list[tuple[bytes, s
 
 
 def course(federation: Federation, shift: float) -> tuple[list[list[tuple[bytes, str, str]]], float]:
-    """What is answered in two rounds, with the clock set in between, and how long the second round was open."""
+    """The answers of two rounds, with the clock changed in between, and the duration of the second round."""
     script, told = federation.store.with_name("clock.py"), federation.store.with_name("shift")
     script.write_text(CLOCK)
     said = []
@@ -82,7 +82,7 @@ def course(federation: Federation, shift: float) -> tuple[list[list[tuple[bytes,
 
 
 @pytest.mark.parametrize("shift", [-86400.0, 86400.0])
-def test_a_clock_that_is_set(tmp_path: Path, shift: float) -> None:
+def test_changing_the_system_clock_changes_no_answers_or_deadlines(tmp_path: Path, shift: float) -> None:
     federation = create_federation(tmp_path, 3, rules=Rules(deadline=DEADLINE))
     other = tmp_path / "other"
     other.mkdir()

@@ -1,4 +1,4 @@
-"""Who is waited for, how long, and what late, stale and returning members' contributions weigh."""
+"""Which members a relay waits for, how long, and the weight of late, stale and returning contributions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def common(at: ManualWriter) -> np.ndarray:
     return np.array(at.service.snapshot.moving["weights"].common["b"])
 
 
-def test_one_that_never_comes_is_waited_for_once(tmp_path: Path) -> None:
+def test_absent_member_is_waited_for_once(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 3, rules=A_MINUTE)
     with manual_writer(federation) as at:
         at.upload(0, 1, 0, MOVING).result(0)
@@ -48,7 +48,7 @@ def test_one_that_never_comes_is_waited_for_once(tmp_path: Path) -> None:
         assert (at.version, away(federation)) == (0, [])
         at.poll(later=0.2)
         assert (at.version, away(federation), at.service.snapshot.expected) == (1, [2], 2)
-        for round_ in (2, 3):  # nobody waits for it any more
+        for round_ in (2, 3):  # it is not waited for any more
             at.upload(0, round_, round_ - 1, MOVING).result(0)
             assert at.version == round_ - 1
             at.upload(1, round_, round_ - 1, MOVING).result(0)
@@ -67,7 +67,7 @@ def test_one_that_never_comes_is_waited_for_once(tmp_path: Path) -> None:
         assert (at.version, away(federation)) == (5, [2])
 
 
-def test_what_only_stands_does_not_bring_a_member_back(tmp_path: Path) -> None:
+def test_upload_to_a_standing_mean_does_not_end_absence(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 3, rules=A_MINUTE)
     with manual_writer(federation) as at:
         at.upload(0, 1, 0, MOVING)
@@ -77,7 +77,7 @@ def test_what_only_stands_does_not_bring_a_member_back(tmp_path: Path) -> None:
         assert away(federation) == [2]
 
 
-def test_below_the_minimum_no_version_is_closed(tmp_path: Path) -> None:
+def test_too_few_contributions_are_not_aggregated(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 4, rules=Rules(deadline=60.0, min_contributions=3))
     with manual_writer(federation) as at:
         for member in (0, 1):
@@ -85,12 +85,12 @@ def test_below_the_minimum_no_version_is_closed(tmp_path: Path) -> None:
         for _ in range(3):
             at.poll(later=100)
             assert (at.version, away(federation)) == (0, [])
-        at.upload(2, 1, 0, MOVING).result(0)  # the deadline is long past
+        at.upload(2, 1, 0, MOVING).result(0)  # the deadline has long passed
         at.poll()
         assert (at.version, away(federation)) == (1, [3])
 
 
-def test_a_single_member_waits_for_another(tmp_path: Path) -> None:
+def test_single_member_waits_for_another(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 1, rules=A_MINUTE)
     with manual_writer(federation) as at:
         at.upload(0, 1, 0, MOVING).result(0)
@@ -100,7 +100,7 @@ def test_a_single_member_waits_for_another(tmp_path: Path) -> None:
         assert isinstance(refusal, Rejection) and refusal.code == "already-uploaded"
 
 
-def test_a_quorum_closes_early_and_the_late_one_counts_in_the_next(tmp_path: Path) -> None:
+def test_quorum_aggregates_early_and_late_upload_counts_next_time(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 3, channels(quorum=2), A_MINUTE)
     with manual_writer(federation) as at:
         at.upload(0, 1, 0, MOVING).result(0)
@@ -113,8 +113,8 @@ def test_a_quorum_closes_early_and_the_late_one_counts_in_the_next(tmp_path: Pat
         assert at.version == 2
 
 
-def test_a_round_that_began_as_another_closed_has_its_own_deadline(tmp_path: Path) -> None:
-    """Both in one batch: the first contribution of the new round is not as old as that of the last."""
+def test_round_that_starts_as_another_ends_has_its_own_deadline(tmp_path: Path) -> None:
+    """Both in one batch: the first contribution of the new round has its own arrival time."""
     federation = create_federation(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, min_contributions=1))
     with manual_writer(federation) as at:
         at.upload(0, 1, 0, MOVING).result(0)
@@ -128,18 +128,18 @@ def test_a_round_that_began_as_another_closed_has_its_own_deadline(tmp_path: Pat
         assert (at.version, away(federation)) == (2, [0, 1, 3])
 
 
-def test_a_round_that_closes_past_its_deadline_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_aggregation_past_the_deadline_does_not_end_the_next_round(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 4, channels(quorum=2), Rules(deadline=60.0, min_contributions=1))
     with manual_writer(federation) as at:
         at.upload(0, 1, 0, MOVING).result(0)
-        at.now += 61  # before anybody looks, one batch closes the round and begins the next
+        at.now += 61  # before the next check, one batch completes the round and starts the next
         for receipt in at.write(at.queued(1, 1, 0, MOVING), at.queued(2, 1, 0, MOVING)):
             receipt.result(0)
         assert (at.version, at.service.snapshot.waiting["weights"], away(federation)) == (1, 1, [])
 
 
-def test_what_is_stale_weighs_less(tmp_path: Path) -> None:
-    """A change made s versions ago weighs 1/sqrt(1 + s) of itself."""
+def test_stale_changes_have_less_weight(tmp_path: Path) -> None:
+    """A change made s versions ago has weight 1/sqrt(1 + s)."""
     federation = create_federation(tmp_path, 3, channels(quorum=2), A_MINUTE)
     with manual_writer(federation) as at:
         for round_ in range(1, 4):
@@ -156,7 +156,7 @@ def test_what_is_stale_weighs_less(tmp_path: Path) -> None:
         assert np.array_equal(common(at), before + sent)
 
 
-def test_what_is_too_stale_is_refused_for_that_channel_alone(tmp_path: Path) -> None:
+def test_too_stale_contribution_is_refused_for_that_channel_only(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 3, channels(quorum=2, max_staleness=2), A_MINUTE)
     with manual_writer(federation) as at:
         for round_ in range(1, 4):
@@ -175,13 +175,13 @@ def test_what_is_too_stale_is_refused_for_that_channel_alone(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("by_row", [False, True])
-def test_silent_members_are_forgotten(tmp_path: Path, by_row: bool) -> None:
+def test_contributions_of_inactive_members_expire(tmp_path: Path, by_row: bool) -> None:
     federation = create_federation(tmp_path, 3, channels(by_row=by_row), Rules(expire=3))
     both = ["prototypes", "observations"]
     with manual_writer(federation) as at:
         for member in range(3):
             at.upload(member, 1, names=both).result(0)
-        for round_ in range(1000, 1020):  # one member alone ages nobody away, however far and often it jumps
+        for round_ in range(1000, 1020):  # one member alone expires no other, however far and often it skips rounds
             at.upload(0, round_, names=both).result(0)
         assert at.service.snapshot.present["observations"][:3].all(axis=1).tolist() == [True] * 3
         for round_ in (2002, 2003):
@@ -198,21 +198,21 @@ def test_silent_members_are_forgotten(tmp_path: Path, by_row: bool) -> None:
     federation.sums_are_right()
 
 
-def test_revoked_in_the_store_is_revoked_in_the_channels(tmp_path: Path) -> None:
+def test_member_revoked_in_the_store_is_removed_from_channels(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 3)
     with manual_writer(federation) as at:
         for member in range(3):
             at.upload(member, 1, names=["prototypes", "observations"]).result(0)
         at.upload(0, 2, 0, MOVING).result(0)
         at.upload(1, 2, 0, MOVING).result(0)
-        admin.revoke(federation.store, "m2")  # who was waited for
+        admin.revoke(federation.store, "m2")  # a member that was waited for
         at.poll()
         assert (at.version, at.service.snapshot.expected) == (1, 2)
         left = [federation.upload(member, 1).of("prototypes")["count"].astype(np.float64) for member in range(2)]
         assert np.array_equal(at.service.snapshot.standing["prototypes"].count, left[0] + left[1])
         assert not at.service.snapshot.present["observations"][2].any()
         at.upload(0, 3, 1, MOVING).result(0)
-        admin.revoke(federation.store, "m0")  # and one who has put
+        admin.revoke(federation.store, "m0")  # and one that has uploaded
         at.poll()
         assert (at.version, at.service.snapshot.waiting["weights"], at.service.snapshot.expected) == (1, 0, 1)
         refusal = at.upload(0, 4, 1, MOVING).exception(0)
@@ -220,7 +220,7 @@ def test_revoked_in_the_store_is_revoked_in_the_channels(tmp_path: Path) -> None
     federation.sums_are_right()
 
 
-def test_revoked_from_another_process_while_it_runs(tmp_path: Path) -> None:
+def test_member_revoked_from_another_process_is_removed(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 3)
     with serving(federation.store) as relay, httpx.Client(base_url=relay.url) as client:
         for member in range(3):

@@ -1,4 +1,4 @@
-"""A full disk: uploads are refused by that name, readers notice nothing, and the first write with room succeeds."""
+"""A full disk: uploads are refused as disk-full, downloads still work, and the first write with free space succeeds."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(place)], check=True)
 
 
-def put(client: httpx.Client, federation: Federation, member: int, round_: int, upload: Upload) -> httpx.Response:
+def upload_to(client: httpx.Client, federation: Federation, member: int, round_: int, upload: Upload) -> httpx.Response:
     return client.put(f"/v1/rounds/{round_}", content=upload.body, headers=upload_headers(federation, member, upload))
 
 
 def fill(place: Path) -> Path:
-    """A file that takes all the room there is, to the last byte."""
+    """A file that uses all free space, to the last byte."""
     filler = place / "filler"
     with filler.open("ab") as file, contextlib.suppress(OSError):
         while True:
@@ -61,32 +61,32 @@ def fill(place: Path) -> Path:
     return filler
 
 
-def test_a_full_disk(small_disk: Path) -> None:
+def test_full_disk_refuses_uploads_and_recovers(small_disk: Path) -> None:
     federation = create_federation(small_disk, MEMBERS, wide())
     with serving(federation.store) as relay, httpx.Client(base_url=relay.url, timeout=30) as client:
         taken = list[tuple[int, int, str]]()
         for member in range(MEMBERS // 10):
             upload = federation.upload(member, 1)
-            assert put(client, federation, member, 1, upload).status_code == 200
+            assert upload_to(client, federation, member, 1, upload).status_code == 200
             taken.append((member, 1, upload.sha256))
         asks = {"url": "/v1/answers?round=3", "headers": federation.head(1)}
         before = client.get(**asks)  # type: ignore[arg-type]
 
         filler = fill(small_disk)
         upload = federation.upload(0, 2)
-        while (answer := put(client, federation, 0, len(taken), upload)).status_code == 200:
-            taken.append((0, len(taken), upload.sha256))  # what room the store has within itself
+        while (answer := upload_to(client, federation, 0, len(taken), upload)).status_code == 200:
+            taken.append((0, len(taken), upload.sha256))  # free pages within the store
             assert len(taken) < MEMBERS * 10
         if len(taken) == MEMBERS // 10:
             assert client.get(**asks).content == before.content  # type: ignore[arg-type]
         for _ in range(3):
-            answer = put(client, federation, 0, len(taken), upload)
+            answer = upload_to(client, federation, 0, len(taken), upload)
             assert (answer.status_code, answer.json()["code"]) == (507, "disk-full")
             assert int(answer.headers["Retry-After"]) > 0
             assert client.get(**asks).status_code == 200  # type: ignore[arg-type]
             stands = client.get("/v1/federation", headers=federation.head(0))
             assert stands.json()["member"]["round"] == taken[-1][1]
-        # it looks by itself now and then, and is not deceived by having nothing to write
+        # it checks periodically, and having nothing to write does not count as success
         for _ in range(12):
             said = client.get("/health")
             assert (said.status_code, said.json()["status"]) == (503, "disk full")
@@ -94,7 +94,7 @@ def test_a_full_disk(small_disk: Path) -> None:
 
         filler.unlink()
         wait_until(lambda: client.get("/health").status_code == 200, 3)
-        answer = put(client, federation, 0, len(taken), upload)
+        answer = upload_to(client, federation, 0, len(taken), upload)
         assert answer.status_code == 200, "the first write with room"
         taken.append((0, len(taken), upload.sha256))
         relay.stop()
@@ -102,14 +102,14 @@ def test_a_full_disk(small_disk: Path) -> None:
     federation.sums_are_right()
 
 
-def test_full_by_what_is_put(small_disk: Path) -> None:
-    """New members' bodies, until no more fit; each that was acknowledged is there."""
+def test_uploads_until_the_disk_is_full_keep_acknowledged_ones(small_disk: Path) -> None:
+    """Bodies of new members until no more fit; all acknowledged ones are stored."""
     federation = create_federation(small_disk, MEMBERS + 400 * (SIZE // 6), wide())
     taken, refused = list[tuple[int, int, str]](), 0
     with serving(federation.store) as relay, httpx.Client(base_url=relay.url, timeout=30) as client:
         for member in range(len(federation.tokens)):
             upload = federation.upload(member, 1)
-            answer = put(client, federation, member, 1, upload)
+            answer = upload_to(client, federation, member, 1, upload)
             if answer.status_code == 200:
                 taken.append((member, 1, upload.sha256))
                 continue
@@ -125,13 +125,13 @@ def test_full_by_what_is_put(small_disk: Path) -> None:
 
 
 def most_pages(at: ManualWriter, more: int | None = None) -> None:
-    """Let the store grow by so many pages at most, or by as many as it likes."""
+    """Let the store grow by this number of pages at most, or without limit."""
     (now,) = at.writer.store.sql.execute("PRAGMA page_count").fetchone()
     at.writer.store.sql.execute(f"PRAGMA max_page_count = {2**30 if more is None else now + more}")
 
 
-def test_full_while_it_writes(tmp_path: Path) -> None:
-    """Nothing of a batch that did not fit is left, in the store or in memory; the same bytes are taken later."""
+def test_disk_full_during_a_write_leaves_nothing_of_the_batch(tmp_path: Path) -> None:
+    """Nothing of a batch that did not fit remains in the store or in memory; the same bytes are accepted later."""
     federation = create_federation(tmp_path, 40, wide())
     with manual_writer(federation) as at:
         at.upload(0, 1).result(0)
@@ -151,8 +151,8 @@ def test_full_while_it_writes(tmp_path: Path) -> None:
     federation.sums_are_right()
 
 
-def test_full_while_a_moving_mean_closes(tmp_path: Path) -> None:
-    """The last contribution of a round does not fit: the round stays open, and closes when it is put again."""
+def test_disk_full_during_aggregation_keeps_the_round_open(tmp_path: Path) -> None:
+    """The last contribution of a round does not fit: the round stays open until it is uploaded again."""
     federation = create_federation(tmp_path, 3, channels(width=5000))
     with manual_writer(federation) as at:
         refused = 0
@@ -160,7 +160,7 @@ def test_full_while_a_moving_mean_closes(tmp_path: Path) -> None:
             for member in range(2):
                 at.upload(member, round_, round_ - 1).result(0)
             pages = 0
-            while True:  # with ever more room it fails at ever later points of the same write
+            while True:  # with more free space it fails at a later point of the same write
                 most_pages(at, pages)
                 error = at.upload(2, round_, round_ - 1).exception(0)
                 if error is None:

@@ -1,4 +1,4 @@
-"""A relay that is killed, told to stop, or watched by the kernel: what it acknowledged is on disk, always."""
+"""A relay that is killed, stopped or traced: acknowledged uploads are always on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KILLS = often(20, 100)
 
 
 class Peer(threading.Thread):
-    """A member that puts the same bytes until they are acknowledged, waits until all have, and goes on."""
+    """A member that uploads the same bytes until acknowledged, waits for all others, and continues."""
 
     def __init__(self, federation: Federation, number: int, url: str, names: list[str] | None = None) -> None:
         super().__init__(daemon=True)
@@ -57,7 +57,7 @@ class Peer(threading.Thread):
                     self.wrong.append(answer.text)
                     return
                 self.acknowledged[round_] = upload
-                while self.names is None:  # until everybody has put, and the common values have moved
+                while self.names is None:  # until all have uploaded, and the common values have moved
                     stands = self.asked(client, "GET", "/v1/federation")
                     if stands is None or stands.json()["versions"]["weights"] >= round_:
                         break
@@ -66,7 +66,7 @@ class Peer(threading.Thread):
     def asked(
         self, client: httpx.Client, method: str, path: str, upload: Upload | None = None
     ) -> httpx.Response | None:
-        """The answer, however often the relay must be asked; None where the peer is to give up first."""
+        """The answer, after as many requests as needed; None if the peer is told to stop first."""
         head = (
             self.federation.head(self.number)
             if upload is None
@@ -84,7 +84,7 @@ class Peer(threading.Thread):
             time.sleep(0.02)
 
 
-def test_killed_in_the_middle_of_writes(tmp_path: Path) -> None:
+def test_relay_killed_during_writes_loses_no_acknowledged_upload(tmp_path: Path) -> None:
     federation, chance = create_federation(tmp_path, PEERS), random.Random(0)
     relay = serve(federation.store)
     peers = [Peer(federation, number, relay.url) for number in range(PEERS)]
@@ -113,11 +113,11 @@ def test_killed_in_the_middle_of_writes(tmp_path: Path) -> None:
     for peer in peers:
         assert all(kept[peer.number, r] == upload.sha256 for r, upload in peer.acknowledged.items())
     federation.sums_are_right()
-    _moved_as_it_should(federation, peers)
+    _assert_common_values(federation, peers)
 
 
-def _moved_as_it_should(federation: Federation, peers: list[Peer]) -> None:
-    """The common values, after all those deaths, are those of a channel that never died."""
+def _assert_common_values(federation: Federation, peers: list[Peer]) -> None:
+    """The common values equal those of a channel that was never interrupted."""
     moving, version = federation.moving(), int(federation.state("weights")["version"][0])
     for round_ in range(1, version + 1):
         moving.expect(range(PEERS))
@@ -131,12 +131,12 @@ def _moved_as_it_should(federation: Federation, peers: list[Peer]) -> None:
     assert all(np.array_equal(value, moving.common[k]) for k, value in common_of(federation, said.content).items())
 
 
-def test_told_to_stop_during_uploads(tmp_path: Path) -> None:
+def test_relay_stopped_during_uploads_loses_no_acknowledged_upload(tmp_path: Path) -> None:
     federation = create_federation(tmp_path, 8)
     relay = serve(federation.store)
     peers = [Peer(federation, number, relay.url, ["prototypes", "observations"]) for number in range(8)]
     with httpx.Client(base_url=relay.url, timeout=30) as listener:
-        if FULL:  # a stream of events stays open as long as it may
+        if FULL:  # an event stream stays open as long as allowed
             listener.send(listener.build_request("GET", "/v1/events", headers=federation.head(0)), stream=True)
         for peer in peers:
             peer.gives_up = True
@@ -157,8 +157,8 @@ def test_told_to_stop_during_uploads(tmp_path: Path) -> None:
     federation.sums_are_right()
 
 
-def test_what_was_called_off_hurts_nobody_else(tmp_path: Path) -> None:
-    """A request that is called off while it waits, as the last ones are at the end, does not cost others theirs."""
+def test_cancelled_upload_does_not_affect_others(tmp_path: Path) -> None:
+    """A request cancelled while it waits, as at shutdown, does not affect other requests."""
     federation = create_federation(tmp_path, 3)
     writer = Writer(federation.store)
     receipts = []
@@ -172,7 +172,7 @@ def test_what_was_called_off_hurts_nobody_else(tmp_path: Path) -> None:
     assert [member for member, *_ in federation.receipts()] == [0, 2]
 
 
-def test_a_store_is_served_once_at_a_time(tmp_path: Path) -> None:
+def test_store_is_served_by_one_relay_at_a_time(tmp_path: Path) -> None:
     """Two relays would overwrite each other's sums."""
     federation = create_federation(tmp_path, 1)
     with serving(federation.store) as first:
@@ -187,7 +187,7 @@ def test_a_store_is_served_once_at_a_time(tmp_path: Path) -> None:
         assert httpx.get(f"{second.url}/health").json()["status"] == "ok"
 
 
-# What the kernel sees
+# System calls
 
 _CALL = re.compile(r"^(\d+) +(?:<\.\.\. )?(\w+)(?:\(| resumed>)(.*)")
 
@@ -214,7 +214,7 @@ def calls(log: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.skipif(not traceable(), reason="strace is not installed, or may not trace here")
-def test_a_sync_comes_before_each_acknowledgement(tmp_path: Path) -> None:
+def test_disk_sync_precedes_each_acknowledgement(tmp_path: Path) -> None:
     federation, log = create_federation(tmp_path, 2), tmp_path / "calls"
     trace = ["strace", "-D", "-f", "-y", "-s", "48", "-o", str(log)]
     trace += ["-e", "trace=fdatasync,fsync,pwrite64,recvfrom,sendto"]

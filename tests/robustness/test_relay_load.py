@@ -1,4 +1,4 @@
-"""Many members at once: every round closes, nothing is lost, nothing counts twice, and sums are those of the bodies."""
+"""Many members at once: every round is aggregated, no upload is lost or counts twice, and sums are correct."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT_ONCE = 64
 
 
 async def every_round(federation: Federation, url: str) -> dict[tuple[int, int], Upload]:
-    """All members put in every round, in any order, some of them twice at once."""
+    """All members upload in every round, in any order, some of them twice at once."""
     chance, sent = random.Random(0), dict[tuple[int, int], Upload]()
     limit = asyncio.Semaphore(AT_ONCE)
 
@@ -27,7 +27,7 @@ async def every_round(federation: Federation, url: str) -> dict[tuple[int, int],
         headers = upload_headers(federation, member, upload)
         async with limit:
             answer = await client.put(f"/v1/rounds/{round_}", content=upload.body, headers=headers)
-            for _ in range(100):  # a member has one upload under way at a time
+            for _ in range(100):  # a member has one upload in progress at a time
                 if answer.status_code != 429:
                     break
                 await asyncio.sleep(0.02)
@@ -79,8 +79,8 @@ def test_every_upload_counts_once(tmp_path: Path) -> None:
     np.testing.assert_allclose(answered["prototypes.mean"], right, rtol=1e-6)
 
 
-def test_rounds_may_be_left_out(tmp_path: Path) -> None:
-    """A member that was away goes on from whatever round it is at, up to the last there is."""
+def test_rounds_may_be_skipped(tmp_path: Path) -> None:
+    """A member that was absent continues from any round, up to the last possible one."""
     federation = create_federation(tmp_path, 2)
     with serving(federation.store) as relay, httpx.Client(base_url=relay.url) as client:
         for round_ in (0, 7, LATEST_ROUND):

@@ -1,4 +1,4 @@
-"""A relay of ten thousand members is back in two seconds, with the same answers, and mends sums that are off."""
+"""A relay of ten thousand members restarts in two seconds with the same answers, and corrects wrong sums."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def asked(relay: RelayProcess, many: Prefilled, member: int) -> bytes:
     return answer.content
 
 
-def test_the_first_answer_comes_soon_and_is_the_same(many: Prefilled) -> None:
+def test_first_answer_after_restart_is_fast_and_the_same(many: Prefilled) -> None:
     with serving(many.store) as relay:
         before = [asked(relay, many, member) for member in range(3)]
         relay.stop()
@@ -50,7 +50,7 @@ def test_the_first_answer_comes_soon_and_is_the_same(many: Prefilled) -> None:
     assert min(took) < SECONDS, took
 
 
-def test_sums_that_were_tampered_with_are_mended(many: Prefilled) -> None:
+def test_wrong_sums_in_the_store_are_corrected(many: Prefilled) -> None:
     with serving(many.store) as relay:
         right = asked(relay, many, 0)
         relay.stop()
@@ -62,7 +62,7 @@ def test_sums_that_were_tampered_with_are_mended(many: Prefilled) -> None:
         store.channel_states.save(1, "prototypes", state)
     relay = serve(many.store)
     try:
-        wait_until(lambda: asked(relay, many, 0) != right, 1)  # at first it answers by what was kept
+        wait_until(lambda: asked(relay, many, 0) != right, 1)  # at first it answers from the saved sums
         wait_until(lambda: asked(relay, many, 0) == right, 20)
         relay.stop()
     finally:
@@ -73,7 +73,7 @@ def test_sums_that_were_tampered_with_are_mended(many: Prefilled) -> None:
     assert "sums of prototypes were wrong" in many.store.with_suffix(".log").read_text()
 
 
-def test_a_damaged_store_is_named(tmp_path: Path) -> None:
+def test_damaged_store_is_named(tmp_path: Path) -> None:
     store = tmp_path / "relay.db"
     store.write_bytes(b"SQLite format 3\0" + bytes(4000))
     with pytest.raises(AssertionError, match="cannot be opened as a relay's store"):
@@ -84,8 +84,8 @@ def test_a_damaged_store_is_named(tmp_path: Path) -> None:
         serve(tmp_path / "other.db")
 
 
-def test_what_was_huge_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Beside a sum of 1e41 the others' digits are lost: when it goes, they are counted again."""
+def test_sums_are_recomputed_after_a_huge_contribution_is_replaced(tmp_path: Path) -> None:
+    """In a sum of 1e41 the others' digits are lost: after its removal they are summed again."""
     federation = create_federation(tmp_path, 3, wide())
     writer = Writer(federation.store)
     writer.start()

@@ -1,4 +1,4 @@
-"""The run folder when things go wrong: what was written stays whole, what is damaged is named, and a run goes on."""
+"""The run folder after failures: written files stay intact, damaged ones are named, and a run can be resumed."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
-# A loss that becomes no number
+# Non-finite losses
 
 
-def test_a_loss_that_is_no_number_names_learner_round_and_term(
+def test_non_finite_loss_names_learner_round_and_term(
     data: Dataset, tmp_path: Path, save_every_round: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wild = settings(method={"name": "independent"}, optimizer="sgd", lr=1e38, rounds=5)
@@ -118,8 +118,10 @@ def test_a_loss_that_is_no_number_names_learner_round_and_term(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_right_learner_and_seed_are_named(data: Dataset, workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Learner 2's samples are too large for single precision; the second seed deals them to learner 0."""
+def test_non_finite_loss_names_the_right_learner_and_seed(
+    data: Dataset, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learner 2's samples are too large for single precision; the second seed assigns them to learner 0."""
     inputs = data.inputs.copy()
     inputs[30:] = 3e38
 
@@ -131,17 +133,17 @@ def test_the_right_learner_and_seed_are_named(data: Dataset, workers: int, monke
         simulate(settings(learners=3, seed=4, seeds=2, workers=workers), data=replace(data, inputs=inputs))
 
 
-def test_a_penalty_that_is_no_number_is_named_as_such(data: Dataset) -> None:
+def test_non_finite_penalty_is_named(data: Dataset) -> None:
     wild = settings(method={"name": "federated-distillation"}, optimizer="sgd", lr=1e15, batch_size=8)
     with pytest.raises(TrainingError, match=r"learner 0 \(seed 0\), round 1: loss term 'logits' is NaN or infinite"):
         simulate(wild, data=data)
 
 
 @pytest.mark.parametrize("method", ["independent", "fedavg", "representation-sharing"])
-def test_parameters_that_are_no_numbers_stop_the_run_before_they_are_kept(
+def test_non_finite_parameters_stop_the_run_before_they_are_saved(
     method: str, data: Dataset, tmp_path: Path, save_every_round: None
 ) -> None:
-    """The step after the last loss may spoil them: nothing of it reaches a channel or a checkpoint."""
+    """The step after the last loss may make them non-finite: they reach no channel and no checkpoint."""
     wild = settings(method={"name": method}, optimizer="sgd", lr=1e300)
     with pytest.raises(TrainingError, match=r"learner 0 .*, round 1: a parameter is NaN or infinite after training"):
         simulate(wild, data=data, out=tmp_path / "wild")
@@ -203,7 +205,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 
 @pytest.mark.parametrize("damage", list(DAMAGES))
-def test_a_damaged_run_is_named_and_refused(
+def test_damaged_run_is_named_and_refused(
     damage: str, stopped: Path, data: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, spoil = DAMAGES[damage]
@@ -219,7 +221,7 @@ def test_a_damaged_run_is_named_and_refused(
     assert ended.value.code in (1, 2) and err.startswith("error: ") and name in err and err.count("\n") == 1
 
 
-def test_a_checkpoint_of_another_run_is_refused(stopped: Path, data: Dataset, tmp_path: Path) -> None:
+def test_checkpoint_of_another_run_is_refused(stopped: Path, data: Dataset, tmp_path: Path) -> None:
     simulate(settings(seed=1), data=data, out=tmp_path / "other", on_round=interrupt)
     for name in (STATE, POINTER):
         shutil.copy(tmp_path / "other" / name, stopped / name)
@@ -227,25 +229,25 @@ def test_a_checkpoint_of_another_run_is_refused(stopped: Path, data: Dataset, tm
         simulate(data=data, resume=stopped)
 
 
-def test_a_run_cannot_go_on_with_another_model_or_data(stopped: Path, data: Dataset) -> None:
+def test_resuming_with_another_model_or_data_is_refused(stopped: Path, data: Dataset) -> None:
     with pytest.raises(CheckpointError, match="is of another run"):
         simulate(data=data, model="lenet5", resume=stopped)
 
 
-def test_a_sound_run_goes_on(stopped: Path, whole: Path, data: Dataset) -> None:
+def test_intact_run_is_resumed(stopped: Path, whole: Path, data: Dataset) -> None:
     assert simulate(data=data, resume=stopped).finished
     assert_same_run(stopped, whole)
 
 
 @pytest.mark.parametrize("tail", [b'{"round": 3, "seed": 0, "lear', b"\xff\xfe", b"\n\n", b'{"round": 3}\n{"round": '])
-def test_a_torn_last_line_is_left_out(tail: bytes, stopped: Path, whole: Path, data: Dataset) -> None:
+def test_incomplete_last_line_of_metrics_is_ignored(tail: bytes, stopped: Path, whole: Path, data: Dataset) -> None:
     with (stopped / METRICS).open("ab") as file:
         file.write(tail)
     assert simulate(data=data, resume=stopped).finished
     assert_same_run(stopped, whole)
 
 
-def test_metrics_beyond_the_checkpoint_are_played_again(stopped: Path, whole: Path, data: Dataset) -> None:
+def test_rounds_beyond_the_checkpoint_are_run_again(stopped: Path, whole: Path, data: Dataset) -> None:
     later = [line for line in (whole / METRICS).read_text(encoding="utf-8").splitlines() if '"round": 3' in line]
     with (stopped / METRICS).open("a", encoding="utf-8") as file:
         file.write(later[0] + "\n")
@@ -253,7 +255,7 @@ def test_metrics_beyond_the_checkpoint_are_played_again(stopped: Path, whole: Pa
     assert_same_run(stopped, whole)
 
 
-def test_a_damaged_result_is_named(stopped: Path, data: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_result_is_named(stopped: Path, data: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     simulate(data=data, resume=stopped)
     for name in ("result.json", METRICS):
         sound = (stopped / name).read_bytes()
@@ -267,7 +269,7 @@ def test_a_damaged_result_is_named(stopped: Path, data: Dataset, capsys: pytest.
 # Disks that are full, folders that cannot be written
 
 
-def test_a_place_that_is_no_folder_is_reported(data: Dataset, tmp_path: Path) -> None:
+def test_path_that_is_not_a_folder_is_reported(data: Dataset, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     with pytest.raises(StorageError, match=r"cannot write .*file/run: Not a directory"):
         simulate(settings(), data=data, out=tmp_path / "file" / "run")
@@ -275,7 +277,7 @@ def test_a_place_that_is_no_folder_is_reported(data: Dataset, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_reported(stopped: Path, data: Dataset, tmp_path: Path) -> None:
+def test_read_only_folder_is_reported(stopped: Path, data: Dataset, tmp_path: Path) -> None:
     stopped.chmod(0o555)
     try:
         with pytest.raises(StorageError, match="Permission denied"):
@@ -288,7 +290,7 @@ def test_a_read_only_folder_is_reported(stopped: Path, data: Dataset, tmp_path: 
         stopped.chmod(0o755)
 
 
-def test_a_read_only_disk_is_reported(
+def test_read_only_disk_is_reported(
     stopped: Path, whole: Path, data: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(self: Path, *others: Any, **named: Any) -> None:
@@ -310,8 +312,8 @@ def test_a_read_only_disk_is_reported(
     assert_same_run(stopped, whole)
 
 
-class Full:
-    """A disk that is full when something is written for the `at`-th time; 0 only counts."""
+class FullDisk:
+    """A disk that is full at the `at`-th write; 0 only counts."""
 
     def __init__(self, at: int) -> None:
         self.at, self.count = at, 0
@@ -325,8 +327,8 @@ class Full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def fill(patch: pytest.MonkeyPatch, disk: Full) -> None:
-    """Every way the folder writes ends in this disk; what fails has written half of it before."""
+def fill(patch: pytest.MonkeyPatch, disk: FullDisk) -> None:
+    """Direct all writes of the folder to this disk; a failing write has written half of its bytes."""
     write_bytes, replaced, fsync, opened = Path.write_bytes, Path.replace, os.fsync, Path.open
 
     def write(self: Path, content: bytes) -> int:
@@ -380,11 +382,11 @@ def fill(patch: pytest.MonkeyPatch, disk: Full) -> None:
         patch.setattr(thing, name, new)
 
 
-def test_a_disk_that_is_full_at_any_moment_loses_nothing(
+def test_full_disk_at_any_write_loses_nothing(
     whole: Path, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_every_round: None
 ) -> None:
-    """Whatever write fails, the run says so and goes on from its last checkpoint to the same bits."""
-    counting = Full(at=0)
+    """Whichever write fails, the run reports it and resumes from its last checkpoint to the same bits."""
+    counting = FullDisk(at=0)
     with monkeypatch.context() as patch:
         fill(patch, counting)
         assert simulate(settings(), data=data, out=tmp_path / "counted").finished
@@ -393,7 +395,7 @@ def test_a_disk_that_is_full_at_any_moment_loses_nothing(
     for moment in range(1, counting.count + 1):
         run = tmp_path / str(moment)
         with monkeypatch.context() as patch:
-            fill(patch, Full(moment))
+            fill(patch, FullDisk(moment))
             with pytest.raises(StorageError, match=r"cannot write .*No space left on device"):
                 simulate(settings(), data=data, out=run)
         begun = (run / CONFIG).exists()
@@ -403,8 +405,8 @@ def test_a_disk_that_is_full_at_any_moment_loses_nothing(
         shutil.rmtree(run)
 
 
-def test_a_file_that_may_not_grow_is_reported_by_the_command(tmp_path: Path, data: Dataset) -> None:
-    """The real thing: the system refuses the checkpoint's bytes half-way."""
+def test_file_size_limit_is_reported_by_the_command(tmp_path: Path, data: Dataset) -> None:
+    """The operating system refuses the checkpoint's bytes half-way."""
     room = 20_000  # bytes in any file: enough for settings and metrics, not for a checkpoint
     asked = ["run", "--method", "consilience", "--learners", "2", "--train", "40", "--test", "20", "--workers", "0"]
     program = f"""
@@ -429,7 +431,7 @@ main({[*asked, "--rounds", str(ROUNDS), "--out", "mine"]})
     assert simulate(data=data, resume=tmp_path / "mine").finished
 
 
-def test_no_room_for_shared_memory_is_reported(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_space_for_shared_memory_is_reported(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*others: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -441,12 +443,10 @@ def test_no_room_for_shared_memory_is_reported(data: Dataset, monkeypatch: pytes
     assert torch.get_num_threads() == threads
 
 
-# Worker processes that end too soon
+# Worker processes that terminate early
 
 
-def test_a_worker_killed_in_the_middle_is_reported_and_the_run_goes_on(
-    data: Dataset, whole: Path, tmp_path: Path
-) -> None:
+def test_killed_worker_is_reported_and_the_run_can_be_resumed(data: Dataset, whole: Path, tmp_path: Path) -> None:
     def kill(method: str, round_: int, rounds: int, history: History) -> None:
         if round_ == 1:
             worker_pool._pools[2].workers[1].process.kill()
@@ -459,7 +459,7 @@ def test_a_worker_killed_in_the_middle_is_reported_and_the_run_goes_on(
     assert np.array_equal(arrays(tmp_path / "killed")["learners.0.parameters"], arrays(whole)["learners.0.parameters"])
 
 
-def test_a_worker_that_died_between_runs_is_replaced(data: Dataset) -> None:
+def test_worker_that_died_between_runs_is_replaced(data: Dataset) -> None:
     simulate(settings(workers=2), data=data)
     dead = worker_pool._pools[2].workers[0].process
     dead.kill()
