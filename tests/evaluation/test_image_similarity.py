@@ -1,4 +1,4 @@
-"""Likeness of images: answers by hand, the same as kornia's, and small, same and wrong images."""
+"""Image similarity: PSNR and SSIM by hand and against kornia, and small, identical and invalid images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def pairs(*shape: int, noise: float = 0.2, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Images, and the same with noise, in [0, 1]."""
+    """Images in [0, 1], and the same images with noise."""
     generator = torch.Generator().manual_seed(seed)
     a = torch.rand(shape, generator=generator)
     return a, (a + noise * torch.randn(shape, generator=generator)).clamp(0, 1)
@@ -25,7 +25,7 @@ def pairs(*shape: int, noise: float = 0.2, seed: int = 0) -> tuple[Tensor, Tenso
 # --- psnr
 
 
-def test_decibels_by_hand() -> None:
+def test_psnr_by_hand() -> None:
     a = torch.zeros(3, 1, 2, 2)
     b = torch.stack([torch.full((1, 2, 2), 0.1), torch.full((1, 2, 2), 1.0), torch.tensor([[[0.2, 0], [0, 0]]])])
     # Squared noise is 0.01, 1 and 0.04 / 4 = 0.01.
@@ -33,33 +33,33 @@ def test_decibels_by_hand() -> None:
     assert psnr(a, b, peak=10.0).tolist() == pytest.approx([40, 20, 40], abs=1e-5)
 
 
-def test_every_image_has_its_own_as_kornia_has_one() -> None:
+def test_psnr_per_image_equals_kornia() -> None:
     a, b = pairs(5, 3, 9, 7)
     wanted = [kornia.metrics.psnr(x, y, 1.0).item() for x, y in zip(a, b, strict=True)]
     assert psnr(a, b).tolist() == pytest.approx(wanted, abs=1e-4)
 
 
-def test_the_same_has_100_decibels_and_nothing_more() -> None:
+def test_psnr_of_identical_images_is_capped_at_100() -> None:
     a, _ = pairs(2, 1, 8, 8)
     assert psnr(a, a).tolist() == psnr(a * 255, a * 255, 255.0).tolist() == [100.0, 100.0]
     assert psnr(a.double(), a.double() + 1e-5).tolist() == pytest.approx([100.0, 100.0])
     assert psnr(a.double(), a.double() + 1e-7).tolist() == [100.0, 100.0]
 
 
-def test_values_that_are_no_images_have_decibels() -> None:
+def test_psnr_accepts_vectors() -> None:
     assert psnr(torch.zeros(2, 5), torch.ones(2, 5), peak=10.0).tolist() == pytest.approx([20, 20])
 
 
 # --- ssim
 
 
-def test_flat_images_by_hand() -> None:
-    # No variance: only the light differs, (2 * 0.5 * 0.25 + 1e-4) / (0.25 + 0.0625 + 1e-4).
+def test_ssim_of_constant_images_by_hand() -> None:
+    # No variance: only the luminance differs, (2 * 0.5 * 0.25 + 1e-4) / (0.25 + 0.0625 + 1e-4).
     a, b = torch.full((1, 1, 11, 11), 0.5), torch.full((1, 1, 11, 11), 0.25)
     assert ssim(a, b).item() == pytest.approx(0.2501 / 0.3126, abs=1e-6)
 
 
-def test_three_pixels_by_hand() -> None:
+def test_ssim_of_three_pixels_by_hand() -> None:
     # A window of 3 x 3 whose rows are the same: weights w = exp(-1 / 4.5) / (1 + 2 exp(-1 / 4.5)), v = 1 - 2w, w.
     # a is 1 in the middle column: mean v, variance v - v^2. 1 - a has the mean 2w, and a covariance of minus that.
     side = math.exp(-1 / 4.5)
@@ -72,7 +72,7 @@ def test_three_pixels_by_hand() -> None:
 
 @pytest.mark.parametrize("shape", ((4, 1, 28, 28), (3, 3, 32, 32), (2, 1, 11, 15)))
 @pytest.mark.parametrize("noise", (0.02, 0.2, 2.0))
-def test_as_kornia_has_it(shape: tuple[int, ...], noise: float) -> None:
+def test_ssim_equals_kornia(shape: tuple[int, ...], noise: float) -> None:
     a, b = pairs(*shape, noise=noise)
     # The same window, Gaussian and constants; eps is kornia's own addition to the denominator.
     wanted = kornia.metrics.ssim(a.double(), b.double(), 11, padding="valid", eps=0.0).mean((1, 2, 3))
@@ -81,13 +81,13 @@ def test_as_kornia_has_it(shape: tuple[int, ...], noise: float) -> None:
 
 
 @pytest.mark.parametrize(("size", "window"), (((8, 8), 7), ((9, 40), 9), ((5, 6), 5), ((2, 2), 1)))
-def test_small_images_have_the_largest_odd_window_that_fits(size: tuple[int, int], window: int) -> None:
+def test_ssim_of_small_images_uses_the_largest_odd_window_that_fits(size: tuple[int, int], window: int) -> None:
     a, b = pairs(3, 2, *size)
     wanted = kornia.metrics.ssim(a.double(), b.double(), window, padding="valid", eps=0.0).mean((1, 2, 3))
     assert ssim(a, b).tolist() == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
-def test_the_same_is_1_and_noise_makes_it_less() -> None:
+def test_ssim_of_identical_images_is_1_and_falls_with_noise() -> None:
     a, little = pairs(4, 1, 28, 28, noise=0.05)
     _, much = pairs(4, 1, 28, 28, noise=0.5)
     assert ssim(a, a).tolist() == [1.0] * 4
@@ -96,10 +96,10 @@ def test_the_same_is_1_and_noise_makes_it_less() -> None:
     assert torch.equal(ssim(a, much), ssim(much, a))
 
 
-# --- what is refused
+# --- errors
 
 
-def test_wrong_images_are_refused() -> None:
+def test_invalid_images_are_refused() -> None:
     a = torch.zeros(2, 1, 8, 8)
     with pytest.raises(ConfigurationError, match=r"the shapes \(2, 1, 8, 8\) and \(1, 1, 8, 8\) do not match"):
         psnr(a, a[:1])

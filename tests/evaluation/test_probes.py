@@ -1,4 +1,4 @@
-"""Probes: hand-computed answers, the same by other means, and what cannot be probed."""
+"""Probes: hand-computed answers, comparison with other implementations, and invalid inputs."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def digits() -> Split:
 
 
 def blobs(samples: int, spread: float, width: int = 12, classes: int = 4) -> tuple[Tensor, Tensor]:
-    """Classes around a point each."""
+    """Samples of classes, each around its own point."""
     generator = torch.Generator().manual_seed(samples)
     targets = torch.arange(samples) % classes
     middle = 2 * torch.eye(width)[:classes]
     return middle[targets] + spread * torch.randn(samples, width, generator=generator), targets
 
 
-def percent(predicted: Tensor, targets: Tensor) -> float:
+def accuracy_percent(predicted: Tensor, targets: Tensor) -> float:
     return 100 * (predicted == targets).double().mean().item()
 
 
-def by_autograd(
+def linear_probe_by_autograd(
     features: Tensor, targets: Tensor, test: Tensor, classes: int, seed: int, epochs: int, batch: int, **how: Any
 ) -> Tensor:
-    """The linear probe with nothing done by hand; test logits."""
+    """The test logits of a linear probe trained with torch's autograd and optimizer."""
     drops = how.pop("drops")
     linear = nn.Linear(features.shape[1], classes)
     nn.init.zeros_(linear.weight)
@@ -68,7 +68,7 @@ def by_autograd(
 # --- linear
 
 
-def test_one_step_by_hand() -> None:
+def test_linear_probe_step_by_hand() -> None:
     """From zero, a batch's step is lr times the mean of x (one-hot - 1 / classes)."""
     features, targets = torch.tensor([[4.0], [2.0]]), torch.tensor([0, 1])
     # Weights (4 * 1/2 - 2 * 1/2) / 2 = 1/2 for class 0 and -1/2 for class 1; both biases stay 0.
@@ -80,34 +80,34 @@ def test_one_step_by_hand() -> None:
     ]
 
 
-def test_features_of_nothing_are_told_by_the_bias() -> None:
+def test_linear_probe_of_zero_features_predicts_by_bias() -> None:
     zero, targets = torch.zeros(5, 3), torch.tensor([2, 1, 2, 0, 2])
     assert linear_probe(zero, targets, torch.zeros(4, 3), 3, seed=0).tolist() == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.05])
 @pytest.mark.parametrize("batch", [16, 64, 1000])
-def test_it_is_the_classifier_that_autograd_trains(batch: int, weight_decay: float) -> None:
+def test_linear_probe_equals_autograd_training(batch: int, weight_decay: float) -> None:
     features, targets = blobs(200, spread=1.0)
     tests, truth = blobs(500, spread=1.0)
     how: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "weight_decay": weight_decay, "drops": (3, 5)}
-    logits = by_autograd(features, targets, tests, 4, seed=3, epochs=6, batch=batch, **how)
+    logits = linear_probe_by_autograd(features, targets, tests, 4, seed=3, epochs=6, batch=batch, **how)
     predicted = linear_probe(
         features, targets, tests, 4, seed=3, settings=LinearProbeSettings(epochs=6, batch_size=batch, **how)
     )
     top = logits.topk(2).values
     clear = top[:, 0] - top[:, 1] > 1e-3
     assert clear.sum() > 490 and torch.equal(predicted[clear], logits.argmax(1)[clear])
-    assert 60 < percent(predicted, truth) < 99.5  # hard enough that another classifier would differ
+    assert 60 < accuracy_percent(predicted, truth) < 99.5  # hard enough to distinguish classifiers
 
 
-def test_the_rate_falls_where_it_should() -> None:
-    """Compared with a schedule of torch's, and with a drop elsewhere, which must be seen to differ."""
+def test_learning_rate_drops_at_the_given_epochs() -> None:
+    """Equals a schedule of torch, and differs from drops at other epochs."""
     features, targets = blobs(60, spread=2.0)
     tests, _ = blobs(2000, spread=2.0)
     how: dict[str, Any] = {"lr": 1.0, "momentum": 0.0, "weight_decay": 0.0}
     for drops in ((), (1,), (1, 2)):
-        logits = by_autograd(features, targets, tests, 4, seed=0, epochs=3, batch=8, drops=drops, **how)
+        logits = linear_probe_by_autograd(features, targets, tests, 4, seed=0, epochs=3, batch=8, drops=drops, **how)
         predicted = linear_probe(
             features,
             targets,
@@ -123,15 +123,15 @@ def test_the_rate_falls_where_it_should() -> None:
         assert (other != logits.argmax(1)).sum() > 20
 
 
-def test_it_is_as_good_as_logistic_regression(digits: Split) -> None:
+def test_linear_probe_is_as_accurate_as_logistic_regression(digits: Split) -> None:
     features, targets, tests, truth = digits
     other = LogisticRegression(max_iter=2000).fit(features.numpy(), targets.numpy())
     expected = 100 * other.score(tests.numpy(), truth.numpy())
     assert expected > 85
-    assert percent(linear_probe(features, targets, tests, 10, seed=0), truth) == pytest.approx(expected, abs=2)
+    assert accuracy_percent(linear_probe(features, targets, tests, 10, seed=0), truth) == pytest.approx(expected, abs=2)
 
 
-def test_the_seed_decides() -> None:
+def test_linear_probe_depends_only_on_the_given_seed() -> None:
     features, targets = blobs(100, spread=3.0)
     tests, _ = blobs(1000, spread=3.0)
     torch.manual_seed(1)
@@ -148,7 +148,7 @@ def test_the_seed_decides() -> None:
 # --- neighbors
 
 
-def test_votes_by_hand() -> None:
+def test_knn_votes_by_hand() -> None:
     features = torch.tensor([[1.0, 0.0], [0.0, 5.0], [0.0, 0.1]])
     targets = torch.tensor([0, 1, 1])
     half = math.sqrt(0.5)
@@ -159,10 +159,10 @@ def test_votes_by_hand() -> None:
     assert knn_probe(features, targets, tests, 2, neighbors=1, temperature=9.0).tolist()[:2] == [0, 0]
 
 
-def test_features_of_nothing_are_similar_to_nobody() -> None:
+def test_zero_features_have_similarity_zero() -> None:
     features, targets = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]), torch.tensor([0, 1, 2])
     tests = torch.tensor([[0.0, 0.0], [2.0, 0.0], [-2.0, 0.0], [0.0, 3.0]])
-    # Similarity 0 to all, so all vote alike; the class with the lowest number is taken.
+    # Similarity 0 to all, so all votes are equal, and the lowest class is predicted.
     assert knn_probe(features, targets, tests, 3).tolist() == [0, 0, 2, 0]
     assert knn_probe(features[1:], targets[1:], tests[2:3], 3, neighbors=1).tolist() == [2]
     tests = torch.tensor([[1.0, 0.0]])  # 0 is above -1
@@ -170,7 +170,7 @@ def test_features_of_nothing_are_similar_to_nobody() -> None:
 
 
 @pytest.mark.parametrize(("neighbors", "temperature"), [(1, 0.1), (20, 0.1), (200, 0.1), (200, 0.005), (5000, 1.0)])
-def test_it_votes_as_scikit_learn_does(neighbors: int, temperature: float, digits: Split) -> None:
+def test_knn_probe_equals_scikit_learn(neighbors: int, temperature: float, digits: Split) -> None:
     features, targets, tests, truth = digits
 
     def weight(distances: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -182,13 +182,13 @@ def test_it_votes_as_scikit_learn_does(neighbors: int, temperature: float, digit
     expected = other.fit(features.double().numpy(), targets.numpy()).predict(tests.double().numpy())
     predicted = knn_probe(features, targets, tests, 10, neighbors=neighbors, temperature=temperature)
     assert (predicted.numpy() != expected).sum() <= 1
-    assert percent(predicted, truth) > (85 if neighbors < 5000 else 60)
+    assert accuracy_percent(predicted, truth) > (85 if neighbors < 5000 else 60)
 
 
-def test_blocks_give_what_one_block_gives(digits: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_knn_probe_in_blocks_equals_one_block(digits: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     features, targets, tests, _ = digits
     whole = knn_probe(features, targets, tests, 10)
-    for at_once in (1, 7 * len(features) + 3):  # one test sample at once, and seven
+    for at_once in (1, 7 * len(features) + 3):  # blocks of one and of seven test samples
         monkeypatch.setattr(probes, "_MAX_SIMILARITIES", at_once)
         assert torch.equal(knn_probe(features, targets, tests, 10), whole)
 
@@ -196,35 +196,35 @@ def test_blocks_give_what_one_block_gives(digits: Split, monkeypatch: pytest.Mon
 # --- both
 
 
-def both(features: Tensor, targets: Tensor, tests: Tensor, classes: int = 2) -> list[Tensor]:
+def both_probes(features: Tensor, targets: Tensor, tests: Tensor, classes: int = 2) -> list[Tensor]:
     return [linear_probe(features, targets, tests, classes, seed=0), knn_probe(features, targets, tests, classes)]
 
 
-def test_features_of_any_type_that_know_of_gradients() -> None:
+def test_probes_accept_any_dtype_and_requires_grad() -> None:
     features, targets = blobs(64, spread=0.1)
     tests, truth = blobs(40, spread=0.1)
     features.requires_grad_()
     for kind in (torch.float32, torch.float64, torch.bfloat16):
         with torch.autocast("cpu", torch.bfloat16):
-            for predicted in both(features.to(kind), targets.int(), tests.to(kind), 4):
+            for predicted in both_probes(features.to(kind), targets.int(), tests.to(kind), 4):
                 assert torch.equal(predicted, truth) and predicted.dtype == torch.int64
 
 
-def test_what_is_given_stays_as_it_was() -> None:
+def test_probes_do_not_change_their_inputs() -> None:
     features, targets = blobs(64, spread=1.0)
     tests, _ = blobs(40, spread=1.0)
     given = features, targets, tests
     before = [tensor.clone() for tensor in given]
-    both(*given, classes=4)
+    both_probes(*given, classes=4)
     assert all(torch.equal(now, then) for now, then in zip(given, before, strict=True))
 
 
-def test_one_sample_one_class_or_no_tests() -> None:
-    for predicted in both(torch.ones(1, 2), torch.tensor([1]), torch.ones(3, 2)):
+def test_probes_accept_one_sample_one_class_or_no_tests() -> None:
+    for predicted in both_probes(torch.ones(1, 2), torch.tensor([1]), torch.ones(3, 2)):
         assert predicted.tolist() == [1, 1, 1]
-    for predicted in both(torch.ones(2, 2), torch.tensor([0, 0]), torch.ones(1, 2), classes=1):
+    for predicted in both_probes(torch.ones(2, 2), torch.tensor([0, 0]), torch.ones(1, 2), classes=1):
         assert predicted.tolist() == [0]
-    for predicted in both(torch.ones(2, 2), torch.tensor([0, 1]), torch.ones(0, 2)):
+    for predicted in both_probes(torch.ones(2, 2), torch.tensor([0, 1]), torch.ones(0, 2)):
         assert predicted.tolist() == []
 
 
@@ -233,7 +233,7 @@ PROBES: dict[str, Any] = {"linear": lambda *given: linear_probe(*given, seed=0),
 
 @pytest.mark.parametrize("probe", list(PROBES))
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_features_that_are_no_numbers_are_refused(probe: str, value: float) -> None:
+def test_non_finite_features_are_refused(probe: str, value: float) -> None:
     good, bad = torch.ones(4, 3), torch.ones(4, 3)
     bad[1, 0] = bad[1, 2] = bad[3, 1] = value
     targets = torch.tensor([0, 1, 0, 1])
@@ -253,14 +253,14 @@ def test_features_that_are_no_numbers_are_refused(probe: str, value: float) -> N
         (((0, 3), (0,), (2, 3)), "1 or more samples"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(probe: str, shapes: tuple[tuple[int, ...], ...], says: str) -> None:
+def test_mismatched_shapes_are_refused(probe: str, shapes: tuple[tuple[int, ...], ...], says: str) -> None:
     features, targets, tests = (torch.zeros(shape) for shape in shapes)
     with pytest.raises(ConfigurationError, match=says):
         PROBES[probe](features, targets.long(), tests, 2)
 
 
 @pytest.mark.parametrize("probe", list(PROBES))
-def test_targets_beyond_the_classes_are_refused(probe: str) -> None:
+def test_targets_outside_the_classes_are_refused(probe: str) -> None:
     for targets, got in (([0, 2], "0 to 2"), ([-1, 1], "-1 to 1")):
         with pytest.raises(ConfigurationError, match=f"from 0 to 1, .*got {got}"):
             PROBES[probe](torch.ones(2, 3), torch.tensor(targets), torch.ones(1, 3), 2)
@@ -269,7 +269,7 @@ def test_targets_beyond_the_classes_are_refused(probe: str) -> None:
 @pytest.mark.parametrize(
     "setting", [{"epochs": 0}, {"batch_size": 0}, {"lr": -1.0}, {"momentum": math.nan}, {"weight_decay": -0.1}]
 )
-def test_settings_of_the_linear_probe_are_checked(setting: dict[str, Any]) -> None:
+def test_invalid_settings_of_the_linear_probe_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(setting))} is "):
         linear_probe(
             torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(1, 3), 2, seed=0, settings=LinearProbeSettings(**setting)
@@ -277,12 +277,12 @@ def test_settings_of_the_linear_probe_are_checked(setting: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("setting", [{"neighbors": 0}, {"temperature": 0.0}, {"temperature": -1.0}])
-def test_settings_of_the_vote_are_checked(setting: dict[str, Any]) -> None:
+def test_invalid_settings_of_the_knn_probe_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=f"{next(iter(setting))} is "):
         knn_probe(torch.ones(2, 3), torch.tensor([0, 1]), torch.ones(1, 3), 2, **setting)
 
 
-def test_a_classifier_that_runs_away_is_refused() -> None:
+def test_diverging_linear_probe_is_refused() -> None:
     features, targets = 1e30 * torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
     with pytest.raises(
         TrainingError,

@@ -1,4 +1,4 @@
-"""Reconstruction attacks: what can be reconstructed from codes and from their means, for all shapes."""
+"""Reconstruction attacks on codes and on their means, for images of all shapes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def picture(*shape: int, seed: int = 0) -> Tensor:
 
 @cache
 def pictures() -> Digits:
-    """Digits in [0, 1] of the attacker, their classes, and digits of others."""
+    """The attacker's digits in [0, 1], their classes, and the victims' digits."""
     data = load("digits")
     mine, theirs = (torch.from_numpy(x) * data.std + data.mean for x in (data.inputs, data.test_inputs[:TESTS]))
     return mine, torch.from_numpy(data.targets), theirs
@@ -58,14 +58,14 @@ def digits() -> Digits:
 
 @pytest.fixture
 def decoder(one_thread: None) -> Decoder:
-    """Of codes that are the pixels; trained once."""
+    """A decoder of codes that are the pixels, trained once."""
     return trained()
 
 
-# --- what can be rebuilt, and what cannot
+# --- quality of reconstructions
 
 
-def test_pixels_are_rebuilt(digits: Digits, decoder: Decoder) -> None:
+def test_pixels_are_reconstructed_from_pixel_codes(digits: Digits, decoder: Decoder) -> None:
     _, _, truth = digits
     found = reconstruct(decoder, truth, truth)
     assert found.images.shape == truth.shape
@@ -75,7 +75,7 @@ def test_pixels_are_rebuilt(digits: Digits, decoder: Decoder) -> None:
     assert found.psnr == pytest.approx(psnr(found.images, truth).mean().item())
 
 
-def test_chance_tells_nothing(digits: Digits) -> None:
+def test_random_codes_reconstruct_nothing(digits: Digits) -> None:
     mine, _, truth = digits
     found = attack(noise(len(mine), 64), mine, noise(TESTS, 64, seed=1), truth)
     assert found.psnr <= found.baseline_psnr and found.ssim <= found.baseline_ssim
@@ -84,14 +84,14 @@ def test_chance_tells_nothing(digits: Digits) -> None:
     assert found.baseline_ssim == pytest.approx(ssim(guess, truth).mean().item())
 
 
-def test_codes_that_are_all_the_same_give_the_mean_image(digits: Digits) -> None:
+def test_constant_codes_reconstruct_the_mean_image(digits: Digits) -> None:
     mine, _, truth = digits
     found = attack(torch.full((len(mine), 3), 0.1), mine, torch.full((TESTS, 3), 5.0), truth)
     assert bool((found.images == found.images[0]).all())
     assert found.psnr == pytest.approx(found.baseline_psnr, abs=0.3)
 
 
-def test_fewer_values_give_less_away(digits: Digits, decoder: Decoder) -> None:
+def test_shorter_codes_reconstruct_less(digits: Digits, decoder: Decoder) -> None:
     mine, _, truth = digits
     turn = noise(64, 4)
     few = attack(mine.flatten(1) @ turn, mine, truth.flatten(1) @ turn, truth)
@@ -102,7 +102,7 @@ def test_fewer_values_give_less_away(digits: Digits, decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("shape", ((1, 28, 28), (3, 32, 32), (1, 8, 8), (2, 9, 13), (1, 11, 10), (1, 1, 1)))
-def test_images_of_any_size(shape: tuple[int, ...]) -> None:
+def test_images_of_any_size_are_reconstructed(shape: tuple[int, ...]) -> None:
     images = picture(12, *shape)
     found = attack(
         noise(12, 4, 3, 3), images, noise(5, 4, 3, 3, seed=1), picture(5, *shape, seed=1), DecoderSettings(epochs=1)
@@ -112,13 +112,13 @@ def test_images_of_any_size(shape: tuple[int, ...]) -> None:
     assert all(math.isfinite(getattr(found, name)) for name in ("psnr", "ssim", "baseline_psnr", "baseline_ssim"))
 
 
-def test_an_image_is_learned_by_heart_at_every_pixel() -> None:
+def test_decoder_can_overfit_every_pixel() -> None:
     images = picture(2, 1, 9, 13).round() * 0.8 + 0.1
     found = attack(torch.eye(2), images, torch.eye(2), images, DecoderSettings(epochs=400, lr=1e-2))
     assert found.ssim > 0.95  # also at the edges that are cropped
 
 
-def test_values_that_are_no_images(digits: Digits) -> None:
+def test_vectors_are_reconstructed_without_ssim(digits: Digits) -> None:
     mine, truth = digits[0].flatten(1) * 40 - 10, digits[2].flatten(1) * 40 - 10  # in [-10, 30]
     found = attack(mine, mine, truth, truth, DecoderSettings(epochs=10))
     assert found.images.shape == truth.shape
@@ -127,7 +127,7 @@ def test_values_that_are_no_images(digits: Digits) -> None:
     assert found.baseline_psnr == pytest.approx(psnr(mine.mean(0).expand_as(truth), truth, peak=40.0).mean().item())
 
 
-def test_the_scale_of_codes_does_not_matter(digits: Digits) -> None:
+def test_reconstruction_is_invariant_to_the_scale_of_codes(digits: Digits) -> None:
     mine, _, truth = digits
     one, other = (
         attack(
@@ -142,12 +142,12 @@ def test_the_scale_of_codes_does_not_matter(digits: Digits) -> None:
     assert torch.allclose(one.images, other.images, atol=1e-3)
 
 
-def test_a_code_far_from_all_others_is_cut_off(decoder: Decoder) -> None:
+def test_outlier_codes_are_clipped(decoder: Decoder) -> None:
     assert decoder(torch.full((1, 64), 1e30)).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float64, torch.int64))
-def test_codes_of_any_kind_of_number(dtype: torch.dtype) -> None:
+def test_codes_of_any_dtype_are_accepted(dtype: torch.dtype) -> None:
     found = attack(
         (9 * picture(10, 5)).to(dtype), picture(10, 1, 8, 8), torch.ones(2, 5, dtype=dtype), picture(2, 1, 8, 8)
     )
@@ -157,7 +157,7 @@ def test_codes_of_any_kind_of_number(dtype: torch.dtype) -> None:
 # --- means
 
 
-def test_a_mean_of_one_is_that_one(digits: Digits, decoder: Decoder) -> None:
+def test_mean_of_one_sample_reconstructs_that_sample(digits: Digits, decoder: Decoder) -> None:
     truth = digits[2]
     one, found = reconstruct(decoder, truth, truth), reconstruct_means(decoder, truth.flatten(1), truth[:, None])
     assert torch.equal(found.images, one.images)
@@ -165,7 +165,7 @@ def test_a_mean_of_one_is_that_one(digits: Digits, decoder: Decoder) -> None:
     assert found.psnr_nearest == found.psnr_mean == pytest.approx(one.psnr)
 
 
-def test_a_mean_of_many_is_like_their_mean_and_like_nobody(digits: Digits, decoder: Decoder) -> None:
+def test_mean_of_many_samples_reconstructs_their_mean_image(digits: Digits, decoder: Decoder) -> None:
     mine, targets, _ = digits
     members = torch.stack([mine[targets == label][:20] for label in range(10)])  # (groups, n, 1, 8, 8)
     found = reconstruct_means(decoder, members.flatten(2).mean(1), members)
@@ -178,10 +178,10 @@ def test_a_mean_of_many_is_like_their_mean_and_like_nobody(digits: Digits, decod
     assert found.psnr_mean == pytest.approx(psnr(found.images, members.mean(1)).mean().item(), abs=1e-5)
 
 
-# --- the same each time
+# --- determinism
 
 
-def test_the_same_seed_gives_the_same_and_leaves_chance_alone() -> None:
+def test_attack_is_deterministic_and_keeps_the_global_random_state() -> None:
     given = noise(50, 6), picture(50, 1, 8, 8), noise(4, 6, seed=1), picture(4, 1, 8, 8, seed=1)
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
@@ -195,7 +195,7 @@ def test_the_same_seed_gives_the_same_and_leaves_chance_alone() -> None:
     assert not torch.equal(one.images, attack(*given, DecoderSettings(epochs=3, batch_size=16, seed=1)).images)
 
 
-def test_nothing_given_is_changed() -> None:
+def test_decoder_training_does_not_change_its_inputs() -> None:
     codes, images = noise(10, 6).requires_grad_(), picture(10, 1, 8, 8)
     kept = codes.detach().clone(), images.clone()
     decoder = train_decoder(codes, images, DecoderSettings(epochs=1))
@@ -203,10 +203,10 @@ def test_nothing_given_is_changed() -> None:
     assert not decoder(codes).requires_grad
 
 
-# --- what is refused
+# --- errors
 
 
-def test_what_cannot_be_an_attack_is_refused(decoder: Decoder) -> None:
+def test_invalid_inputs_of_an_attack_are_refused(decoder: Decoder) -> None:
     codes, images = noise(4, 64), picture(4, 1, 8, 8)
     with pytest.raises(ConfigurationError, match="4 codes are not of 3 images"):
         train_decoder(codes, images[:3])
