@@ -1,4 +1,4 @@
-"""Models in two parts: where they are cut, whose each weight is, and what cannot be cut there."""
+"""Models cut into device and server parts: cut layers, the part of each weight, and invalid cuts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def chain() -> nn.Sequential:
 
 
 class Nested(nn.Module):
-    """Two blocks with modules of their own, and a head."""
+    """Two blocks with nested modules, and a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Nested(nn.Module):
 
 
 class Backwards(nn.Module):
-    """Registered the other way round: what comes last was made first."""
+    """Modules are registered in reverse order of their use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,28 +54,28 @@ def whole(model: SplitModel) -> set[str]:
     return {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
 
 
-def assert_apart(model: SplitModel) -> None:
-    """The two parts are the whole model, and nothing is in both."""
+def assert_parts_are_disjoint(model: SplitModel) -> None:
+    """The two parts are disjoint and cover the whole model."""
     assert set(model.parts) == {"device", "server"}
     assert model.parts["device"] | model.parts["server"] == whole(model)
     assert not model.parts["device"] & model.parts["server"]
 
 
-def shape_of_z(model: SplitModel, shape: tuple[int, ...] = (6,)) -> tuple[int, ...]:
+def cut_shape_of(model: SplitModel, shape: tuple[int, ...] = (6,)) -> tuple[int, ...]:
     return cut_shape(model, shape, "net")
 
 
-# Where it is cut, and whose each weight is
+# Cut layers and the parts of weights
 
 
-def test_a_chain_is_cut_by_its_own_names() -> None:
+def test_sequential_is_cut_by_layer_name() -> None:
     net = chain()
     before = {name: id(p) for name, p in net.named_parameters()}
     model = cut(net, at="2")
-    assert model.cut == "features.model.2" and shape_of_z(model) == (5,)
+    assert model.cut == "features.model.2" and cut_shape_of(model) == (5,)
     assert model.parts["device"] == {"features.model.1.weight", "features.model.1.bias"}
-    assert_apart(model)
-    # The parameters are shared, and the model that was given is as it was.
+    assert_parts_are_disjoint(model)
+    # The parameters are shared, and the given model is unchanged.
     assert {id(p) for p in model.parameters()} == {id(p) for p in net.parameters()}
     assert {name: id(p) for name, p in net.named_parameters()} == before
     assert isinstance(net[5], nn.Linear) and not hasattr(net, "cut")
@@ -92,14 +92,14 @@ def test_a_chain_is_cut_by_its_own_names() -> None:
         ("features.model.body.low.1", {"body.low.0.weight", "body.low.0.bias"}, (5,)),
     ],
 )
-def test_nested_names(at: str, device: set[str], shape: tuple[int, ...]) -> None:
+def test_nested_layers_are_cut_by_dotted_name(at: str, device: set[str], shape: tuple[int, ...]) -> None:
     model = cut(Nested(), at=at)
     assert model.parts["device"] == {f"features.model.{name}" for name in device}
-    assert shape_of_z(model) == shape
-    assert_apart(model)
+    assert cut_shape_of(model) == shape
+    assert_parts_are_disjoint(model)
 
 
-def test_a_split_model_keeps_its_own_halves_and_bound() -> None:
+def test_cut_of_a_split_model_keeps_features_classifier_and_bound() -> None:
     given = SplitModel(
         nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.Tanh()), nn.Linear(4, 3), bound=1.0
     )
@@ -108,19 +108,19 @@ def test_a_split_model_keeps_its_own_halves_and_bound() -> None:
         assert model.cut == "features.1" and model.bound == 1.0
         assert model.features is given.features and model.classifier is given.classifier
         assert model.parts["server"] == {"features.2.weight", "features.2.bias", "classifier.weight", "classifier.bias"}
-        assert_apart(model)
+        assert_parts_are_disjoint(model)
     assert given.cut is None and given.parts == {}
 
 
-def test_the_server_may_be_the_classifier_alone() -> None:
+def test_server_part_may_be_only_the_classifier() -> None:
     given = SplitModel(nn.Sequential(nn.Linear(6, 5), nn.ReLU()), nn.Linear(5, 3))
     model = cut(given, at="features")
     assert model.cut == "features" and model.parts["server"] == {"classifier.weight", "classifier.bias"}
-    assert shape_of_z(model) == (5,)
+    assert cut_shape_of(model) == (5,)
 
 
 class Holding(nn.Module):
-    """A network of somebody who calls a part of it `model`, or `features`."""
+    """A network with a part named `model` or `features`."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -135,12 +135,12 @@ class Holding(nn.Module):
 
 @pytest.mark.parametrize("name", ["model", "features"])
 @pytest.mark.parametrize("inner", ["", ".0"])
-def test_names_that_this_package_has_too_are_the_user_s_own(name: str, inner: str) -> None:
+def test_layers_named_model_or_features_are_cut_by_name(name: str, inner: str) -> None:
     model = cut(Holding(name), at=f"{name}{inner}")
-    assert model.cut == f"features.model.{name}{inner}" and shape_of_z(model) == (5,)
+    assert model.cut == f"features.model.{name}{inner}" and cut_shape_of(model) == (5,)
 
 
-def test_features_that_hold_a_model_may_be_cut_after_it() -> None:
+def test_features_are_cut_after_a_layer_named_model() -> None:
     features = nn.Sequential()
     features.add_module("model", nn.Linear(6, 5))
     features.add_module("more", nn.Linear(5, 4))
@@ -157,28 +157,28 @@ def test_features_that_hold_a_model_may_be_cut_after_it() -> None:
         {"device": ["features.model.early"]},
     ],
 )
-def test_where_modules_are_registered_in_another_order_parts_are_told(told: dict[str, list[str]]) -> None:
+def test_parts_may_be_given_for_another_registration_order(told: dict[str, list[str]]) -> None:
     model = cut(Backwards(), at="early", **told)
     assert model.parts["device"] == {"features.model.early.weight", "features.model.early.bias"}
-    assert_apart(model)
-    assert shape_of_z(model) == (5,)
+    assert_parts_are_disjoint(model)
+    assert cut_shape_of(model) == (5,)
 
 
-def test_without_being_told_that_order_is_refused_with_what_to_say() -> None:
+def test_wrong_registration_order_is_refused_with_a_hint() -> None:
     model = cut(Backwards(), at="early")
-    assert_apart(model)
+    assert_parts_are_disjoint(model)
     with pytest.raises(
         ConfigurationError, match=r"'features.model.late.weight' belongs to part 'device'.*server=\["
     ) as said:
-        shape_of_z(model)
+        cut_shape_of(model)
     assert "reaches the logits around the cut 'features.model.early'" in str(said.value)
 
 
-# What cannot be
+# Invalid cuts
 
 
 @pytest.mark.parametrize(("at", "nearest"), [("body.lwo", "body.low"), ("haed", None), ("", None)])
-def test_a_layer_that_is_not_there_is_told_with_the_nearest(at: str, nearest: str | None) -> None:
+def test_unknown_cut_layer_is_refused_with_the_nearest_name(at: str, nearest: str | None) -> None:
     with pytest.raises(UnknownName) as refused:
         cut(Nested(), at=at)
     said = str(refused.value)
@@ -198,7 +198,7 @@ def test_a_layer_that_is_not_there_is_told_with_the_nearest(at: str, nearest: st
         (lambda: build_model("mlp", (6,), 3), "classifier"),
     ],
 )
-def test_after_the_classifier_there_is_nothing_to_cut(model: Callable[[], nn.Module], at: str) -> None:
+def test_cut_after_the_classifier_is_refused(model: Callable[[], nn.Module], at: str) -> None:
     with pytest.raises(ConfigurationError, match=f"a cut after '{at}', the layer that computes the logits"):
         cut(model(), at=at)
 
@@ -214,13 +214,13 @@ def test_after_the_classifier_there_is_nothing_to_cut(model: Callable[[], nn.Mod
         ({"device": ["early"], "server": ["late"]}, r"'classifier.bias' is in neither part"),
     ],
 )
-def test_parts_that_are_told_wrongly_are_refused(told: dict[str, Any], said: str) -> None:
+def test_invalid_parts_are_refused(told: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         cut(Backwards(), at="early", **told)
 
 
 class Skipping(nn.Module):
-    """What the first layer gives goes past the second as well."""
+    """The output of the first layer also skips the second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -234,7 +234,7 @@ class Skipping(nn.Module):
 
 
 class Late(nn.Module):
-    """What comes before all else was made late."""
+    """The first operation uses a module that is registered later."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ class Twice(nn.Module):
 
 
 class Reading(nn.Module):
-    """An LSTM, which returns a tuple, and layers that give something else than a value for each sample."""
+    """An LSTM, which returns a tuple, and layers without one output per sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,26 +300,26 @@ class Mean(nn.Module):
         (chain, "2", (7,), r"model 'net' cannot take inputs of the shape \(7,\): mat1 and mat2 shapes"),
     ],
 )
-def test_parts_that_are_not_apart_are_refused_before_anything_is_trained(
+def test_overlapping_parts_are_refused_before_training(
     model: Callable[[], nn.Module], at: str, shape: tuple[int, ...], said: str
 ) -> None:
     built = cut(model(), at=at)
     with pytest.raises(ConfigurationError, match=said):
         cut_shape(built, shape, "net")
-    # A learner with such a model is refused with the same words.
+    # A learner with such a model is refused with the same message.
     with pytest.raises(ConfigurationError, match=said):
         Learner(LearnerSpec(lambda: cut(model(), at=at), Role(), SGD(), shape, "net"))
 
 
-def test_a_skip_within_the_device_is_no_skip_past_the_cut() -> None:
-    assert shape_of_z(cut(Skipping(), at="third")) == (4,)
+def test_skip_connection_within_the_device_part_is_accepted() -> None:
+    assert cut_shape_of(cut(Skipping(), at="third")) == (4,)
 
 
-def test_a_weight_that_was_made_late_may_be_told_to_be_the_device_s() -> None:
-    assert shape_of_z(cut(Late(), at="first", device=["first", "scale"])) == (5,)
+def test_later_registered_weight_may_be_assigned_to_the_device() -> None:
+    assert cut_shape_of(cut(Late(), at="first", device=["first", "scale"])) == (5,)
 
 
-# The trial leaves no trace
+# The trial pass has no side effects
 
 
 class Chancy(nn.Module):
@@ -336,13 +336,13 @@ class Chancy(nn.Module):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_statistics_gradients_mode_and_random_numbers_stay_as_they_were(training: bool) -> None:
+def test_trial_pass_leaves_model_and_random_numbers_unchanged(training: bool) -> None:
     model = cut(Chancy().train(training), at="low").train(training)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    assert shape_of_z(model) == (5,)
+    assert cut_shape_of(model) == (5,)
     assert torch.equal(torch.rand(2), expected)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert all(p.grad is None for p in model.parameters())
@@ -350,17 +350,17 @@ def test_statistics_gradients_mode_and_random_numbers_stay_as_they_were(training
     assert not any(module._forward_hooks for module in model.modules())
     assert "features.model.low.1.running_mean" in model.parts["device"]
     assert "features.model.high.1.num_batches_tracked" in model.parts["server"]
-    assert_apart(model)
+    assert_parts_are_disjoint(model)
 
 
-def test_a_trial_may_be_made_where_nothing_is_to_be_learned() -> None:
+def test_trial_pass_works_under_no_grad() -> None:
     with torch.no_grad():
-        assert shape_of_z(cut(chain(), at="2")) == (5,)
+        assert cut_shape_of(cut(chain(), at="2")) == (5,)
     with torch.no_grad(), pytest.raises(ConfigurationError, match="reaches the logits around the cut"):
-        shape_of_z(cut(Skipping(), at="second"))
+        cut_shape_of(cut(Skipping(), at="second"))
 
 
-# Built in
+# Built-in models
 
 IMAGES = {"mlp": (1, 28, 28), "lenet5": (1, 28, 28), "cnn": (1, 28, 28), "device-cnn": (1, 28, 28)}
 COLORS = {"resnet9": (3, 32, 32), "resnet18": (3, 32, 32), "cnn5": (3, 32, 32)}
@@ -376,9 +376,9 @@ Z = {
 
 
 @pytest.mark.parametrize(("name", "shape"), list((IMAGES | COLORS).items()))
-def test_models_by_name_have_a_cut(name: str, shape: tuple[int, ...]) -> None:
+def test_built_in_models_have_a_cut(name: str, shape: tuple[int, ...]) -> None:
     model = build_model(name, shape, 10)
-    assert_apart(model)
+    assert_parts_are_disjoint(model)
     assert cut_shape(model, shape, name) == Z[name]
     assert {"classifier.weight", "classifier.bias"} <= model.parts["server"]
 
@@ -401,12 +401,12 @@ def sizes(model: SplitModel) -> dict[str, int]:
         ("mlp", (1, 8, 8), 6_570),
     ],
 )
-def test_a_cut_adds_no_parameters_to_the_published_numbers(name: str, shape: tuple[int, ...], parameters: int) -> None:
+def test_cut_adds_no_parameters(name: str, shape: tuple[int, ...], parameters: int) -> None:
     found = sizes(build_model(name, shape, 10))
     assert found["all"] == parameters == found["device"] + found["server"]
 
 
-def test_a_small_server_under_the_large_network_of_a_device() -> None:
+def test_device_cnn_has_a_small_server_part() -> None:
     assert sizes(build_model("device-cnn", (1, 28, 28), 10)) == {
         "all": 1_880_818,
         "device": 1_859_336,
@@ -424,19 +424,19 @@ def test_copies_keep_cut_and_parts(copied: Callable[[SplitModel], SplitModel]) -
     model = cut(chain(), at="2")
     other = copied(model)
     assert (other.cut, other.parts, other.bound) == (model.cut, model.parts, model.bound)
-    assert shape_of_z(other) == (5,)
+    assert cut_shape_of(other) == (5,)
     assert not {id(p) for p in other.parameters()} & {id(p) for p in model.parameters()}
     x = torch.randn(3, 6)
     assert torch.equal(other(x), model(x))
 
 
-def test_a_builder_that_went_to_another_process_makes_cut_models() -> None:
+def test_pickled_builder_makes_cut_models() -> None:
     made = pickle.loads(pickle.dumps(model_factory("device-cnn", (1, 28, 28), 10)))()
     model = build_model("device-cnn", (1, 28, 28), 10)
     assert (made.cut, made.parts) == (model.cut, model.parts) == ("features.device", made.parts)
 
 
-def test_a_cut_may_be_moved() -> None:
+def test_cut_may_be_moved() -> None:
     again = cut(build_model("lenet5", (1, 28, 28), 10), at="conv1")
     assert again.cut == "features.conv1" and cut_shape(again, (1, 28, 28), "lenet5") == (6, 28, 28)
     assert again.parts["device"] == {"features.conv1.weight", "features.conv1.bias"}
@@ -452,7 +452,7 @@ PEEPS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Peeping(nn.Module):
-    """The server looks at the inputs themselves, beside z; codes: and takes no others than codes of two characters."""
+    """The server part also reads the inputs; with `codes`, inputs must be codes of two characters."""
 
     def __init__(self, seen: Callable[[Tensor], Tensor], codes: bool = False) -> None:
         super().__init__()
@@ -460,24 +460,24 @@ class Peeping(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.codes:
-            x = nn.functional.embedding(x.long(), torch.eye(2))[..., 1]  # refuses what is no code
+            x = nn.functional.embedding(x.long(), torch.eye(2))[..., 1]  # fails for values that are not codes
         logits: Tensor = self.server(torch.cat([self.device(x), self.seen(x)], dim=1))
         return logits
 
 
 @pytest.mark.parametrize("how", list(PEEPS))
-def test_inputs_may_not_go_past_the_cut(how: str) -> None:
+def test_inputs_that_bypass_the_cut_are_refused(how: str) -> None:
     with pytest.raises(ConfigurationError, match="inputs reach the logits around the cut layer"):
         cut_shape(cut(Peeping(PEEPS[how]), at="device"), (6,), "peeping")
 
 
-def test_a_model_of_codes_is_tried_with_codes() -> None:
+def test_trial_pass_of_a_text_model_uses_codes() -> None:
     with pytest.raises(ConfigurationError, match="inputs reach the logits around the cut layer"):
         cut_shape(cut(Peeping(PEEPS["less their mean"], codes=True), at="device"), (6,), "peeping")
     assert cut_shape(cut(Peeping(torch.zeros_like, codes=True), at="device"), (6,), "blind") == (4,)
 
 
-def test_a_cut_before_anything_that_is_learned_is_refused() -> None:
+def test_cut_before_any_parameters_is_refused() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
     with pytest.raises(ConfigurationError, match="a cut after '0' has no trainable parameters"):
         cut(net, at="0")

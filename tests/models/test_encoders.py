@@ -1,4 +1,4 @@
-"""Encoders: their published sizes, what they compute, and that they can be stacked."""
+"""Encoders: published sizes, outputs by definition, and stacking."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_sizes_are_the_published_ones(name: str, count: int, width: int) -> None
 
 
 @both_encoders
-def test_features_are_the_last_average_and_the_classifier_is_linear(name: str) -> None:
+def test_features_are_the_average_pool_and_the_classifier_is_linear(name: str) -> None:
     model = made(name, CIFAR).eval()
     x = torch.randn(2, *CIFAR)
     features = model.features(x)
@@ -58,7 +58,7 @@ def test_features_are_the_last_average_and_the_classifier_is_linear(name: str) -
     ("shape", "places"),
     [((1, 1, 1), (1, 1)), ((3, 32, 32), (4, 4)), ((1, 64, 33), (8, 5)), ((3, 65, 20), (3, 1)), ((3, 96, 96), (3, 3))],
 )
-def test_small_images_keep_their_size_at_first_and_large_ones_do_not(
+def test_first_layer_downsamples_only_large_images(
     name: str, shape: tuple[int, int, int], places: tuple[int, int]
 ) -> None:
     model = made(name, shape).eval()
@@ -72,7 +72,7 @@ def test_small_images_keep_their_size_at_first_and_large_ones_do_not(
 
 
 @both_encoders
-def test_convolutions_have_no_bias_and_begin_as_he_has_it(name: str) -> None:
+def test_convolutions_have_no_bias_and_he_initialization(name: str) -> None:
     convolutions = [module for module in made(name, CIFAR).modules() if isinstance(module, nn.Conv2d)]
     assert len(convolutions) == {"encoder18": 17 + 3, "encoder50": 49 + 4}[name]
     for convolution in convolutions:
@@ -83,7 +83,7 @@ def test_convolutions_have_no_bias_and_begin_as_he_has_it(name: str) -> None:
 
 
 @both_encoders
-def test_the_width_is_what_it_is(name: str) -> None:
+def test_other_feature_width_is_refused(name: str) -> None:
     width = made(name, CIFAR).width
     assert build_model(name, CIFAR, 10, width).width == width
     with pytest.raises(ConfigurationError, match=f"'{name}' has features of width {width}, and width is 64"):
@@ -91,26 +91,26 @@ def test_the_width_is_what_it_is(name: str) -> None:
 
 
 @both_encoders
-def test_what_is_no_image_is_refused(name: str) -> None:
+def test_inputs_that_are_not_images_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"'{name}' takes images.*model 'mlp'"):
         build_model(name, (13,), 10)
 
 
-# --- what they compute
+# --- outputs
 
 
-def test_a_basic_block_has_its_last_relu_after_the_sum() -> None:
+def test_basic_block_applies_its_last_relu_after_the_sum() -> None:
     block = BasicBlock(1, 1, stride=1).eval()
     with torch.no_grad():
         for conv in (block.first.conv, block.second.conv):
             conv.weight.zero_()
-            conv.weight[0, 0, 1, 1] = -1.0  # the middle of the kernel: each convolution turns the sign
+            conv.weight[0, 0, 1, 1] = -1.0  # the middle of the kernel: each convolution flips the sign
     x = torch.tensor([-2.0, 3.0]).reshape(1, 1, 1, 2)
     # -2 -> 2 -> relu 2 -> -2, plus -2, relu 0. 3 -> -3 -> relu 0 -> 0, plus 3.
     torch.testing.assert_close(block(x), torch.tensor([0.0, 3.0]).reshape(x.shape), rtol=1e-4, atol=1e-4)
 
 
-def test_a_bottleneck_widens_four_times_and_strides_in_the_middle() -> None:
+def test_bottleneck_widens_four_times_and_strides_in_the_middle() -> None:
     block = Bottleneck(8, 2, stride=2).eval()
     kernels = [block.first.conv, block.second.conv, block.third.conv]
     assert [(*conv.weight.shape[:3], conv.stride[0]) for conv in kernels] == [(2, 8, 1, 1), (2, 2, 3, 2), (8, 2, 1, 1)]
@@ -121,14 +121,14 @@ def test_a_bottleneck_widens_four_times_and_strides_in_the_middle() -> None:
 
 @pytest.mark.parametrize("shape", [(2, 9, 7), (1, 70, 40)])
 @both_encoders
-def test_an_encoder_against_its_definition(name: str, shape: tuple[int, int, int]) -> None:
+def test_encoder_equals_its_definition(name: str, shape: tuple[int, int, int]) -> None:
     model = made(name, shape).double().eval()
     state, x = model.features.state_dict(), torch.randn(2, *shape, dtype=torch.float64)
 
     def conv(x: Tensor, name: str, stride: int = 1) -> Tensor:
         weight = state[f"{name}.conv.weight"]
         x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
-        return x / math.sqrt(1 + 1e-5)  # a norm that has seen nothing yet
+        return x / math.sqrt(1 + 1e-5)  # a norm with initial statistics
 
     inputs, large = x, max(shape) > 64
     x = conv(x, "stem", 2 if large else 1).clamp(min=0)
@@ -147,7 +147,7 @@ def test_an_encoder_against_its_definition(name: str, shape: tuple[int, int, int
 
 
 @both_encoders
-def test_half_precision(name: str) -> None:
+def test_encoder_runs_in_half_precision(name: str) -> None:
     model = made(name, (3, 16, 16)).train()
     x, exact = torch.randn(8, 3, 16, 16), made(name, (3, 16, 16)).train()
     with torch.autocast("cpu", torch.bfloat16):
@@ -162,7 +162,7 @@ def test_half_precision(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "shape"), [("encoder18", (1, 8, 8)), ("encoder50", (1, 4, 4)), ("encoder18", (1, 66, 9))]
 )
-def test_a_stack_computes_what_its_models_compute(name: str, shape: tuple[int, int, int]) -> None:
+def test_stacked_models_equal_single_models(name: str, shape: tuple[int, int, int]) -> None:
     models = [made(name, shape, seed).double().train() for seed in range(2)]
     weights, buffers = stack_module_state(models)
     weights = {key: value.detach() for key, value in weights.items()}
@@ -181,8 +181,8 @@ def test_a_stack_computes_what_its_models_compute(name: str, shape: tuple[int, i
             torch.testing.assert_close(gradients[key][learner], value, rtol=1e-6, atol=1e-9)
 
 
-def test_a_stacked_simulation_gives_what_the_loop_gives() -> None:
-    # Not smaller: norms over two samples at a single place make 1e-5 of a rounding error within two steps.
+def test_loop_equals_stack() -> None:
+    # Not smaller: norms over two samples at a single pixel amplify rounding errors to 1e-5 within two steps.
     inputs = np.random.default_rng(0).normal(size=(8, 1, 16, 16)).astype(np.float32)
     data = Dataset("noise", inputs, np.arange(8) % 2, inputs[:4], np.arange(4) % 2, classes=2)
     how: dict[str, Any] = {"learners": 2, "rounds": 1, "batch_size": 2, "optimizer": "sgd", "lr": 0.01}

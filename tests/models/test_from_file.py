@@ -1,4 +1,4 @@
-"""Models from anywhere: any network with a linear layer at its end, and models from a file of one's own."""
+"""Custom models: any network with a linear layer at its end, and models from a Python file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def data() -> Dataset:
 
 
 class Net(nn.Module):
-    """A stranger's network: the layer that computes the logits is neither last in line nor called classifier."""
+    """A custom network: the layer that computes the logits is neither registered last nor called classifier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Net(nn.Module):
 
 
 class Deep(nn.Module):
-    """Its logits are made three names down; whatever reads them expects their shape."""
+    """The layer of the logits is nested three levels deep, and later operations expect its output shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Deep(nn.Module):
 
 
 class Reading(nn.Module):
-    """A body and a last layer, and any way to use them."""
+    """A body, a last layer, and a given forward function."""
 
     def __init__(self, read: Callable[[Any, Tensor], object]) -> None:
         super().__init__()
@@ -77,19 +77,19 @@ class Reading(nn.Module):
         return self.read(self, x)
 
 
-# --- any network, split
+# --- split any network
 
 
-def test_what_the_last_linear_layer_reads_are_the_features() -> None:
+def test_inputs_of_the_last_linear_layer_are_the_features() -> None:
     net = Net().eval()
     model, x = split(net, bound=3.0).eval(), torch.randn(4, 1, 8, 8)
     assert (model.width, model.classes, model.bound) == (5, 10, 3.0) and model.classifier is net.fc
     features = net.norm(F.relu(net.hidden(x.flatten(1)))) * 2.0
     torch.testing.assert_close(model.features(x), features)
-    torch.testing.assert_close(model(x).softmax(1), net(x))  # logits: the softmax is left out
+    torch.testing.assert_close(model(x).softmax(1), net(x))  # the model returns logits, without the softmax
 
 
-def test_the_original_is_not_changed_and_shares_its_parameters() -> None:
+def test_split_leaves_the_original_unchanged_and_shares_parameters() -> None:
     net = Net()
     state, modules = {k: v.clone() for k, v in net.state_dict().items()}, dict(net.named_modules())
     model = split(net, "fc")
@@ -98,12 +98,12 @@ def test_the_original_is_not_changed_and_shares_its_parameters() -> None:
     assert {id(p) for p in model.parameters()} == {id(p) for p in net.parameters()}
     optimizer, x = torch.optim.SGD(net.parameters(), lr=0.1), torch.randn(4, 1, 8, 8)
     torch.autograd.backward(F.cross_entropy(model(x), torch.arange(4)))
-    optimizer.step()  # made for the original: it moves both
+    optimizer.step()  # an optimizer of the original updates both
     assert not torch.equal(net.fc.weight, state["fc.weight"]) and not torch.equal(net.scale, state["scale"])
     torch.testing.assert_close(model.eval()(x).softmax(1), net.eval()(x))
 
 
-def test_every_weight_is_counted_once_under_a_readable_name() -> None:
+def test_every_parameter_appears_once_with_a_readable_name() -> None:
     names = [name for name, _ in split(Net()).named_parameters()]
     assert names == [
         *("features.model.scale", "features.model.hidden.weight", "features.model.hidden.bias"),
@@ -111,7 +111,7 @@ def test_every_weight_is_counted_once_under_a_readable_name() -> None:
     ]
 
 
-def test_a_layer_far_down_is_found_and_what_follows_it_finds_its_shape() -> None:
+def test_nested_classifier_is_split_off() -> None:
     net, x = Deep(), torch.randn(3, 1, 8, 8)
     model = split(net, at="head.top.1")
     torch.testing.assert_close(model.features(x), torch.tanh(net.body(x.flatten(1))))
@@ -119,16 +119,16 @@ def test_a_layer_far_down_is_found_and_what_follows_it_finds_its_shape() -> None
     assert isinstance(net.head["top"], nn.Sequential) and isinstance(net.head["top"][1], nn.Linear)
 
 
-def test_a_layer_in_the_middle_can_be_asked_for() -> None:
+def test_split_at_a_middle_layer() -> None:
     net, x = Net().eval(), torch.randn(3, 64)
     model = split(net, at="hidden")
     assert (model.width, model.classes) == (64, 5) and torch.equal(model.features(x), x)
 
 
-def test_a_split_network_can_be_copied_and_its_state_carried_over() -> None:
+def test_split_network_supports_deepcopy_and_load_state_dict() -> None:
     torch.manual_seed(0)
     one, x = split(Net()), torch.randn(4, 64)
-    torch.autograd.backward(one(x).sum())  # nothing of a pass stays behind that could not be copied
+    torch.autograd.backward(one(x).sum())  # a pass leaves nothing that cannot be copied
     twin, other = deepcopy(one).eval(), split(Net()).eval()
     assert not torch.equal(twin(x), other(x))
     other.load_state_dict(one.state_dict())
@@ -138,7 +138,7 @@ def test_a_split_network_can_be_copied_and_its_state_carried_over() -> None:
     assert not torch.equal(twin(x), one(x))
 
 
-def test_a_stack_of_split_networks_computes_what_they_compute() -> None:
+def test_stacked_split_networks_equal_single_networks() -> None:
     models = [split(Net()).double().eval() for _ in range(3)]
     weights, buffers = stack_module_state([*models])
     x = torch.randn(3, 4, 64, dtype=torch.float64)  # (learners, batch, pixels)
@@ -148,7 +148,7 @@ def test_a_stack_of_split_networks_computes_what_they_compute() -> None:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "representation-sharing"])
-def test_loop_and_stack_agree_on_a_split_network(method: str, data: Dataset) -> None:
+def test_loop_equals_stack_for_a_split_network(method: str, data: Dataset) -> None:
     def own() -> SplitModel:
         return split(Net(), at="fc")
 
@@ -159,17 +159,21 @@ def test_loop_and_stack_agree_on_a_split_network(method: str, data: Dataset) -> 
     np.testing.assert_array_equal(stack.accuracy, loop.accuracy)
 
 
-def test_a_network_is_split_where_it_was_not_said(data: Dataset) -> None:
+def test_network_is_split_at_the_last_linear_layer_by_default(data: Dataset) -> None:
     model = to_split_model(Net())
     assert isinstance(model, SplitModel) and model.width == 5 and model.bound == math.inf
     net = Net()
-    for bound, believed in ((2.0, 2.0), (net.forward, math.inf), ("tight", math.inf)):  # it may mean something else
+    for bound, believed in (
+        (2.0, 2.0),
+        (net.forward, math.inf),
+        ("tight", math.inf),
+    ):  # the attribute may have another meaning
         vars(net)["bound"] = bound
         assert to_split_model(net).bound == believed
     assert simulate(data=data, model=Deep, method="fedavg", rounds=1, learners=2, workers=0).finished
 
 
-# --- what cannot be split
+# --- networks that cannot be split
 
 
 @pytest.mark.parametrize(
@@ -184,12 +188,12 @@ def test_a_network_is_split_where_it_was_not_said(data: Dataset) -> None:
         (Net, None, "takes a torch.nn.Module, got type"),
     ],
 )
-def test_a_layer_that_is_not_there_is_refused(model: nn.Module, at: str | None, says: str) -> None:
+def test_invalid_split_layer_is_refused(model: nn.Module, at: str | None, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         split(model, at)
 
 
-def test_the_nearest_layer_is_named() -> None:
+def test_unknown_layer_error_has_the_nearest_name() -> None:
     with pytest.raises(UnknownName) as caught:
         split(Deep(), "head.top.0x")
     assert caught.value.nearest == "head.top.1"
@@ -225,22 +229,22 @@ def test_tied_weights_are_refused(net: nn.Module, at: str) -> None:
         (lambda net, x: net.fc(x), r"shape \(4, 6\) for 4 samples, and must read \(4, 3\)"),
     ],
 )
-def test_a_layer_that_is_not_used_as_a_classifier_is_refused(read: Callable[[Any, Tensor], object], says: str) -> None:
+def test_layer_not_used_as_a_classifier_is_refused(read: Callable[[Any, Tensor], object], says: str) -> None:
     model = split(Reading(read))
     with pytest.raises(ConfigurationError, match=says):
         model(torch.zeros(4, 6))
-    deepcopy(model)  # what was seen before the error is forgotten as well
+    deepcopy(model)  # captured features are dropped after an error
 
 
 # --- names of files
 
 
 @pytest.mark.parametrize("name", ["net.py:Net", "a/net.py:Net@fc", "net.py", "net.txt:Net", "mlp:Net"])
-def test_a_file_is_told_from_a_plain_name(name: str) -> None:
+def test_model_files_are_distinguished_from_model_names(name: str) -> None:
     assert is_model_file(name) and not is_model_file("resnet18")
 
 
-def test_a_path_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_file_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
     assert absolute_model_name("a/net.py:Net@head.2") == f"{tmp_path}/a/net.py:Net@head.2"
@@ -291,10 +295,10 @@ def net(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_model_comes_from_a_file_and_is_given_what_it_asks_for(net: Path) -> None:
+def test_builder_from_a_file_gets_the_arguments_it_declares(net: Path) -> None:
     model = build_model(f"{net}:Net@fc", (1, 8, 8), 9)
     assert (model.width, model.classes) == (3, 9) and model(torch.zeros(2, 1, 8, 8)).shape == (2, 9)
-    assert build_model(f"{net}:Net", (1, 8, 8), 9).width == 9  # the last linear layer, where none is named
+    assert build_model(f"{net}:Net", (1, 8, 8), 9).width == 9  # the last linear layer by default
     assert build_model(f"{net}:sized", (2, 3, 4), 5).features(torch.zeros(1, 2, 3, 4)).shape == (1, 4)
     assert build_model(f"{net}:sized", (2, 3, 4), 5, width=6).width == 6
     assert build_model(f"{net}:anything", (1, 8, 8), 9).classes == 10
@@ -302,17 +306,17 @@ def test_a_model_comes_from_a_file_and_is_given_what_it_asks_for(net: Path) -> N
     assert type(made) is nn.Sequential
 
 
-def test_a_width_of_its_own_must_be_the_one_asked_for(net: Path) -> None:
+def test_fixed_width_of_a_file_model_must_match_the_setting(net: Path) -> None:
     assert build_model(f"{net}:Net@fc", (1, 8, 8), 9, width=3).width == 3
     with pytest.raises(ConfigurationError, match=r"net.py:Net@fc' has features of width 3, and width is 8"):
         build_model(f"{net}:Net@fc", (1, 8, 8), 9, width=8)
 
 
-def test_a_file_is_run_once_until_it_changes(net: Path) -> None:
+def test_model_file_is_executed_once_until_it_changes(net: Path) -> None:
     path = list(sys.path)
     for _ in range(3):
         build_model(f"{net}:Net@fc", (1, 8, 8), 9)
-    assert build_model(f"{net}:count", (1,), 1).classes == 3  # one list, however often the file was named
+    assert build_model(f"{net}:count", (1,), 1).classes == 3  # the module is executed once
     before = model_digest(f"{net}:Net")
     net.write_text(NET.replace("inner: int = 3", "inner: int = 6"))  # of the same size, in the same second
     assert build_model(f"{net}:Net@fc", (1, 8, 8), 9).width == 6
@@ -321,17 +325,15 @@ def test_a_file_is_run_once_until_it_changes(net: Path) -> None:
     assert sys.path == path and not (net.parent / "__pycache__").exists() and "net" not in sys.modules
 
 
-def test_reading_a_file_leaves_the_random_numbers_alone(net: Path) -> None:
+def test_loading_a_model_file_keeps_the_global_random_state(net: Path) -> None:
     weights = []
-    for _ in range(2):  # the file, which seeds torch, is read the first time only
+    for _ in range(2):  # the file, which seeds torch, is executed only once
         torch.manual_seed(1)
         weights.append(build_model(f"{net}:Net@fc", (1, 8, 8), 9).classifier.weight)
     assert torch.equal(*weights)
 
 
-def test_files_import_what_lies_beside_them_and_every_folder_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_model_files_import_modules_of_their_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     path = list(sys.path)
     for folder, width in (("a", 3), ("b", 5)):
@@ -382,7 +384,7 @@ def test_files_import_what_lies_beside_them_and_every_folder_its_own(
         ),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused(code: str, thing: str, says: str, tmp_path: Path) -> None:
+def test_invalid_model_file_is_refused(code: str, thing: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(code)
     known = set(sys.modules)
     with pytest.raises(ConfigurationError, match=says):
@@ -404,7 +406,7 @@ def test_a_file_that_cannot_be_used_is_refused(code: str, thing: str, says: str,
         ("net.py:Net@", "does not name a model in a file"),
     ],
 )
-def test_a_file_that_is_none_is_refused(
+def test_invalid_path_of_a_model_file_is_refused(
     name: str, says: str, net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -415,7 +417,7 @@ def test_a_file_that_is_none_is_refused(
             ask(name)
 
 
-def test_worker_processes_read_the_file_themselves(net: Path, data: Dataset) -> None:
+def test_worker_processes_load_the_model_file(net: Path, data: Dataset) -> None:
     settings: dict[str, Any] = {"data": data, "model": f"{net}:Net@fc", "method": "fedavg", "rounds": 1, "learners": 2}
     alone = simulate(**settings, engine="loop", workers=0)
     shared = simulate(**settings, engine="loop", workers=2)

@@ -1,4 +1,4 @@
-"""The recurrent models against their definition, in one part and in two, and that nobody tries to stack them."""
+"""Recurrent models: outputs by definition, in one part and in two, and that they are not stacked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def codes(samples: int = 4, length: int = 12, classes: int = 9) -> Tensor:
     return torch.randint(0, classes, (samples, length), generator=torch.Generator().manual_seed(1)).float()
 
 
-def by_hand(x: Tensor, state: dict[str, Tensor], layer: str) -> Tensor:
+def lstm_by_hand(x: Tensor, state: dict[str, Tensor], layer: str) -> Tensor:
     """An LSTM layer, gate by gate: (n, length, inputs) -> (n, length, width)."""
     weights = [state[name.format(layer)] for name in ("weight_ih_{}", "weight_hh_{}", "bias_ih_{}", "bias_hh_{}")]
     width = weights[1].shape[1]
@@ -51,39 +51,39 @@ def within(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
 
 
-# --- what they are
+# --- sizes and outputs
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("lstm", 817_800), ("device-lstm", 637_640)])
-def test_sizes_for_the_plays(name: str, parameters: int) -> None:
+def test_parameter_counts_for_shakespeare(name: str, parameters: int) -> None:
     # lstm: 72 x 8; 4 x 256 x (8 + 256 + 2); 4 x 256 x (256 + 256 + 2); 72 x 257. device-lstm: 64 wide between, and
     # 64 x 257 for the linear layer.
     assert model_size(name, (80,), 72) == {"parameters": parameters, "width": 256}
     assert made(name).bound == 1.0
 
 
-def test_the_lstm_against_its_definition() -> None:
+def test_lstm_equals_its_definition() -> None:
     model, x = made("lstm", width=5), codes()
     state = dict(model.state_dict())
     embedded = state["features.characters.weight"][x.long()]  # (4, 12, 8)
     layers = within(state, "features.sequence.lstm.")
-    expected = by_hand(by_hand(embedded, layers, "l0"), layers, "l1")[:, -1]  # (4, 5)
+    expected = lstm_by_hand(lstm_by_hand(embedded, layers, "l0"), layers, "l1")[:, -1]  # (4, 5)
     torch.testing.assert_close(model.features(x), expected)
     torch.testing.assert_close(model(x), expected @ state["classifier.weight"].T + state["classifier.bias"])
 
 
-def test_the_lstm_in_two_parts_against_its_definition() -> None:
+def test_device_lstm_equals_its_definition() -> None:
     model, x = made("device-lstm", width=5), codes()
     state = dict(model.state_dict())
     embedded = state["features.device.characters.weight"][x.long()]
-    first = by_hand(embedded, within(state, "features.device.sequence.lstm."), "l0")  # (4, 12, 256)
+    first = lstm_by_hand(embedded, within(state, "features.device.sequence.lstm."), "l0")  # (4, 12, 256)
     z = first @ state["features.device.narrow.weight"].T + state["features.device.narrow.bias"]  # (4, 12, 64)
     torch.testing.assert_close(model.get_submodule("features.device")(x), z)
-    expected = by_hand(z, within(state, "features.server.sequence.lstm."), "l0")[:, -1]  # (4, 5)
+    expected = lstm_by_hand(z, within(state, "features.server.sequence.lstm."), "l0")[:, -1]  # (4, 5)
     torch.testing.assert_close(model.features(x), expected)
 
 
-def test_the_cut_is_between_device_and_server() -> None:
+def test_cut_is_between_device_and_server() -> None:
     model = made("device-lstm")
     assert model.cut == "features.device" and cut_shape(model, (12,), "device-lstm") == (12, 64)
     assert {name.split(".")[1] for name in model.parts["device"]} == {"device"}
@@ -107,7 +107,7 @@ def test_features_are_bounded_and_every_parameter_gets_a_gradient(name: str) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_codes_may_be_floats_or_whole_and_order_matters(name: str) -> None:
+def test_codes_may_be_floats_or_integers_and_order_matters(name: str) -> None:
     model, x = made(name, width=6).eval(), codes()
     assert torch.equal(model(x), model(x.long())) and not torch.allclose(model(x), model(x.flip(1)))
     torch.testing.assert_close(made(name, width=6).double()(x.double()).float(), model(x))
@@ -115,12 +115,12 @@ def test_codes_may_be_floats_or_whole_and_order_matters(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(1, 28, 28), (4, 9)])
-def test_what_is_no_text_is_refused(name: str, shape: tuple[int, ...]) -> None:
+def test_inputs_that_are_not_text_are_refused(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigurationError, match=f"model '{name}' takes text.*{shape[-1]}"):
         build_model(name, shape, 10)
 
 
-# --- at work
+# --- training
 
 
 def rhymes() -> Dataset:
@@ -128,14 +128,14 @@ def rhymes() -> Dataset:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stack_is_refused_by_the_name_of_the_layer(name: str) -> None:
+def test_stack_engine_is_refused_with_the_name_of_the_lstm_layer(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"model '{name}' reads sequences.*LSTM in 'features.*engine loop"):
         simulate(data=rhymes(), model=name, learners=2, partition="owners", rounds=1, width=4, engine="stack")
 
 
 @pytest.mark.parametrize("name", ["mlp", "lstm"])
-def test_many_small_ones_are_left_to_the_loop(name: str) -> None:
-    texts = {f"o{i}": "abc " * 30 for i in range(16)}  # as many as are stacked where they are perceptrons
+def test_many_small_lstms_use_the_loop(name: str) -> None:
+    texts = {f"o{i}": "abc " * 30 for i in range(16)}  # enough learners that perceptrons are stacked
     data = Dataset.from_text("many", texts, length=8, step=20)
     config = make_config({"learners": 16, "partition": "owners", "model": name, "width": 4})
     setup = build_setup(config, build_method("independent"), data, [name])
@@ -143,16 +143,16 @@ def test_many_small_ones_are_left_to_the_loop(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", *NAMES])
-def test_on_a_gpu_they_are_left_to_the_loop_with_a_word_about_it(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_lstms_on_a_gpu_use_the_loop_and_log_it(name: str, caplog: pytest.LogCaptureFixture) -> None:
     config = make_config({"learners": 2, "partition": "owners", "model": name, "width": 4})
     setup = build_setup(config, build_method("independent"), rhymes(), [name])
-    # What is chosen hangs on the device asked for, and not on one that is there.
+    # The choice depends on the requested device, not on an available one.
     assert choose_engine(config.replace(device="cuda"), setup) == (name == "mlp")
     assert ("using the loop engine on cuda" in caplog.text and "LSTM in" in caplog.text) == (name != "mlp")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_learns_what_comes_next(name: str) -> None:
+def test_lstm_learns_the_next_character(name: str) -> None:
     result = simulate(
         data=rhymes(),
         model=name,
@@ -166,18 +166,18 @@ def test_it_learns_what_comes_next(name: str) -> None:
         method="fedavg",
         workers=0,
     )
-    # Each rhyme goes the other way round: after "abc" comes " " for Ann, and after "cba" for Bob.
+    # The rhymes are reversed: after "abc" comes " " for Ann, and after "cba" for Bob.
     assert result.history.last("accuracy").min() > 95
 
 
-def test_a_table_is_not_taken_for_text() -> None:
+def test_lstm_refuses_tables() -> None:
     table = torch.randn(40, 6, generator=torch.Generator().manual_seed(0)).numpy()
     data = Dataset.from_arrays("table", table, [0, 1] * 20)
     with pytest.raises(ConfigurationError, match="model 'lstm' reads text, and data set 'table' is not text"):
         simulate(data=data, model="lstm", learners=2, rounds=1)
 
 
-def test_a_model_must_know_all_characters() -> None:
+def test_lstm_refuses_an_alphabet_larger_than_its_classes() -> None:
     data = rhymes()
     fewer = Dataset(
         "vowels", data.inputs, data.targets % 2, data.test_inputs, data.test_targets % 2, 2, alphabet=data.alphabet

@@ -1,4 +1,4 @@
-"""Models: their published sizes, what they compute, and that thousands can be stacked."""
+"""Models: published sizes, outputs by definition, and stacking."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SIZES = [
     ("resnet18", CIFAR, 11_302_730, 256),
     ("mlp", (1, 8, 8), 6_570, 32),
 ]
-OF_IMAGES = sorted(set(MODELS) - {"lstm", "device-lstm"})  # those read text
+OF_IMAGES = sorted(set(MODELS) - {"lstm", "device-lstm"})  # these read text
 STACKED = [("lenet5", (1, 8, 8)), ("resnet9", (2, 16, 16)), ("resnet18", (1, 9, 9)), ("mlp", (1, 8, 8))]
 
 
@@ -51,7 +51,7 @@ def parameters(model: nn.Module) -> int:
 
 
 def gradient(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """What ordinary training would follow, by parameter name."""
+    """The gradient of ordinary training, by parameter name."""
     names, values = zip(*model.named_parameters(), strict=True)
     loss = F.cross_entropy(model(x), y)
     return dict(zip(names, torch.autograd.grad(loss, values), strict=True))
@@ -97,7 +97,7 @@ def test_parameter_names_are_readable() -> None:
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)
-def test_channels_and_classes_come_from_the_task(name: str) -> None:
+def test_model_has_the_channels_and_classes_of_the_task(name: str) -> None:
     model = made(name, (3, 32, 32), classes=7).eval()
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
 
@@ -109,7 +109,7 @@ def test_the_same_seed_gives_the_same_weights(name: str) -> None:
     assert not torch.equal(one["classifier.weight"], other["classifier.weight"])
 
 
-def test_lenet5_against_its_definition() -> None:
+def test_lenet5_equals_its_definition() -> None:
     model = made("lenet5", MNIST)
     state, inputs = model.state_dict(), torch.randn(3, *MNIST)
     x = inputs
@@ -123,30 +123,30 @@ def test_lenet5_against_its_definition() -> None:
     torch.testing.assert_close(model.features(inputs), x)
 
 
-def test_a_residual_block_adds_the_shortcut_after_the_last_relu() -> None:
+def test_residual_block_adds_the_shortcut_after_the_last_relu() -> None:
     block = Residual(1).eval()
     with torch.no_grad():
         for part in (block.first, block.second):
             part.conv.weight.zero_()
-            part.conv.weight[0, 0, 1, 1] = -1.0  # the middle of the kernel: each convolution turns the sign
+            part.conv.weight[0, 0, 1, 1] = -1.0  # the middle of the kernel: each convolution flips the sign
     x = torch.tensor([-2.0, 3.0]).reshape(1, 1, 1, 2)
     # -2 -> 2 -> relu 2 -> -2 -> relu 0, plus -2. 3 -> -3 -> relu 0 -> 0 -> relu 0, plus 3: negative sums remain.
     torch.testing.assert_close(block(x), x, rtol=1e-4, atol=1e-4)
 
 
-def test_a_strided_residual_block_has_a_shortcut_of_its_own() -> None:
+def test_strided_residual_block_has_a_convolutional_shortcut() -> None:
     block = Residual(1, 2, stride=2).eval()
     with torch.no_grad():
-        block.second.conv.weight.zero_()  # only the shortcut is left
+        block.second.conv.weight.zero_()  # only the shortcut contributes
         assert isinstance(block.shortcut, Shortcut)
         block.shortcut.conv.weight.copy_(torch.tensor([1.0, -3.0]).reshape(2, 1, 1, 1))
     x = torch.arange(9.0).reshape(1, 1, 3, 3)
-    # Every second place of every second row, times 1 and -3: no ReLU after the sum.
+    # Every second pixel of every second row, times 1 and -3: no ReLU after the sum.
     expected = torch.tensor([[0.0, 2.0], [6.0, 8.0]])
     torch.testing.assert_close(block(x), torch.stack([expected, -3 * expected])[None], rtol=1e-4, atol=1e-4)
 
 
-def test_resnet18_against_its_definition() -> None:
+def test_resnet18_equals_its_definition() -> None:
     model = made("resnet18", (2, 9, 7)).eval()
     state, inputs = model.state_dict(), torch.randn(2, 2, 9, 7)
 
@@ -169,7 +169,7 @@ def test_resnet18_against_its_definition() -> None:
     torch.testing.assert_close(model.features(inputs), x, rtol=1e-4, atol=1e-5)
 
 
-def test_resnet9_is_normalized_by_its_batch_only_while_training() -> None:
+def test_resnet9_uses_batch_statistics_only_in_training() -> None:
     model = made("resnet9", (1, 16, 16))
     x = torch.randn(4, 1, 16, 16)
     model.train()(x)
@@ -181,7 +181,7 @@ def test_resnet9_is_normalized_by_its_batch_only_while_training() -> None:
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)
-def test_every_parameter_gets_a_gradient_and_the_input_is_left_alone(name: str) -> None:
+def test_every_parameter_gets_a_gradient_and_inputs_are_unchanged(name: str) -> None:
     model = made(name, (1, 16, 16)).train()
     x = torch.randn(6, 1, 16, 16)
     before = x.clone()
@@ -207,7 +207,7 @@ def objective(model: nn.Module) -> Callable[[dict[str, Tensor], dict[str, Tensor
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("name", "shape"), STACKED)
-def test_a_stack_computes_what_its_models_compute(name: str, shape: tuple[int, int, int], training: bool) -> None:
+def test_stacked_models_equal_single_models(name: str, shape: tuple[int, int, int], training: bool) -> None:
     models = [made(name, shape, seed).double().train(training) for seed in range(2)]
     weights, buffers = stack_module_state(models)
     x = torch.randn(2, 3, *shape, dtype=torch.float64)  # (learners, batch, *shape)
@@ -222,7 +222,7 @@ def test_a_stack_computes_what_its_models_compute(name: str, shape: tuple[int, i
 
 
 @pytest.mark.parametrize(("name", "shape"), STACKED)
-def test_stacked_features_and_classifier_can_be_asked_alone(name: str, shape: tuple[int, int, int]) -> None:
+def test_stacked_features_and_classifier_can_be_called_separately(name: str, shape: tuple[int, int, int]) -> None:
     models = [made(name, shape, seed).eval() for seed in range(2)]
     weights, buffers = stack_module_state([model.features for model in models])
     x = torch.randn(4, *shape)
@@ -236,11 +236,11 @@ def test_stacked_features_and_classifier_can_be_asked_alone(name: str, shape: tu
         torch.testing.assert_close(stacked[learner], model.features(x), rtol=1e-4, atol=1e-5)
 
 
-# --- any model of one's own
+# --- custom models
 
 
 class Own(nn.Module):
-    """A stranger's model, with or without what is needed."""
+    """A custom model, with or without the required attributes."""
 
     def __init__(self, **parts: object) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ class Own(nn.Module):
             setattr(self, key, value)
 
 
-def test_a_module_with_both_halves_is_taken_and_shares_its_weights() -> None:
+def test_module_with_features_and_classifier_is_accepted() -> None:
     own = Own(features=nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), classifier=nn.Linear(3, 2))
     split = to_split_model(own)
     assert (split.width, split.classes, split.bound) == (3, 2, math.inf)
@@ -257,7 +257,7 @@ def test_a_module_with_both_halves_is_taken_and_shares_its_weights() -> None:
     assert to_split_model(Own(features=own.features, classifier=own.classifier, bound=2)).bound == 2.0
 
 
-def test_a_split_model_is_taken_as_it_is() -> None:
+def test_split_model_is_accepted_unchanged() -> None:
     model = made("mlp", MNIST)
     assert to_split_model(model) is model
 
@@ -273,31 +273,31 @@ def test_a_split_model_is_taken_as_it_is() -> None:
         (Own(features=lambda x: x, classifier=nn.Linear(3, 2)), "features = function"),
     ],
 )
-def test_a_module_without_a_linear_classifier_is_refused(own: nn.Module, says: str) -> None:
+def test_module_without_a_linear_classifier_is_refused(own: nn.Module, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         to_split_model(own)
 
 
 @pytest.mark.parametrize("classifier", [nn.Sequential(nn.Linear(3, 2)), nn.Conv2d(3, 2, 1), nn.LazyLinear(2), None])
-def test_a_classifier_that_is_not_linear_is_refused(classifier: nn.Module | None) -> None:
+def test_non_linear_classifier_is_refused(classifier: nn.Module | None) -> None:
     with pytest.raises(ConfigurationError, match=r"must be a torch.nn.Linear.*into the features"):
         SplitModel(nn.Flatten(), classifier)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
-def test_a_bound_that_bounds_nothing_is_refused(bound: float) -> None:
+def test_invalid_bound_is_refused(bound: float) -> None:
     with pytest.raises(ConfigurationError, match="bound"):
         SplitModel(nn.Flatten(), nn.Linear(3, 2), bound=bound)
 
 
-# --- refusals
+# --- errors
 
 
 @pytest.mark.parametrize(
     ("name", "shape", "smallest"),
     [("resnet9", (1, 8, 8), 16), ("resnet9", (1, 28, 15), 16), ("lenet5", (1, 3, 8), 4), ("lenet5", (1, 8, 3), 4)],
 )
-def test_inputs_that_pools_would_swallow_are_refused(name: str, shape: tuple[int, int, int], smallest: int) -> None:
+def test_inputs_too_small_for_the_pools_are_refused(name: str, shape: tuple[int, int, int], smallest: int) -> None:
     with pytest.raises(ConfigurationError, match=f"at least {smallest}x{smallest} .*got {shape[1]}x{shape[2]}"):
         build_model(name, shape, 10)
 
@@ -305,29 +305,29 @@ def test_inputs_that_pools_would_swallow_are_refused(name: str, shape: tuple[int
 @pytest.mark.parametrize(
     ("name", "side"), [("lenet5", 4), ("lenet5", 8), ("resnet9", 16), ("resnet9", 31), ("resnet18", 1), ("mlp", 1)]
 )
-def test_the_smallest_inputs_work(name: str, side: int) -> None:
+def test_smallest_inputs_are_accepted(name: str, side: int) -> None:
     assert made(name, (1, side, side)).eval()(torch.zeros(2, 1, side, side)).shape == (2, 10)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1, 8, 0), (0, 8, 8), (-1, 8, 8)])
-def test_a_shape_that_is_none_is_refused(shape: tuple[int, ...]) -> None:
+def test_invalid_input_shape_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigurationError, match=r"\(channels, height, width\) or \(features,\).*got \("):
         build_model("mlp", shape, 10)
 
 
 @pytest.mark.parametrize("shape", [(13,), (8, 8), (1, 1, 8, 8)])
 @pytest.mark.parametrize("name", ["lenet5", "resnet9", "resnet18"])
-def test_what_is_no_image_is_refused_by_convolutions(name: str, shape: tuple[int, ...]) -> None:
+def test_convolutional_models_refuse_inputs_that_are_not_images(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigurationError, match=rf"'{name}' takes images.*\(channels, height, width\).*model 'mlp'"):
         build_model(name, shape, 10)
 
 
 @pytest.mark.parametrize("shape", [(13,), (8, 8), (1, 1, 8, 8)])
-def test_a_perceptron_takes_any_shape(shape: tuple[int, ...]) -> None:
+def test_perceptron_accepts_any_shape(shape: tuple[int, ...]) -> None:
     assert made("mlp", shape)(torch.zeros(2, *shape)).shape == (2, 10)
 
 
-def test_no_classes_and_no_such_model_are_refused() -> None:
+def test_zero_classes_and_unknown_models_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="at least 1 class, got 0"):
         build_model("mlp", MNIST, 0)
     with pytest.raises(UnknownName, match=r"unknown model 'lenet'. Did you mean 'lenet5'\?") as caught:
@@ -335,7 +335,7 @@ def test_no_classes_and_no_such_model_are_refused() -> None:
     assert caught.value.kind == "model"
 
 
-def test_the_names_are_exact() -> None:
+def test_public_names_are_exact() -> None:
     assert consilience.models.__all__ == sorted(consilience.models.__all__)
     names = (
         "MODELS SplitModel absolute_model_name build_model cut is_model_file load_builder model_digest model_factory "
@@ -365,12 +365,12 @@ def test_features_can_have_any_width(name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [0, -3])
-def test_a_width_below_one_is_refused(width: int) -> None:
+def test_width_below_one_is_refused(width: int) -> None:
     with pytest.raises(ConfigurationError, match=f"'mlp' needs features of a width of at least 1, got {width}"):
         build_model("mlp", MNIST, 10, width)
 
 
-def test_a_model_in_numbers() -> None:
+def test_model_size_counts_parameters_and_width() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     assert model_size("mlp", (1, 8, 8), 10) == {"parameters": 6_570, "width": 32}
@@ -389,12 +389,12 @@ def small(channels: int, num_classes: int, depth: int = 1) -> nn.Module:
 
 @pytest.fixture
 def models() -> Iterator[dict[str, Callable[..., nn.Module]]]:
-    """The registry, from which "small" is taken out again."""
+    """The registry, from which "small" is removed after the test."""
     yield MODELS
     MODELS.pop("small", None)
 
 
-def test_a_registered_model_is_given_what_it_asks_for(models: dict[str, Callable[..., nn.Module]]) -> None:
+def test_registered_builder_gets_the_arguments_it_declares(models: dict[str, Callable[..., nn.Module]]) -> None:
     assert register_model("small")(small) is small and models["small"] is small
     model = build_model("small", (6,), 3)
     assert (model.width, model.classes, parameters(model)) == (6, 3, 6 * 6 + 6 + 6 * 3 + 3)
@@ -403,7 +403,7 @@ def test_a_registered_model_is_given_what_it_asks_for(models: dict[str, Callable
         build_model("small", (6,), 3, width=5)
 
 
-def test_a_recipe_carries_what_was_registered(models: dict[str, Callable[..., nn.Module]]) -> None:
+def test_model_factory_carries_the_registered_builder(models: dict[str, Callable[..., nn.Module]]) -> None:
     register_model("small")(small)
     made = model_factory("small", (6,), 3)
     del models["small"]  # as in another process
@@ -415,7 +415,7 @@ def test_a_recipe_carries_what_was_registered(models: dict[str, Callable[..., nn
 
 
 @pytest.mark.parametrize("name", ["mlp", "", "net.py", "a:b", "a,b"])
-def test_a_name_that_is_taken_or_none_is_refused(name: str) -> None:
+def test_taken_or_invalid_model_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"a model '{name}' already|'{name}' cannot be the name"):
         register_model(name)
 
@@ -429,7 +429,7 @@ def test_a_name_that_is_taken_or_none_is_refused(name: str) -> None:
         (type, "the parameters of type are not known"),
     ],
 )
-def test_a_builder_that_cannot_be_used_is_refused(
+def test_invalid_builder_is_refused(
     builder: Callable[..., nn.Module], says: str, models: dict[str, Callable[..., nn.Module]]
 ) -> None:
     register_model("small")(builder)
