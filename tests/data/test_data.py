@@ -1,4 +1,4 @@
-"""Data sets: the arrays they promise, where their files are found, and what is refused."""
+"""Data sets: their arrays, the search for their files, and errors."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
-def real(name: str) -> Path:
-    """The folder of the real files, or a skipped test."""
+def real_data_folder(name: str) -> Path:
+    """The folder of the real files; skips the test if there is none."""
     if not (REAL / name / FILES[0]).is_file():
         pytest.skip(f"{name} is not in {REAL}; set CONSILIENCE_DATA to the folder that has it")
     return REAL
 
 
-def idx(values: np.ndarray) -> bytes:
+def idx_bytes(values: np.ndarray) -> bytes:
     """Unsigned bytes as an idx file, written by hand so that the reader is tested against the format alone."""
     header = [2048 + values.ndim, *values.shape]
     return b"".join(n.to_bytes(4, "big") for n in header) + values.astype(np.uint8).tobytes()
 
 
 def tiny_files(train: int = 6, test: int = 4) -> dict[str, bytes]:
-    """A whole data set of 2x2 images, by file name without .gz."""
+    """The files of a data set of 2x2 images, by name without .gz."""
     pixels = np.arange(train * 4).reshape(train, 2, 2) * 5
     return {
-        "train-images-idx3-ubyte": idx(pixels),
-        "train-labels-idx1-ubyte": idx(np.arange(train) % 10),
-        "t10k-images-idx3-ubyte": idx(np.full((test, 2, 2), 255)),
-        "t10k-labels-idx1-ubyte": idx(np.arange(test) % 10),
+        "train-images-idx3-ubyte": idx_bytes(pixels),
+        "train-labels-idx1-ubyte": idx_bytes(np.arange(train) % 10),
+        "t10k-images-idx3-ubyte": idx_bytes(np.full((test, 2, 2), 255)),
+        "t10k-labels-idx1-ubyte": idx_bytes(np.arange(test) % 10),
     }
 
 
@@ -66,7 +66,7 @@ def write(folder: Path, files: dict[str, bytes], compressed: bool = True) -> Pat
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No folder by accident, and no download at all."""
+    """No configured data folder and no download."""
 
     def refuse(url: str, *args: Any, **kwargs: Any) -> str:
         raise AssertionError(f"a test tried to download {url}")
@@ -101,13 +101,13 @@ def test_digits_hold_every_sample_of_the_source_once() -> None:
     assert ours == sorted(map(tuple, np.column_stack([source.data, source.target])))
 
 
-def test_digits_classes_are_mixed_from_the_first_sample_on() -> None:
+def test_digits_classes_are_interleaved() -> None:
     assert np.bincount(load("digits", train=50).targets).tolist() == [5] * 10
     assert np.bincount(load("digits", test=20).test_targets).tolist() == [2] * 10
     assert load("digits", train=30).targets[:10].tolist() != load("digits", train=30).targets[10:20].tolist()
 
 
-def test_digits_are_the_same_every_time() -> None:
+def test_digits_are_deterministic() -> None:
     first, second = load("digits"), load("digits")
     assert np.array_equal(first.inputs, second.inputs) and np.array_equal(first.targets, second.targets)
     # Frozen: results of earlier versions stay comparable.
@@ -124,7 +124,7 @@ def test_balanced_order_by_hand() -> None:
 
 
 @pytest.mark.parametrize("train", [1, 7, 200, 1000])
-def test_digits_are_scaled_by_the_training_part_alone(train: int) -> None:
+def test_digits_are_scaled_by_training_statistics(train: int) -> None:
     digits = load("digits", train=train, test=3)
     inputs = digits.inputs.astype(np.float64)
     assert len(digits.targets) == train and len(digits.test_targets) == 3
@@ -136,7 +136,7 @@ def test_digits_are_scaled_by_the_training_part_alone(train: int) -> None:
 
 
 def test_mnist_has_the_known_class_counts() -> None:
-    mnist = load("mnist", directory=real("mnist"))
+    mnist = load("mnist", directory=real_data_folder("mnist"))
     assert (mnist.classes, mnist.shape) == (10, (1, 28, 28))
     assert np.bincount(mnist.targets).tolist() == MNIST_TRAIN
     assert np.bincount(mnist.test_targets).tolist() == MNIST_TEST
@@ -145,19 +145,19 @@ def test_mnist_has_the_known_class_counts() -> None:
 
 
 def test_fashion_mnist_has_the_known_class_counts() -> None:
-    fashion = load("fashion-mnist", directory=real("fashion-mnist"))
+    fashion = load("fashion-mnist", directory=real_data_folder("fashion-mnist"))
     assert np.bincount(fashion.targets).tolist() == [6000] * 10
     assert np.bincount(fashion.test_targets).tolist() == [1000] * 10
     assert fashion.mean == pytest.approx(0.2860, abs=5e-5) and fashion.std == pytest.approx(0.3530, abs=5e-5)
     assert fashion.labels[0] == "T-shirt/top" and fashion.labels[9] == "Ankle boot"
 
 
-def test_the_first_1200_mnist_images_scale_themselves() -> None:
-    folder = real("mnist")
+def test_mnist_subset_is_scaled_by_its_own_statistics() -> None:
+    folder = real_data_folder("mnist")
     mnist = load("mnist", directory=folder, train=1200, test=100)
     with gzip.open(folder / "mnist" / "train-images-idx3-ubyte.gz") as file:
         raw = file.read(16 + 1200 * 784)[16:]
-    counts = [raw.count(value) for value in range(256)]  # whole numbers: no rounding to hide a mistake in
+    counts = [raw.count(value) for value in range(256)]  # integers, so that rounding cannot hide a mistake
     mean = sum(v * c for v, c in enumerate(counts)) / len(raw)
     variance = sum(v * v * c for v, c in enumerate(counts)) / len(raw) - mean**2
     assert mnist.mean == pytest.approx(mean / 255, rel=1e-12)
@@ -170,7 +170,7 @@ def test_the_first_1200_mnist_images_scale_themselves() -> None:
 # --- finding files
 
 
-def test_a_tiny_set_by_hand(tmp_path: Path) -> None:
+def test_idx_files_are_read_and_scaled_by_hand(tmp_path: Path) -> None:
     write(tmp_path, tiny_files())
     tiny = load("mnist", directory=tmp_path, train=1)  # pixels 0, 5, 10, 15: mean 7.5, variance 31.25
     assert tiny.mean == pytest.approx(7.5 / 255) and tiny.std == pytest.approx(31.25**0.5 / 255)
@@ -183,7 +183,7 @@ def test_a_tiny_set_by_hand(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("inside", ["", "mnist"])
 @pytest.mark.parametrize("by", ["argument", "text", "variable"])
-def test_files_are_found(
+def test_files_are_found_in_all_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, inside: str, compressed: bool
 ) -> None:
     write(tmp_path / inside, tiny_files(), compressed)
@@ -193,14 +193,14 @@ def test_files_are_found(
     assert load("mnist", directory=given[by]).targets.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_the_argument_goes_before_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_argument_takes_precedence_over_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONSILIENCE_DATA", str(write(tmp_path / "other", tiny_files(train=3))))
     folder = write(tmp_path / "mine", tiny_files())
     assert len(load("mnist", directory=folder).targets) == 6
     assert len(load("mnist").targets) == 3
 
 
-def test_the_folder_of_the_name_goes_before_its_parent(tmp_path: Path) -> None:
+def test_folder_of_the_data_set_takes_precedence_over_its_parent(tmp_path: Path) -> None:
     write(tmp_path, tiny_files(train=3))
     write(tmp_path / "fashion-mnist", tiny_files(train=5))
     assert len(load("fashion-mnist", directory=tmp_path).targets) == 5
@@ -208,7 +208,7 @@ def test_the_folder_of_the_name_goes_before_its_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "not-there"])
-def test_a_missing_file_is_named_with_the_places(tmp_path: Path, folder: str) -> None:
+def test_missing_file_is_named_with_all_searched_places(tmp_path: Path, folder: str) -> None:
     with pytest.raises(DataError) as caught:
         load("mnist", directory=tmp_path / folder)
     message = str(caught.value)
@@ -220,7 +220,7 @@ def test_a_missing_file_is_named_with_the_places(tmp_path: Path, folder: str) ->
 # --- downloads, simulated
 
 
-def test_a_failing_download_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_error_names_all_mirrors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def fail(url: str, *args: Any, **kwargs: Any) -> str:
@@ -236,7 +236,7 @@ def test_a_failing_download_says_what_was_tried(tmp_path: Path, monkeypatch: pyt
         assert word in str(caught.value)
 
 
-def test_the_next_mirror_is_asked_when_a_checksum_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_mirror_is_tried_after_a_wrong_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path, tiny_files())
     asked: list[tuple[str, str]] = []
 
@@ -253,7 +253,7 @@ def test_the_next_mirror_is_asked_when_a_checksum_is_wrong(tmp_path: Path, monke
     assert all(known.startswith("sha256:") for _, known in asked)
 
 
-def test_progress_is_shown_only_when_asked(
+def test_progress_is_shown_only_on_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = write(tmp_path, tiny_files())
@@ -276,17 +276,17 @@ def test_progress_is_shown_only_when_asked(
     assert "train-images-idx3-ubyte.gz: 51 %" in shown.err and "100 %\n" in shown.err and shown.out == ""
 
 
-def test_a_bar_without_a_known_total_does_not_fail(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_bar_works_without_a_known_total(capsys: pytest.CaptureFixture[str]) -> None:
     bar = ProgressLine("file")
     bar.update(0)
     bar.close()
     assert "file: 0 %" in capsys.readouterr().err
 
 
-# --- refusals
+# --- errors
 
 
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+def test_unknown_data_set_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownName, match=r"unknown data set 'mnits'. Did you mean 'mnist'\?") as caught:
         load("mnits")
     assert caught.value.kind == "data set"
@@ -294,28 +294,28 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 
 @pytest.mark.parametrize(("half", "available"), [("train", 1000), ("test", 797)])
 @pytest.mark.parametrize("asked", [0, -1, 10_000])
-def test_too_many_or_too_few_samples_name_how_many_there_are(half: str, available: int, asked: int) -> None:
+def test_invalid_sample_count_error_names_the_available_count(half: str, available: int, asked: int) -> None:
     with pytest.raises(ConfigurationError, match=rf"'digits' has {available} .* and {asked} are to be used"):
         load("digits", train=asked) if half == "train" else load("digits", test=asked)
 
 
-def test_the_last_sample_may_be_asked_for() -> None:
+def test_all_samples_may_be_requested() -> None:
     assert len(load("digits", train=1000, test=797).targets) == 1000
 
 
-def test_images_of_one_color_cannot_be_scaled(tmp_path: Path) -> None:
-    write(tmp_path, tiny_files() | {"train-images-idx3-ubyte": idx(np.full((6, 2, 2), 9))})
+def test_constant_images_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, tiny_files() | {"train-images-idx3-ubyte": idx_bytes(np.full((6, 2, 2), 9))})
     with pytest.raises(DataError, match="are the same"):
         load("mnist", directory=tmp_path)
 
 
 def test_training_and_test_images_must_have_one_shape(tmp_path: Path) -> None:
-    write(tmp_path, tiny_files() | {"t10k-images-idx3-ubyte": idx(np.zeros((4, 3, 2)))})
+    write(tmp_path, tiny_files() | {"t10k-images-idx3-ubyte": idx_bytes(np.zeros((4, 3, 2)))})
     with pytest.raises(DataError, match=r"\(1, 2, 2\).*\(1, 3, 2\)"):
         load("mnist", directory=tmp_path)
 
 
-def sound() -> Dataset:
+def valid_dataset() -> Dataset:
     inputs = np.zeros((3, 1, 2, 2), dtype=np.float32)
     return Dataset("mine", inputs, np.array([0, 1, 1]), inputs[:2], np.array([0, 1]), classes=2)
 
@@ -345,23 +345,23 @@ def sound() -> Dataset:
         ({"shareable": np.ones(3)}, "shareable must be bool.*float64"),
     ],
 )
-def test_contradictory_arrays_are_refused(change: dict[str, Any], says: str) -> None:
+def test_inconsistent_arrays_are_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(DataError, match=f"'mine'.*{says}"):
-        dataclasses.replace(sound(), **change)
+        dataclasses.replace(valid_dataset(), **change)
 
 
-def test_a_data_set_cannot_be_changed_and_is_compared_by_identity() -> None:
-    one = sound()
+def test_data_set_is_frozen_and_compared_by_identity() -> None:
+    one = valid_dataset()
     with pytest.raises(dataclasses.FrozenInstanceError):
         one.name = "other"  # type: ignore[misc]
-    assert one == one and one != sound()
+    assert one == one and one != valid_dataset()
     assert one.shape == (1, 2, 2)
 
 
 # --- the package
 
 
-def test_the_names_are_exact() -> None:
+def test_public_names_are_exact() -> None:
     assert consilience.data.__all__ == sorted(consilience.data.__all__)
     assert set(consilience.data.__all__) == {
         "DATASETS",
@@ -376,7 +376,7 @@ def test_the_names_are_exact() -> None:
     assert sorted(DATASETS) == ["cifar10", "digits", "fashion-mnist", "mnist", "shakespeare"]
 
 
-def test_importing_data_imports_neither_torch_nor_what_is_slow() -> None:
+def test_importing_data_does_not_import_slow_modules() -> None:
     code = "import sys, consilience.data; print([m for m in ('torch', 'sklearn', 'pooch', 'PIL') if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[]"
@@ -386,8 +386,8 @@ def test_importing_data_imports_neither_torch_nor_what_is_slow() -> None:
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CIFAR-10 files of 4 records instead of 10,000: the format and nothing else."""
+def few_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR-10 files of 4 records instead of 10,000."""
     monkeypatch.setattr(cifar10, "RECORDS", 4)
 
 
@@ -401,7 +401,7 @@ def binary_files() -> dict[str, bytes]:
     return {f"data_batch_{n}.bin": batch(n) for n in range(1, 6)} | {"test_batch.bin": batch(6)}
 
 
-def packed(files: dict[str, bytes], folder: str = "cifar-10-batches-bin/") -> bytes:
+def cifar10_archive(files: dict[str, bytes], folder: str = "cifar-10-batches-bin/") -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         for name, body in {"readme.html": b"hello", **files}.items():
@@ -411,10 +411,10 @@ def packed(files: dict[str, bytes], folder: str = "cifar-10-batches-bin/") -> by
     return out.getvalue()
 
 
-def put_cifar10(folder: Path, form: str) -> None:
+def write_cifar10(folder: Path, form: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if form == "archive":
-        (folder / "cifar-10-binary.tar.gz").write_bytes(packed(binary_files()))
+        (folder / "cifar-10-binary.tar.gz").write_bytes(cifar10_archive(binary_files()))
     elif form == "npz":
         for name, numbers in {"train-20.npz": range(1, 6), "test.npz": range(6, 7)}.items():
             records = np.frombuffer(b"".join(map(batch, numbers)), dtype=np.uint8).reshape(-1, 3073)
@@ -427,8 +427,8 @@ def put_cifar10(folder: Path, form: str) -> None:
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("inside", ["", "cifar10"])
 @pytest.mark.parametrize("form", ["files", "inside", "archive", "npz"])
-def test_cifar10_is_read_from_every_form_alike(tmp_path: Path, form: str, inside: str) -> None:
-    put_cifar10(tmp_path / inside, form)
+def test_cifar10_is_read_equally_from_every_file_form(tmp_path: Path, form: str, inside: str) -> None:
+    write_cifar10(tmp_path / inside, form)
     data = load("cifar10", directory=tmp_path)
     assert data.shape == (3, 32, 32) and data.labels[0] == "airplane" and data.labels[9] == "truck"
     assert data.targets.tolist() == [n + i for n in range(1, 6) for i in range(4)]
@@ -445,17 +445,17 @@ def test_cifar10_is_read_from_every_form_alike(tmp_path: Path, form: str, inside
 
 @pytest.mark.usefixtures("few")
 def test_cifar10_prefers_binary_files_then_the_archive(tmp_path: Path) -> None:
-    put_cifar10(tmp_path, "npz")
+    write_cifar10(tmp_path, "npz")
     assert ".npz" in load("cifar10", directory=tmp_path).source
-    put_cifar10(tmp_path, "archive")
+    write_cifar10(tmp_path, "archive")
     assert load("cifar10", directory=tmp_path).source.endswith("cifar-10-binary.tar.gz")
-    put_cifar10(tmp_path, "files")
+    write_cifar10(tmp_path, "files")
     assert load("cifar10", directory=tmp_path).source == f"binary files in {tmp_path}"
 
 
 @pytest.mark.usefixtures("few")
 def test_cifar10_is_downloaded_with_its_published_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put_cifar10(tmp_path, "archive")
+    write_cifar10(tmp_path, "archive")
 
     def retrieve(url: str, known_hash: str, fname: str, path: Path, progressbar: Any) -> str:
         assert url == "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
@@ -468,21 +468,21 @@ def test_cifar10_is_downloaded_with_its_published_checksum(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("pickled", ["cifar-10-python.tar.gz", "cifar-10-batches-py/data_batch_1"])
-def test_the_pickled_cifar10_is_refused(tmp_path: Path, pickled: str) -> None:
+def test_pickled_cifar10_is_refused(tmp_path: Path, pickled: str) -> None:
     (tmp_path / pickled).parent.mkdir(exist_ok=True)
     (tmp_path / pickled).write_bytes(b"cos\nsystem\n")
     with pytest.raises(DataError, match=r"pickled Python objects.*download the binary version, cifar-10-binary.tar.gz"):
         load("cifar10", directory=tmp_path)
 
 
-def test_cifar10_that_is_not_there_names_every_form_and_place(tmp_path: Path) -> None:
+def test_missing_cifar10_error_names_every_form_and_place(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         load("cifar10", directory=tmp_path)
     for word in ("data_batch_1.bin", "cifar-10-binary.tar.gz", "train*.npz", str(tmp_path / "cifar10"), "--data-dir"):
         assert word in str(caught.value)
 
 
-def test_real_cifar10_begins_as_published() -> None:
+def test_real_cifar10_starts_with_the_published_pixels() -> None:
     if not list((REAL / "cifar10").glob("*")):
         pytest.skip(f"cifar10 is not in {REAL}; set CONSILIENCE_DATA to the folder that has it")
     data = load("cifar10", directory=REAL, train=10_000, test=100)
@@ -493,10 +493,10 @@ def test_real_cifar10_begins_as_published() -> None:
     assert first[:, 0, 0].tolist() == [59, 62, 63]  # red, green and blue of the first frog's first pixel
 
 
-# --- what is said about them
+# --- descriptions
 
 
-def test_about_is_a_record_that_json_can_write() -> None:
+def test_describe_dataset_is_json_serializable() -> None:
     said = describe_dataset(load("digits", train=20, test=10))
     assert json.loads(json.dumps(said)) == said
     assert said["source"] == "the digits of scikit-learn" and said["shape"] == [1, 8, 8] and said["never_shared"] == 0
@@ -504,8 +504,8 @@ def test_about_is_a_record_that_json_can_write() -> None:
     assert (said["samples"], said["test_samples"], said["classes"], said["labels"]) == (20, 10, 10, [])
 
 
-def test_other_arrays_have_another_digest() -> None:
-    one = sound()
+def test_digest_depends_on_every_array() -> None:
+    one = valid_dataset()
     other = [
         {"targets": np.array([0, 1, 0])},
         {"test_targets": np.array([1, 1])},
@@ -515,7 +515,7 @@ def test_other_arrays_have_another_digest() -> None:
         {"inputs": one.inputs.reshape(3, 2, 1, 2), "test_inputs": one.test_inputs.reshape(2, 2, 1, 2)},
     ]
     digests = {describe_dataset(dataclasses.replace(one, **change))["sha256"] for change in [{}, *other]}  # type: ignore[arg-type]
-    assert len(digests) == 7 and describe_dataset(sound())["sha256"] in digests
+    assert len(digests) == 7 and describe_dataset(valid_dataset())["sha256"] in digests
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,9 @@ def test_other_arrays_have_another_digest() -> None:
         (".", True),
     ],
 )
-def test_what_is_taken_for_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_one: bool) -> None:
+def test_paths_are_distinguished_from_data_set_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_one: bool
+) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("here", "digits"):
         (tmp_path / folder).mkdir()

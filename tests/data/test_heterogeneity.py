@@ -1,4 +1,4 @@
-"""Cases: what is said to differ between learners is what does, and nothing else."""
+"""Heterogeneity cases: learners differ in exactly the distributions that the case names."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def differing(case: HeterogeneityCase) -> set[str]:
     return {name for name in NAMES if getattr(case, name)}
 
 
-def check(local: LocalDatasets, found: Distances, times: float, slack: float = 0.0) -> None:
-    """What the case claims to differ does so beyond chance; what it does not claim stays within."""
+def assert_distances_match(local: LocalDatasets, found: Distances, times: float, slack: float = 0.0) -> None:
+    """Distances of distributions that the case names exceed chance; the others do not."""
     for name in NAMES:
         distance, chance = getattr(found, name), getattr(found.noise, name)
         if getattr(local.case, name):
@@ -54,11 +54,11 @@ def check(local: LocalDatasets, found: Distances, times: float, slack: float = 0
             assert distance <= 1.25 * chance + slack, name
 
 
-# --- what is said
+# --- cases
 
 
 @pytest.mark.parametrize("figure", TABLE_2)
-def test_each_case_differs_in_what_table_2_says(figure: str) -> None:
+def test_each_case_differs_as_in_table_2(figure: str) -> None:
     case = heterogeneity_case(*CASES[figure])
     assert case.figure == figure and differing(case) == TABLE_2[figure]
 
@@ -69,7 +69,7 @@ def test_there_are_nine_cases() -> None:
 
 @pytest.mark.parametrize("partition", ["iid", "quantity(0.1)", "shares(1, 9)"])
 @pytest.mark.parametrize("shift", ["none", "ambiguous", "rotate(0)+contrast(1)+noise(0)+swap(0)+relabel(0)"])
-def test_sizes_alone_make_no_case(partition: str, shift: str) -> None:
+def test_different_sizes_are_no_case(partition: str, shift: str) -> None:
     case = heterogeneity_case(partition, shift)
     assert case == HeterogeneityCase(False, False, False, False) and case.figure == ""
 
@@ -88,11 +88,11 @@ def test_sizes_alone_make_no_case(partition: str, shift: str) -> None:
         ("shards(1)", "ambiguous+prefer(1)", "7h"),
     ],
 )
-def test_other_mixtures_fall_under_the_nine_too(partition: str, shift: str, figure: str) -> None:
+def test_other_combinations_map_to_one_of_the_nine_cases(partition: str, shift: str, figure: str) -> None:
     assert heterogeneity_case(partition, shift).figure == figure
 
 
-def test_every_mixture_is_one_of_the_nine_or_nothing() -> None:
+def test_every_combination_is_one_of_the_nine_cases_or_none() -> None:
     shifts = ("noise(1)", "label-noise(1)", "swap(1)", "relabel(1)", "prefer(1)", "ambiguous")
     for some in (each for size in range(7) for each in combinations(shifts, size)):
         for partition in ("iid", "dirichlet(1)"):
@@ -101,18 +101,18 @@ def test_every_mixture_is_one_of_the_nine_or_nothing() -> None:
                 assert bool(case.figure) == bool(differing(case))
 
 
-def test_a_case_in_words() -> None:
+def test_case_is_described() -> None:
     assert heterogeneity_case(*CASES["7a"]).describe() == "learners differ in p(x), p(y|x), p(y) and p(x|y)"
     assert heterogeneity_case(*CASES["7b"]).describe() == "learners differ in p(x), p(y|x) and p(x|y) but not in p(y)"
     assert heterogeneity_case("iid", "none").describe() == "learners' data come from one distribution"
 
 
-# --- what was dealt
+# --- local data
 
 
 @dataclass(frozen=True)
 class LearnerShift:
-    """Two learners' samples, small enough to count by hand."""
+    """The samples of two learners, small enough to count by hand."""
 
     original_targets: np.ndarray
     targets: np.ndarray
@@ -120,7 +120,7 @@ class LearnerShift:
     strength: np.ndarray
 
 
-def test_distances_by_hand() -> None:
+def test_heterogeneity_distances_by_hand() -> None:
     # Learner 0 has classes 0 0 0 1, called 0 0 1 1; learner 1 has 1 1 1 1, called 1 1 1 0.
     hands = LearnerShift(
         original_targets=np.array([0, 0, 0, 1, 1, 1, 1, 1]),
@@ -139,19 +139,19 @@ def test_distances_by_hand() -> None:
     )
 
 
-def test_the_strength_of_a_feature_shift_tells_inputs_apart() -> None:
+def test_shift_strength_distinguishes_inputs() -> None:
     labels = np.array([0, 1, 0, 1])
     hands = LearnerShift(labels, labels, [np.array([0, 1]), np.array([2, 3])], np.array([0.0, 1.0]))
     found = measure_heterogeneity(hands)
     assert found[:4] == pytest.approx((0.5, 0, 0, 0.5))
 
 
-def test_chance_is_drawn_with_the_same_sizes_and_the_same_seed() -> None:
+def test_chance_level_uses_the_same_sizes_and_seed() -> None:
     local = make_local_datasets(numbers(4, 400), 4, partition="shares(97, 1, 1, 1)", seed=1)
     sizes = [len(part) for part in local.parts]
     assert sizes == [388, 4, 4, 4]
     found = measure_heterogeneity(local, draws=50)
-    # Of four classes four blind samples miss 4 * (3/4)**4 = 1.27, a quarter of the whole each; 388 miss next to none.
+    # Four random samples miss 4 * (3/4)**4 = 1.27 of four classes, each a quarter of the whole; 388 miss almost none.
     assert found.noise.labels == pytest.approx(3 / 4 * 1.27 / 4, abs=0.02) and found.labels == 0
     assert (
         measure_heterogeneity(local) == measure_heterogeneity(local)
@@ -161,19 +161,19 @@ def test_chance_is_drawn_with_the_same_sizes_and_the_same_seed() -> None:
 
 @pytest.mark.parametrize("figure", CASES)
 @pytest.mark.parametrize("learners", [4, 6])
-def test_each_case_is_dealt_as_it_says(figure: str, learners: int) -> None:
+def test_local_data_of_each_case_differ_as_described(figure: str, learners: int) -> None:
     partition, shift = CASES[figure]
     for seed in (0, 1):
         local = make_local_datasets(numbers(10, 4000), learners, partition=partition, shift=shift, seed=seed)
         assert local.case.figure == figure
-        check(local, measure_heterogeneity(local), times=2.5)
+        assert_distances_match(local, measure_heterogeneity(local), times=2.5)
 
 
 @pytest.mark.parametrize("classes", [1, 2, 5])
 @pytest.mark.parametrize("partition", ["iid", "dirichlet(1)"])
-def test_every_mixture_is_dealt_as_it_says(partition: str, classes: int) -> None:
+def test_local_data_of_every_combination_differ_as_described(partition: str, classes: int) -> None:
     data = numbers(classes, 6000)
     shifts = ("noise(1)", "label-noise(0.8)", "swap(0.8)", "relabel(0.8)", "prefer(0.9)", "ambiguous")
     for some in (each for size in range(7) for each in combinations(shifts, size)):
         local = make_local_datasets(data, 4, partition=partition, shift="+".join(some) or "none", seed=1)
-        check(local, measure_heterogeneity(local, draws=3), times=2, slack=0.01)
+        assert_distances_match(local, measure_heterogeneity(local, draws=3), times=2, slack=0.01)

@@ -1,4 +1,4 @@
-"""Data of one's own: arrays, torch's data sets, .npz files, folders of images, and what each of them refuses."""
+"""Custom data: arrays, torch data sets, .npz files and folders of images, and errors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TEN = np.arange(10) % 2  # labels of ten samples, five of each class
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of its own for each test."""
+    """A separate cache folder for each test."""
     path = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("CONSILIENCE_CACHE", str(path))
     return path
 
 
 def pixels_of(data: Dataset, test: bool = False) -> np.ndarray:
-    """The bytes an image data set was made of."""
+    """The original bytes of an image data set."""
     inputs = data.test_inputs if test else data.inputs
     return np.rint((inputs.astype(np.float64) * data.std + data.mean) * 255).astype(np.int64)
 
@@ -47,16 +47,16 @@ def pixels_of(data: Dataset, test: bool = False) -> np.ndarray:
         ((10, 5, 6, 1), (1, 5, 6)),
         ((10, 5, 6, 4), (4, 5, 6)),
         ((10, 3, 5, 6), (3, 5, 6)),
-        ((10, 3, 5, 3), (3, 5, 3)),  # both could be channels: the first is taken
+        ((10, 3, 5, 3), (3, 5, 3)),  # both could be channels: the first is used
         ((10, 5, 6, 7), (5, 6, 7)),
         ((10, 2, 3, 4, 5), (2, 3, 4, 5)),
     ],
 )
-def test_channels_come_first_whatever_the_layout(given: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def test_channels_come_first_in_any_layout(given: tuple[int, ...], shape: tuple[int, ...]) -> None:
     assert Dataset.from_arrays("mine", np.random.RandomState(0).rand(*given), TEN).shape == shape
 
 
-def test_channels_are_moved_and_not_reshaped() -> None:
+def test_channels_are_transposed_and_not_reshaped() -> None:
     images = np.zeros((10, 2, 2, 3), dtype=np.uint8)
     images[..., 0], images[..., 2] = 50, 250
     data = Dataset.from_arrays("mine", images, TEN, images, TEN)
@@ -64,7 +64,7 @@ def test_channels_are_moved_and_not_reshaped() -> None:
     assert data.inputs.flags.c_contiguous
 
 
-def test_numbers_are_scaled_by_the_training_part_alone() -> None:
+def test_arrays_are_scaled_by_training_statistics() -> None:
     data = Dataset.from_arrays("mine", [[1.0], [3.0]], [0, 1], [[5.0]], [1])  # mean 2, deviation 1
     assert (data.mean, data.std, data.inputs.tolist(), data.test_inputs.tolist()) == (2, 1, [[-1], [1]], [[3]])
     assert data.inputs.dtype == np.float32 and data.targets.dtype == np.int64 and data.source == "arrays"
@@ -74,7 +74,7 @@ def test_numbers_are_scaled_by_the_training_part_alone() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float16, np.float64, np.bool_, ">f4"])
-def test_any_real_numbers_do(dtype: Any) -> None:
+def test_any_real_dtype_is_accepted(dtype: Any) -> None:
     data = Dataset.from_arrays("mine", np.array([[0], [1]], dtype=dtype), [0, 1], np.array([[1]], dtype=dtype), [0])
     assert data.inputs.tolist() == [[-1], [1]] and data.test_inputs.tolist() == [[1]]
 
@@ -84,7 +84,7 @@ def test_small_differences_of_large_numbers_are_kept() -> None:
     assert data.inputs.tolist() == [[-1], [1]] and data.test_inputs.tolist() == [[0]]
 
 
-def test_a_part_of_each_class_is_kept_for_tests() -> None:
+def test_test_share_is_split_off_per_class() -> None:
     targets = np.repeat([0, 1, 2], [10, 5, 1])
     inputs = np.arange(16.0)[:, None]
     data = Dataset.from_arrays("mine", inputs, targets, shareable=np.arange(16) % 2)
@@ -100,18 +100,18 @@ def test_a_part_of_each_class_is_kept_for_tests() -> None:
     assert np.bincount(half.test_targets).tolist() == [5, 3]
 
 
-def test_no_class_gives_its_last_sample_away() -> None:
+def test_every_class_keeps_a_training_sample() -> None:
     data = Dataset.from_arrays("mine", np.arange(6.0)[:, None], [0, 0, 0, 1, 1, 1], test_share=0.99)
     assert np.bincount(data.targets).tolist() == [1, 1] and np.bincount(data.test_targets).tolist() == [2, 2]
 
 
-def test_classes_that_are_named_may_be_empty() -> None:
+def test_named_classes_may_be_empty() -> None:
     data = Dataset.from_arrays("mine", np.eye(10), TEN * 2, labels=["a", "b", "c"])
     assert data.classes == 3 and data.labels == ("a", "b", "c")
     assert Dataset.from_arrays("mine", np.eye(10), TEN * 2, classes=5).classes == 5
 
 
-def test_whole_floats_booleans_and_tensors_are_labels_too() -> None:
+def test_labels_may_be_integral_floats_booleans_or_tensors() -> None:
     for labels in (TEN.astype(np.float32), TEN.astype(np.bool_), torch.tensor(TEN), TEN.astype(np.uint8), list(TEN)):
         assert Dataset.from_arrays("mine", np.eye(10), labels, np.eye(10), TEN).targets.tolist() == TEN.tolist()
 
@@ -152,13 +152,13 @@ BAD = [
 
 
 @pytest.mark.parametrize(("change", "says"), BAD)
-def test_arrays_that_cannot_be_learned_from_are_refused(change: dict[str, Any], says: str) -> None:
+def test_invalid_arrays_are_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(DataError, match=f"(?s)data set 'mine'.*{says}"):
         Dataset.from_arrays("mine", **({"inputs": np.eye(10), "targets": TEN} | change))
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, float("nan"), "half", True])
-def test_a_share_that_leaves_nothing_is_refused(share: Any) -> None:
+def test_invalid_test_share_is_refused(share: Any) -> None:
     with pytest.raises(ConfigurationError, match="test_share"):
         Dataset.from_arrays("mine", np.eye(10), TEN, test_share=share)
     with pytest.raises(ConfigurationError, match="test_share"):
@@ -166,16 +166,16 @@ def test_a_share_that_leaves_nothing_is_refused(share: Any) -> None:
 
 
 @pytest.mark.parametrize("classes", [0, 1, True, 2.0])
-def test_a_number_of_classes_is_checked(classes: Any) -> None:
+def test_invalid_number_of_classes_is_refused(classes: Any) -> None:
     with pytest.raises(ConfigurationError, match="classes"):
         Dataset.from_arrays("mine", np.eye(10), TEN, classes=classes)
 
 
-# --- torch's data sets
+# --- torch data sets
 
 
-class Pairs:
-    """The least a data set of torch's kind is."""
+class ListDataset:
+    """The smallest torch data set."""
 
     def __init__(self, *pairs: Any) -> None:
         self.pairs = pairs
@@ -187,7 +187,7 @@ class Pairs:
         return self.pairs[index]
 
 
-def test_a_tensor_data_set_is_read_sample_by_sample() -> None:
+def test_torch_dataset_is_read_sample_by_sample() -> None:
     inputs = torch.arange(10.0)[:, None, None, None].expand(10, 3, 2, 2)
     data = Dataset.from_torch(TensorDataset(inputs, torch.tensor(TEN)), TensorDataset(inputs[:2], torch.tensor([1, 0])))
     assert (data.name, data.shape, data.classes) == ("TensorDataset", (3, 2, 2), 2)
@@ -195,20 +195,22 @@ def test_a_tensor_data_set_is_read_sample_by_sample() -> None:
     assert (data.inputs[:, 0, 0, 0] * data.std + data.mean).tolist() == pytest.approx(range(10), abs=1e-6)
 
 
-def test_images_arrays_and_gradients_are_read_too() -> None:
+def test_torch_dataset_may_return_images_arrays_or_tensors_with_grad() -> None:
     red, gray = Image.new("RGB", (5, 4), (255, 0, 0)), Image.new("L", (5, 4), 9)
     palette = red.convert("P")
-    colors = Dataset.from_torch(Pairs((red, 0), (palette, 1)), Pairs((red, 0)), name="reds", labels=("a", "b"))
+    colors = Dataset.from_torch(
+        ListDataset((red, 0), (palette, 1)), ListDataset((red, 0)), name="reds", labels=("a", "b")
+    )
     assert colors.name == "reds" and colors.shape == (3, 4, 5) and colors.labels == ("a", "b")
     assert pixels_of(colors)[:, :, 0, 0].tolist() == [[255, 0, 0], [255, 0, 0]]
-    grays = Pairs((gray, np.int64(0)), (np.zeros((4, 5), dtype=np.uint8), torch.tensor(1)))
+    grays = ListDataset((gray, np.int64(0)), (np.zeros((4, 5), dtype=np.uint8), torch.tensor(1)))
     assert Dataset.from_torch(grays, grays).shape == (1, 4, 5)
-    grown = Pairs((torch.ones(2, requires_grad=True), 0), (torch.zeros(2), 1.0))
+    grown = ListDataset((torch.ones(2, requires_grad=True), 0), (torch.zeros(2), 1.0))
     assert Dataset.from_torch(grown, grown).targets.tolist() == [0, 1]
 
 
-def test_class_names_are_taken_from_where_torchvision_keeps_them() -> None:
-    pairs = Pairs(*((np.array([float(i)]), i % 2) for i in range(10)))
+def test_class_names_are_read_from_torchvision_attributes() -> None:
+    pairs = ListDataset(*((np.array([float(i)]), i % 2) for i in range(10)))
     pairs.classes = ["cat", "dog", "owl"]  # type: ignore[attr-defined]
     data = Dataset.from_torch(pairs)
     assert data.labels == ("cat", "dog", "owl") and data.classes == 3 and len(data.test_targets) == 2
@@ -217,19 +219,22 @@ def test_class_names_are_taken_from_where_torchvision_keeps_them() -> None:
 @pytest.mark.parametrize(
     ("train", "says"),
     [
-        (Pairs((np.ones(2), 0), (np.ones(3), 1)), r"training: sample 1 is float64 of the shape \(3,\), but sample 0"),
-        (Pairs((np.ones(2), 0), (np.ones(2, dtype=np.uint8), 1)), "sample 1 is uint8"),
-        (Pairs((np.ones(2), 0), (np.ones(2), [0, 1])), r"label of sample 1 must be a whole number, got \[0, 1\]"),
-        (Pairs((np.ones(2), "cat")), "label of sample 0 must be a whole number, got 'cat'"),
-        (Pairs((np.ones(2), 0), (np.ones(2), 0.5)), r"label of sample 1.*got 0\.5"),
-        (Pairs((np.ones(2), 0), (np.ones(2), float("inf"))), "label of sample 1.*got inf"),
-        (Pairs((np.ones(2), 0), np.ones(2)), r"sample 1 must be a pair \(input, label\), got ndarray"),
-        (Pairs((np.ones(2), 0), (torch.ones(2, dtype=torch.bfloat16), 1)), "sample 1 cannot be read as an array"),
-        (Pairs(), "is empty"),
+        (
+            ListDataset((np.ones(2), 0), (np.ones(3), 1)),
+            r"training: sample 1 is float64 of the shape \(3,\), but sample 0",
+        ),
+        (ListDataset((np.ones(2), 0), (np.ones(2, dtype=np.uint8), 1)), "sample 1 is uint8"),
+        (ListDataset((np.ones(2), 0), (np.ones(2), [0, 1])), r"label of sample 1 must be a whole number, got \[0, 1\]"),
+        (ListDataset((np.ones(2), "cat")), "label of sample 0 must be a whole number, got 'cat'"),
+        (ListDataset((np.ones(2), 0), (np.ones(2), 0.5)), r"label of sample 1.*got 0\.5"),
+        (ListDataset((np.ones(2), 0), (np.ones(2), float("inf"))), "label of sample 1.*got inf"),
+        (ListDataset((np.ones(2), 0), np.ones(2)), r"sample 1 must be a pair \(input, label\), got ndarray"),
+        (ListDataset((np.ones(2), 0), (torch.ones(2, dtype=torch.bfloat16), 1)), "sample 1 cannot be read as an array"),
+        (ListDataset(), "is empty"),
         (iter([]), "a length and numbered samples.*list_iterator"),
     ],
 )
-def test_samples_that_differ_are_named_by_their_number(train: Any, says: str) -> None:
+def test_inconsistent_sample_is_named_by_its_index(train: Any, says: str) -> None:
     with pytest.raises(DataError, match=f"data set '.*{says}"):
         Dataset.from_torch(train)
 
@@ -242,7 +247,7 @@ def save(path: Path, **arrays: Any) -> str:
     return str(path)
 
 
-def test_an_npz_file_is_a_data_set_named_after_itself(tmp_path: Path) -> None:
+def test_npz_file_is_a_data_set_named_after_the_file(tmp_path: Path) -> None:
     images = np.arange(10 * 12, dtype=np.uint8).reshape(10, 2, 2, 3)
     names, marks = np.array(["left", "right"]), np.arange(10) > 2
     path = save(tmp_path / "mine.npz", images=images, labels=TEN, classes=names, shareable=marks)
@@ -260,7 +265,7 @@ def test_an_npz_file_is_a_data_set_named_after_itself(tmp_path: Path) -> None:
     assert first.inputs.mean() == pytest.approx(0, abs=1e-6) and len(first.test_targets) == 1
 
 
-def test_an_npz_file_may_bring_tests_and_short_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npz_file_may_have_test_arrays_and_short_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = np.asfortranarray(np.arange(20.0).reshape(10, 2))
     save(tmp_path / "t.npz", x=table, y=TEN, test_x=table[:3], test_y=TEN[:3], other=np.array(["ignored"]))
     monkeypatch.chdir(tmp_path)
@@ -297,7 +302,7 @@ def birds(draw: Draw) -> Path:
     return path.parents[1]
 
 
-def test_a_folder_of_images_is_a_data_set(draw: Draw) -> None:
+def test_folder_of_images_is_a_data_set(draw: Draw) -> None:
     folder = birds(draw)
     (folder / "wren" / "notes.txt").write_text("not an image")
     (folder / "wren" / ".hidden.png").write_text("not an image either")
@@ -309,11 +314,11 @@ def test_a_folder_of_images_is_a_data_set(draw: Draw) -> None:
     gray = pixels_of(data)[:, 0, 0, 0]
     assert ((gray >= 100) == (data.targets == 0)).all()
     assert sorted([*gray, *pixels_of(data, test=True)[:, 0, 0, 0]]) == [*range(10), *range(100, 105)]
-    assert np.bincount(load(str(folder), train=6).targets).tolist() == [3, 3]  # classes take turns
+    assert np.bincount(load(str(folder), train=6).targets).tolist() == [3, 3]  # classes are interleaved
 
 
 @pytest.mark.parametrize("half", ["test", "val", "valid"])
-def test_a_folder_may_bring_its_tests(draw: Draw, half: str) -> None:
+def test_folder_may_have_a_test_set(draw: Draw, half: str) -> None:
     for name, gray in {"wren": 10, "robin": 20}.items():
         draw(f"train/{name}/1.png", gray)
         folder = draw(f"{half}/{name}/1.png", gray + 1).parents[2]
@@ -325,7 +330,7 @@ def test_a_folder_may_bring_its_tests(draw: Draw, half: str) -> None:
     assert sorted(zip(pixels_of(data, test=True)[:, 0, 0, 0], data.test_targets, strict=True)) == expected
 
 
-def test_test_goes_before_val_and_train_alone_is_split(draw: Draw) -> None:
+def test_folder_test_takes_precedence_over_val(draw: Draw) -> None:
     for number in range(5):
         for name in ("wren", "robin"):
             folder = draw(f"train/{name}/{number}.png", number).parents[2]
@@ -350,12 +355,14 @@ MIXED = [
 
 
 @pytest.mark.parametrize(("mode", "color", "channels", "value"), MIXED)
-def test_every_mode_becomes_gray_or_color(draw: Draw, mode: str, color: Any, channels: int, value: int) -> None:
+def test_every_image_mode_becomes_gray_or_color(draw: Draw, mode: str, color: Any, channels: int, value: int) -> None:
     for number in range(5):
         for name in ("wren", "robin"):
             suffix = "tif" if mode == "CMYK" else "png"
             folder = draw(f"{name}/{number}.{suffix}", color, mode).parents[1]
-    draw(f"wren/5.{suffix}", 0 if isinstance(color, int) else (0,) * len(color), mode)  # or nothing could be scaled
+    draw(
+        f"wren/5.{suffix}", 0 if isinstance(color, int) else (0,) * len(color), mode
+    )  # constant images cannot be scaled
     if mode == "P":
         palette = Image.new("P", (4, 3), 1)
         palette.putpalette([0, 0, 0, 255, 255, 255])
@@ -365,7 +372,7 @@ def test_every_mode_becomes_gray_or_color(draw: Draw, mode: str, color: Any, cha
     assert np.median(pixels_of(data)[:, 0]) == value
 
 
-def test_images_are_brought_to_one_size_and_mode_where_asked(draw: Draw) -> None:
+def test_images_are_converted_to_the_given_size_and_mode(draw: Draw) -> None:
     folder = birds(draw)
     draw("wren/large.jpg", (255, 255, 255), "RGB", (40, 60))
     with pytest.raises(
@@ -382,7 +389,7 @@ def test_images_are_brought_to_one_size_and_mode_where_asked(draw: Draw) -> None
     assert sorted(everything[:, 2, 1, 1]) == [*range(10), *range(100, 105), 255]
 
 
-def test_shrinking_looks_at_every_pixel(draw: Draw) -> None:
+def test_downsizing_averages_all_pixels(draw: Draw) -> None:
     folder = birds(draw)
     stripes = np.zeros((30, 40), dtype=np.uint8)
     stripes[:, ::2] = 240
@@ -391,7 +398,7 @@ def test_shrinking_looks_at_every_pixel(draw: Draw) -> None:
     assert max(pixels_of(data).max(), pixels_of(data, test=True).max()) == pytest.approx(120, abs=5)
 
 
-def test_deep_gray_outside_sixteen_bits_and_fractions_are_refused(draw: Draw) -> None:
+def test_gray_images_beyond_16_bits_or_with_floats_are_refused(draw: Draw) -> None:
     folder = birds(draw)
     for kind, says in ((np.int32, "70000"), (np.float32, "floats")):
         Image.fromarray(np.full((3, 4), 70_000, dtype=kind)).save(folder / "wren" / "deep.tif")
@@ -411,7 +418,7 @@ def test_deep_gray_outside_sixteen_bits_and_fractions_are_refused(draw: Draw) ->
         ("# nothing", set()),
     ],
 )
-def test_samples_named_in_never_share_are_marked(draw: Draw, lines: str, never: set[int]) -> None:
+def test_samples_listed_in_never_share_file_are_marked(draw: Draw, lines: str, never: set[int]) -> None:
     folder = birds(draw)
     (folder / "never-share.txt").write_text(lines, encoding="utf-8")
     data = load(str(folder))
@@ -420,7 +427,7 @@ def test_samples_named_in_never_share_are_marked(draw: Draw, lines: str, never: 
     assert marked == never - set(pixels_of(data, test=True)[:, 0, 0, 0])
 
 
-def test_a_mark_that_matches_nothing_is_named_with_its_line(draw: Draw) -> None:
+def test_unmatched_line_of_never_share_file_is_named(draw: Draw) -> None:
     folder = birds(draw)
     (folder / "never-share.txt").write_text("wren/*\n# fine\nwren/33.png\n")
     with pytest.raises(DataError, match=r"never-share.txt, line 3: 'wren/33.png' matches no image"):
@@ -430,7 +437,7 @@ def test_a_mark_that_matches_nothing_is_named_with_its_line(draw: Draw) -> None:
         load(str(folder))
 
 
-def test_folders_that_cannot_be_learned_from_are_refused(draw: Draw) -> None:
+def test_invalid_image_folders_are_refused(draw: Draw) -> None:
     folder = draw("wren/1.png").parents[1]
     with pytest.raises(DataError, match="'wren' is the only class"):
         load(str(folder))
@@ -442,7 +449,7 @@ def test_folders_that_cannot_be_learned_from_are_refused(draw: Draw) -> None:
         load(str(folder))
 
 
-def test_a_test_class_that_training_lacks_is_refused(draw: Draw) -> None:
+def test_test_class_missing_in_training_is_refused(draw: Draw) -> None:
     for name in ("train/wren", "train/robin", "test/owl"):
         folder = draw(f"{name}/1.png").parents[2]
     with pytest.raises(DataError, match=r"the class 'owl' is not in .*robin, wren"):
@@ -455,7 +462,7 @@ def test_a_test_class_that_training_lacks_is_refused(draw: Draw) -> None:
 # --- the cache
 
 
-def test_pixels_once_decoded_are_kept(draw: Draw, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoded_pixels_are_cached(draw: Draw, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = birds(draw)
     first = load(str(folder))
     assert len(list(cache.rglob("*"))) == 2  # a folder and one file in it
@@ -464,7 +471,7 @@ def test_pixels_once_decoded_are_kept(draw: Draw, cache: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("change", ["content", "name", "settings"])
-def test_a_change_is_decoded_again(draw: Draw, change: str) -> None:
+def test_changed_images_are_decoded_again(draw: Draw, change: str) -> None:
     folder = birds(draw)
     before = load(str(folder))
     path = folder / "wren" / "3.png"
@@ -479,25 +486,23 @@ def test_a_change_is_decoded_again(draw: Draw, change: str) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 rubbish", None])
-def test_a_damaged_cache_is_decoded_again(draw: Draw, cache: Path, damage: bytes | None) -> None:
+def test_damaged_cache_is_decoded_again(draw: Draw, cache: Path, damage: bytes | None) -> None:
     folder = birds(draw)
     first = load(str(folder))
     (path,) = cache.rglob("*.npz")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
     assert np.array_equal(load(str(folder)).inputs, first.inputs)
-    assert path.read_bytes() == whole  # mended
+    assert path.read_bytes() == whole  # repaired
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(
-    draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_cache_is_no_error(draw: Draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "taken").write_text("a file where the folder should be")
     monkeypatch.setenv("CONSILIENCE_CACHE", str(tmp_path / "taken"))
     assert len(load(str(birds(draw))).targets) == 12
 
 
-def test_nothing_half_written_is_left(draw: Draw, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_cache_write_leaves_no_file(draw: Draw, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> None:
         raise OSError("disk full")
 
@@ -506,7 +511,7 @@ def test_nothing_half_written_is_left(draw: Draw, cache: Path, monkeypatch: pyte
     assert [path for path in cache.rglob("*") if path.is_file()] == []
 
 
-def test_progress_is_shown_only_when_asked(draw: Draw, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_only_on_request(draw: Draw, capsys: pytest.CaptureFixture[str]) -> None:
     folder = birds(draw)
     load(str(folder))
     assert capsys.readouterr().err == ""
@@ -517,12 +522,12 @@ def test_progress_is_shown_only_when_asked(draw: Draw, capsys: pytest.CaptureFix
 # --- names and settings
 
 
-def test_a_name_that_is_none_is_told_of_paths() -> None:
+def test_unknown_data_set_error_mentions_paths() -> None:
     with pytest.raises(UnknownName, match=r"'cifar-10'. Did you mean 'cifar10'\?.*an \.npz file or a folder"):
         load("cifar-10")
 
 
-def test_a_path_to_nothing_is_said_to_be_so(tmp_path: Path) -> None:
+def test_missing_path_is_refused(tmp_path: Path) -> None:
     for name in ("not-there.npz", "not/there", "~nobody-of-this-name/x", "x" * 5000 + ".npz"):
         with pytest.raises(DataError, match="there is no such file or folder"):
             load(name)
@@ -532,12 +537,12 @@ def test_a_path_to_nothing_is_said_to_be_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "mnits"])
-def test_an_unknown_name_goes_before_other_settings(name: str) -> None:
+def test_unknown_name_is_reported_before_invalid_settings(name: str) -> None:
     with pytest.raises(UnknownName, match="unknown data set"):
         load(name, image_size=4)
 
 
-def test_settings_of_images_are_checked_and_for_folders_alone(tmp_path: Path, draw: Draw) -> None:
+def test_image_settings_are_validated_and_only_for_folders(tmp_path: Path, draw: Draw) -> None:
     folder = str(birds(draw))
     for size in (0, -1, 2.5, True):
         with pytest.raises(ConfigurationError, match="image_size"):
@@ -550,7 +555,7 @@ def test_settings_of_images_are_checked_and_for_folders_alone(tmp_path: Path, dr
             load(name, image_size=8)
 
 
-def test_a_folder_is_named_after_itself_wherever_one_stands(draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_set_of_a_relative_folder_has_the_folder_name(draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(birds(draw))
     assert load(".").name == "birds"
     assert load("../birds/").name == "birds" and load(Path("../birds")).name == "birds"

@@ -1,4 +1,4 @@
-"""Partitions: every sample to exactly one learner, in the shares that were asked for."""
+"""Partitions: every sample is assigned to exactly one learner, in the requested shares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 @st.composite
 def local(draw: st.DrawFn) -> tuple[np.ndarray, int]:
-    """Targets, and a number of learners they are enough for."""
+    """Targets, and a number of learners with at least one sample each."""
     targets = draw(st.lists(st.integers(0, 9), min_size=1, max_size=120))
     return np.array(targets, dtype=np.int64), draw(st.integers(1, len(targets)))
 
@@ -37,7 +37,7 @@ def check_every_sample_once(targets: np.ndarray, parts: list[np.ndarray], learne
 
 @SETTINGS
 @given(local(), st.integers(0, 2**32))
-def test_iid_is_even_in_size_and_in_every_class(case: tuple[np.ndarray, int], seed: int) -> None:
+def test_iid_parts_are_even_in_size_and_per_class(case: tuple[np.ndarray, int], seed: int) -> None:
     targets, learners = case
     parts = partition_samples(targets, learners, "iid", rng(seed))
     check_every_sample_once(targets, parts, learners)
@@ -52,7 +52,7 @@ def test_iid_by_hand() -> None:
     assert class_counts(targets, parts, 2).tolist() == [[2, 2], [1, 2]]
 
 
-def test_iid_gives_equal_shares_where_they_divide() -> None:
+def test_iid_parts_are_equal_if_sizes_divide() -> None:
     targets = np.repeat(np.arange(10), 120)
     assert (class_counts(targets, partition_samples(targets, 10, "iid", rng()), 10) == 12).all()
 
@@ -68,7 +68,7 @@ def test_iid_is_shuffled() -> None:
 
 @SETTINGS
 @given(local(), ALPHAS, st.integers(0, 2**32), st.integers(1, 6))
-def test_dirichlet_gives_every_sample_once_and_leaves_nobody_short(
+def test_dirichlet_assigns_every_sample_once_and_keeps_the_minimum(
     case: tuple[np.ndarray, int], alpha: float, seed: int, minimum: int
 ) -> None:
     targets, learners = case
@@ -80,14 +80,14 @@ def test_dirichlet_gives_every_sample_once_and_leaves_nobody_short(
 @pytest.mark.parametrize(
     "how", ["iid", "dirichlet(0.3)", "dirichlet(1e-6)", "shards(2)", "quantity(0.3)", "shares(1, 2, 3, 4, 5, 6, 7)"]
 )
-def test_the_same_generator_gives_the_same_parts(how: str) -> None:
+def test_partition_is_deterministic_for_a_generator(how: str) -> None:
     targets = rng(5).integers(0, 10, 500)
     one, two, other = (partition_samples(targets, 7, how, rng(seed)) for seed in (1, 1, 2))
     assert [p.tolist() for p in one] == [p.tolist() for p in two]
     assert [p.tolist() for p in one] != [p.tolist() for p in other]
 
 
-def test_both_spellings_of_dirichlet_are_one() -> None:
+def test_both_spellings_of_dirichlet_are_equal() -> None:
     targets = rng(5).integers(0, 10, 200)
     spellings = ("dirichlet(0.5)", "dirichlet:0.5", "dirichlet(5e-1)", "dirichlet( .5 )")
     parts = [[p.tolist() for p in partition_samples(targets, 4, how, rng())] for how in spellings]
@@ -95,16 +95,16 @@ def test_both_spellings_of_dirichlet_are_one() -> None:
 
 
 @pytest.mark.parametrize("alpha", ["1e-3", "1e-6", "1e-100", "5e-324"])
-def test_a_very_small_alpha_gives_each_class_to_one_learner(alpha: str) -> None:
+def test_tiny_alpha_assigns_each_class_to_one_learner(alpha: str) -> None:
     targets = np.repeat(np.arange(10), 50)
     parts = partition_samples(targets, 5, f"dirichlet({alpha})", rng(1))
     check_every_sample_once(targets, parts, 5)
     table = class_counts(targets, parts, 10)
-    assert (table.max(axis=0) >= 40).all()  # all but what was handed on to reach the minimum
+    assert (table.max(axis=0) >= 40).all()  # except samples moved to reach the minimum
     assert table.sum(axis=1).min() >= 2
 
 
-def test_a_very_large_alpha_gives_equal_shares() -> None:
+def test_huge_alpha_gives_equal_shares() -> None:
     targets = np.repeat(np.arange(10), 50)
     for alpha in ("1e9", "1.7e308"):
         assert (class_counts(targets, partition_samples(targets, 5, f"dirichlet({alpha})", rng()), 10) == 10).all()
@@ -127,7 +127,7 @@ def test_shares_always_sum_to_one(alpha: float, learners: int, seed: int) -> Non
     assert shares.shape == (learners,) and (shares >= 0).all() and shares.sum() == pytest.approx(1)
 
 
-def test_heterogeneity_falls_as_alpha_grows() -> None:
+def test_heterogeneity_decreases_with_alpha() -> None:
     targets = np.repeat(np.arange(10), 200)
 
     def spread(alpha: float) -> float:
@@ -139,7 +139,7 @@ def test_heterogeneity_falls_as_alpha_grows() -> None:
     assert spread(0.01) > spread(0.1) > spread(1) > spread(10) > spread(100)
 
 
-def test_who_is_short_takes_from_the_largest() -> None:
+def test_learners_below_the_minimum_take_from_the_largest() -> None:
     targets = np.zeros(10, dtype=np.int64)  # one class and a tiny alpha: one learner gets all ten
     sizes = sorted(len(part) for part in partition_samples(targets, 4, "dirichlet(1e-9)", rng()))
     assert sizes == [2, 2, 2, 4]
@@ -147,19 +147,19 @@ def test_who_is_short_takes_from_the_largest() -> None:
     assert sizes == [1, 1, 1, 7]
 
 
-def test_too_few_samples_for_the_minimum_still_leave_nobody_empty() -> None:
+def test_every_learner_has_a_sample_if_the_minimum_is_impossible() -> None:
     parts = partition_samples(np.zeros(7, dtype=np.int64), 5, "dirichlet(1e-9)", rng(), minimum=3)
     assert sorted(map(len, parts)) == [1, 1, 1, 1, 3]
 
 
-def test_a_thousand_learners_are_dealt_in_no_time() -> None:
+def test_partition_of_a_thousand_learners_is_fast() -> None:
     targets = np.arange(60_000) % 10
     parts = partition_samples(targets, 1000, "dirichlet(0.001)", rng())
     check_every_sample_once(targets, parts, 1000)
     assert min(map(len, parts)) == 2
 
 
-def test_one_learner_gets_everything() -> None:
+def test_single_learner_gets_all_samples() -> None:
     for how in ("iid", "dirichlet(0.1)", "shards(2)", "quantity(0.1)", "shares(7)"):
         assert partition_samples(np.array([3, 1, 2]), 1, how, rng())[0].tolist() == [0, 1, 2]
 
@@ -169,7 +169,7 @@ def test_one_learner_gets_everything() -> None:
 
 @SETTINGS
 @given(local(), st.integers(1, 4), st.integers(0, 2**32))
-def test_shards_are_all_dealt_in_equal_numbers(case: tuple[np.ndarray, int], each: int, seed: int) -> None:
+def test_every_learner_gets_the_same_number_of_shards(case: tuple[np.ndarray, int], each: int, seed: int) -> None:
     targets, learners = case
     if learners * each > len(targets):
         with pytest.raises(ConfigurationError, match=f"{learners} learners x {each} shards need as many samples"):
@@ -177,7 +177,7 @@ def test_shards_are_all_dealt_in_equal_numbers(case: tuple[np.ndarray, int], eac
         return
     parts = partition_samples(targets, learners, f"shards({each})", rng(seed))
     check_every_sample_once(targets, parts, learners)
-    assert np.ptp([len(part) for part in parts]) <= each  # a shard is one longer or not
+    assert np.ptp([len(part) for part in parts]) <= each  # shards differ by at most one sample
 
 
 def test_shards_by_hand() -> None:
@@ -186,7 +186,7 @@ def test_shards_by_hand() -> None:
     assert sorted(part.tolist() for part in parts) == [[0, 2, 7], [1, 3, 8], [4, 5, 6]]
 
 
-def test_a_learner_has_as_many_classes_as_shards_at_most() -> None:
+def test_learner_has_at_most_as_many_classes_as_shards() -> None:
     targets = np.arange(1000) % 10
     table = class_counts(targets, partition_samples(targets, 10, "shards(2)", rng(3)), 10)
     assert (table.sum(axis=1) == 100).all() and (np.count_nonzero(table, axis=1) <= 2).all()
@@ -195,7 +195,7 @@ def test_a_learner_has_as_many_classes_as_shards_at_most() -> None:
     assert table.tolist() != other.tolist()
 
 
-def test_too_many_shards_are_refused_however_many() -> None:
+def test_too_many_shards_are_refused() -> None:
     for k in ("3", "1e300"):
         with pytest.raises(ConfigurationError, match=r"shards need as many samples, and there are 5; use fewer"):
             partition_samples(np.zeros(5, dtype=np.int64), 2, f"shards({k})", rng())
@@ -205,7 +205,7 @@ def test_too_many_shards_are_refused_however_many() -> None:
 
 
 def check_stratified(targets: np.ndarray, parts: list[np.ndarray]) -> None:
-    """Everybody has each class in its share of the whole, but for rounding at both ends of the class."""
+    """Every learner has each class in its global share, except for rounding at both ends of the class."""
     table = class_counts(targets, parts, int(targets.max()) + 1)
     even = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / len(targets)
     assert np.abs(table - even).max() < 2
@@ -213,7 +213,7 @@ def check_stratified(targets: np.ndarray, parts: list[np.ndarray]) -> None:
 
 @SETTINGS
 @given(local(), ALPHAS, st.integers(0, 2**32), st.integers(1, 6))
-def test_quantity_makes_only_sizes_differ(case: tuple[np.ndarray, int], alpha: float, seed: int, minimum: int) -> None:
+def test_quantity_changes_only_sizes(case: tuple[np.ndarray, int], alpha: float, seed: int, minimum: int) -> None:
     targets, learners = case
     parts = partition_samples(targets, learners, f"quantity({alpha})", rng(seed), minimum=minimum)
     check_every_sample_once(targets, parts, learners)
@@ -221,7 +221,7 @@ def test_quantity_makes_only_sizes_differ(case: tuple[np.ndarray, int], alpha: f
     check_stratified(targets, parts)
 
 
-def test_quantity_differs_the_more_the_smaller_alpha() -> None:
+def test_quantity_spread_decreases_with_alpha() -> None:
     targets = np.arange(2000) % 10
 
     def spread(alpha: float) -> float:
@@ -240,7 +240,7 @@ def test_quantity_differs_the_more_the_smaller_alpha() -> None:
 
 @SETTINGS
 @given(st.data(), local(), st.integers(0, 2**32))
-def test_shares_are_kept_to_the_sample(data: st.DataObject, case: tuple[np.ndarray, int], seed: int) -> None:
+def test_shares_are_exact_to_one_sample(data: st.DataObject, case: tuple[np.ndarray, int], seed: int) -> None:
     targets, learners = case
     numbers = st.sampled_from([0.0, 5e-324, 1e-300, 1.0, 1.7e308]) | st.floats(0, 10)
     shares = data.draw(st.lists(numbers, min_size=learners, max_size=learners).filter(any))
@@ -249,7 +249,7 @@ def test_shares_are_kept_to_the_sample(data: st.DataObject, case: tuple[np.ndarr
     check_stratified(targets, parts)
     scaled = np.array(shares) / max(shares)  # (learners,)
     wanted = len(targets) * scaled / scaled.sum()  # (learners,)
-    if wanted.min() >= 1.5:  # nobody is below the minimum after rounding
+    if wanted.min() >= 1.5:  # no learner is below the minimum after rounding
         assert np.abs(np.array([len(part) for part in parts]) - wanted).max() < 1.001
 
 
@@ -264,7 +264,7 @@ def test_shares_by_hand() -> None:
     ]
 
 
-def test_a_share_of_nothing_still_gives_the_minimum() -> None:
+def test_share_of_zero_gives_the_minimum() -> None:
     parts = partition_samples(np.zeros(10, dtype=np.int64), 3, "shares(1, 0, 0)", rng())
     assert [len(part) for part in parts] == [6, 2, 2]
 
@@ -282,14 +282,14 @@ def test_a_share_of_nothing_still_gives_the_minimum() -> None:
         ("shares(1,,1)", "got ''"),
     ],
 )
-def test_bad_shares_are_refused(how: str, message: str) -> None:
+def test_invalid_shares_are_refused(how: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         partition_samples(np.zeros(9, dtype=np.int64), 3, how, rng())
 
 
 @SETTINGS
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any))
-def test_turns_are_even_at_any_time(sizes: list[int]) -> None:
+def test_even_turns_are_even_in_every_prefix(sizes: list[int]) -> None:
     order = even_turns(np.array(sizes))
     assert np.bincount(order, minlength=len(sizes)).tolist() == sizes
     came = np.cumsum(order[:, None] == np.arange(len(sizes)), axis=0)  # (n, learners)
@@ -297,7 +297,7 @@ def test_turns_are_even_at_any_time(sizes: list[int]) -> None:
     assert np.abs(came - owed).max() < 1
 
 
-def test_turns_by_hand() -> None:
+def test_even_turns_by_hand() -> None:
     assert even_turns(np.array([2, 2])).tolist() == [0, 1, 0, 1]
     assert even_turns(np.array([1, 4])).tolist() == [
         1,
@@ -325,7 +325,7 @@ def test_class_table_refuses_targets_outside_the_classes(targets: list[int]) -> 
         class_counts(np.array(targets), [np.array([0])], classes=3)
 
 
-# --- refusals
+# --- errors
 
 
 @pytest.mark.parametrize("learners", [0, -3])
@@ -342,13 +342,13 @@ def test_more_learners_than_samples_are_refused(how: str) -> None:
 
 @pytest.mark.parametrize("alpha", ["0", "-1", "nan", "inf", "-inf", "", "many", "0.1)(", "1e999"])
 @pytest.mark.parametrize("spelling", ["dirichlet({})", "dirichlet:{}"])
-def test_a_bad_alpha_is_refused(alpha: str, spelling: str) -> None:
+def test_invalid_alpha_is_refused(alpha: str, spelling: str) -> None:
     with pytest.raises(ConfigurationError, match="ALPHA must be a finite number above 0"):
         partition_samples(np.zeros(5, dtype=np.int64), 2, spelling.format(alpha), rng())
 
 
 @pytest.mark.parametrize("k", ["0", "-2", "1.5", "nan", "inf", "", "two"])
-def test_a_bad_number_of_shards_is_refused(k: str) -> None:
+def test_invalid_number_of_shards_is_refused(k: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"partition 'shards\({k}\)': K must be a whole number, 1 or more"):
         partition_samples(np.zeros(5, dtype=np.int64), 2, f"shards({k})", rng())
 
@@ -361,13 +361,13 @@ def test_a_bad_number_of_shards_is_refused(k: str) -> None:
         ("iid(3)", "iid takes no numbers, got 1; write iid"),
     ],
 )
-def test_a_wrong_number_of_numbers_is_refused(how: str, message: str) -> None:
+def test_wrong_number_of_arguments_is_refused(how: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         partition_samples(np.zeros(5, dtype=np.int64), 2, how, rng())
 
 
 @given(st.text(max_size=20) | st.sampled_from(sorted(FORMS)).flatmap(lambda w: st.text(max_size=9).map(w.__add__)))
-def test_no_spelling_breaks_anything(how: str) -> None:
+def test_any_text_is_parsed_or_refused(how: str) -> None:
     targets = np.zeros(5, dtype=np.int64)
     try:
         parts = partition_samples(targets, 2, how, rng())
@@ -379,14 +379,14 @@ def test_no_spelling_breaks_anything(how: str) -> None:
 # --- owners
 
 
-def test_owners_by_hand() -> None:
-    targets, owners = np.zeros(7, dtype=np.int64), np.array([3, 0, 3, 5, 0, 3, 5])  # 1, 2 and 4 have nothing
+def test_owners_partition_by_hand() -> None:
+    targets, owners = np.zeros(7, dtype=np.int64), np.array([3, 0, 3, 5, 0, 3, 5])  # 1, 2 and 4 have no samples
     parts = partition_samples(targets, 3, "owners", rng(), owners=owners)
     assert [part.tolist() for part in parts] == [[1, 4], [0, 2, 5], [3, 6]]
     assert all(part.dtype == np.int64 for part in parts)
 
 
-def test_which_owners_come_in_is_drawn() -> None:
+def test_owners_are_drawn_if_learners_are_fewer() -> None:
     targets, owners = np.zeros(30, dtype=np.int64), np.repeat(np.arange(10), 3)
     came = np.zeros(10)
     for seed in range(200):
@@ -398,7 +398,7 @@ def test_which_owners_come_in_is_drawn() -> None:
     assert came.min() > 50 and came.max() < 110  # 80 each, within four standard deviations
 
 
-def test_owners_that_are_too_few_or_unknown_are_refused() -> None:
+def test_too_few_or_missing_owners_are_refused() -> None:
     targets = np.zeros(6, dtype=np.int64)
     with pytest.raises(ConfigurationError, match="4 learners, and the samples have 3 owners"):
         partition_samples(targets, 4, "owners", rng(), owners=np.array([0, 0, 1, 1, 7, 7]))
@@ -420,18 +420,18 @@ def test_owners_that_are_too_few_or_unknown_are_refused() -> None:
         ("", None),
     ],
 )
-def test_an_unknown_scheme_is_refused(how: str, nearest: str | None) -> None:
+def test_unknown_partition_is_refused(how: str, nearest: str | None) -> None:
     with pytest.raises(UnknownName, match="unknown partition") as caught:
         partition_samples(np.zeros(5, dtype=np.int64), 2, how, rng())
     assert caught.value.kind == "partition" and caught.value.nearest == nearest
 
 
-def test_targets_must_be_whole_numbers_in_one_row() -> None:
+def test_targets_must_be_a_vector_of_integers() -> None:
     for targets in (np.zeros(5), np.zeros((5, 1), dtype=np.int64)):
         with pytest.raises(ConfigurationError, match="whole numbers"):
             partition_samples(targets, 2, "iid", rng())  # type: ignore[arg-type]
 
 
-def test_a_minimum_below_one_is_refused() -> None:
+def test_minimum_below_one_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="minimum must be at least 1"):
         partition_samples(np.zeros(5, dtype=np.int64), 2, "dirichlet(1)", rng(), minimum=0)

@@ -1,4 +1,4 @@
-"""Shakespeare by role: the file as it is, and every way in which one may be damaged."""
+"""Shakespeare by role: the real file, and damaged files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def plays() -> Dataset:
     return load("shakespeare", directory=REAL)
 
 
-def test_the_plays_have_133_roles_and_72_characters(plays: Dataset) -> None:
+def test_shakespeare_has_133_roles_and_72_characters(plays: Dataset) -> None:
     assert plays.owners is not None and len(plays.owner_names) == len(np.unique(plays.owners)) == 133
     assert plays.classes == len(plays.alphabet) == 72
     assert plays.alphabet == "".join(sorted(plays.alphabet)) and plays.alphabet[:3] == "\n !"
@@ -59,7 +59,7 @@ def test_the_plays_have_133_roles_and_72_characters(plays: Dataset) -> None:
     assert plays.labels[:3] == ("newline", "space", "!") and "HAMLET in hamlet" in plays.owner_names
 
 
-def test_a_role_speaks_its_own_lines(plays: Dataset) -> None:
+def test_samples_of_a_role_are_its_own_lines(plays: Dataset) -> None:
     assert plays.owners is not None
     first = int(np.argmax(plays.owners == plays.owner_names.index("HAMLET in hamlet")))
     said = "A little more than kin, and less than kind.\nNot so, my lord; I am too much i' the sun."
@@ -67,13 +67,13 @@ def test_a_role_speaks_its_own_lines(plays: Dataset) -> None:
     assert plays.text(plays.inputs[first + 1])[:70] == said[10:80]
 
 
-def test_some_of_the_samples_are_of_all_roles(plays: Dataset) -> None:
+def test_subset_has_samples_of_all_roles(plays: Dataset) -> None:
     few = load("shakespeare", directory=REAL, train=400, test=200)
     assert few.owners is not None and len(few.targets) == 400 and len(few.test_targets) == 200
     assert len(np.unique(few.owners)) == 133
 
 
-def test_the_command_shows_text(plays: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_command_shows_text(plays: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["data", "shakespeare", "--data-dir", str(REAL), "--train", "800", "--partition", "owners"]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--learners", "3"])
@@ -84,7 +84,7 @@ def test_the_command_shows_text(plays: Dataset, capsys: pytest.CaptureFixture[st
     assert " in " in shown.out and "case 7i" in shown.out and "pictures" not in shown.err
 
 
-def test_the_command_runs_roles(plays: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_command_partitions_by_role(plays: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = f"run --data shakespeare --data-dir {REAL} --partition owners --learners 3 --train 400 --test 20 --width 8"
     with pytest.raises(SystemExit) as ended:
         main([*words.split(), *f"--rounds 2 --method fedavg --out {tmp_path / 'run'} --json".split()])
@@ -94,10 +94,10 @@ def test_the_command_runs_roles(plays: Dataset, tmp_path: Path, capsys: pytest.C
     assert len(json.loads((tmp_path / "run" / "data.json").read_text())["owners"]["0"]) == 3
 
 
-# --- files of one's own
+# --- custom files
 
 
-def test_roles_are_joined_and_those_with_little_to_say_left_out(tmp_path: Path) -> None:
+def test_lines_are_joined_per_role_and_short_roles_left_out(tmp_path: Path) -> None:
     long = "to be or not to be. " * 250  # 5,000 characters
     lines = [
         speech("HAM", long),
@@ -108,8 +108,8 @@ def test_roles_are_joined_and_those_with_little_to_say_left_out(tmp_path: Path) 
         speech("HAM", long[:-1], play="other"),
     ]
     data = load("shakespeare", directory=written(tmp_path, lines))
-    assert data.owner_names == ("HAM in play",)  # in the other play it is a character short
-    assert data.alphabet == "\n .?bdenortyz" and data.classes == 13  # what others say is part of it
+    assert data.owner_names == ("HAM in play",)  # one character too short in the other play
+    assert data.alphabet == "\n .?bdenortyz" and data.classes == 13  # lines of other roles are part of the alphabet
     # 10,001 characters with the newline between the speeches: 8,001 to train and 2,000 to test.
     assert len(data.targets) == (8001 - 81) // 10 + 1 and len(data.test_targets) == (2000 - 81) // 10 + 1
     assert any("\n" in data.text(each) for each in data.inputs)
@@ -129,9 +129,9 @@ def test_roles_are_joined_and_those_with_little_to_say_left_out(tmp_path: Path) 
         (gzip.compress(speech("A", "a" * 999).encode()), "none of 1 roles speaks 10,000 characters"),
         (gzip.compress(b""), "none of 0 roles speaks"),
     ],
-    ids=range(10),  # what is packed has the time in it
+    ids=range(10),  # gzip files contain the time
 )
-def test_a_damaged_file_is_named_with_the_line(tmp_path: Path, body: bytes, said: str) -> None:
+def test_damaged_file_is_named_with_the_line(tmp_path: Path, body: bytes, said: str) -> None:
     path = tmp_path / FILE
     path.write_bytes(body)
     with pytest.raises(DataError, match=said) as caught:
@@ -139,13 +139,13 @@ def test_a_damaged_file_is_named_with_the_line(tmp_path: Path, body: bytes, said
     assert str(path) in str(caught.value)
 
 
-def test_a_file_that_is_far_too_large_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_file_is_not_read_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shakespeare, "LARGEST", 1000)
     with pytest.raises(DataError, match="more than 1000 bytes"):
         load("shakespeare", directory=written(tmp_path, [speech("A", "a" * 1000)]))
 
 
-def test_it_is_never_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shakespeare_is_never_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pooch, "retrieve", lambda *a, **k: pytest.fail("a download was tried"))
     with pytest.raises(DataError, match=f"not downloaded.* shakespeare/{FILE}.*--data-dir or CONSILIENCE_DATA"):
         load("shakespeare")

@@ -1,4 +1,4 @@
-"""Shifts: what becomes of inputs and labels in learners' hands, and of a whole deal."""
+"""Shifts: how inputs and labels of learners change, and whole local data sets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def counts(labels: np.ndarray) -> list[int]:
 # --- rotate
 
 
-def test_a_quarter_turn_goes_to_the_left_and_hits_every_pixel() -> None:
+def test_rotation_by_90_degrees_is_exact_and_counterclockwise() -> None:
     tiny = np.array([[[[1, 2], [3, 4]]]], dtype=np.float32)
     assert rotate_images(tiny, 90).tolist() == [[[[2, 4], [1, 3]]]]
     images = rng().standard_normal((2, 3, 5, 5), dtype=np.float32)
@@ -56,16 +56,16 @@ def test_a_quarter_turn_goes_to_the_left_and_hits_every_pixel() -> None:
 
 
 @pytest.mark.parametrize("degrees", [0, 360, -360])
-def test_no_turn_is_the_identity_bit_for_bit(degrees: float) -> None:
+def test_rotation_by_zero_is_the_identity(degrees: float) -> None:
     images = np.array([[[[-0.0, 1e-45], [3e38, 0.1]]]], dtype=np.float32)
     assert rotate_images(images, degrees).tobytes() == images.tobytes()
 
 
-def test_an_eighth_turn_by_hand() -> None:
+def test_rotation_by_45_degrees_by_hand() -> None:
     image = np.zeros((1, 1, 3, 3), dtype=np.float32)
     image[0, 0, 0, 1] = 1  # above the middle
     turned = rotate_images(image, 45)[0, 0]
-    near, far = 1 - np.sqrt(0.5), np.sqrt(0.5)  # how far row and column of a pixel's origin lie from whole numbers
+    near, far = 1 - np.sqrt(0.5), np.sqrt(0.5)  # fractions of row and column of a pixel's origin
     # The upper left pixel comes from (1, 1) + sqrt(2) * (-1, 0), cut to row 0; the one above the middle from (1, 1) +
     # (-1, 1) * sqrt(1/2), and the one to the left of it from (1, 1) + (-1, -1) * sqrt(1/2).
     assert turned[0, 0] == pytest.approx(1)
@@ -73,12 +73,12 @@ def test_an_eighth_turn_by_hand() -> None:
     assert turned[1, 1] == turned[2, 2] == 0
 
 
-def test_border_pixels_go_on() -> None:
+def test_rotation_extends_border_pixels() -> None:
     image = np.full((1, 1, 4, 6), 2.5, dtype=np.float32)
     assert rotate_images(image, 33) == pytest.approx(image)
 
 
-def test_only_images_are_turned() -> None:
+def test_rotation_refuses_inputs_that_are_not_images() -> None:
     with pytest.raises(ConfigurationError, match=r"shift 'rotate\(60\)' rotates images .* inputs of the shape \(5,\)"):
         Rotate(60).inputs(np.zeros((2, 5), dtype=np.float32), 0.5, rng())
 
@@ -94,7 +94,7 @@ def test_contrast_by_hand() -> None:
     assert Contrast(3).inputs(inputs, 0.0, rng()) is inputs
 
 
-def test_contrast_keeps_each_picture_s_mean() -> None:
+def test_contrast_keeps_the_mean_of_each_image() -> None:
     images = rng().standard_normal((5, 2, 4, 4), dtype=np.float32)
     changed = Contrast(0.2).inputs(images, 1.0, rng())
     assert changed.mean(axis=(1, 2, 3)) == pytest.approx(images.mean(axis=(1, 2, 3)), abs=1e-6)
@@ -102,7 +102,7 @@ def test_contrast_keeps_each_picture_s_mean() -> None:
     assert changed.dtype == np.float32
 
 
-def test_noise_has_the_stated_deviation() -> None:
+def test_noise_has_the_given_standard_deviation() -> None:
     inputs = np.full((100, 10, 10), 3, dtype=np.float32)
     drawn = Noise(2).inputs(inputs, 0.25, rng()) - inputs
     assert drawn.dtype == np.float32
@@ -110,7 +110,7 @@ def test_noise_has_the_stated_deviation() -> None:
     assert np.array_equal(Noise(2).inputs(inputs, 0.0, rng()), inputs)
 
 
-def test_the_strongest_of_all_still_gives_numbers() -> None:
+def test_strongest_shifts_give_finite_values() -> None:
     inputs = rng().standard_normal((4, 1, 3, 3), dtype=np.float32)
     data = Dataset("strong", inputs, np.arange(4), inputs, np.arange(4), 4)
     local = make_local_datasets(data, 2, shift="noise(1000)+contrast(1000)+rotate(-360)", seed=0)
@@ -122,9 +122,7 @@ def test_the_strongest_of_all_still_gives_numbers() -> None:
 
 @SETTINGS
 @given(LABELS, SHARES, SHARES, st.integers(0, 99))
-def test_label_noise_and_swap_keep_class_counts_to_the_sample(
-    labels: np.ndarray, share: float, strength: float, seed: int
-) -> None:
+def test_label_noise_and_swap_keep_class_counts(labels: np.ndarray, share: float, strength: float, seed: int) -> None:
     before = labels.copy()
     for shift in (LabelNoise(share), Swap(share)):
         changed = shift.labels(labels, 7, strength, rng(seed))
@@ -132,7 +130,7 @@ def test_label_noise_and_swap_keep_class_counts_to_the_sample(
         assert (
             np.sum(changed != before) <= round(share * strength * len(labels)) + 2 * 3
         )  # one of each pair by rounding
-    assert np.array_equal(labels, before)  # what was given stays as it was
+    assert np.array_equal(labels, before)  # the given labels are unchanged
 
 
 def test_label_noise_shuffles_a_share() -> None:
@@ -157,7 +155,7 @@ def test_relabel_by_hand() -> None:
     assert Relabel(0.5).labels(labels, 5, 0.0, rng()).tolist() == labels.tolist()
 
 
-def test_prefer_tosses_within_pairs_whatever_the_label() -> None:
+def test_prefer_draws_labels_within_pairs() -> None:
     labels = np.repeat([0, 1, 2, 3, 4], 2000)
     for strength, chance in ((0.0, 0.2), (0.5, 0.5), (1.0, 0.8)):
         changed = Prefer(0.8).labels(labels, 5, strength, rng(1))
@@ -168,7 +166,7 @@ def test_prefer_tosses_within_pairs_whatever_the_label() -> None:
     assert (Prefer(1).labels(labels, 5, 0.0, rng())[labels < 4] % 2 == 0).all()
 
 
-def test_ambiguous_pairs_cannot_be_told_apart() -> None:
+def test_ambiguous_labels_are_independent_within_pairs() -> None:
     labels = np.repeat([0, 1, 2], [3000, 1000, 10])
     changed = Ambiguous().labels(labels, 3, 1.0, rng())
     assert counts(changed) == counts(labels) and (changed[labels == 2] == 2).all()
@@ -187,14 +185,14 @@ def test_labels_stay_among_the_classes(labels: np.ndarray, shift: ConceptShift, 
 
 
 @pytest.mark.parametrize("shift", [LabelNoise(1), Swap(1), Relabel(1), Prefer(1), Ambiguous()])
-def test_a_single_class_has_nobody_to_be_confused_with(shift: ConceptShift) -> None:
+def test_single_class_keeps_its_labels(shift: ConceptShift) -> None:
     assert shift.labels(np.zeros(9, dtype=np.int64), 1, 1.0, rng()).tolist() == [0] * 9
 
 
 # --- spelling
 
 
-def test_shifts_are_read_in_their_order() -> None:
+def test_shifts_are_parsed_in_order() -> None:
     assert parse_shifts("none") == {}
     assert list(parse_shifts(" swap(0.5) + rotate:60 ").values()) == [Swap(0.5), Rotate(60)]
     assert parse_shifts("ambiguous") == parse_shifts("ambiguous()") == {"ambiguous": Ambiguous()}
@@ -222,7 +220,7 @@ def test_shifts_are_read_in_their_order() -> None:
         ("none+swap(0.5)", "'none' cannot be combined"),
     ],
 )
-def test_a_shift_that_cannot_be_is_refused(text: str, message: str) -> None:
+def test_invalid_shift_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         parse_shifts(text)
 
@@ -239,13 +237,13 @@ def test_a_shift_that_cannot_be_is_refused(text: str, message: str) -> None:
         ("xyzzy", None),
     ],
 )
-def test_an_unknown_shift_is_refused(text: str, nearest: str | None) -> None:
+def test_unknown_shift_is_refused(text: str, nearest: str | None) -> None:
     with pytest.raises(UnknownName, match="unknown shift") as caught:
         parse_shifts(text)
     assert caught.value.kind == "shift" and caught.value.nearest == nearest
 
 
-# --- a whole deal
+# --- local data sets
 
 
 def owners(local: LocalDatasets) -> np.ndarray:
@@ -255,7 +253,7 @@ def owners(local: LocalDatasets) -> np.ndarray:
     return owner
 
 
-def test_where_nothing_is_shifted_nothing_is_copied() -> None:
+def test_no_copy_is_made_without_a_shift() -> None:
     data = pictures(np.arange(60) % 5, 5)
     for shift in ("none", "rotate(0)+contrast(1)+noise(0)+swap(0)+label-noise(0)+relabel(0)"):
         local = make_local_datasets(data, 3, shift=shift, seed=1)
@@ -266,7 +264,7 @@ def test_where_nothing_is_shifted_nothing_is_copied() -> None:
 
 
 @pytest.mark.parametrize("how", ["iid", "dirichlet(0.3)", "shards(2)", "quantity(1)"])
-def test_a_shift_does_not_change_who_is_dealt_what(how: str) -> None:
+def test_shift_does_not_change_the_partition(how: str) -> None:
     data = pictures(np.arange(200) % 5, 5)
     expected = partition_samples(data.targets, 4, how, rng(seed_of("partition", 7)))
     for shift in ("none", "prefer(0.9)", "rotate(30)+label-noise(0.5)"):
@@ -274,7 +272,7 @@ def test_a_shift_does_not_change_who_is_dealt_what(how: str) -> None:
         assert [part.tolist() for part in parts] == [part.tolist() for part in expected]
 
 
-def test_samples_are_dealt_by_their_ambiguous_labels() -> None:
+def test_partition_uses_ambiguous_labels() -> None:
     data = pictures(np.arange(400) % 4, 4)
     local = make_local_datasets(data, 2, partition="shards(2)", shift="ambiguous", seed=3)
     assert sorted(local.class_counts().ravel().tolist()) == [0, 0, 0, 0, 100, 100, 100, 100]
@@ -282,7 +280,7 @@ def test_samples_are_dealt_by_their_ambiguous_labels() -> None:
     assert (local.targets != data.targets).any() and np.array_equal(local.targets // 2, data.targets // 2)
 
 
-def test_strength_grows_evenly_from_nothing() -> None:
+def test_shift_strength_grows_linearly_from_zero() -> None:
     data = pictures(np.zeros(5000, dtype=np.int64), 1, (4,))
     local = make_local_datasets(data, 5, shift="noise(2)", seed=3)
     assert local.strength.tolist() == [0, 0.25, 0.5, 0.75, 1]
@@ -291,23 +289,23 @@ def test_strength_grows_evenly_from_nothing() -> None:
     assert np.array_equal(local.inputs[local.parts[0]], data.inputs[local.parts[0]])
 
 
-def test_each_learner_turns_its_own_pictures() -> None:
+def test_rotation_angle_grows_with_the_learner() -> None:
     data = pictures(np.arange(30) % 3, 3)
     local = make_local_datasets(data, 3, shift="rotate(180)", seed=0)
     for part, quarters in zip(local.parts, (0, 1, 2), strict=True):
         assert np.array_equal(local.inputs[part], np.rot90(data.inputs[part], quarters, axes=(2, 3)))
 
 
-def test_prefer_keeps_inputs_and_their_owners() -> None:
+def test_prefer_keeps_inputs_and_partition() -> None:
     data = pictures(np.arange(4000) % 4, 4)
     plain, tossed = make_local_datasets(data, 5, seed=2), make_local_datasets(data, 5, shift="prefer(0.9)", seed=2)
     assert np.array_equal(owners(plain), owners(tossed)) and tossed.inputs is data.inputs
     second = [np.mean(tossed.targets[part] % 2) for part in tossed.parts]
     assert second == pytest.approx([0.1, 0.3, 0.5, 0.7, 0.9], abs=0.06)
-    assert tossed.strength.tolist() == [0] * 5  # inputs are as they were
+    assert tossed.strength.tolist() == [0] * 5  # inputs are unchanged
 
 
-def test_swap_keeps_every_learner_s_table() -> None:
+def test_swap_keeps_class_counts_of_every_learner() -> None:
     data = pictures(rng(1).integers(0, 5, 300), 5)
     plain = make_local_datasets(data, 4, partition="dirichlet(0.5)", seed=2)
     for shift in ("swap(0.7)", "label-noise(0.7)"):
@@ -317,7 +315,7 @@ def test_swap_keeps_every_learner_s_table() -> None:
         assert wrong[0] == 0 and wrong[-1] > 0
 
 
-def test_the_same_seed_gives_the_same_deal_and_another_another() -> None:
+def test_local_data_depend_only_on_the_seed() -> None:
     data = pictures(np.arange(100) % 4, 4)
 
     def local(seed: int) -> tuple[bytes, bytes]:
@@ -328,22 +326,22 @@ def test_the_same_seed_gives_the_same_deal_and_another_another() -> None:
     assert local(5)[0] != local(6)[0] and local(5)[1] != local(6)[1]
 
 
-def test_a_further_shift_does_not_change_what_another_draws() -> None:
+def test_added_shift_does_not_change_draws_of_another() -> None:
     data = pictures(np.arange(100) % 4, 4)
     alone, both = (make_local_datasets(data, 3, shift=shift, seed=5) for shift in ("swap(0.5)", "noise(1)+swap(0.5)"))
     assert np.array_equal(alone.targets, both.targets)
 
 
-def test_every_learner_draws_for_itself() -> None:
+def test_every_learner_has_independent_draws() -> None:
     data = pictures(np.zeros(60, dtype=np.int64), 2)
     local = make_local_datasets(data, 3, shift="noise(1)+prefer(0.6)", seed=5)
     _, half, full = (local.inputs[part] - data.inputs[part] for part in local.parts)
     assert np.corrcoef(half.ravel(), full.ravel())[0, 1] == pytest.approx(0, abs=0.3)
     tosses = [local.targets[part] for part in local.parts]
-    assert (tosses[0] > tosses[1]).any()  # one coin for all would make later learners' names never smaller
+    assert (tosses[0] > tosses[1]).any()  # with shared draws, labels of later learners would never be smaller
 
 
-def test_one_learner_gets_all_as_it_is() -> None:
+def test_single_learner_gets_unshifted_data() -> None:
     data = pictures(np.arange(10) % 2, 2, (4,))
     local = make_local_datasets(data, 1, partition="shares(1, 2)", shift="rotate(60)+prefer(1)+ambiguous", seed=0)
     assert local.inputs is data.inputs and local.targets is data.targets
@@ -353,6 +351,6 @@ def test_one_learner_gets_all_as_it_is() -> None:
             make_local_datasets(data, 1, seed=0, partition=dealt_by, shift=shifted)
 
 
-def test_tables_cannot_be_turned() -> None:
+def test_rotation_of_tables_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="rotate"):
         make_local_datasets(pictures(np.arange(10) % 2, 2, (4,)), 2, shift="rotate(60)", seed=0)

@@ -1,4 +1,4 @@
-"""Texts of several owners: which characters are told from which, what is kept apart, and what is refused."""
+"""Texts of several owners: windows, training and test split, partition by owner, and errors."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ BOB = "do re mi fa sol la ti. "  # 23
 
 
 def songs(times: int = 5, **settings: Any) -> Dataset:
-    """Ann's 24 and Bob's 23 characters, so many times over."""
+    """The texts of Ann (24 characters) and Bob (23 characters), repeated."""
     return Dataset.from_text("songs", {"ann": ANN * times, "bob": BOB * times}, **{"length": 6, "step": 4, **settings})
 
 
 # --- samples
 
 
-def test_windows_by_hand() -> None:
-    # 10 characters, the last 40 % for tests: "abcabc" and "bcab". Three tell the fourth, beginning every two.
+def test_text_windows_by_hand() -> None:
+    # 10 characters, the last 40 % for tests: "abcabc" and "bcab". Three characters predict the fourth, with a step of two.
     data = Dataset.from_text("letters", {"x": "abcabcbcab"}, length=3, step=2, test_share=0.4)
     assert data.alphabet == "abc" and data.labels == ("a", "b", "c") and data.classes == 3
     assert [(data.text(i), data.text(t)) for i, t in zip(data.inputs, data.targets, strict=True)] == [
@@ -46,11 +46,11 @@ def test_windows_by_hand() -> None:
         ("bca", "b")
     ]
     assert data.inputs.dtype == np.float32 and data.inputs.tolist() == [[0, 1, 2], [2, 0, 1]]
-    assert (data.mean, data.std) == (0.0, 1.0)  # codes are names and not scaled
+    assert (data.mean, data.std) == (0.0, 1.0)  # codes are categories and not scaled
 
 
-def test_no_sample_crosses_into_the_tests_and_all_are_of_one_owner() -> None:
-    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))  # every character once, so that places can be told
+def test_windows_do_not_cross_test_text_or_owners() -> None:
+    letters = "".join(map(chr, range(0x4E00, 0x4E00 + 200)))  # every character once, so that positions are known
     texts = {"first": letters[:120], "second": letters[120:]}
     data = Dataset.from_text("once", texts, length=10, step=1)
     assert data.owners is not None and data.owner_names == ("first", "second")
@@ -63,13 +63,13 @@ def test_no_sample_crosses_into_the_tests_and_all_are_of_one_owner() -> None:
     assert sorted({*tests[:, 0]}) == [*range(96, 110), *range(184, 190)]
 
 
-def test_the_alphabet_may_be_given_and_its_order_is_that_of_the_codes() -> None:
+def test_codes_follow_the_order_of_a_given_alphabet() -> None:
     data = songs(alphabet="zyxwvutsrqponmlkjihgfedcba. ")
     assert data.classes == len(data.alphabet) == 28 and data.labels[-1] == "space"
     assert data.text(data.inputs[0]) == ANN[:6] and data.inputs[0, 0] == 6  # t is the seventh from the end
 
 
-def test_names_of_characters_are_seen_and_differ() -> None:
+def test_character_labels_are_visible_and_unique() -> None:
     assert [character_name(c) for c in "a \n\t\r[\u00e9\x07"] == [
         "a",
         "space",
@@ -82,10 +82,10 @@ def test_names_of_characters_are_seen_and_differ() -> None:
     ]
 
 
-def test_many_characters_have_codes_of_their_own() -> None:
+def test_large_alphabets_have_unique_codes() -> None:
     letters = "".join(map(chr, range(0x100, 0x100 + 300)))
     raw = text_windows("letters", {"x": letters}, length=5, step=1)
-    assert raw.inputs.dtype == np.uint16 and raw.test_inputs.max() == 298  # a byte would not do
+    assert raw.inputs.dtype == np.uint16 and raw.test_inputs.max() == 298  # a byte is too small
     assert Dataset.from_raw("letters", raw).text(raw.test_inputs[-1]) == letters[294:299]
 
 
@@ -109,13 +109,13 @@ def test_many_characters_have_codes_of_their_own() -> None:
         ({"x": "ab" * 9}, {"length": 1, "alphabet": "bc"}, r"owner 'x': character 0 is 'a', .* alphabet of 2"),
     ],
 )
-def test_texts_that_cannot_be_learned_from_are_refused(texts: Any, settings: Any, said: str) -> None:
+def test_invalid_texts_are_refused(texts: Any, settings: Any, said: str) -> None:
     with pytest.raises(DataError, match=f"^data set 'mine': .*{said}"):
         Dataset.from_text("mine", texts, **settings)
 
 
 @pytest.mark.parametrize("settings", [{"length": 0}, {"step": 0}, {"test_share": 0.0}, {"test_share": 1.0}])
-def test_settings_that_cannot_work_are_refused(settings: Any) -> None:
+def test_invalid_settings_are_refused(settings: Any) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(settings))):
         songs(**settings)
 
@@ -144,14 +144,14 @@ def test_codes_outside_the_alphabet_are_refused(half: str, code: float) -> None:
         ({"alphabet": "aa"}, "twice"),
     ],
 )
-def test_owners_and_alphabet_must_agree_with_the_samples(change: dict[str, Any], said: str) -> None:
+def test_inconsistent_owners_or_alphabet_are_refused(change: dict[str, Any], said: str) -> None:
     data = songs()
     assert data.inputs.shape == (45, 6)  # of 96 and of 92 characters, every fourth that has seven from it on
     with pytest.raises(DataError, match=said):
         replace(data, **change)
 
 
-def test_a_record_tells_of_owners_and_alphabet_and_its_digest_hangs_on_them() -> None:
+def test_description_and_digest_include_owners_and_alphabet() -> None:
     data = songs()
     record = describe_dataset(data)
     assert record["owners"] == ["ann", "bob"] and record["alphabet"] == data.alphabet
@@ -162,7 +162,7 @@ def test_a_record_tells_of_owners_and_alphabet_and_its_digest_hangs_on_them() ->
     assert describe_dataset(nobody)["owners"] == [] and describe_dataset(nobody)["alphabet"] == ""
 
 
-def test_so_many_samples_are_taken_evenly_and_stay_their_owners() -> None:
+def test_subset_is_evenly_spaced_and_keeps_owners() -> None:
     data = songs(20)
     assert data.owners is not None
     few = select_samples(data, make_config({"train": 10, "test": 4}))
@@ -178,7 +178,7 @@ def test_so_many_samples_are_taken_evenly_and_stay_their_owners() -> None:
     assert describe_dataset(whole)["sha256"] == describe_dataset(data)["sha256"]
 
 
-def test_data_without_owners_still_gives_its_first_samples() -> None:
+def test_subset_without_owners_uses_only_the_first_samples() -> None:
     inputs = np.arange(12, dtype=np.float32).reshape(6, 2)
     data = Dataset("table", inputs, np.arange(6) % 2, inputs, np.arange(6) % 2, 2, shareable=np.arange(6) > 0)
     few = select_samples(data, make_config({"train": 3, "test": 2}))
@@ -186,15 +186,15 @@ def test_data_without_owners_still_gives_its_first_samples() -> None:
     assert few.shareable is not None and few.shareable.tolist() == [False, True, True] and few.owners is None
 
 
-# --- dealt to learners
+# --- partition by owner
 
 
-def crowd(owners: int = 5) -> Dataset:
+def many_owners(owners: int = 5) -> Dataset:
     return Dataset.from_text("crowd", {f"o{i}": (ANN + BOB) * (i + 3) for i in range(owners)}, length=6, step=4)
 
 
-def test_everybody_is_one_owner() -> None:
-    data = crowd()
+def test_each_learner_is_one_owner() -> None:
+    data = many_owners()
     assert data.owners is not None
     local = make_local_datasets(data, 5, partition="owners", seed=1)
     for who, part in enumerate(local.parts):
@@ -202,8 +202,8 @@ def test_everybody_is_one_owner() -> None:
     assert local.inputs is data.inputs and local.class_counts().sum() == len(data.targets)
 
 
-def test_fewer_learners_than_owners_leave_samples_to_nobody() -> None:
-    data = crowd()
+def test_fewer_learners_than_owners_leave_samples_unassigned() -> None:
+    data = many_owners()
     assert data.owners is not None
     found = set()
     for seed in range(20):
@@ -217,28 +217,28 @@ def test_fewer_learners_than_owners_leave_samples_to_nobody() -> None:
     assert len(found) > 5  # of ten pairs
 
 
-def test_a_single_learner_is_one_owner_too() -> None:
-    data = crowd()
+def test_single_learner_is_one_owner() -> None:
+    data = many_owners()
     assert data.owners is not None
     local = make_local_datasets(data, 1, partition="owners", seed=0)
     assert len(np.unique(data.owners[local.parts[0]])) == 1 and not local.case.figure
 
 
-def test_more_learners_than_owners_and_data_without_are_refused() -> None:
+def test_more_learners_than_owners_or_no_owners_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="6 learners, and the samples have 5 owners"):
-        make_local_datasets(crowd(), 6, partition="owners", seed=0)
+        make_local_datasets(many_owners(), 6, partition="owners", seed=0)
     with pytest.raises(ConfigurationError, match=r"samples have owners.* these have none"):
-        make_local_datasets(replace(crowd(), owners=None, owner_names=()), 2, partition="owners", seed=0)
+        make_local_datasets(replace(many_owners(), owners=None, owner_names=()), 2, partition="owners", seed=0)
 
 
 @pytest.mark.parametrize("shift", ["rotate(30)", "contrast(2)", "swap(0.5)+noise(1)"])
-def test_codes_are_not_turned_stretched_or_noisy(shift: str) -> None:
+def test_feature_shifts_of_text_are_refused(shift: str) -> None:
     with pytest.raises(ConfigurationError, match="codes of characters"):
-        make_local_datasets(crowd(), 3, partition="owners", shift=shift, seed=0)
+        make_local_datasets(many_owners(), 3, partition="owners", shift=shift, seed=0)
 
 
-def test_labels_of_text_may_be_shifted_and_owners_are_kept_in_every_seeds_copy() -> None:
-    data = crowd()
+def test_label_shifts_of_text_keep_owners_for_every_seed() -> None:
+    data = many_owners()
     local_datasets = [make_local_datasets(data, 2, partition="owners", shift="swap(1)", seed=seed) for seed in (0, 1)]
     local, parts = concat_training_sets(data, local_datasets, 2)
     assert data.owners is not None and local.owners is not None
@@ -259,7 +259,7 @@ def test_owners_differ_in_inputs_and_labels() -> None:
         assert found.labels_given_inputs == 0
 
 
-def test_samples_that_nobody_has_do_not_count_where_distributions_are_compared() -> None:
+def test_unassigned_samples_do_not_count_in_heterogeneity() -> None:
     texts = {"ann": ANN * 99, "ann too": ANN * 99, "bob": BOB * 99}
     data = Dataset.from_text("three", texts, length=6, step=5)
     found = {}
@@ -273,8 +273,8 @@ def test_samples_that_nobody_has_do_not_count_where_distributions_are_compared()
     assert found[0, 1] < 0.02 < found[0, 2] and found[0, 2] == pytest.approx(found[1, 2])
 
 
-def test_a_record_of_a_run_names_the_owners() -> None:
-    data, config = crowd(), make_config({"learners": 2, "partition": "owners", "seed": 3})
+def test_provenance_names_the_owners() -> None:
+    data, config = many_owners(), make_config({"learners": 2, "partition": "owners", "seed": 3})
     local = make_local_datasets(data, 2, partition="owners", seed=3)
     record = provenance(config, data, [local])
     assert data.owners is not None
@@ -286,8 +286,8 @@ def test_a_record_of_a_run_names_the_owners() -> None:
     assert provenance(make_config({"learners": 2}), data, [make_local_datasets(data, 2, seed=0)])["owners"] == {"0": []}
 
 
-def test_a_federation_of_owners_gives_the_same_alone_and_beside_others() -> None:
-    data = crowd()
+def test_federation_of_owners_is_independent_of_other_seeds() -> None:
+    data = many_owners()
     both = simulate(data=data, model="mlp", learners=3, partition="owners", rounds=2, seeds=2, method="fedavg")
     alone = simulate(data=data, model="mlp", learners=3, partition="owners", rounds=2, seed=1, method="fedavg")
     assert both.history.last("accuracy")[1] == pytest.approx(alone.history.last("accuracy")[0])
@@ -295,10 +295,10 @@ def test_a_federation_of_owners_gives_the_same_alone_and_beside_others() -> None
     assert pooled.finished
 
 
-def test_views_are_for_images() -> None:
+def test_augmented_views_of_text_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"views are for images.*text"):
         simulate(
-            data=crowd(),
+            data=many_owners(),
             model="mlp",
             learners=2,
             partition="owners",
