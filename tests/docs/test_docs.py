@@ -65,7 +65,7 @@ def words(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", RUNNING)
-def test_a_page_runs_from_top_to_bottom(
+def test_page_runs_from_top_to_bottom(
     name: str, tmp_path: Path, command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Write a page's files, run its examples in one namespace, and compare shown output with that of the commands."""
@@ -103,7 +103,7 @@ def test_titles_are_plain_file_names() -> None:
 # --- the site
 
 
-def test_the_navigation_names_every_page_once() -> None:
+def test_navigation_lists_every_page_once() -> None:
     _, _, nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
     assert sorted(re.findall(r"^ +- [\w -]+: (\S+\.md)$", nav, flags=re.MULTILINE)) == PAGES
 
@@ -117,7 +117,7 @@ def test_links_have_targets(name: str) -> None:
         assert (ROOT / target).exists(), f"{name}: {target}"
 
 
-def test_the_site_builds_without_warnings_and_loads_nothing_from_the_network(tmp_path: Path) -> None:
+def test_site_builds_without_warnings_or_external_resources(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="install the extra 'docs' to build the site")
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # the theme warns about a release that is not installed
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
@@ -136,7 +136,7 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_the_network(tmp
 # --- lists are complete
 
 
-def test_the_settings_page_lists_every_key_with_its_default() -> None:
+def test_settings_page_lists_every_key_with_its_default() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\|", page("reference/settings.md"), flags=re.MULTILINE)
     keys = [*((key, field_of_key(key)) for key in KEYS), *GroupConfig.model_fields.items()]
     assert [key for key, _ in rows] == [key for key, _ in keys]
@@ -149,7 +149,7 @@ def test_the_settings_page_lists_every_key_with_its_default() -> None:
             assert field.is_required() or field.default in (None, ()) or field.default_factory is not None, key
 
 
-def test_the_nine_cases_are_those_of_the_code() -> None:
+def test_documented_nine_cases_match_the_code() -> None:
     text = page("guides/heterogeneity.md")
     row = re.compile(r"^\| (7\w) \|(.*?)\|(.*?)\|(.*?)\|(.*?)\| (.*?) \| (.*?) \|$", flags=re.MULTILINE)
     rows = {figure: (ticks, line) for figure, *ticks, line, _ in row.findall(text)}
@@ -163,12 +163,12 @@ def test_the_nine_cases_are_those_of_the_code() -> None:
         assert [tick.strip() == "✓" for tick in ticks] == flags, figure
 
 
-def test_every_shift_is_explained() -> None:
+def test_every_shift_is_documented() -> None:
     listed = re.findall(r"^\| `([a-z-]+)(?:\([\d.]+\))?` \|", page("guides/heterogeneity.md"), flags=re.MULTILINE)
     assert sorted(listed) == sorted(SHIFTS)
 
 
-def test_every_column_and_file_of_a_run_is_explained(tmp_path: Path) -> None:
+def test_every_column_and_file_of_a_run_is_documented(tmp_path: Path) -> None:
     result = simulate(
         method="representation-sharing", learners=2, train=40, test=20, rounds=1, workers=0, out=tmp_path / "run"
     )

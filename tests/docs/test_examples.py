@@ -43,7 +43,7 @@ def test_every_example_is_covered() -> None:
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_an_example_is_short_and_has_its_command(name: str) -> None:
+def test_example_is_short_and_has_its_command(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     assert text.count("\n") < LINES
     assert f"\n    python examples/{name}.py\n" in text.split('"""')[1]

@@ -29,7 +29,7 @@ def experiment(name: str) -> Config:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_it_can_be_run(path: Path) -> None:
+def test_experiment_is_valid(path: Path) -> None:
     config = read_config(path)
     if config.data.source != "digits":
         if not (REAL / config.data.source / "train-images-idx3-ubyte.gz").is_file():
@@ -39,7 +39,7 @@ def test_it_can_be_run(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_it_has_its_command(path: Path) -> None:
+def test_experiment_has_its_command(path: Path) -> None:
     """With its path from the root of the repository."""
     text = path.read_text(encoding="utf-8")
     assert text.startswith("# ")
@@ -50,12 +50,12 @@ def test_it_has_its_command(path: Path) -> None:
 # --- the nine cases
 
 
-def test_there_is_a_file_for_each_of_the_nine_cases() -> None:
+def test_each_of_the_nine_cases_has_a_file() -> None:
     assert sorted(CASES) == FIGURES
 
 
 @pytest.mark.parametrize("figure", FIGURES)
-def test_a_case_has_its_partition_and_shift(figure: str) -> None:
+def test_case_file_has_its_partition_and_shift(figure: str) -> None:
     config = experiment(f"heterogeneity/{figure}")
     assert (config.federation.partition, config.federation.shift) == CASES[figure]
     local = make_local_datasets(
@@ -69,7 +69,7 @@ def test_a_case_has_its_partition_and_shift(figure: str) -> None:
 
 
 @pytest.mark.parametrize("figure", FIGURES)
-def test_a_case_says_what_differs(figure: str) -> None:
+def test_case_file_comment_states_what_differs(figure: str) -> None:
     text = (EXPERIMENTS / "heterogeneity" / f"{figure}.toml").read_text(encoding="utf-8")
     comment = " ".join(text.split("# Example:")[0].replace("#", " ").split())
     assert f"Case {figure} of the nine" in comment
@@ -92,7 +92,7 @@ def test_a_case_says_what_differs(figure: str) -> None:
 # --- the other files
 
 
-def test_the_published_setting_is_the_published_one() -> None:
+def test_published_setting_file_has_the_published_values() -> None:
     config = experiment("mnist")
     assert (
         config.data.source,

@@ -79,7 +79,7 @@ def test_every_limit_is_that_of_the_code() -> None:
     assert listed[6].split("; ")[0] == str(HEAD_LIMIT)
 
 
-def test_the_example_by_hand_is_accepted_and_returned(tmp_path: Path) -> None:
+def test_handwritten_example_is_accepted_and_returned(tmp_path: Path) -> None:
     for title in ("tiny.toml", "body.py"):
         (tmp_path / title).write_text(block(title), encoding="utf-8")
     body = subprocess.run([sys.executable, tmp_path / "body.py"], capture_output=True, check=True, timeout=60).stdout

@@ -20,7 +20,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_number_of_examples() -> None:
+def test_readme_has_the_expected_number_of_examples() -> None:
     assert len(blocks("python")) == 2
     assert len(blocks("console")) == 1
 
