@@ -35,7 +35,7 @@ def songs(times: int = 5, **settings: Any) -> Dataset:
 
 
 def test_text_windows_by_hand() -> None:
-    # 10 characters, the last 40 % for tests: "abcabc" and "bcab". Three characters predict the fourth, with a step of two.
+    # 10 characters, the last 40 % for tests: "abcabc" and "bcab". Three predict the fourth, with a step of two.
     data = Dataset.from_text("letters", {"x": "abcabcbcab"}, length=3, step=2, test_share=0.4)
     assert data.alphabet == "abc" and data.labels == ("a", "b", "c") and data.classes == 3
     assert [(data.text(i), data.text(t)) for i, t in zip(data.inputs, data.targets, strict=True)] == [
