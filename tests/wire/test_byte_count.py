@@ -1,4 +1,4 @@
-"""What travels, in bytes: what it depends on, what it does not, and what being away costs."""
+"""Uploaded and downloaded bytes: what they depend on, and the cost of absence."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def traffic_of(make: Callable[[], nn.Module], role: Role, shape: tuple[int, ...]
 
 @cache
 def full_message(method: str, model: str) -> tuple[int, int]:
-    """Bytes up and down of everything a method trades in a round, for a model on 28x28 images."""
+    """Bytes uploaded and downloaded by a method in a round, for a model on 28x28 images."""
     role = build_method(method).roles["learner"]
     traffic = traffic_of(partial(build_model, model, MNIST, 10), role, MNIST)
     return traffic.up(traffic.channels), traffic.down(traffic.channels)
@@ -63,10 +63,10 @@ def layers_of_two(hidden: int) -> SplitModel:
     return SplitModel(deep, nn.Linear(16, 10), bound=1.0)
 
 
-# What representations cost
+# Bytes of representations
 
 
-def test_representation_sharing_depends_on_classes_and_width_alone() -> None:
+def test_representation_bytes_depend_on_classes_and_width_only() -> None:
     role = build_method("representation-sharing").roles["learner"]
 
     def bytes_of(model: SplitModel) -> tuple[int, int]:
@@ -86,7 +86,7 @@ def test_representation_sharing_depends_on_classes_and_width_alone() -> None:
     assert wide[0] - (2 * 10 * 1000 * 4 + 2 * 10 * 4) == pytest.approx(header, abs=16)  # longer numbers in the header
 
 
-def test_more_observations_cost_more_in_their_own_direction() -> None:
+def test_more_observations_add_bytes_in_their_direction_only() -> None:
     def bytes_of(up: int, down: int) -> tuple[int, int]:
         role = Role(exchanges=(Observations(up=up, down=down),))
         traffic = traffic_of(partial(perceptron, 16, 4), role)
@@ -97,7 +97,7 @@ def test_more_observations_cost_more_in_their_own_direction() -> None:
     assert more[0] - once[0] == pytest.approx(entry, abs=16) and more[1] - once[1] == pytest.approx(2 * entry, abs=16)
 
 
-# What the default method saves
+# Savings of the default method
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_consilience_is_a_fraction_of_fedavg(model: str, fedavg: int, consilienc
 
 
 @pytest.mark.parametrize("method", ["self-distillation", "independent", "centralized"])
-def test_who_learns_alone_moves_nothing(method: str, data: Dataset) -> None:
+def test_independent_training_sends_nothing(method: str, data: Dataset) -> None:
     summary = simulate(data=data, method=method, learners=3, rounds=2, workers=0).summary()
     assert summary["bytes"] == summary["message_bytes"] == {"up": 0, "down": 0}
     assert summary["bytes_total"] == 0
 
 
-def test_a_method_without_channels_has_no_body() -> None:
+def test_method_without_channels_has_no_body() -> None:
     traffic = ByteCount({})
     assert traffic.up([]) == traffic.down([]) == 0 and traffic.message("up") == {}
 
 
-def test_the_summary_is_the_mean_over_learners_and_rounds_and_the_total_counts_the_start(data: Dataset) -> None:
+def test_byte_summary_is_a_mean_and_the_total_includes_the_start(data: Dataset) -> None:
     result = simulate(data=data, method="representation-sharing", learners=3, rounds=2, seeds=2, workers=0)
     summary, one = result.summary(), result.message_bytes["up"]
     assert summary["bytes"] == {"up": one, "down": one}
@@ -133,24 +133,24 @@ def test_the_summary_is_the_mean_over_learners_and_rounds_and_the_total_counts_t
     assert result.history["bytes.up"].shape == (2, 2, 3) and (result.history["bytes.up"] == one).all()
 
 
-# Replies that were missed
+# Missed replies
 
 
 def both(weights: Weights) -> ByteCount:
     return traffic_of(partial(perceptron, 16, 40), Role(exchanges=(Prototypes(encoding=FLOAT16), weights)))
 
 
-def as_whole(traffic: ByteCount) -> int:
-    """A body with all other channels as they are, and the common weights themselves as float32."""
+def size_with_full_weights(traffic: ByteCount) -> int:
+    """The size of a body with the common weights in full as float32, and the other channels unchanged."""
     message = traffic.message("down")
     return codec.encoded_size({k: Field(f.shape) if k.startswith("weights.") else f for k, f in message.items()})
 
 
 @pytest.mark.parametrize("encoding", [BIT, INT8, FLOAT16, FLOAT32], ids=lambda e: e.name)
-def test_missed_replies_cost_the_lesser_of_one_by_one_and_the_whole_weights(encoding: Any) -> None:
+def test_missed_replies_cost_the_smaller_of_replies_and_full_weights(encoding: Any) -> None:
     traffic = both(Weights(up=encoding, down=encoding))
     names = ["prototypes", "weights"]
-    body, one, whole = traffic.down(names), traffic.down(["weights"]), as_whole(traffic)
+    body, one, whole = traffic.down(names), traffic.down(["weights"]), size_with_full_weights(traffic)
     assert body == codec.encoded_size(traffic.message("down")) and one == codec.encoded_size(
         traffic.message("down", ["weights"])
     )
@@ -162,15 +162,15 @@ def test_missed_replies_cost_the_lesser_of_one_by_one_and_the_whole_weights(enco
     assert turning == {"bit": 25, "int8": 4, "float16": 2, "float32": 1}[encoding.name]
 
 
-def test_the_body_that_carries_whole_weights_is_one_body() -> None:
+def test_full_weights_are_sent_in_a_single_body() -> None:
     traffic = both(Weights(up=BIT, down=BIT))
     message = traffic.message("down", full=["weights"])
-    assert codec.encoded_size(message) == as_whole(traffic)
+    assert codec.encoded_size(message) == size_with_full_weights(traffic)
     tensors = {k: np.zeros(f.shape, dtype=np.float32) for k, f in message.items()}
     assert len(codec.encode(message, tensors)) == codec.encoded_size(message)
 
 
-def test_two_channels_may_each_be_behind() -> None:
+def test_missed_replies_of_two_channels_are_counted_separately() -> None:
     far = schema.Tensor((400,), BIT, BIT)
     first = schema.Mean("first", {"x": far}, moving=True)
     traffic = ByteCount({"first": first, "second": replace(first, name="second")})
@@ -182,14 +182,14 @@ def test_two_channels_may_each_be_behind() -> None:
     assert traffic.down(names, {"first": 50, "second": 50}) == codec.encoded_size(traffic.message("down", names, names))
 
 
-def test_a_channel_that_sends_nothing_costs_nothing() -> None:
+def test_channel_that_sends_nothing_costs_nothing() -> None:
     traffic = both(Weights(up=BIT, down=BIT))
     assert traffic.down(["prototypes"], {"weights": 0}) == traffic.down(["prototypes"])
     assert traffic.down(["prototypes"]) < traffic.down(["prototypes", "weights"])
 
 
-def test_a_learner_who_was_away_pays_for_what_it_missed(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Away for rounds 1 to 3 and offline: the fourth answer brings four replies of a bit a weight."""
+def test_offline_learner_downloads_the_missed_replies_on_return(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline in rounds 1 to 3: the fourth answer contains four replies of one bit per weight."""
 
     def there(federations: Federations, host: int | None, round_: int) -> Presence:
         learners = federations.learners
@@ -204,7 +204,7 @@ def test_a_learner_who_was_away_pays_for_what_it_missed(data: Dataset, monkeypat
     assert result.history["bytes.up"][:, 0].tolist() == [[0, one], [0, one], [0, one], [one, one]]
 
 
-def test_a_learner_who_did_not_take_part_hears_first_what_it_missed(
+def test_absent_learner_downloads_missed_replies_before_training(
     data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def there(federations: Federations, host: int | None, round_: int) -> Presence:
@@ -216,11 +216,11 @@ def test_a_learner_who_did_not_take_part_hears_first_what_it_missed(
     monkeypatch.setattr(rounds_module, "draw_presence", there)
     result = simulate(data=data, method="fedavg-1bit", learners=2, rounds=3, workers=0)
     one = result.message_bytes["down"]
-    # In round 2 it hears round 1's reply before it trains, and round 2's after.
+    # In round 2 it downloads round 1's reply before training, and round 2's after.
     assert result.history["bytes.down"][:, 0].tolist() == [[0, one], [2 * one, one], [one, one]]
 
 
-def test_names_that_would_hide_each_other_are_refused() -> None:
+def test_ambiguous_channel_and_tensor_names_are_refused() -> None:
     numbers = {"count": schema.Tensor((3, 2))}
     with pytest.raises(ConfigurationError, match="'count' is the name of its rows' weights"):
         schema.Mean("spread", numbers, rows=(3,))

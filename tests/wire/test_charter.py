@@ -1,4 +1,4 @@
-"""A federation's founding document: written down and read again, refused by name, and bound to its first values."""
+"""A federation's charter: written and read, refused by name, and bound to its start values."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def charter(**changes: Any) -> Charter:
     )
 
 
-# --- there and back
+# --- round trip
 
 
-def test_what_is_written_is_what_is_read() -> None:
+def test_charter_round_trips_through_toml() -> None:
     made = charter()
     again = read_charter(made.to_toml())
     assert again == made
@@ -59,13 +59,13 @@ def test_what_is_written_is_what_is_read() -> None:
     assert again.to_toml() == made.to_toml()
 
 
-def test_bounds_that_are_none_are_not_written() -> None:
+def test_infinite_bounds_are_not_written() -> None:
     text = charter().to_toml()
     assert "low = -1.0" in text
     assert "inf" not in text.split("[channels")[1]
 
 
-def test_what_concerns_oneself_does_not_travel() -> None:
+def test_channels_of_scope_oneself_are_not_in_the_charter() -> None:
     mine = {**CHANNELS, "own": schema.Mean("own", {"a": schema.Tensor((2,))}, scope="oneself")}
     assert list(build_charter("digits", METHOD, 3, mine, STARTS).channels) == list(CHANNELS)
     with pytest.raises(ConfigurationError, match="'some' shares nothing"):
@@ -94,7 +94,7 @@ def any_channel(draw: st.DrawFn, name: str) -> schema.Channel:
 
 @settings(deadline=None, max_examples=60)
 @given(st.data(), st.integers(0, 2**53))
-def test_any_charter_comes_back(data: st.DataObject, seed: int) -> None:
+def test_any_charter_round_trips(data: st.DataObject, seed: int) -> None:
     names = data.draw(st.lists(st.sampled_from(["a", "b-2", "0"]), min_size=1, unique=True))
     channels = {name: data.draw(any_channel(name)) for name in names}
     starts = {n: {k: np.full(t.shape, 0.5) for k, t in c.tensors.items()} for n, c in channels.items()}
@@ -121,7 +121,7 @@ GOOD = {
 
 
 def with_(path: str, value: Any) -> str:
-    """The good charter as TOML, with one thing changed or added; None takes it out."""
+    """The valid charter as TOML, with one entry changed or added; None removes it."""
     content: Any = copy.deepcopy(GOOD)
     *way, last = path.split("/")
     at = content
@@ -134,7 +134,7 @@ def with_(path: str, value: Any) -> str:
     return tomli_w.dumps(content)
 
 
-def test_the_good_one_is_good() -> None:
+def test_unchanged_charter_is_valid() -> None:
     assert read_charter(with_("seed", 3)).seed == 3
 
 
@@ -196,14 +196,14 @@ TENSOR = "channels/c/tensors/t"
         (f"{TENSOR}/unknown", 1, "channels.c.tensors.t.unknown is 1"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(path: str, value: Any, said: str) -> None:
+def test_invalid_values_are_refused_by_name(path: str, value: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as refused:
         read_charter(with_(path, value), "there.toml")
     assert str(refused.value).startswith("there.toml: ")
     assert "pydantic" not in str(refused.value)
 
 
-def test_bounds_the_wrong_way_round_are_refused() -> None:
+def test_swapped_bounds_are_refused() -> None:
     text = with_(f"{TENSOR}/low", 2.0).replace("low = 2.0", "low = 2.0\nhigh = 1.0")
     with pytest.raises(ConfigurationError, match=r"bounds 2\.0 to 1\.0 allow no value"):
         read_charter(text)
@@ -225,29 +225,29 @@ def test_bounds_the_wrong_way_round_are_refused() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_together_is_refused(channel: dict[str, Any], said: str) -> None:
+def test_contradictory_settings_are_refused(channel: dict[str, Any], said: str) -> None:
     whole_channel = {"tensors": {"t": {"shape": [3, 2]}}, **channel}
     with pytest.raises(ConfigurationError, match=said):
         read_charter(with_("channels/c", whole_channel))
 
 
 @pytest.mark.parametrize("text", ["= 1", "\0", "name = ", "[channels.c", 'name = "a"\nname = "b"'])
-def test_what_is_no_toml_is_refused(text: str) -> None:
+def test_text_that_is_not_toml_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="here is not TOML"):
         read_charter(text, "here")
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.text(max_size=200))
-def test_any_text_is_refused_and_breaks_nothing(text: str) -> None:
+def test_any_text_is_refused_with_a_known_error(text: str) -> None:
     with pytest.raises(ConfigurationError):
         read_charter(text)
 
 
-# --- the values it starts from
+# --- start values
 
 
-def test_start_values_are_known_by_their_hash() -> None:
+def test_start_values_are_identified_by_their_hash() -> None:
     made, body = charter(), encode_start_values(charter(), STARTS)
     assert made.channel_settings["weights"].start == values_fingerprint(CHANNELS["weights"], STARTS["weights"])
     back = decode_start_values(made, body)
@@ -257,7 +257,7 @@ def test_start_values_are_known_by_their_hash() -> None:
     assert back["weights"]["scale"] == np.float32(0.5)
 
 
-def test_other_start_values_are_refused() -> None:
+def test_start_values_with_another_hash_are_refused() -> None:
     other = {"weights": {**STARTS["weights"], "scale": np.array(np.nextafter(np.float32(0.5), np.float32(1)))}}
     body = encode_start_values(charter(), other)
     with pytest.raises(ConfigurationError, match="there: the SHA-256 of the values of 'weights' is not the one"):
@@ -271,14 +271,14 @@ def test_damaged_start_values_are_refused(damage: Any) -> None:
         decode_start_values(charter(), damage(body) if callable(damage) else damage, "there")
 
 
-def test_start_values_that_are_no_numbers_are_refused() -> None:
+def test_non_finite_start_values_are_refused() -> None:
     body = bytearray(encode_start_values(charter(), STARTS))
     body[-4:] = np.float32(np.nan).tobytes()
     with pytest.raises(ConfigurationError, match="is nan"):
         decode_start_values(charter(), bytes(body))
 
 
-def test_where_nothing_moves_there_is_nothing_to_start_from() -> None:
+def test_charter_without_moving_means_has_no_start_values() -> None:
     still = {name: channel for name, channel in CHANNELS.items() if name != "weights"}
     made = build_charter("digits", METHOD, 3, still, {})
     assert made.start_values_message() == {}
@@ -286,7 +286,7 @@ def test_where_nothing_moves_there_is_nothing_to_start_from() -> None:
     assert decode_start_values(made, b"") == {}
 
 
-def test_common_values_travel_in_full_precision_whatever_replies_do() -> None:
+def test_common_values_are_sent_as_float32_for_any_reply_encoding() -> None:
     assert common_values_message(CHANNELS["weights"]) == {
         "weights.layer.1": schema.Field((2, 2)),
         "weights.scale": schema.Field(()),
@@ -296,5 +296,5 @@ def test_common_values_travel_in_full_precision_whatever_replies_do() -> None:
     )
 
 
-def test_start_values_lie_beside_the_charter() -> None:
+def test_start_values_are_stored_beside_the_charter() -> None:
     assert start_values_file(Path("some") / "digits.toml") == Path("some") / "digits.safetensors"

@@ -39,7 +39,7 @@ def opened(body: bytes) -> tuple[dict[str, Any], bytes]:
 # By hand
 
 
-def test_float32_to_the_byte() -> None:
+def test_float32_body_byte_by_byte() -> None:
     message = {"p.mean": Field((2,))}
     header = b'{"p.mean":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'  # 59 bytes, and 5 spaces
     body = (64).to_bytes(8, "little") + header + b" " * 5 + floats(1.0, -2.5).tobytes()
@@ -83,7 +83,7 @@ def test_every_encoding_in_one_body() -> None:
     assert data[42:] == bytes([0b1010100_0])  # a: + - +, b: - + - -, one bit left over
 
 
-def test_what_the_far_side_sees() -> None:
+def test_receiver_decodes_quantized_values() -> None:
     message = {"w.a": Field((3,), BIT), "q.byte": Field((1, 3), INT8), "p.count": Field((2,), INT32)}
     tensors = {"w.a": floats(1.5, -1.5, 0.0), "q.byte": floats([127.0, -64.0, 0.5]), "p.count": np.asarray([3, -1])}
     seen = codec.decode(message, codec.encode(message, tensors))
@@ -97,14 +97,14 @@ def test_what_the_far_side_sees() -> None:
     assert all(x.flags.writeable for x in seen.values())
 
 
-def test_bits_follow_the_order_of_the_message() -> None:
+def test_bits_are_packed_in_the_order_of_the_message() -> None:
     fields = {"a": Field((1,), BIT), "b": Field((2,), BIT)}
     tensors = {"b": floats(1, 1), "a": floats(-1)}
     assert opened(codec.encode(fields, tensors))[1][-1] == 0b011_00000
     assert opened(codec.encode(dict(reversed(fields.items())), tensors))[1][-1] == 0b110_00000
 
 
-def test_fixed_units_need_no_scales() -> None:
+def test_bits_with_a_fixed_unit_have_no_scales() -> None:
     vote = Field((9,), Bit(unit=1.0))
     body = codec.encode({"v": vote, "w": vote}, {"v": np.arange(9.0) - 4, "w": -np.ones(9)})
     header, data = opened(body)
@@ -116,13 +116,13 @@ def test_fixed_units_need_no_scales() -> None:
     assert set(opened(codec.encode(mixed, {"v": np.ones(9), "w": np.ones(9)}))[0]) == {"bits", "scales"}
 
 
-def test_without_scales_of_its_own_a_message_leaves_that_name_free() -> None:
+def test_message_without_scales_may_use_the_name_scales() -> None:
     message = {"v": Field((1,), Bit(unit=2.0)), "scales": Field((1,))}
     seen = codec.decode(message, codec.encode(message, {"v": floats(-1), "scales": floats(7)}))
     assert (seen["v"].tolist(), seen["scales"].tolist()) == ([-2.0], [7.0])
 
 
-def test_an_empty_message_is_no_bytes() -> None:
+def test_empty_message_has_no_bytes() -> None:
     assert codec.encode({}, {}) == b""
     assert codec.encoded_size({}) == 0
     assert codec.decode({}, b"") == {}
@@ -138,16 +138,16 @@ def test_memory_order_does_not_matter() -> None:
     assert codec.encode(counts, {"n": x.T.copy().T}) == codec.encode(counts, {"n": x.astype(np.uint8)})
 
 
-def test_wire_does_without_torch() -> None:
+def test_wire_does_not_import_torch() -> None:
     script = "import sys, consilience.wire.codec; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_public_names() -> None:
+def test_public_names_are_exact() -> None:
     assert codec.__all__ == ["CODES", "Codec", "decode", "encode", "encoded_size"]
 
 
-# What encode refuses
+# Refusals of encode
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_public_names() -> None:
         ),
     ],
 )
-def test_encode_refuses(field: Field, value: Values, code: str, said: str) -> None:
+def test_encode_refuses_invalid_tensors(field: Field, value: Values, code: str, said: str) -> None:
     with pytest.raises(WireError, match=said) as caught:
         codec.encode({"x": field}, {"x": value})
     assert (caught.value.code, caught.value.field) == (code, "x.scale" if code == "bad-scale" else "x")
@@ -199,7 +199,7 @@ def test_encode_refuses_missing_and_unknown_names() -> None:
         {"__metadata__": Field((1,))},
     ],
 )
-def test_names_that_clash_are_refused(message: dict[str, Field]) -> None:
+def test_clashing_names_are_refused(message: dict[str, Field]) -> None:
     with pytest.raises(WireError, match="is reserved or used twice"):
         codec.encode(message, {name: floats(1) for name in message})
     with pytest.raises(WireError, match="is reserved or used twice") as caught:
@@ -207,7 +207,7 @@ def test_names_that_clash_are_refused(message: dict[str, Field]) -> None:
     assert (caught.value.code, caught.value.field) == ("duplicate-name", next(iter(message)))
 
 
-def test_a_refusal_travels_between_processes() -> None:
+def test_wire_error_can_be_pickled() -> None:
     error = WireError("too long", code="wrong-length", field="p.mean")
     copy = pickle.loads(pickle.dumps(error))
     assert (
@@ -222,7 +222,7 @@ def test_a_refusal_travels_between_processes() -> None:
 
 
 @pytest.mark.parametrize("encoding", [FLOAT32, *LOSSY], ids=str)
-def test_values_at_the_bounds_arrive(encoding: Encoding) -> None:
+def test_values_at_the_bounds_are_accepted(encoding: Encoding) -> None:
     field = Field((3, 2), encoding, low=-0.1, high=0.7)
     x = floats([0.7, -0.1], [-0.1, -0.1], [0.7, 0.69999])
     assert codec.decode({"x": field}, codec.encode({"x": field}, {"x": x}))["x"].shape == (3, 2)
@@ -246,26 +246,26 @@ def test_bounds_of_counts_are_exact() -> None:
 
 @pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT], ids=str)
 @pytest.mark.parametrize("value", [1.02, -1.02])
-def test_values_beyond_the_bounds_are_refused_on_arrival(encoding: Encoding, value: float) -> None:
+def test_values_beyond_the_bounds_are_refused_by_decode(encoding: Encoding, value: float) -> None:
     body = codec.encode({"x": Field((1, 2), encoding)}, {"x": floats([value, value])})
     with pytest.raises(WireError, match=r"'x' at \(0, 0\) is -?1.0\d+; allowed is -1 to 1"):
         codec.decode({"x": Field((1, 2), encoding, low=-1, high=1)}, body)
 
 
 def test_rounding_by_half_a_step_is_allowed() -> None:
-    """The step is 1, so 0.51 becomes 1: beyond the bound, yet honest."""
+    """The step is 1, so 0.51 becomes 1: beyond the bound, but valid."""
     field = Field((2,), INT8, low=-127, high=0.51)
     assert codec.decode({"x": field}, codec.encode({"x": field}, {"x": floats(-127, 0.51)}))["x"].tolist() == [-127, 1]
 
 
-def test_a_step_wider_than_the_bounds_earns_no_allowance() -> None:
+def test_quantization_step_wider_than_the_bounds_has_no_tolerance() -> None:
     body = codec.encode({"x": Field((2,), INT8)}, {"x": floats(127, 0)})
     forged = body[:-6] + np.float32(1.9).tobytes() + bytes([1, 0])  # one scale, then two levels
     with pytest.raises(WireError, match=r"'x' at \(0,\) is 1.9; allowed is -1 to 1"):
         codec.decode({"x": Field((2,), INT8, low=-1, high=1)}, forged)
 
 
-def test_a_mean_at_the_bound_is_allowed_and_does_not_round_upwards() -> None:
+def test_scale_at_the_bound_is_allowed_and_not_rounded_up() -> None:
     bound, rounded_up = np.float32(0.1), 0
     for n in range(1, 200):
         x = np.full(n, bound)
@@ -276,14 +276,14 @@ def test_a_mean_at_the_bound_is_allowed_and_does_not_round_upwards() -> None:
     assert not rounded_up
 
 
-def test_numbers_too_small_for_a_scale_are_not_quarrelled_with() -> None:
+def test_subnormal_values_within_bounds_are_accepted() -> None:
     smallest = float(np.finfo(np.float32).smallest_subnormal)
     field = Field((1,), INT8, low=150 * smallest)
     x = floats(190 * smallest)
     assert codec.decode({"x": field}, codec.encode({"x": field}, {"x": x}))["x"] == np.float32(127 * smallest)
 
 
-def test_a_negative_sign_is_refused_where_nothing_is_negative() -> None:
+def test_negative_values_are_refused_if_the_lower_bound_is_zero() -> None:
     for encoding in (BIT, INT8):
         body = codec.encode({"x": Field((2,), encoding)}, {"x": floats(1, -1)})
         with pytest.raises(WireError, match=r"'x' at \(1,\) is -1.0"):
@@ -307,7 +307,7 @@ def counted(seed: int) -> dict[str, Values]:
     return {name: np.round(random.uniform(0, 9, field.shape)) for name, field in COUNTED.items()}
 
 
-def test_a_codec_is_used_again_and_again() -> None:
+def test_codec_can_be_reused() -> None:
     made = codec.Codec(COUNTED)
     assert made.size == codec.encoded_size(COUNTED)
     for seed in range(3):
@@ -320,14 +320,14 @@ def test_a_codec_is_used_again_and_again() -> None:
             }
 
 
-def test_a_codec_is_not_changed_with_its_message() -> None:
+def test_changing_the_message_does_not_change_its_codec() -> None:
     message = {"x": Field((1,))}
     made = codec.Codec(message)
     message["y"] = Field((1,))
     assert made.decode(made.encode({"x": floats(7)})) == {"x": 7}
 
 
-def test_some_tensors_are_given_and_all_are_judged() -> None:
+def test_decode_of_some_tensors_still_checks_all() -> None:
     made = codec.Codec(COUNTED)
     body = made.encode(counted(0))
     whole = made.decode(body)
@@ -341,7 +341,7 @@ def test_some_tensors_are_given_and_all_are_judged() -> None:
         made.decode(broken, only=["p.count"])
 
 
-def test_read_takes_a_body_at_its_word() -> None:
+def test_read_does_not_check_values() -> None:
     made = codec.Codec({"x": Field((2,), low=0), "n": Field((1,), INT32, low=0)})
     body = made.encode({"x": floats(1, 2), "n": np.asarray([3])})
     forged = bytes(body[:-12]) + floats(-1, np.inf).tobytes() + np.int32(-5).tobytes()
@@ -355,7 +355,7 @@ def test_arrays_of_bytes_are_views() -> None:
     own = bytearray(body)
     made.decode(own)["x"][0] = 7
     assert made.read(own)["x"].tolist() == [7, 2]
-    codec.decode(made.message, own)["x"][0] = 9  # a copy of one's own
+    codec.decode(made.message, own)["x"][0] = 9  # a copy
     assert made.read(own)["x"].tolist() == [7, 2]
 
 
@@ -379,7 +379,7 @@ def bodies(draw: st.DrawFn, inside: bool = False) -> tuple[dict[str, Field], dic
             message[name], tensors[name] = Field(shape, encoding), draw(arrays(np.int32, shape))
             continue
         low, high = sorted([draw(ENDS), draw(ENDS)]) if inside else (-1e30, 1e30)
-        edges = [float(np.float32(end)) + 0.0 for end in (low, high)]  # + 0.0: from 0 to -0 there is nothing
+        edges = [float(np.float32(end)) + 0.0 for end in (low, high)]  # + 0.0: the range from 0 to -0 is empty
         elements = st.one_of(st.floats(*edges, width=32), st.sampled_from(edges))
         tensors[name] = draw(arrays(np.float32, shape, elements=elements))
         message[name] = Field(shape, encoding, low, high) if inside else Field(shape, encoding)
@@ -388,13 +388,13 @@ def bodies(draw: st.DrawFn, inside: bool = False) -> tuple[dict[str, Field], dic
 
 @settings(deadline=None, max_examples=200)
 @given(bodies())
-def test_round_trip_is_quantize_bit_for_bit(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
+def test_round_trip_equals_quantize_bit_for_bit(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
     message, tensors = case
     body = codec.encode(message, tensors)
     assert codec.encoded_size(message) == len(body)
     assert codec.encode(message, dict(reversed(tensors.items()))) == body
     if message:
-        assert save(load(body)) == body  # to the byte what safetensors itself writes
+        assert save(load(body)) == body  # the same bytes as written by safetensors
     seen = codec.decode(message, body)
     assert list(seen) == list(message)
     assert {name: x.tobytes() for name, x in codec.Codec(message).read(body).items()} == {
@@ -408,12 +408,12 @@ def test_round_trip_is_quantize_bit_for_bit(case: tuple[dict[str, Field], dict[s
 
 @settings(deadline=None, max_examples=100)
 @given(bodies())
-def test_round_trip_is_torchs_quantize(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
+def test_round_trip_equals_quantize_in_torch(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
     message, tensors = case
     seen = codec.decode(message, codec.encode(message, tensors))
     for name, field in message.items():
         expected = field.encoding.quantize(torch.from_numpy(tensors[name].copy())).numpy()
-        if field.encoding == BIT:  # torch adds up in another order
+        if field.encoding == BIT:  # torch adds in another order
             np.testing.assert_allclose(seen[name], expected, rtol=1e-6)
         else:
             assert seen[name].tobytes() == expected.tobytes()
@@ -421,13 +421,13 @@ def test_round_trip_is_torchs_quantize(case: tuple[dict[str, Field], dict[str, V
 
 @settings(deadline=None, max_examples=200)
 @given(bodies(inside=True))
-def test_what_was_within_bounds_is_never_refused(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
+def test_values_within_bounds_are_never_refused(case: tuple[dict[str, Field], dict[str, Values]]) -> None:
     message, tensors = case
     assert codec.decode(message, codec.encode(message, tensors)).keys() == message.keys()
 
 
-def test_views_travel_as_quantize_sees_them() -> None:
-    """A mean over a transposed view may add up in another order; the wire must follow it."""
+def test_strided_views_are_encoded_as_quantize_computes_them() -> None:
+    """A mean over a transposed view may be summed in another order; the wire must use the same."""
     x = np.random.default_rng(0).standard_normal((301, 97)).astype(np.float32)
     for view in (x, x.T, x[::3, ::2], np.asfortranarray(x)):
         message = {"x": Field(view.shape, BIT), "y": Field(view.shape, INT8)}
@@ -437,7 +437,7 @@ def test_views_travel_as_quantize_sees_them() -> None:
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_channels_make_messages_of_the_counted_size(direction: Any) -> None:
+def test_channel_messages_have_the_counted_size(direction: Any) -> None:
     tensors = {"mean": Tensor((10, 84), up=FLOAT16, down=INT8)}
     channels: list[Channel] = [Mean("p", tensors, rows=(10,)), Pool("o", tensors, keep=2, draw=3)]
     channels.append(Mean("w", {f"layer.{i}": Tensor((i, 7), up=BIT, down=BIT) for i in range(12)}, moving=True))
