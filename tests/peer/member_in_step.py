@@ -1,4 +1,4 @@
-"""A member in a process of its own that does one step for each line it reads: for tests that decide the order.
+"""A member in a separate process that does one step per input line, for tests that control the order.
 
 A process serves one federation after another: "join" with its arguments as JSON, then steps, then "leave".
 """

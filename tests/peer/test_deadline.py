@@ -1,4 +1,4 @@
-"""Requests end by their deadline however slowly names, bytes or answers come, through proxies too."""
+"""Requests end by their deadline for slow name lookups, bytes and answers, also through proxies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def server(answer: Callable[[socket.socket, threading.Event], None]) -> Iterator[tuple[int, list[bytes]]]:
-    """Accepts connections, notes what comes first, and answers; its port, and what came."""
+    """Accepts connections, records their first bytes, and answers; yields its port and these bytes."""
     came, ended = list[bytes](), threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(0.05)
@@ -79,13 +79,13 @@ def ends_in_time(url: str, seconds: float = 0.4) -> RelayUnreachable:
 
 
 @pytest.mark.parametrize("answer", [silent, dripping])
-def test_a_request_ends_by_its_deadline(answer: Any) -> None:
+def test_request_ends_by_its_deadline(answer: Any) -> None:
     with server(answer) as (port, came):
         assert ends_in_time(f"http://127.0.0.1:{port}").may_have_arrived
     assert came[0].startswith(b"GET /v1/federation HTTP/1.1\r\nHost: 127.0.0.1:")
 
 
-def test_a_name_that_is_looked_up_slowly_does_not_hold_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_name_lookup_does_not_delay_a_request_beyond_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     held = threading.Event()
 
     def slow(*_: Any, **__: Any) -> list[Any]:
@@ -99,7 +99,7 @@ def test_a_name_that_is_looked_up_slowly_does_not_hold_a_request(monkeypatch: py
 
 
 @pytest.mark.parametrize("answer", [silent, dripping])
-def test_a_proxy_is_used_and_keeps_to_the_deadline_too(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_used_within_the_deadline(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with server(answer) as (port, came):
         monkeypatch.setenv("HTTPS_PROXY", f"http://me:se%20cret@127.0.0.1:{port}")
         ends_in_time("https://relay.example:8443")
@@ -108,7 +108,7 @@ def test_a_proxy_is_used_and_keeps_to_the_deadline_too(answer: Any, monkeypatch:
         assert TOKEN.encode() not in came[0]
 
 
-def test_proxies_are_those_of_the_environment_and_never_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_come_from_the_environment_and_exclude_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert proxy_for("https://relay.example") is None
     monkeypatch.setenv("ALL_PROXY", "proxy.example:3128")
     found = proxy_for("https://relay.example")
@@ -130,14 +130,14 @@ def test_proxies_are_those_of_the_environment_and_never_for_this_machine(monkeyp
         ("https://bücher.example", "https://xn--bcher-kva.example"),
     ],
 )
-def test_addresses_are_written_in_one_way(given: str, checked: str) -> None:
+def test_relay_urls_are_normalized(given: str, checked: str) -> None:
     assert check_url(given) == checked
 
 
 # --- the library
 
 
-def test_httpcore_has_the_public_interface_that_deadlines_need() -> None:
+def test_httpcore_has_the_required_public_interface() -> None:
     """Where this fails, httpcore has changed: adapt peer/deadline.py, or bound its version in pyproject.toml."""
     needed: dict[Any, set[str]] = {
         httpcore.ConnectionPool: {"ssl_context", "proxy", "keepalive_expiry", "network_backend"},
@@ -154,7 +154,7 @@ def test_httpcore_has_the_public_interface_that_deadlines_need() -> None:
         assert not missing, f"{LIBRARY}{what.__qualname__} has no parameter {', '.join(sorted(missing))}"
 
 
-def test_httpcore_is_bounded_and_nothing_private_of_it_is_used() -> None:
+def test_httpcore_version_is_bounded_and_no_private_name_is_used() -> None:
     project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text())
     assert "httpcore>=1.0.7,<2" in project["project"]["optional-dependencies"]["learn"]
     version = tuple(int(n) for n in re.findall(r"\d+", httpcore.__version__)[:3])

@@ -1,4 +1,4 @@
-"""What a peer does where its relay refuses an upload: continue from what the relay knows, or raise the refusal."""
+"""Refused uploads of a peer: it continues from the relay's state, or raises the refusal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.relay_tools import serving
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_second_process_of_one_member_continues_from_what_the_relay_knows(tmp_path: Path) -> None:
+def test_second_process_of_a_member_continues_from_the_relay_state(tmp_path: Path) -> None:
     with federation(tmp_path, {"name": "consilience"}) as made, serving(made.store) as running:
         models = [made.common() for _ in range(3)]
         first, second, third = (
@@ -23,7 +23,7 @@ def test_a_second_process_of_one_member_continues_from_what_the_relay_knows(tmp_
         )
         assert first.share(models[0], batches(1)) and made.round_of(0) == 1
         train(second, models[1], batches(2))
-        assert not second.share(models[1], batches(2))  # other-bytes: round 1 is the first one's
+        assert not second.share(models[1], batches(2))  # other-bytes: the first process has uploaded round 1
         assert not second.waiting and second.connection.state.round == 1
         assert not second.share(models[1], batches(2))  # already-uploaded: the weights of round 1 wait for the others
         assert not second.waiting and second.connection.state.awaiting == {"weights": 0}
@@ -35,7 +35,7 @@ def test_a_second_process_of_one_member_continues_from_what_the_relay_knows(tmp_
 
 
 @pytest.mark.parametrize("code", ["version-ahead", "wrong-weight"])
-def test_a_refusal_drops_the_upload_and_is_raised_where_the_peer_cannot_mend_it(tmp_path: Path, code: str) -> None:
+def test_unrecoverable_refusal_drops_the_upload_and_is_raised(tmp_path: Path, code: str) -> None:
     with federation(tmp_path, {"name": "fedavg"}) as made, serving(made.store) as running:
         model = made.common()
         peer = made.join(running.url, 0, model)
@@ -54,5 +54,5 @@ def test_a_refusal_drops_the_upload_and_is_raised_where_the_peer_cannot_mend_it(
         assert not peer.waiting
 
 
-def test_the_codes_that_a_peer_acts_on_are_the_relay_s() -> None:
+def test_codes_handled_by_a_peer_exist_at_the_relay() -> None:
     assert {"already-uploaded", "version-ahead", "older-round", "other-bytes", "no-such-reply"} <= set(STATUS)

@@ -1,4 +1,4 @@
-"""A peer beside one's own training loop: the learner's own numbers, weights that are common to the bit, any loader."""
+"""A peer in a custom training loop: results of the simulator's learner, bit-identical common weights, any loader."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def learner_of(peer: Peer, model: SplitModel) -> Learner:
-    """The simulator's learner in the place of a peer: the same weights, and the peer's own modules."""
+    """The simulator's learner equivalent to a peer: the same weights and the peer's modules."""
     optimizer = build_optimizer("sgd", 0.1, 0.0, 0.0)
     role = deepcopy(peer.role)
     for e in (e for e in role.exchanges if isinstance(e.weight, Schedule)):
@@ -76,7 +76,7 @@ def draws(peer: Peer, name: str, wanted: int, rows: int, round_: int, step: int)
 
 
 def record_uploads(peer: Peer) -> list[tuple[int, Parts, bytes]]:
-    """Round, parts and body of every upload from now on."""
+    """Record round, parts and body of every further upload."""
     recorded: list[tuple[int, Parts, bytes]] = []
     put = peer.connection.client.upload
 
@@ -88,7 +88,7 @@ def record_uploads(peer: Peer) -> list[tuple[int, Parts, bytes]]:
     return recorded
 
 
-# --- three lines
+# --- join, penalty, share
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def record_uploads(peer: Peer) -> list[tuple[int, Parts, bytes]]:
     ],
     ids=lambda method: "-".join(map(str, method.values())),
 )
-def test_penalties_and_contributions_are_the_learner_s(tmp_path: Path, method: dict[str, Any]) -> None:
+def test_penalties_and_contributions_equal_the_simulator_s_learner(tmp_path: Path, method: dict[str, Any]) -> None:
     weights = method["name"] in ("consilience", "fedprox")
     second = 8 if weights else 13
     builds = [net, lambda: net(hidden=second)]
@@ -152,7 +152,7 @@ def test_penalties_and_contributions_are_the_learner_s(tmp_path: Path, method: d
                         np.testing.assert_allclose(sent[f"{name}.{key}"], tensor.numpy(), rtol=1e-3, atol=1e-6)
 
 
-def test_before_the_first_answer_the_penalty_is_0_and_then_it_reaches_both_halves(tmp_path: Path) -> None:
+def test_penalty_is_0_before_the_first_answer_and_then_has_gradients(tmp_path: Path) -> None:
     with federation(tmp_path, SHARING) as made, serving(made.store) as running:
         model, loader = seeded(net, 1), batches(1)
         state = torch.random.get_rng_state()
@@ -169,7 +169,7 @@ def test_before_the_first_answer_the_penalty_is_0_and_then_it_reaches_both_halve
             assert peer.share(model, loader) and peer.refresh()
 
 
-def test_modules_of_the_exchanges_are_there_from_the_start_and_stay(tmp_path: Path) -> None:
+def test_modules_of_exchanges_exist_from_the_start_and_persist(tmp_path: Path) -> None:
     method = {**SHARING, "discriminator": "exponential"}
     with federation(tmp_path, method) as made, serving(made.store) as running:
         peer = made.join(running.url, 0)
@@ -184,7 +184,7 @@ def test_modules_of_the_exchanges_are_there_from_the_start_and_stay(tmp_path: Pa
 
 
 class Own(nn.Module):
-    """Somebody's network, with a BatchNorm, dropout, and a number of its own."""
+    """A user's network with BatchNorm, dropout, and a scalar parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class Own(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["representation-sharing", "consilience"])
-def test_a_model_that_was_split_is_left_as_it_was_by_sharing(tmp_path: Path, name: str) -> None:
+def test_sharing_does_not_change_a_split_model(tmp_path: Path, name: str) -> None:
     with federation(tmp_path, {"name": name}, models=[lambda: split(Own())]) as made, serving(made.store) as running:
         own = Own()
         model = split(own)
@@ -239,7 +239,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-def test_any_loader_and_any_precision_give_the_same_and_what_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_any_loader_and_dtype_give_the_same_upload_and_bad_ones_fail(tmp_path: Path) -> None:
     with federation(tmp_path, {**SHARING, "n_avg": 24}) as made, serving(made.store) as running:
         peer, model = made.join(running.url, 0), seeded(net, 1)
         recorded = record_uploads(peer)
@@ -284,7 +284,7 @@ def test_any_loader_and_any_precision_give_the_same_and_what_cannot_be_is_refuse
 # --- weights
 
 
-def test_common_weights_are_taken_at_the_start_and_downloaded_only_where_they_are_others(tmp_path: Path) -> None:
+def test_common_weights_are_loaded_at_start_and_downloaded_if_changed(tmp_path: Path) -> None:
     with federation(tmp_path, {"name": "fedavg"}) as made, serving(made.store) as running:
         models = [made.common(), seeded(net, 9)]
         peers = [made.join(running.url, i, model) for i, model in enumerate(models)]
@@ -297,7 +297,7 @@ def test_common_weights_are_taken_at_the_start_and_downloaded_only_where_they_ar
             train(peer, model, loader)
             assert same(
                 peer.connection.state.answers["weights"].tensors, start
-            )  # training changes the model, and not what is common
+            )  # training changes the model, not the common weights
         changed = [{k: p.detach().numpy() - start[k] for k, p in m.named_parameters()} for m in models]
         assert all([peer.share(model, batches(3)) for peer, model in zip(peers, models, strict=True)])
         assert all(peer.refresh(wait=5) for peer in peers)
@@ -312,7 +312,7 @@ def test_common_weights_are_taken_at_the_start_and_downloaded_only_where_they_ar
 
 
 @pytest.mark.parametrize(("name", "one_by_one"), [("fedavg-1bit", True), ("fedavg", False)])
-def test_who_missed_rounds_holds_the_same_to_the_bit_and_who_is_too_stale_keeps_its_change(
+def test_member_that_missed_rounds_has_the_same_bits_or_keeps_its_change(
     tmp_path: Path, name: str, one_by_one: bool
 ) -> None:
     def large() -> SplitModel:
@@ -354,7 +354,7 @@ def test_who_missed_rounds_holds_the_same_to_the_bit_and_who_is_too_stale_keeps_
             assert not residuals_of(away)
 
 
-def test_a_contribution_waits_for_the_close_and_every_second_round_is_every_second(tmp_path: Path) -> None:
+def test_contribution_waits_for_aggregation_and_every_2_is_respected(tmp_path: Path) -> None:
     method = {"name": "consilience", "every": 2}
     with federation(tmp_path, method) as made, serving(made.store) as running:
         models = [seeded(net, i) for i in range(2)]

@@ -1,4 +1,4 @@
-"""A peer whose relay is out of reach, slow, or loses an acknowledgement: never longer than asked, and nothing lost."""
+"""A peer whose relay is unreachable, slow, or loses an acknowledgement: calls end in time, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.peer_tools import (
 )
 from tests.relay_tools import serve, serving, wait_until
 
-MARGIN = 1.0  # seconds that a busy machine may take beside
+MARGIN = 1.0  # extra seconds for a busy machine
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -53,8 +53,10 @@ def penalty_of(peer: Peer, model: SplitModel) -> float:
 
 
 @contextmanager
-def over_a_line(folder: Path, method: dict[str, Any] | None = None, members: int = 2) -> Iterator[tuple[Founded, Line]]:
-    """A federation, and a line to its relay."""
+def federation_over_proxy(
+    folder: Path, method: dict[str, Any] | None = None, members: int = 2
+) -> Iterator[tuple[Founded, Line]]:
+    """A federation, and a controllable connection to its relay."""
     with (
         federation(folder, method or {"name": "consilience"}, members) as made,
         serving(made.store) as running,
@@ -63,10 +65,10 @@ def over_a_line(folder: Path, method: dict[str, Any] | None = None, members: int
         yield made, way
 
 
-# --- out of reach
+# --- unreachable relay
 
 
-def test_without_its_relay_training_goes_on_and_the_newest_goes_out_when_it_is_back(tmp_path: Path) -> None:
+def test_training_continues_offline_and_uploads_the_newest_later(tmp_path: Path) -> None:
     with federation(tmp_path, SHARING) as made:
         running = serve(made.store)
         try:
@@ -82,7 +84,7 @@ def test_without_its_relay_training_goes_on_and_the_newest_goes_out_when_it_is_b
             assert penalty_of(peer, model) == before > 0
             pending = peer.connection.state.pending
             assert peer.waiting and pending is not None and pending.round == peer.round == 4
-            assert not pending.may_have_arrived  # it was never sent, so the next one takes its place
+            assert not pending.may_have_arrived  # it was never sent, so the next one replaces it
             peer.connection.backoff.failed(30)
             assert sum(timed(peer.refresh)[1] for _ in range(20)) < MARGIN
             shared, took = timed(lambda: peer.share(model, batches(1)))
@@ -113,14 +115,16 @@ SPOILED: dict[str, tuple[str, bytes, bool]] = {
 
 
 @pytest.fixture(scope="module")
-def lined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Founded, Line]]:
-    with over_a_line(tmp_path_factory.mktemp("lined"), SHARING, members=len(SPOILED)) as found:
+def proxied_federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Founded, Line]]:
+    with federation_over_proxy(tmp_path_factory.mktemp("lined"), SHARING, members=len(SPOILED)) as found:
         yield found
 
 
 @pytest.mark.parametrize("how", SPOILED)
-def test_whatever_the_line_does_no_call_takes_longer_than_asked(lined: tuple[Founded, Line], how: str) -> None:
-    (made, way), (mode, canned, may_have_arrived), me = lined, SPOILED[how], list(SPOILED).index(how)
+def test_no_call_exceeds_its_timeout_on_any_connection_fault(
+    proxied_federation: tuple[Founded, Line], how: str
+) -> None:
+    (made, way), (mode, canned, may_have_arrived), me = proxied_federation, SPOILED[how], list(SPOILED).index(how)
     peer, model = made.join(way.url, me, timeout=0.4), seeded(net, 1)
     assert peer.introduce(model, batches(1)) and peer.refresh()
     way.now(mode, canned)
@@ -134,7 +138,7 @@ def test_whatever_the_line_does_no_call_takes_longer_than_asked(lined: tuple[Fou
     body = state.pending.body
     train(peer, model, batches(1))
     peer.share(model, batches(1))
-    assert (state.pending.body == body) == may_have_arrived  # then the same is sent again, and nothing else
+    assert (state.pending.body == body) == may_have_arrived  # then the same bytes are sent again, and nothing else
     way.now("pass")
     peer.connection.backoff.until = 0.0
     wait_until(lambda: (peer.refresh(), not peer.waiting)[1])
@@ -142,7 +146,7 @@ def test_whatever_the_line_does_no_call_takes_longer_than_asked(lined: tuple[Fou
     assert peer.share(model, batches(1)) and made.round_of(me) == peer.round == 3
 
 
-def test_waiting_waits_for_something_new_and_no_longer(tmp_path: Path) -> None:
+def test_refresh_waits_for_a_change_and_no_longer(tmp_path: Path) -> None:
     with federation(tmp_path, SHARING) as made, serving(made.store) as running:
         here, there = made.join(running.url, 0), made.join(running.url, 1)
         model, other = seeded(net, 1), seeded(net, 2)
@@ -156,7 +160,7 @@ def test_waiting_waits_for_something_new_and_no_longer(tmp_path: Path) -> None:
         assert changed and 0.5 < took < 10
 
 
-def test_waiting_for_a_relay_that_is_gone_does_not_spin(tmp_path: Path) -> None:
+def test_waiting_for_an_unreachable_relay_does_not_spin(tmp_path: Path) -> None:
     with federation(tmp_path, SHARING) as made:
         with serving(made.store) as running:
             peer = made.join(running.url, 0, timeout=0.2)
@@ -164,11 +168,11 @@ def test_waiting_for_a_relay_that_is_gone_does_not_spin(tmp_path: Path) -> None:
         busy = time.process_time()
         assert timed(lambda: peer.refresh(wait=1.5))[1] < 1.5 + MARGIN
         peer.connection.backoff.failed(60)
-        assert timed(lambda: peer.refresh(wait=5))[1] < MARGIN  # it will not be tried in that time
+        assert timed(lambda: peer.refresh(wait=5))[1] < MARGIN  # no attempt is made in that time
         assert time.process_time() - busy < 0.5
 
 
-def test_a_relay_is_left_alone_twice_as_long_each_time_but_not_for_ever() -> None:
+def test_backoff_doubles_up_to_a_maximum() -> None:
     waits = []
     for _ in range(40):
         backoff = Backoff(first=1.0, longest=8.0)
@@ -183,16 +187,16 @@ def test_a_relay_is_left_alone_twice_as_long_each_time_but_not_for_ever() -> Non
     means, several = np.mean(waits, axis=0), np.array(waits)
     np.testing.assert_allclose(means, [1, 2, 4, 8, 8, 8], rtol=0.25)
     assert (several >= 0.49 * np.array([1, 2, 4, 8, 8, 8])).all() and several.max() <= 12
-    assert len(np.unique(several[:, 0].round(4))) > 30  # no two come at once
+    assert len(np.unique(several[:, 0].round(4))) > 30  # jitter: no two retry at once
     backoff.failed(at_least=1e12)
     assert 500 < backoff.left <= 600
 
 
-# --- an acknowledgement that is lost
+# --- lost acknowledgements
 
 
-def test_what_may_have_arrived_is_put_again_the_very_same_until_that_is_known(tmp_path: Path) -> None:
-    with over_a_line(tmp_path) as (made, way):
+def test_unacknowledged_upload_is_repeated_with_the_same_bytes(tmp_path: Path) -> None:
+    with federation_over_proxy(tmp_path) as (made, way):
         model = made.common()
         peer = made.join(way.url, 0, model, timeout=1.0)
         peer.refresh()
@@ -214,8 +218,8 @@ def test_what_may_have_arrived_is_put_again_the_very_same_until_that_is_known(tm
 
 
 @pytest.mark.parametrize("back", [True, False])
-def test_a_restart_in_doubt_is_settled_by_the_relay_s_word(tmp_path: Path, back: bool) -> None:
-    with over_a_line(tmp_path) as (made, way):
+def test_restart_after_lost_acknowledgement_asks_the_relay(tmp_path: Path, back: bool) -> None:
+    with federation_over_proxy(tmp_path) as (made, way):
         model = made.common()
         peer = made.join(way.url, 0, model, timeout=0.5)
         train(peer, model, batches(1))
@@ -225,7 +229,7 @@ def test_a_restart_in_doubt_is_settled_by_the_relay_s_word(tmp_path: Path, back:
         waiting = peer.connection.state.pending
         assert waiting is not None
         way.now("pass" if back else "silent")
-        again = made.join(way.url, 0, made.common(), timeout=0.5)  # the other one was killed, and saved nothing more
+        again = made.join(way.url, 0, made.common(), timeout=0.5)  # the other process was killed
         assert again.round == 1
         if back:
             assert not again.waiting and again.connection.client.bytes_sent == 0
@@ -240,8 +244,8 @@ def test_a_restart_in_doubt_is_settled_by_the_relay_s_word(tmp_path: Path, back:
         assert again.share(model, batches(1)) and made.round_of(0) == 2 == again.round
 
 
-def test_who_is_killed_while_sending_does_not_know_either(tmp_path: Path) -> None:
-    with over_a_line(tmp_path) as (made, way):
+def test_process_killed_while_uploading_resumes_as_unacknowledged(tmp_path: Path) -> None:
+    with federation_over_proxy(tmp_path) as (made, way):
         model = made.common()
         peer = made.join(way.url, 0, model, timeout=0.5)
         put = peer.connection.client.upload
@@ -261,8 +265,8 @@ def test_who_is_killed_while_sending_does_not_know_either(tmp_path: Path) -> Non
 # --- restarts
 
 
-def test_a_restart_goes_on_with_all_of_it_with_and_without_the_relay(tmp_path: Path) -> None:
-    with over_a_line(tmp_path) as (made, way):
+def test_restart_resumes_the_whole_state_with_and_without_the_relay(tmp_path: Path) -> None:
+    with federation_over_proxy(tmp_path) as (made, way):
         models = [made.common(), made.common()]
         peers = [made.join(way.url, i, model, timeout=1.0) for i, model in enumerate(models)]
         for peer, model in zip(peers, models, strict=True):
@@ -294,7 +298,7 @@ def test_a_restart_goes_on_with_all_of_it_with_and_without_the_relay(tmp_path: P
         assert penalty_of(offline, offline._context.require_model()) > 0
 
 
-def test_a_folder_that_is_damaged_or_of_another_member_is_refused_by_name(tmp_path: Path) -> None:
+def test_folder_that_is_damaged_or_of_another_member_is_refused(tmp_path: Path) -> None:
     with federation(tmp_path / "one", SHARING) as made, serving(made.store) as running:
         peer, model = made.join(running.url, 0), seeded(net, 1)
         assert peer.share(model, batches(1)) and peer.refresh()
@@ -332,7 +336,7 @@ def test_a_folder_that_is_damaged_or_of_another_member_is_refused_by_name(tmp_pa
 # --- TLS
 
 
-def test_a_relay_is_known_by_its_certificate(tmp_path: Path) -> None:
+def test_relay_certificate_is_verified(tmp_path: Path) -> None:
     authority, other = trustme.CA(), trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "authority.pem")
     past = datetime.now(UTC) - timedelta(days=1)

@@ -1,4 +1,4 @@
-"""What a peer refuses, and what its relay refuses: addresses, tokens, models, by name and with what to do."""
+"""Refusals of a peer and of its relay: URLs, tokens and models, by name and with advice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def weighty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str
         (lambda: nn.Sequential(nn.Flatten()), "not a split model"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused_each_time(weighty: tuple[Any, str], model: Any, said: str) -> None:
+def test_model_that_does_not_match_is_refused_in_each_call(weighty: tuple[Any, str], model: Any, said: str) -> None:
     made, url = weighty
     made_model = None if model is None else model()
     with pytest.raises(ConfigurationError, match=said):
@@ -49,7 +49,7 @@ def test_a_model_that_does_not_fit_is_refused_each_time(weighty: tuple[Any, str]
 
 
 @pytest.mark.parametrize("method", ["representation-sharing", "federated-distillation"])
-def test_features_of_another_width_are_refused_where_features_are_shared(tmp_path: Path, method: str) -> None:
+def test_features_of_another_width_are_refused_if_shared(tmp_path: Path, method: str) -> None:
     inputs, targets = batches(1)[0]
     with federation(tmp_path, {"name": method}) as made, serving(made.store) as running:
         peer = made.join(running.url, 0)
@@ -61,7 +61,7 @@ def test_features_of_another_width_are_refused_where_features_are_shared(tmp_pat
                 with pytest.raises(ConfigurationError, match=hint):
                     peer.penalty(*given)
             else:
-                assert peer.penalty(*given).item() == 0  # logits have a width of their own
+                assert peer.penalty(*given).item() == 0  # logits do not depend on the width
         with pytest.raises(ConfigurationError, match=r"targets \(3,\) of torch.float32; it takes .* of integers"):
             peer.penalty(features[:3], given[1][:3], torch.zeros(3), model.classifier)
 
@@ -80,12 +80,12 @@ def test_features_of_another_width_are_refused_where_features_are_shared(tmp_pat
         ("ftp://127.0.0.1", "not the address of a relay"),
     ],
 )
-def test_an_address_that_cannot_be_is_refused(tmp_path: Path, url: str, said: str) -> None:
+def test_invalid_relay_url_is_refused(tmp_path: Path, url: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         join(url, f"cs1_1_{'a' * 43}", folder=tmp_path)
 
 
-def test_a_token_that_is_none_is_refused_and_never_shown(weighty: tuple[Any, str], tmp_path: Path) -> None:
+def test_invalid_token_is_refused_and_never_shown(weighty: tuple[Any, str], tmp_path: Path) -> None:
     made, url = weighty
     for token in ("", "secret", "cs1_zz_secret", f"{made.tokens[0]}\r\nX: y", f"cs1_1_{'ä' * 43}"):
         with pytest.raises(ConfigurationError, match="this is not a token") as refused:
@@ -97,7 +97,7 @@ def test_a_token_that_is_none_is_refused_and_never_shown(weighty: tuple[Any, str
     join(url, f" {made.tokens[0]}\n", made.common(), folder=tmp_path).close()
 
 
-def test_who_is_revoked_hears_so_at_its_next_call(weighty: tuple[Any, str]) -> None:
+def test_revoked_member_is_refused_at_its_next_call(weighty: tuple[Any, str]) -> None:
     made, url = weighty
     model = made.common()
     peer = made.join(url, 2, model)

@@ -1,4 +1,4 @@
-"""A peer's state on disk: what changed is written, once, and a process killed at any write can resume."""
+"""A peer's state on disk: changes are written once, and a process killed at any write can resume."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def large() -> SplitModel:
 
 
 @contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
+def recorded_writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
     """Name and length of every file that is written."""
     written: list[tuple[str, int]] = []
 
@@ -45,9 +45,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
         yield written
 
 
-def test_a_round_writes_each_large_part_once_and_nothing_that_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_round_writes_each_changed_large_part_exactly_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         federation(tmp_path, {"name": "consilience"}, models=[large], rules=AT_ONCE) as made,
         serving(made.store) as running,
@@ -63,7 +61,7 @@ def test_a_round_writes_each_large_part_once_and_nothing_that_was_there(
             wait_until(lambda: (peer.refresh(), state.answers["weights"].version > version)[1])
 
         play_round()
-        with watched(monkeypatch) as written:
+        with recorded_writes(monkeypatch) as written:
             play_round()
         counts = Counter(name for name, _ in written)
         assert max(counts[name] for name in counts if name != INDEX) == 1
@@ -76,7 +74,7 @@ def test_a_round_writes_each_large_part_once_and_nothing_that_was_there(
         used = {file.name for file in (made.folder / "peer-0" / "peer").iterdir()}
         assert len(used) <= 2 + len(state.answers) + len(state.residuals)  # index and charter; nothing is left behind
         for again in ({INDEX}, set()):  # asked with the new version, the relay answers the same once more
-            with watched(monkeypatch) as written:
+            with recorded_writes(monkeypatch) as written:
                 assert peer.refresh() == bool(again)
             assert {name for name, _ in written} == again
 
@@ -102,12 +100,12 @@ def run_rounds(made: Founded, url: str, member: int, sent: dict[int, dict[str, n
         assert peer.share(model, batches(member)) and peer.refresh(wait=5)
 
 
-def test_a_process_killed_at_any_write_resumes_with_the_residuals_of_what_the_relay_has(
+def test_process_killed_at_any_write_resumes_with_matching_residuals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     method = {"name": "fedavg-1bit"}
     with federation(tmp_path, method, members=1, rules=AT_ONCE) as made, serving(made.store) as running:
-        with watched(monkeypatch) as written:
+        with recorded_writes(monkeypatch) as written:
             run_rounds(made, running.url, 0, {})
         assert 12 < len(written) < 30
         for at, (name, _) in enumerate(written):
@@ -147,7 +145,7 @@ def check_resumed(made: Founded, peer: Peer, member: int, sent: dict[int, dict[s
     peer.close()
 
 
-def test_a_state_of_another_layout_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_state_of_another_layout_is_refused_with_advice(tmp_path: Path) -> None:
     with federation(tmp_path, SHARING) as made, serving(made.store) as running:
         peer = made.join(running.url, 0)
         peer.close()

@@ -1,4 +1,4 @@
-"""Real processes over a relay give the simulator's numbers, and bodies on the socket are as long as it reckons."""
+"""Real processes over a relay give the simulator's results, and bodies on the socket have the counted size."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROGRAM = Path(__file__).with_name("member_in_step.py")
 
 
 class Child:
-    """A member in a process of its own."""
+    """A member in a separate process."""
 
     def __init__(self) -> None:
         environment = os.environ | {"PYTHONPATH": str(SOURCE)}
@@ -107,14 +107,14 @@ def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
         "mine.py:spread:weight=3",
     ],
 )
-def test_real_processes_give_the_simulator_s_numbers(
+def test_real_processes_give_the_simulator_s_results(
     processes: list[Child], tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_readme_exchange(tmp_path)
     monkeypatch.chdir(tmp_path)
     with joined(processes, tmp_path, method) as config:
         told: list[list[dict[str, Any]]] = []
-        if all([child.do("introduce") for child in processes]):  # everybody, in order
+        if all([child.do("introduce") for child in processes]):  # all members, in order
             told.append([child.do("hear") for child in processes])
         before = len(told)
         for _ in range(ROUNDS):
@@ -123,7 +123,7 @@ def test_real_processes_give_the_simulator_s_numbers(
         result = simulate(config, out=tmp_path / "run")
     rounds = told[before:]
     assert all(each["acknowledged"] for round_ in told for each in round_)
-    # Without labels a member's probe learns from its own samples, and a simulation's from everybody's.
+    # Without labels a member's probe is trained on its own samples, a simulation's on those of all learners.
     loss = "loss.two_stage" if method == "two-stage" else "loss.cross_entropy"
     for key in ("loss.simclr",) if "simclr" in method else ("accuracy", loss):
         name = key.removeprefix("loss.")
@@ -137,7 +137,7 @@ def test_real_processes_give_the_simulator_s_numbers(
 
 
 def assert_common_values(folder: Path, moving: str) -> None:
-    """What a moving mean has come to at the relay, where there is one, is bit for bit what it has in the simulation."""
+    """A moving mean at the relay, if any, is bit for bit equal to that of the simulation."""
     checkpoint = RunFolder.open(folder / "run").load()
     assert checkpoint is not None
     prefix = f"channels.0.{moving}.common."
