@@ -424,7 +424,7 @@ def write_cifar10(folder: Path, form: str) -> None:
         write(folder / "cifar-10-batches-bin" if form == "inside" else folder, binary_files(), compressed=False)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_records")
 @pytest.mark.parametrize("inside", ["", "cifar10"])
 @pytest.mark.parametrize("form", ["files", "inside", "archive", "npz"])
 def test_cifar10_is_read_equally_from_every_file_form(tmp_path: Path, form: str, inside: str) -> None:
@@ -443,7 +443,7 @@ def test_cifar10_is_read_equally_from_every_file_form(tmp_path: Path, form: str,
     assert data.std == pytest.approx((square - mean**2) ** 0.5 / 255, rel=1e-12)
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_records")
 def test_cifar10_prefers_binary_files_then_the_archive(tmp_path: Path) -> None:
     write_cifar10(tmp_path, "npz")
     assert ".npz" in load("cifar10", directory=tmp_path).source
@@ -453,7 +453,7 @@ def test_cifar10_prefers_binary_files_then_the_archive(tmp_path: Path) -> None:
     assert load("cifar10", directory=tmp_path).source == f"binary files in {tmp_path}"
 
 
-@pytest.mark.usefixtures("few")
+@pytest.mark.usefixtures("few_records")
 def test_cifar10_is_downloaded_with_its_published_checksum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar10(tmp_path, "archive")
 

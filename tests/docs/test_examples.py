@@ -34,7 +34,7 @@ def output(name: str, folder: Path) -> list[str]:
 
 
 def numbers(line: str) -> list[float]:
-    """Every number of a line that is a word of its own."""
+    """Every number in a line that stands as a separate word."""
     return [float(found.replace(",", "")) for found in re.findall(r"(?<![\w.])[+-]?[\d,]*\d(?:\.\d+)?(?![\w.])", line)]
 
 

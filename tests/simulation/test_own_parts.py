@@ -276,7 +276,7 @@ ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "labels missing": ({"x": np.zeros((4, 2))}, "y"),
     "labels with gaps": ({"x": np.eye(6), "y": np.array([0, 1, 3, 0, 1, 3])}, "2"),
     "labels too few": ({"x": np.eye(6), "y": np.array([0, 1])}, "6"),
-    "no numbers": ({"x": np.full((6, 2), np.nan), "y": np.arange(6) % 2}, "finite"),
+    "non-finite values": ({"x": np.full((6, 2), np.nan), "y": np.arange(6) % 2}, "finite"),
     "more classes at test": (
         {"x": np.eye(6), "y": np.arange(6) % 2, "test_x": np.eye(6), "test_y": np.arange(6) % 3},
         "2",
@@ -297,15 +297,15 @@ FILES = {
     "no such layer": (NET, "net.py:Net@fcc", "Did you mean 'fc'"),
     "not a linear layer": (NET, "net.py:Net@conv", "conv"),
     "no such file": (NET, "nett.py:Net", "nett.py"),
-    "asks for what there is not": ("def build(depth): ...\n", "net.py:build", "depth"),
+    "has an unknown argument": ("def build(depth): ...\n", "net.py:build", "depth"),
     "fails when called": ("def build(): raise ValueError('not today')\n", "net.py:build", "not today"),
-    "forgets what it made": (NET.replace("F.relu(self.conv(x))", "self.rellu(x)"), "net.py:Net", "rellu"),
-    "fails in training alone": (
+    "uses an unknown attribute": (NET.replace("F.relu(self.conv(x))", "self.rellu(x)"), "net.py:Net", "rellu"),
+    "fails only in training": (
         NET.replace("        x = F.max", "        assert not self.training, 'never'\n        x = F.max"),
         "net.py:Net",
         "never",
     ),
-    "gives no model": ("def build(): return 3\n", "net.py:build", "must return a torch.nn.Module"),
+    "returns no model": ("def build(): return 3\n", "net.py:build", "must return a torch.nn.Module"),
 }
 
 
@@ -317,19 +317,19 @@ def test_invalid_model_file_is_refused(what: str, command: Command) -> None:
 
 
 SETTINGS: dict[str, tuple[list[str], str]] = {
-    "shares that sum to nothing": (["--partition", "shares(0, 0, 0, 0, 0)"], "partition"),
+    "shares that sum to 0": (["--partition", "shares(0, 0, 0, 0, 0)"], "partition"),
     "too few shares": (["--partition", "shares(1, 2)"], "partition"),
     "more shards than samples": (["--partition", "shards(900)"], "partition"),
     "a schedule beyond the run": (["--set", "method.kd=ramp(0, 10, 500)"], "ramp(0, 10, 500)"),
-    "a schedule below nothing": (["--set", "method.kd=ramp(-1, 10, 5)"], "kd"),
+    "a negative schedule": (["--set", "method.kd=ramp(-1, 10, 5)"], "kd"),
     "a schedule without rounds": (["--set", "method.kd=ramp(0, 10, 0)"], "kd"),
-    "a schedule of the rate beyond the run": (["--lr", "cosine(0.01, 0, 900)"], "lr"),
+    "a learning rate schedule beyond the run": (["--lr", "cosine(0.01, 0, 900)"], "lr"),
     "an unknown shift": (["--shift", "rotat(30)"], "Did you mean 'rotate'"),
     "a shift out of range": (["--shift", "swap(1.5)"], "shift"),
     "an unknown key of a group": (["--set", "groups.a.learners=0", "--set", "groups.a.kd=1"], "group 'a'"),
-    "a group of nobody": (["--set", "groups.a.uploads=false"], "groups.a.learners"),
-    "a size of nothing": (["--data", "digits", "--image-size", "8"], "image_size"),
-    "a key nobody knows": (["--set", "lerners=3"], "Did you mean 'learners'"),
+    "a group without learners": (["--set", "groups.a.uploads=false"], "groups.a.learners"),
+    "an image size without a folder": (["--data", "digits", "--image-size", "8"], "image_size"),
+    "an unknown key": (["--set", "lerners=3"], "Did you mean 'learners'"),
 }
 
 

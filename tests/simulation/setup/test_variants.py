@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, list[Changes], dict[str, Any]]] = {
         {"model": "mlp,lenet5", "learners": 2},
     ),
 }
-TOLD = {
+METRICS_OF_WEIGHT = {
     "method.kd": {"loss.prototypes"},
     "method.contrast": {"loss.observations", "mutual_information"},
     "method.mu": {"loss.weights"},
@@ -116,7 +116,7 @@ def test_variant_equals_a_separate_run(case: str, engine: str, data: Dataset) ->
     assert together.engine == engine and together.diverged == {}
     for changes, own in zip(variants, together.variants, strict=True):
         apart = metrics_without_times(separate_run(data, method, changes, engine=engine, **others))
-        silent: set[str] = set().union(*(TOLD[key] for key, value in changes.items() if value == 0))
+        silent: set[str] = set().union(*(METRICS_OF_WEIGHT[key] for key, value in changes.items() if value == 0))
         assert set(metrics_without_times(own)) == set(apart)
         for metric in set(apart) - silent:
             np.testing.assert_allclose(
