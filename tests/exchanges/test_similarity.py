@@ -442,7 +442,7 @@ def test_channels_of_different_public_sets_do_not_match(exchange: Similarity) ->
 def test_charter_keeps_the_hash_of_the_public_set(exchange: Similarity, encoding: str) -> None:
     channel = replace(exchange, encoding=ENCODINGS[encoding]).channel(TASK)
     written = build_charter("alike", {"name": "flesd"}, 3, {"similarity": channel}, {}).to_toml()
-    assert f'about = "{"a" * 64}"' in written
+    assert f'public_set = "{"a" * 64}"' in written
     read = read_charter(written).channels["similarity"]
     assert read == channel
     stranger = replace(exchange, encoding=ENCODINGS[encoding]).channel(replace(TASK, public=Public(3, "c" * 64)))
