@@ -61,6 +61,12 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"[A-Za-z][\w-]{2,}", text))
 
 
+def fewer_rounds(arguments: list[str]) -> list[str]:
+    """The same command with at most three rounds: the numbers in its output are not compared."""
+    after = ["", *arguments[:-1]]
+    return [str(min(3, int(a))) if before == "--rounds" else a for before, a in zip(after, arguments, strict=True)]
+
+
 # --- commands and examples
 
 
@@ -84,7 +90,7 @@ def test_page_runs_from_top_to_bottom(
                 program, *arguments = shlex.split(line)
                 assert program == "consilience", line
                 one_process = ["--workers", "0"] * (arguments[0] in ("run", "compare") and "--resume" not in arguments)
-                code, out, err = command(*arguments, *one_process)
+                code, out, err = command(*fewer_rounds(arguments), *one_process)
                 assert (code, bool((out + err).strip())) == (0, True), f"{line}: {err}"
                 assert words(output) <= words(out + err), line
 

@@ -48,7 +48,7 @@ class LearnerModules:
     def draw(self, seed: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Parameters and buffers of newly made modules, with weights drawn from a seed."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs as well, which takes long
             model = to_split_model(self.spec.build())
             extra = {o.name: nn.ModuleDict(o.modules(self.task)) for o in self.owners}
         parameters, buffers = _named_tensors(model, extra)

@@ -40,7 +40,7 @@ class ExchangeContext:
         self._received: dict[str, Received] = {}
         self._states: dict[str, dict[str, Tensor]] = {}
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
-            torch.manual_seed(seed_of("modules", self.charter.seed, connection.number))
+            torch.default_generator.manual_seed(seed_of("modules", self.charter.seed, connection.number))
             self.modules = {e.name: nn.ModuleDict(e.modules(self.task)) for e in exchanges}
 
     # -- the model ---------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class Run:
         self._measured = self._saved = -float("inf")
 
     def run(self) -> Result:
-        """Play the rounds that are left, and return the result."""
+        """Run the rounds that are left, and return the result."""
         first = self.rounds.start()
         if not self._resumed():
             self.history.add(first)
@@ -64,7 +64,7 @@ class Run:
                 self._save()
         with self._stop_on_interrupt() as stop:
             while self.rounds.round < self.config.training.rounds and not stop.is_set():
-                self._play_round()
+                self._run_round()
         result = self._result(asked_to_stop=stop.is_set())
         drop_models = result.finished and not self.keep_models
         if self.rounds.round != self.saved_round and not drop_models:
@@ -102,7 +102,7 @@ class Run:
         self.saved_round = self.rounds.round
         return True
 
-    def _play_round(self) -> None:
+    def _run_round(self) -> None:
         following = self.rounds.round + 1
         due = following % self.config.evaluation.every == 0 or following == self.config.training.rounds
         self.history.add(self.rounds.run(evaluate=due))

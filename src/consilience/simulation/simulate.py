@@ -101,7 +101,7 @@ def start_or_resume(folder: Path, config: Config, on_round: OnRound | None = Non
 
 
 def check_run(config: Config, data: Dataset | None = None, model: Model | Sequence[Model] | None = None) -> None:
-    """Set a run up without playing it, so that wrong settings are refused now."""
+    """Set a run up without running it, so that wrong settings are refused now."""
     check_device(config.execution.device)
     method = build_method(config.method.name, config.method.settings)
     if data is None:

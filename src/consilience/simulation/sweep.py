@@ -83,7 +83,7 @@ def sweep(
     if plan.separating:
         keys = ", ".join(plan.separating)
         log.warning("%s cannot differ within a run: %d runs, one after the other", keys, len(plan.parts))
-    rows = list(_play(plan, on_round, own, model))
+    rows = list(_run_settings(plan, on_round, own, model))
     return Sweep(tuple(plan.settings), tuple(rows), plan.folder)
 
 
@@ -109,7 +109,7 @@ def plan_sweep(
     return plan
 
 
-def _play(
+def _run_settings(
     plan: SweepPlan, on_round: OnRound | None, data: Dataset | None, model: Model | Sequence[Model] | None
 ) -> Iterator[dict[str, Any]]:
     """Run what is not finished, and yield the summaries of all finished settings."""

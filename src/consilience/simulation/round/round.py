@@ -35,7 +35,7 @@ class Rounds(RunState):
         everybody = np.ones(self.setup.federations.shape, dtype=bool)
         presence = Presence(everybody & self.setup.federations.joined(0), everybody)
         for role in self.setup.roles:
-            self._play_role(role, presence, record, train=False)
+            self._run_role(role, presence, record, train=False)
         return_models(self)
         return record
 
@@ -51,14 +51,14 @@ class Rounds(RunState):
         if back.any():
             receive(self, catch_up(self, back, record))
         for role in self.setup.roles:
-            self._play_role(role, presence, record, train=True, evaluate=evaluate)
+            self._run_role(role, presence, record, train=True, evaluate=evaluate)
         return_models(self)
         if evaluate:
             evaluate_models(self, record)
         record["participated"][:] = self.took_part = presence.participates
         return record
 
-    def _play_role(self, role: str, presence: Presence, record: Record, *, train: bool, evaluate: bool = False) -> None:
+    def _run_role(self, role: str, presence: Presence, record: Record, *, train: bool, evaluate: bool = False) -> None:
         """One role's part of a round. Without training, what is due before the first round."""
         started, spent = time.perf_counter(), defaultdict[str, float](float)
         due = uploads_due(self, role, train=train)

@@ -251,7 +251,8 @@ class StackEngine(Executor):
         self.answers.batches.clear()
         self._uploads, self.cohorts[:] = {}, []
         del self.data, self.trainers
-        free_unused(self.device)
+        if self.device.type == "cuda":
+            free_unused(self.device)
 
 
 def _rows(state: LearnerState, rows: np.ndarray, members: int, device: torch.device) -> LearnerState:
