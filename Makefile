@@ -23,7 +23,7 @@ test: .venv/dev
 	$(BIN)/python $(TESTS)
 
 robustness: .venv/dev
-	CONSILIENCE_ROBUSTNESS=1 $(BIN)/python -m pytest tests/robustness tests/adversarial/test_relay_machine.py
+	CONSILIENCE_ROBUSTNESS=1 $(BIN)/python -m pytest tests/robustness tests/adversarial/test_relay_machine.py tests/exchanges/test_similarity.py
 
 check: .venv/dev lint
 	$(BIN)/mypy

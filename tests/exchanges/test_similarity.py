@@ -32,6 +32,7 @@ from consilience.wire import schema
 from consilience.wire.agreement import describe_difference, without_local_choices
 from consilience.wire.charter import build_charter, read_charter
 from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, INT8, Encoding
+from tests.relay_tools import FULL
 
 DOUBLE = torch.float64
 E = math.exp
@@ -525,6 +526,7 @@ def test_received_similarities_are_indexed_without_a_full_matrix() -> None:
     assert largest.values <= samples * (samples - 1) // 2 + 1
 
 
+only_in_robustness = pytest.mark.skipif(not FULL, reason="half a minute: make robustness")
 LARGE = """
 import numpy as np
 from torch import nn
@@ -547,7 +549,7 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
 
 
-@pytest.mark.parametrize("engine", ["loop", "stack"])
+@pytest.mark.parametrize("engine", ["loop", pytest.param("stack", marks=only_in_robustness)])
 def test_public_set_of_fifty_thousand_fits_in_memory(engine: str) -> None:
     """All of its pairs would be 10 GB in float32."""
     done = subprocess.run(

@@ -160,7 +160,7 @@ TENSOR = "channels/c/tensors/t"
         ("channels", {}, "channels"),
         ("channels/Upper", GOOD["channels"]["c"], "channel 'Upper'"),  # type: ignore[index]
         ("channels/a.b", GOOD["channels"]["c"], r"channel 'a\.b'"),  # type: ignore[index]
-        ("rules/least", 0, "rules.least is 0; it must be 1 or more"),
+        ("rules/min_contributions", 0, "rules.min_contributions is 0; it must be 1 or more"),
         ("rules/deadline", 0, "rules.deadline is 0; it must be more than 0"),
         ("rules/deadline", math.nan, "rules.deadline is nan"),
         ("rules/expire", -1, "rules.expire is -1"),
