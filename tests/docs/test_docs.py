@@ -62,9 +62,9 @@ def words(text: str) -> set[str]:
 
 
 def fewer_rounds(arguments: list[str]) -> list[str]:
-    """The same command with at most three rounds: the numbers in its output are not compared."""
+    """The same command with at most ten rounds: the numbers in its output are not compared."""
     after = ["", *arguments[:-1]]
-    return [str(min(3, int(a))) if before == "--rounds" else a for before, a in zip(after, arguments, strict=True)]
+    return [str(min(10, int(a))) if before == "--rounds" else a for before, a in zip(after, arguments, strict=True)]
 
 
 # --- commands and examples
