@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from consilience.errors import ConfigurationError, StorageError
 
+_ATTEMPTS = 5  # to lock a file, 10 ms apart
 _RESUME = "free some space or choose another folder; the run can be resumed from its last checkpoint"
 
 
@@ -18,16 +20,37 @@ def lock_file(file: Path, message: str) -> IO[bytes]:
     """Lock a file until it is closed; if another process has the lock, a `ConfigurationError` with this message."""
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = open(file, "ab")  # noqa: SIM115  # locked until it is closed
+    for attempt in range(_ATTEMPTS):
+        try:
+            _flock(lock)
+            break
+        except OSError as error:  # perhaps only `is_locked` of another process, for a moment
+            if attempt == _ATTEMPTS - 1:
+                lock.close()
+                raise ConfigurationError(message) from error
+            time.sleep(0.01)
+    return lock
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process has a file locked."""
+    try:
+        with file.open("rb") as lock:
+            _flock(lock, shared=True)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def _flock(file: IO[bytes], shared: bool = False) -> None:
+    """Lock a file at once, or raise OSError."""
     try:
         import fcntl
-
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # not on Windows
-        pass
-    except OSError as error:
-        lock.close()
-        raise ConfigurationError(message) from error
-    return lock
+        return
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 
 @contextlib.contextmanager

@@ -426,7 +426,7 @@ main({[*asked, "--rounds", str(ROUNDS), "--out", "mine"]})
     )
     assert done.returncode == 1 and done.stdout == ""
     assert "\nerror: cannot write mine/checkpoint-0.safetensors" in done.stderr and done.stderr.count("\nerror") == 1
-    assert {p.name for p in (tmp_path / "mine").iterdir()} == {CONFIG, METRICS, "data.json"}, (
+    assert {p.name for p in (tmp_path / "mine").iterdir()} == {CONFIG, METRICS, "data.json", ".lock"}, (
         "no half checkpoint is left"
     )
     assert simulate(data=data, resume=tmp_path / "mine").finished

@@ -169,7 +169,7 @@ def test_sweep_prints_the_table_to_stdout_and_the_best_to_stderr(command: Comman
         f"±{reached['std_learners']:.2f} over learners)\n"
         f"saved in mine; one line for each setting, seed and round in mine/sweep.csv\n"
     )
-    assert {p.name for p in Path("mine").iterdir()} == {"sweep.toml", "sweep.csv", "part-1"}
+    assert {p.name for p in Path("mine").iterdir()} == {"sweep.toml", "sweep.csv", "part-1", ".lock"}
 
 
 def test_sweep_json_is_one_object_per_setting(command: Command) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from consilience.cli.options import Json
+
+if TYPE_CHECKING:
+    from consilience.cli.terminal import Screen
+    from consilience.simulation.records.run_folder import RunFolder
 
 
 def show(
@@ -16,28 +21,43 @@ def show(
 ) -> None:
     """Show the results of a run, a comparison or a sweep."""
     from consilience.cli.terminal import Screen
-    from consilience.simulation.compare import read_summaries
-    from consilience.simulation.records.run_folder import resume_command
+    from consilience.simulation.compare import read_summaries, run_folders
     from consilience.simulation.sweep_plan import SWEEP_PLAN, read_sweep
 
     screen = Screen(json_)
     if (folder / SWEEP_PLAN).is_file():
         plan = read_sweep(folder)
-        if rows := plan.summaries():
+        rows, runs = plan.summaries(), [run for run, _, _ in plan.runs() if (run.path / "config.toml").exists()]
+        if rows:
             screen.show_sweep(rows, folder)
-        if len(rows) < len(plan.settings):
-            finished = f"{len(rows)} of {len(plan.settings)} settings are finished"
-            screen.say(f"{finished}; resume with: {resume_command(folder)}")
+        finished = f"{len(rows)} of {len(plan.settings)} settings are finished"
+        _say_unfinished(screen, folder, runs, finished if len(rows) < len(plan.settings) else "")
         return
     found = read_summaries(folder)
     for summary in found:
         screen.each(summary)
-    screen.table(found)
+    if found:
+        screen.table(found)
     screen.curves(folder)
-    for summary in found:
-        if not summary["finished"]:
-            stopped = f"{summary['method']!r} was stopped after round {summary['rounds']}"
-            screen.say(f"{stopped}; resume with: {resume_command(folder)}")
+    _say_unfinished(screen, folder, run_folders(folder))
+
+
+def _say_unfinished(screen: Screen, folder: Path, runs: Sequence[RunFolder], finished: str = "") -> None:
+    """Say which runs are running or were stopped, and how to resume; finished: how much of a sweep is."""
+    from consilience.simulation.records.run_folder import resume_command
+    from consilience.simulation.records.run_lock import read_owner, run_status
+
+    status = [(run.config.method.label, run_status(run)) for run in runs]
+    for label, running in status:
+        if running.state == "running":
+            screen.say(f"{label!r} is {running.describe()}")
+    if read_owner(folder) or any(each.state == "running" for _, each in status):
+        if finished:
+            screen.say(finished)
+        return
+    stopped = [f"{label!r} was stopped after round {each.round}" for label, each in status if each.state == "stopped"]
+    for text in [finished] if finished else stopped:
+        screen.say(f"{text}; resume with: {resume_command(folder)}")
 
 
 def report(

@@ -41,6 +41,7 @@ from consilience.presentation.tables import (
 )
 from consilience.simulation.records.history import History
 from consilience.simulation.records.provenance import describe_case, provenance
+from consilience.simulation.records.run_lock import read_owner
 from consilience.simulation.records.sweep_csv import SWEEP_CSV
 from consilience.simulation.result import best_of
 from consilience.simulation.setup.inputs import load_data
@@ -215,9 +216,10 @@ class Screen:
         for heading in ("method", "first", "", "last"):
             table.add_column(heading, no_wrap=True)
         for run in run_folders(folder):
+            running = read_owner(run.path) is not None
             configs = [run.config.variant(i) for i in range(len(run.config.variants))] or [run.config]
             for i, config in enumerate(configs):
-                curve = _curve(run.metrics, i)
+                curve = _curve(run.metrics, i, running)
                 first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # not evaluated yet
                 table.add_row(method_label(config.method.label, config.method.settings), first, bars(curve), last)
         self.out.print(table)
@@ -247,11 +249,13 @@ def describe_best(outcome: Mapping[str, Any], metric: str = "accuracy") -> str:
     return f"{setting}: {result['mean']:.2f} % ({over}{learners})"
 
 
-def _curve(metrics: Path, variant: int = 0) -> list[float]:
+def _curve(metrics: Path, variant: int, running: bool) -> list[float]:
     by_round: dict[int, list[float]] = {}
     try:
         with metrics.open(encoding="utf-8") as lines:
             for text in lines:
+                if running and not text.endswith("\n"):  # it is being written
+                    break
                 line = json.loads(text)
                 if line["accuracy"] is not None and line.get("variant", 0) == variant:
                     by_round.setdefault(line["round"], []).append(line["accuracy"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,6 +17,7 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.presentation.tables import comparison_table, groups_table, table_text
 from consilience.simulation.records.run_folder import RunFolder, read_plan, resume_command, save_plan
+from consilience.simulation.records.run_lock import lock_folder, read_owner
 from consilience.simulation.result import Result
 from consilience.simulation.run import OnRound
 from consilience.simulation.setup.inputs import load_data, resolve_config, select_samples
@@ -97,14 +99,15 @@ def compare(
         own = data if isinstance(data, Dataset) else None
         plan = plan_comparison(config, names, Path(out) if out is not None else None, own, model)
     summaries, results = [], {}
-    for name, found in plan.run(on_round, data if isinstance(data, Dataset) else None, model):
-        if isinstance(found, Result):
-            results[name] = found
-        summaries.append(found.summary() if isinstance(found, Result) else found)
-        if on_summary is not None:
-            on_summary(summaries[-1])
-        if not summaries[-1]["finished"]:
-            break
+    with lock_folder(plan.folder) if plan.folder is not None else nullcontext():
+        for name, found in plan.run(on_round, data if isinstance(data, Dataset) else None, model):
+            if isinstance(found, Result):
+                results[name] = found
+            summaries.append(found.summary() if isinstance(found, Result) else found)
+            if on_summary is not None:
+                on_summary(summaries[-1])
+            if not summaries[-1]["finished"]:
+                break
     return Comparison(plan.methods, tuple(summaries), results, plan.folder)
 
 
@@ -221,12 +224,10 @@ def run_folders(folder: Path) -> list[RunFolder]:
 
 
 def read_summaries(folder: Path) -> list[dict[str, Any]]:
-    """The summaries of the run or the comparison in a folder; an interrupted run is refused, and the error names it."""
-    found = []
-    for run in run_folders(folder):
-        if run.result is None:
-            raise CheckpointError(f"{run.path} was interrupted; resume it with: {resume_command(folder)}")
-        found.append(run.result)
-    if not found:
-        raise CheckpointError(f"{folder} has no run yet")
-    return found
+    """The summaries of the run or the comparison in a folder; runs that have not ended have none."""
+    runs = run_folders(folder)
+    if not runs:
+        owner = read_owner(folder)
+        doing = f"{owner} is preparing the first" if owner else f"start it with: {resume_command(folder)}"
+        raise CheckpointError(f"{folder} has no run yet; {doing}")
+    return [run.result for run in runs if run.result is not None]

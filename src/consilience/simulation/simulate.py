@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Unpack
 
@@ -20,6 +21,7 @@ from consilience.simulation.engines.choose import check_device, choose_engine, o
 from consilience.simulation.records.fingerprint import run_fingerprints
 from consilience.simulation.records.provenance import describe_split, provenance
 from consilience.simulation.records.run_folder import RunFolder, refuse_used_folder
+from consilience.simulation.records.run_lock import lock_folder
 from consilience.simulation.result import Result
 from consilience.simulation.run import OnRound, Run
 from consilience.simulation.setup.inputs import (
@@ -85,12 +87,14 @@ def simulate(
         _log_data(config, dataset, setup)
     with torch_configured_for(config):
         stacked = choose_engine(config, setup)
-    if out is not None:  # nothing is refused from here on
-        folder = RunFolder.create(Path(out), config)
-        folder.save_provenance(provenance(config, dataset, setup.data.local_datasets))
-    with torch_configured_for(config), open_engine(config, setup, stacked) as engine:
-        fingerprints = run_fingerprints(dataset, chosen, config) if folder else {}  # all data is read for them
-        return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).run()
+    place = folder.path if folder is not None else Path(out) if out is not None else None
+    with lock_folder(place) if place is not None else nullcontext():
+        if out is not None:  # nothing is refused from here on
+            folder = RunFolder.create(Path(out), config)
+            folder.save_provenance(provenance(config, dataset, setup.data.local_datasets))
+        with torch_configured_for(config), open_engine(config, setup, stacked) as engine:
+            fingerprints = run_fingerprints(dataset, chosen, config) if folder else {}  # all data is read for them
+            return Run(config, setup, engine, folder, on_round, fingerprints, keep_models).run()
 
 
 def start_or_resume(folder: Path, config: Config, on_round: OnRound | None = None, keep_models: bool = True) -> Result:

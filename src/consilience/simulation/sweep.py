@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
@@ -14,6 +15,7 @@ from consilience.data import Dataset
 from consilience.errors import ConfigurationError
 from consilience.presentation.tables import sweep_table, table_text
 from consilience.simulation.records.run_folder import refuse_used_folder
+from consilience.simulation.records.run_lock import lock_folder
 from consilience.simulation.result import Result, best_of
 from consilience.simulation.run import OnRound
 from consilience.simulation.setup.inputs import resolve_config, select_samples
@@ -83,7 +85,8 @@ def sweep(
     if plan.separating:
         keys = ", ".join(plan.separating)
         log.warning("%s cannot differ within a run: %d runs, one after the other", keys, len(plan.parts))
-    rows = list(_run_settings(plan, on_round, own, model))
+    with lock_folder(plan.folder) if plan.folder is not None else nullcontext():
+        rows = list(_run_settings(plan, on_round, own, model))
     return Sweep(tuple(plan.settings), tuple(rows), plan.folder)
 
 
