@@ -37,6 +37,6 @@ def test_results_equal_the_reference(case: str) -> None:
     result = simulate(**SIZE, **settings, **how)
     history, expected = result.history, REFERENCE[case]
     assert result.accuracy.tolist() == expected["accuracy"]
-    losses = {key: float(np.nansum(history[key])) for key in history.metrics if key.startswith("loss.")}
+    losses = {key: float(np.nansum(history[key])) for key in history if key.startswith("loss.")}
     assert losses == pytest.approx(expected["loss"], rel=1e-9, abs=1e-12)
     assert np.nansum(history["bytes.up"]) == expected["up"] and np.nansum(history["bytes.down"]) == expected["down"]

@@ -179,9 +179,9 @@ def test_every_column_and_file_of_a_run_is_documented(tmp_path: Path) -> None:
         method="representation-sharing", learners=2, train=40, test=20, rounds=1, workers=0, out=tmp_path / "run"
     )
     text = page("guides/metrics.md")
-    for column in ("round", "seed", "learner", *result.history.metrics):
+    for column in ("round", "seed", "learner", *result.history):
         assert f"`{column}`" in text, column
     for path in (tmp_path / "run").iterdir():
         assert f"`{path.name.replace('-1.', '-3.')}`" in text, path.name  # the page's run has three rounds
     first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    assert set(first) == {"round", "seed", "learner", *(key.split(".")[0] for key in result.history.metrics)}
+    assert set(first) == {"round", "seed", "learner", *(key.split(".")[0] for key in result.history)}

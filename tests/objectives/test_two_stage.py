@@ -310,7 +310,7 @@ def test_ensemble_of_device_heads_is_evaluated(tmp_path: Path) -> None:
     right = (torch.stack(told).sum(0).argmax(1).numpy() == kept.data.test_targets).mean()
     assert result.summary()["heads"]["mean"] == pytest.approx(100 * right)
     alone = simulate(settings(rounds=1, method={"name": "independent"}, ensemble="on"))
-    assert alone.summary()["heads"]["mean"] is None and "accuracy_heads" not in alone.history.metrics
+    assert alone.summary()["heads"]["mean"] is None and "accuracy_heads" not in alone.history
 
 
 def test_cut_output_is_unchanged_by_inplace_layers_after_it() -> None:
@@ -348,7 +348,7 @@ def test_ensemble_setting_controls_the_ensemble_accuracy(
     method: str, ensemble: str, there: bool, data: Dataset
 ) -> None:
     result = simulate(settings(rounds=1, method={"name": method}, ensemble=ensemble), data=data)
-    assert ("accuracy_ensemble" in result.history.metrics) is there
+    assert ("accuracy_ensemble" in result.history) is there
     assert (result.summary()["ensemble"]["mean"] is not None) is there
     if method == "fedavg" and there:  # all have one model, so the ensemble predicts the same as each learner
         np.testing.assert_array_equal(result.history["accuracy_ensemble"], result.history["accuracy"])
@@ -383,7 +383,7 @@ def test_watched_dependence_equals_dcor_distance_correlation(watch: str, layer: 
 
 def test_no_dependence_is_recorded_by_default(data: Dataset) -> None:
     result = simulate(settings(rounds=1), data=data)
-    assert "dependence" not in result.history.metrics and result.summary()["dependence"]["mean"] is None
+    assert "dependence" not in result.history and result.summary()["dependence"]["mean"] is None
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 from consilience.config.config import make_config
+from consilience.config.grid import parse_grid
 from consilience.errors import ConfigurationError
 from consilience.presentation.tables import sweep_table, table_text
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.result import best_of
 from consilience.simulation.simulate import simulate
-from consilience.simulation.sweep_plan import SweepPlan, parse_grid
+from consilience.simulation.sweep_plan import SweepPlan
 
 Said = tuple[int, str, str]
 Command = Callable[..., Said]

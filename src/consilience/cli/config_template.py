@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from consilience.cli.known_methods import known_method, known_names
 from consilience.config.config import PARTS, Config, GroupConfig
-from consilience.methods import build_method, method_names, settings_as_text
 
 _EXAMPLES = {
     "data_dir": '"~/data"',
@@ -62,14 +62,14 @@ def _toml(value: Any) -> str:
 def _method(config: Config) -> Iterator[str]:
     name, own = config.method.name, config.method.settings
     yield from ("", "# -- The method ".ljust(100, "-"), "")
-    yield from _comment(f"one of {', '.join(method_names())}; `consilience methods` describes each")
+    yield from _comment(f"one of {', '.join(known_names())}; `consilience methods` describes each")
     yield from ("[method]", f"name = {_toml(name)}", "")
-    about = f"{build_method(name, own).summary} Its settings and their defaults; a number may be a schedule: "
+    about = f"{known_method(name, own).summary} Its settings and their defaults; a number may be a schedule: "
     about += (
         '"ramp(0, 10, 20)" goes from 0 to 10 over 20 rounds, "cosine(0, 10, 20)" does too, more slowly at both ends.'
     )
     yield from _comment(about)
-    for key, value in settings_as_text(name).items():
+    for key, value in known_method(name, own).settings.items():
         yield f"{key} = {_toml(own[key])}" if key in own else f"# {key} = {_toml(value)}"
 
 

@@ -22,10 +22,12 @@ def init(
     """Write a settings file to start from, with every key explained."""
     from consilience.cli.config_template import starting_file
     from consilience.files import replace_file, report_write_errors
-    from consilience.methods import build_method
 
     wanted = gather_config(None, set_, settings or {}, method)
-    build_method(wanted.method.name, wanted.method.settings)
+    if wanted.method.settings:  # their values are checked by the method itself, which imports torch
+        from consilience.methods import build_method
+
+        build_method(wanted.method.name, wanted.method.settings)
     if file.exists() and not force:
         raise ConfigurationError(f"{file} already exists; choose another name, or overwrite it with --force")
     with report_write_errors(file, "choose another place"):

@@ -6,7 +6,7 @@ Results go to standard output, everything else to standard error.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -23,15 +23,18 @@ from consilience.cli.run import compare, run, sweep
 from consilience.cli.show import report, show
 from consilience.errors import ConfigurationError, ConsilienceError
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Learn together without sharing data or models.",
-)
-for command in (init, data, run, compare, sweep, reproduce, federation, join, methods, show, report, leakage):
-    app.command()(command)
-app.add_typer(relay, name="relay")
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "To begin": (run, compare, report, init, methods),
+    "More with runs": (sweep, show, data, leakage, reproduce),
+    "Over a network": (join, federation),
+}
+"""The commands under their headings in the help; those to begin with are also shown where none is given."""
+
+app = typer.Typer(pretty_exceptions_enable=False, help="Learn together without sharing data or models.")
+for _heading, _commands in _COMMANDS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_heading)(_command)
+app.add_typer(relay, name="relay", rich_help_panel="Over a network")
 
 _EXTRAS = {"learn": {"torch", "sklearn", "pooch", "PIL", "httpx"}, "relay": {"starlette", "uvicorn", "httptools"}}
 """The packages of each extra: a relay needs no torch, and a learner no server."""
@@ -43,13 +46,31 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _program(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
     """Learn together without sharing data or models."""
+    if context.invoked_subcommand is None:
+        print(_first_screen())
+
+
+def _first_screen() -> str:
+    """The commands to begin with, one per line."""
+    first = {command.__name__: (command.__doc__ or "").splitlines()[0] for command in _COMMANDS["To begin"]}
+    lines = [f"  consilience {name:<10}{about}" for name, about in first.items()]
+    return "\n".join(
+        [
+            "Learn together without sharing data or models. To begin:",
+            "",
+            *lines,
+            "",
+            "Each explains its options with --help; all commands: consilience --help",
+        ]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,16 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from consilience.config.config import KEYS, Config, field_of_key
+from consilience.cli.known_methods import complete_method, refuse_method_setting, refuse_unknown_method
+from consilience.config.config import KEYS, PARTS, Config, field_of_key
 from consilience.config.parts import DataConfig
-from consilience.errors import ConfigurationError
 
 _NO_OPTION = {"method", "groups", "variants"}
+COMMON = ("data", "learners", "partition", "model", "rounds", "epochs", "batch_size", "lr", "seeds", "device")
+"""The settings that most runs choose: the first options in the help of a command."""
 DATA_KEYS = set(DataConfig.keys()) - {"data"}
 
 ConfigFile = Annotated[Path | None, typer.Argument(help="a TOML file with settings; options override it")]
 MethodName = Annotated[
-    str | None, typer.Option(help="the method, NAME or FILE.py:NAME, with :KEY=VALUE; see `consilience methods`")
+    str | None,
+    typer.Option(
+        help="the method, NAME or FILE.py:NAME, with :KEY=VALUE; see `consilience methods`",
+        autocompletion=complete_method,
+    ),
 ]
 Out = Annotated[Path | None, typer.Option(help="folder to save the run in (default: a new one under runs/)")]
 Resume = Annotated[Path | None, typer.Option(help="resume the run in this folder")]
@@ -35,10 +41,11 @@ def with_settings(command: Callable[..., None], only: Collection[str] = ()) -> C
     own = inspect.signature(command, eval_str=True)
     parameters = [p for p in own.parameters.values() if p.name != "settings"]
     names = [name for name in KEYS if name not in _NO_OPTION and (not only or name in only)]
+    names = sorted(names, key=lambda name: COMMON.index(name) if name in COMMON else len(COMMON))
     for name, field in ((name, field_of_key(name)) for name in names):
         kind = {int: int, float: float, bool: bool}.get(_plain_type(field.annotation), str)
         shown = f"{field.description} (default {field.default})" if field.default is not None else field.description
-        option = typer.Option(help=shown, show_default=False, rich_help_panel="Settings")
+        option = typer.Option(help=shown, show_default=False, rich_help_panel=_panel(name))
         parameters.append(
             inspect.Parameter(
                 name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
@@ -55,6 +62,12 @@ def with_settings(command: Callable[..., None], only: Collection[str] = ()) -> C
     return wrapper
 
 
+def _panel(name: str) -> str:
+    """The heading of the help under which a setting is listed."""
+    heading = PARTS[KEYS[name][0]].heading.partition(":")[0].removesuffix("s")
+    return "Common settings" if name in COMMON else f"{heading} settings"
+
+
 def _plain_type(annotation: Any) -> Any:
     kinds = [a for a in getattr(annotation, "__args__", ()) if isinstance(a, type) and a is not type(None)]
     return str if str in kinds else kinds[0] if kinds else annotation
@@ -65,7 +78,7 @@ def gather_config(
 ) -> Config:
     """The configuration: settings from a file, overridden by options, overridden by --set."""
     from consilience.config.config import make_config, read_config
-    from consilience.config.overrides import apply_override, parse_method
+    from consilience.config.overrides import apply_override, parse_method, split_setting
 
     given = read_config(config).settings() if config else {}
     given |= settings
@@ -74,17 +87,14 @@ def gather_config(
         given["method"] = {**(own if own.get("name") == wanted["name"] else {}), **wanted}
     for text in overrides or ():
         apply_override(given, text)
-    _refuse_method_setting(given, overrides or ())
+    _refuse_wrong_method(given, [split_setting(text)[0] for text in overrides or ()])
     return make_config(given)
 
 
-def _refuse_method_setting(given: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse a setting of the method that was given as one of the run; the error says how to write it."""
-    from consilience.config.overrides import split_setting
-    from consilience.methods import settings_of
-
+def _refuse_wrong_method(given: dict[str, Any], overridden: Sequence[str]) -> None:
+    """Refuse names that no method has, and settings of the method given as ones of the run, without importing torch."""
     table = given.get("method", {})
     name = table.get("name", "consilience") if isinstance(table, dict) else ""
-    for key in (split_setting(text)[0] for text in overrides):
-        if key not in KEYS and name and key in settings_of(name):
-            raise ConfigurationError(f"{key!r} is a setting of the method {name!r}; write --set method.{key}=VALUE")
+    if name and isinstance(name, str):
+        refuse_unknown_method(name, [key for key in table if key != "name"])
+        refuse_method_setting(name, [key for key in overridden if key not in KEYS and "." not in key])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from consilience.cli.known_methods import refuse_unknown_method
 from consilience.cli.options import ConfigFile, Json, MethodName, Out, Resume, Set, Track, gather_config, with_settings
 from consilience.errors import ConfigurationError, TrainingError
 
@@ -29,11 +30,12 @@ def run(
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Run one method and save the run in a folder."""
+    _refuse_beside_resume(resume, (config, method, set_, out, settings))
+    wanted = gather_config(config, set_, settings or {}, method) if resume is None else None  # before torch is imported
     from consilience.simulation.simulate import simulate
 
-    task = _Task(json_, track, resume, (config, method, set_, out, settings))
-    if resume is None:
-        wanted = gather_config(config, set_, settings or {}, method)
+    task = _Task(json_, track, resume)
+    if wanted is not None:
         task.choose_folder(out, wanted, wanted.method.label)
         with task.running() as on_round:
             result = simulate(wanted, out=task.folder, on_round=on_round)
@@ -62,16 +64,19 @@ def compare(
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Run several methods on the same data and seeds, and print one table."""
-    from consilience.config.overrides import split_list
+    from consilience.config.overrides import parse_method, split_list
+
+    _refuse_beside_resume(resume, (config, methods, set_, out, settings))
+    wanted = gather_config(config, set_, settings or {}, None) if resume is None else None
+    names = None if methods is None else split_list(methods)
+    for name in names or ():
+        given = parse_method(name)
+        refuse_unknown_method(given.pop("name"), list(given))
     from consilience.simulation.compare import compare as compare_methods
 
-    task = _Task(json_, track, resume, (config, methods, set_, out, settings))
+    task = _Task(json_, track, resume)
     each = task.screen.each
-    if resume is None:
-        names, wanted = (
-            None if methods is None else split_list(methods),
-            gather_config(config, set_, settings or {}, None),
-        )
+    if wanted is not None:
         task.choose_folder(out, wanted, "compare")
         with task.running() as on_round:
             found = compare_methods(wanted, methods=names, out=task.folder, on_round=on_round, on_summary=each)
@@ -103,13 +108,15 @@ def sweep(
     settings: dict[str, Any] | None = None,
 ) -> None:
     """Run one method under every combination of settings, and name the best."""
-    from consilience.simulation.sweep import sweep as sweep_settings
-    from consilience.simulation.sweep_plan import parse_grid
+    from consilience.config.grid import parse_grid
 
-    task = _Task(json_, track, resume, (config, method, set_, out, settings))
-    if resume is None:
-        grid, fixed = parse_grid(set_ or ())
-        wanted = gather_config(config, fixed, settings or {}, method)
+    _refuse_beside_resume(resume, (config, method, set_, out, settings))
+    grid, fixed = parse_grid(set_ or ())
+    wanted = gather_config(config, fixed, settings or {}, method) if resume is None else None
+    from consilience.simulation.sweep import sweep as sweep_settings
+
+    task = _Task(json_, track, resume)
+    if wanted is not None:
         task.choose_folder(out, wanted, f"sweep-{wanted.method.label}")
         with task.running() as on_round:
             found = sweep_settings(wanted, grid=grid, out=task.folder, on_round=on_round)
@@ -124,20 +131,21 @@ def sweep(
         raise TrainingError(f"every setting diverged to NaN or infinite values, first {first}; try smaller values")
 
 
+def _refuse_beside_resume(resume: Path | None, others: tuple[object, ...]) -> None:
+    """Refuse options that cannot be given beside --resume."""
+    if resume is not None and any(others):
+        raise ConfigurationError("--resume takes its settings from the run's folder; give it no others")
+
+
 class _Task:
-    """What the three commands have in common: output, the folder of the run, tracking, Ctrl-C.
+    """What the three commands have in common: output, the folder of the run, tracking, Ctrl-C."""
 
-    others: the options that cannot be given beside --resume.
-    """
-
-    def __init__(self, json_: bool, track: str | None, resume: Path | None, others: tuple[object, ...]) -> None:
+    def __init__(self, json_: bool, track: str | None, resume: Path | None) -> None:
         from consilience.cli.terminal import Screen
         from consilience.report.tracking import tracking
 
         self.screen, self._tracking = Screen(json_), tracking(track)
         if resume is not None:
-            if any(others):
-                raise ConfigurationError("--resume takes its settings from the run's folder; give it no others")
             self.folder = resume
 
     def choose_folder(self, out: Path | None, config: Config, label: str) -> None:

@@ -170,6 +170,13 @@ class Config(BaseModel):
         update |= {part: getattr(self, part).model_copy(update=fields) for part, fields in by_part.items()}
         return self.model_copy(update=update)
 
+    def __repr__(self) -> str:
+        """The settings that differ from their defaults."""
+        own, usual = self.settings(), Config().settings()
+        return f"Config({', '.join(f'{k}={v!r}' for k, v in own.items() if k not in usual or usual[k] != v)})"
+
+    __str__ = __repr__
+
     def to_toml(self) -> str:
         """The flat settings as a file that alone reproduces the run."""
         return tomli_w.dumps(self.settings())

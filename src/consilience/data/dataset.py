@@ -194,6 +194,11 @@ class Dataset:
             _check_codes(f"{what}, training", self.inputs, self.alphabet)
             _check_codes(f"{what}, test", self.test_inputs, self.alphabet)
 
+    def __repr__(self) -> str:
+        """How much there is, and of what shape, without the arrays."""
+        counts = f"{len(self.inputs)} training and {len(self.test_inputs)} test samples"
+        return f"Dataset({self.name!r}: {counts} of the shape {self.shape}, {self.classes} classes)"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one input: (channels, height, width) of an image, (features,) of a table, (length,) of text."""

@@ -15,10 +15,12 @@ from consilience.config.settings import Settings
 from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.presentation.tables import comparison_table, groups_table, table_text
+from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
+from consilience.presentation.tables import table_text
+from consilience.simulation.plots import plot_runs
 from consilience.simulation.records.run_folder import RunFolder, read_plan, resume_command, save_plan
 from consilience.simulation.records.run_lock import lock_folder, read_owner
-from consilience.simulation.result import Result
+from consilience.simulation.result import Result, summary_tables
 from consilience.simulation.run import OnRound
 from consilience.simulation.setup.inputs import load_data, resolve_config, select_samples
 from consilience.simulation.setup.participants import Model
@@ -60,10 +62,25 @@ class Comparison:
 
     def table(self) -> str:
         """One line for each method, as text."""
-        tables = [comparison_table(self.summaries)]
-        if any(summary.get("groups") for summary in self.summaries):
-            tables.append(groups_table(self.summaries))
-        return "\n".join(map(table_text, tables))
+        return "\n".join(map(table_text, summary_tables(self.summaries)))
+
+    def __repr__(self) -> str:
+        means = ((s["method"], s["accuracy"]["mean"]) for s in self.summaries)
+        found = ", ".join(f"{name} {'–' if mean is None else f'{mean:.1f} %'}" for name, mean in means)
+        return f"Comparison({len(self.summaries)} of {len(self.methods)} methods: {found})"
+
+    def _repr_html_(self) -> str:
+        return tables_html(summary_tables(self.summaries))
+
+    def to_pandas(self) -> Any:
+        """The summaries as a pandas data frame, a row per method."""
+        return data_frame([dict(flat_numbers(summary)) for summary in self.summaries])
+
+    def plot(self, metric: str = "accuracy") -> Any:
+        """A metric over rounds as an Altair chart, a line per method that was run now."""
+        if not self.results:
+            raise ConfigurationError("every run was finished before, so none has curves here; write_report draws them")
+        return plot_runs({short_name(name): result.history for name, result in self.results.items()}, metric)
 
 
 def compare(

@@ -134,11 +134,43 @@ class Result:
 
     def table(self) -> str:
         """The last round in a few lines of text."""
-        from consilience.presentation.tables import comparison_table, groups_table, table_text
+        from consilience.presentation.tables import table_text
 
-        summary = self.summary()
-        tables = [comparison_table([summary]), *([groups_table([summary])] if summary["groups"] else [])]
-        return "\n".join(map(table_text, tables))
+        return "\n".join(map(table_text, summary_tables([self.summary()])))
+
+    def __repr__(self) -> str:
+        mean = _spread(self.accuracy)["mean"] if self.history.records else None
+        found = "not evaluated" if mean is None else f"accuracy {mean:.1f} %"
+        size = f"{self.history.learners} learners, {self.history.rounds} rounds, {len(self.history.seeds)} seeds"
+        return f"Result({self.config.method.label} on {self.config.data_name}: {found}; {size})"
+
+    def _repr_html_(self) -> str:
+        from consilience.presentation.notebook import tables_html
+
+        return tables_html(summary_tables([self.summary()]))
+
+    def to_pandas(self) -> Any:
+        """Every metric as a pandas data frame: a row per round, seed and learner, round 0 is before the first."""
+        from consilience.presentation.notebook import data_frame
+
+        return data_frame(self.history.columns())
+
+    def plot(self, metric: str = "accuracy") -> Any:
+        """A metric over rounds as an Altair chart: the mean of learners, and its deviation over seeds or learners."""
+        from consilience.simulation.plots import plot_runs
+
+        if not self.config.variants:
+            return plot_runs({self.config.method.label: self.history}, metric)
+        names = (" ".join(f"{key}={value}" for key, value in changes.items()) for changes in self.config.variants)
+        return plot_runs(dict(zip(names, (each.history for each in self.variants), strict=True)), metric)
+
+
+def summary_tables(summaries: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The tables of one or more runs: by method and, where learners differ, by group of learners."""
+    from consilience.presentation.tables import comparison_table, groups_table
+
+    groups = any(summary.get("groups") for summary in summaries)
+    return [comparison_table(summaries), *([groups_table(summaries)] if groups else [])]
 
 
 def best_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -6,13 +6,16 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any, Unpack
 
 from consilience.config.config import Config
+from consilience.config.grid import Grid, check_grid
 from consilience.config.settings import Settings
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError
+from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
 from consilience.presentation.tables import sweep_table, table_text
 from consilience.simulation.records.run_folder import refuse_used_folder
 from consilience.simulation.records.run_lock import lock_folder
@@ -21,7 +24,7 @@ from consilience.simulation.run import OnRound
 from consilience.simulation.setup.inputs import resolve_config, select_samples
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.simulate import check_run, simulate
-from consilience.simulation.sweep_plan import Grid, SweepPlan, check_grid, is_finished, read_sweep, save_sweep
+from consilience.simulation.sweep_plan import SweepPlan, is_finished, read_sweep, save_sweep
 
 log = logging.getLogger("consilience")
 
@@ -49,6 +52,20 @@ class Sweep:
     def table(self) -> str:
         """One line for each setting, as text."""
         return table_text(sweep_table(self.rows))
+
+    def __repr__(self) -> str:
+        best = self.best
+        found = "" if best is None else f", best {best['set']} with {best['accuracy']['mean']:.1f} %"
+        return f"Sweep({len(self.rows)} of {len(self.settings)} settings finished{found})"
+
+    def _repr_html_(self) -> str:
+        return tables_html([sweep_table(self.rows)]) if self.rows else f"<p>{escape(repr(self))}</p>"
+
+    def to_pandas(self) -> Any:
+        """The summaries as a pandas data frame, a row per setting, with the settings as the first columns."""
+        found = ({key: value for key, value in row.items() if key != "set"} for row in self.rows)
+        rows = zip(self.rows, found, strict=True)
+        return data_frame([row["set"] | dict(flat_numbers(others)) for row, others in rows])
 
 
 def sweep(

@@ -75,7 +75,7 @@ def separate_run(data: Dataset, method: str, changes: Changes, **others: Any) ->
 
 def metrics_without_times(result: Result) -> dict[str, np.ndarray]:
     """All recorded metrics except times: (rounds, federations, learners)."""
-    return {m: result.history[m] for m in result.history.metrics if not m.startswith("seconds.")}
+    return {m: result.history[m] for m in result.history if not m.startswith("seconds.")}
 
 
 def assert_same_bits(a: Result, b: Result) -> None:

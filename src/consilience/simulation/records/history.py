@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.errors import CheckpointError
+from consilience.errors import CheckpointError, UnknownName
 from consilience.simulation.records.round_record import PHASES, Record
 
 
@@ -36,12 +36,22 @@ class History:
 
     def __getitem__(self, metric: str) -> np.ndarray:
         """A metric over rounds 1, 2, ...: (rounds, federations, learners)."""
+        if metric not in self.keys():
+            raise UnknownName("metric", metric, self.keys())
         return np.stack([r[metric] for r in self.records[1:]])
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
+    def keys(self) -> tuple[str, ...]:
         """The names of the recorded metrics."""
         return tuple(self.records[0]) if self.records else ()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __repr__(self) -> str:
+        """How much there is, and of what, without the numbers."""
+        seeds, variants = len(self.seeds), f"{self.variants} variants, " if self.variants > 1 else ""
+        what = f"{self.rounds} rounds, {variants}{seeds} seeds, {self.learners} learners"
+        return f"History({what}: {', '.join(self.keys())})"
 
     def total(self, metric: str) -> np.ndarray:
         """A metric summed over all rounds, the one before the first included: (federations, learners)."""
@@ -62,6 +72,16 @@ class History:
         own.records = [{key: values[mine] for key, values in record.items()} for record in self.records]
         own.seconds = {phase: seconds / self.variants for phase, seconds in self.seconds.items()}
         return own
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """All rounds as columns of one table, a row per round, federation and learner, as `metrics.jsonl` has them."""
+        shape = (len(self.records), self.variants, len(self.seeds), self.learners)
+        places = np.broadcast_arrays(*np.ix_(*map(range, shape)))
+        names = dict(zip(("round", "variant", "seed", "learner"), (p.reshape(-1) for p in places), strict=True))
+        names["seed"] = np.asarray(self.seeds)[names["seed"]]
+        if self.variants == 1:
+            del names["variant"]
+        return names | {key: np.stack([r[key] for r in self.records]).reshape(-1) for key in self.keys()}
 
     # -- lines of JSON -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,132 @@
+"""What the command line says of methods before torch is imported: their names, summaries and settings.
+
+`BUILT_IN` repeats what the functions of `consilience.methods.builtin` declare, because importing them imports torch;
+`tests/cli/test_known_methods.py` compares the two. Other methods are loaded when they are named.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any
+
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.user_code import is_file_name
+
+_OBJECTIVE = {"objective": "cross-entropy"}
+_FLESD = {
+    "objective": "simclr",
+    "distill": "distiller",
+    "distill_epochs": 200,
+    "distill_batch": 128,
+    "distill_lr": 0.001,
+    "temperature": 0.1,
+    "student_temperature": 0.1,
+    "momentum": 0.999,
+    "queue": 2048,
+    "form": "auto",
+    "down": 0,
+    "width": 0,
+    "keep": 1.0,
+    "encoding": "float32",
+}
+
+
+@dataclass(frozen=True)
+class KnownMethod:
+    """A method's summary, and its settings with their defaults as a settings file writes them."""
+
+    summary: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+BUILT_IN = {
+    "centralized": KnownMethod("One learner holds all data: the yardstick, not a federation.", _OBJECTIVE),
+    "independent": KnownMethod("Every learner trains alone.", _OBJECTIVE),
+    "self-distillation": KnownMethod(
+        "Representation sharing of each learner with itself only: the control for mere regularization.",
+        {"kd": 10.0, "contrast": 1.0, "n_avg": 10},
+    ),
+    "federated-distillation": KnownMethod(
+        "Mean logits of each class, distilled (Jeong et al. 2018).", {"kd": 10.0, "encoding": "float32"}
+    ),
+    "fedavg": KnownMethod(
+        "The mean of all learners' weights (McMahan et al. 2017).",
+        {"start": "common", "part": "*", "every": 1, "buffers": "share", "encoding": "float32", **_OBJECTIVE},
+    ),
+    "fedprox": KnownMethod(
+        "FedAvg with training held near the common weights (Li et al. 2020).",
+        {"mu": 0.01, "start": "common", "part": "*", "every": 1, **_OBJECTIVE},
+    ),
+    "fedproto": KnownMethod(
+        "Mean features of each class, distilled (Tan et al. 2022).", {"kd": 10.0, "encoding": "float32"}
+    ),
+    "representation-sharing": KnownMethod(
+        "Mean features distilled, and contrasted with a random member's (Berdoz et al. 2022).",
+        {
+            "kd": 10.0,
+            "contrast": 1.0,
+            "n_avg": 10,
+            "up": 1,
+            "down": 1,
+            "discriminator": "classifier",
+            "encoding": "float32",
+        },
+    ),
+    "fedavg-1bit": KnownMethod(
+        "FedAvg at one bit per weight, both ways, with error feedback.", {"every": 1, "start": "common", **_OBJECTIVE}
+    ),
+    "consilience": KnownMethod(
+        "The default method: representation sharing in sixteen bits, and weights at one bit both ways.",
+        {"kd": "cosine(1, 10, 100)", "contrast": 0.3, "n_avg": 10, "up": 1, "down": 1, "every": 1},
+    ),
+    "two-stage": KnownMethod(
+        "A private part that reveals little of its inputs, below a common part that votes move (Ma et al. 2020).",
+        {"alpha_1": 0.1, "alpha_2": 1.0, "lam": 1.0, "delta": 0.001, "device": "private", "start": "common"},
+    ),
+    "flesd": KnownMethod(
+        "Learning without labels: similarities of public samples, distilled (Shi et al. 2021).", _FLESD
+    ),
+    "flesd-cc": KnownMethod("FLESD that communicates once, after all local epochs.", _FLESD),
+}
+
+
+def known_names() -> list[str]:
+    """The names of all methods; those registered by this process are known once `consilience.methods` is imported."""
+    if "consilience.methods" in sys.modules:
+        from consilience.methods import method_names
+
+        return method_names()
+    return [*BUILT_IN, *(point.name for point in entry_points(group="consilience.methods"))]
+
+
+def known_method(name: str, settings: dict[str, Any] | None = None) -> KnownMethod:
+    """A method by its name; one that is not built in is loaded, with these settings, which imports torch."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    from consilience.methods import build_method, settings_as_text
+
+    return KnownMethod(build_method(name, settings).summary, settings_as_text(name))
+
+
+def refuse_unknown_method(name: str, settings: Sequence[str] = ()) -> None:
+    """Refuse a method's name, or a setting of a built-in one, that does not exist; values are checked by the method."""
+    if not is_file_name(name) and name not in known_names():
+        raise UnknownName("method", name, known_names(), also="a method of your own is named FILE.py:NAME")
+    for key in settings:
+        if name in BUILT_IN and key not in BUILT_IN[name].settings:
+            raise UnknownName("setting", key, BUILT_IN[name].settings, of=f"method {name!r}")
+
+
+def refuse_method_setting(name: str, keys: Sequence[str]) -> None:
+    """Refuse a setting of the method that was given as one of the run; the error says how to write it."""
+    for key in keys:
+        if name and key in known_method(name).settings:
+            raise ConfigurationError(f"{key!r} is a setting of the method {name!r}; write --set method.{key}=VALUE")
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Names of methods that begin like this, for the shell's completion."""
+    return [name for name in known_names() if name.startswith(incomplete)]

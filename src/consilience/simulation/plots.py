@@ -1,0 +1,36 @@
+"""Curves of runs as a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from consilience.presentation.chart import Chart
+from consilience.presentation.charts import curves
+from consilience.simulation.records.history import History
+
+
+def plot_runs(runs: Mapping[str, History], metric: str) -> Chart:
+    """A metric over rounds, one line for each run; the band is the deviation over seeds, or of one seed's learners."""
+    rows = [row for name, history in runs.items() for row in _curve(name, history, metric)]
+    column = _column(metric)
+    return curves(rows, y=column, title=f"{column}, %" if metric.startswith("accuracy") else column)
+
+
+def _column(metric: str) -> str:
+    """The metric's name without dots, which a chart would read as a path."""
+    return metric.replace(".", " ")
+
+
+def _curve(name: str, history: History, metric: str) -> Iterator[dict[str, Any]]:
+    for round_, values in enumerate(history[metric], start=1):  # (seeds, learners)
+        if np.isnan(values).all():
+            continue
+        by_seed = np.nanmean(values, axis=1)
+        mean, row = float(np.nanmean(by_seed)), {"method": name, "round": round_}
+        deviation = np.nanstd(by_seed, ddof=1) if len(by_seed) > 1 else np.nanstd(values)
+        single = values.size == 1
+        band = (None, None) if single else (mean - float(deviation), mean + float(deviation))
+        yield row | {_column(metric): mean, "low": band[0], "high": band[1]}
