@@ -66,10 +66,10 @@ def main() -> None:
         print(f"{method:12} {result.accuracy.mean():5.1f} %")
 
     # Arrays: (n, height, width), (n, height, width, channels) or (n, channels, height, width); or tables (n, features).
-    pixels = np.concatenate([data.inputs, data.test_inputs])[:, 0] * data.std + data.mean  # (n, height, width) in 0..1
+    pixels = data.scaling.undo(np.concatenate([data.inputs, data.test_inputs]))[:, 0]  # (n, height, width) in 0..1
     labels = np.concatenate([data.targets, data.test_targets])  # (n,)
     arrays = Dataset.from_arrays("arrays", pixels, labels, labels=SHAPES)
-    print(f"{arrays.name}: {arrays.inputs.shape}, mean {arrays.mean:.2f}, {len(arrays.test_targets)} for tests")
+    print(f"{arrays.name}: {arrays.inputs.shape}, {len(arrays.test_targets)} for tests, {arrays.scaling.describe()}")
 
     # Any torch data set with a length that returns (input, label) pairs.
     pairs = TensorDataset(torch.from_numpy(pixels), torch.from_numpy(labels))

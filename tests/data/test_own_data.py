@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch.utils.data import TensorDataset
 
 from consilience.data import Dataset, load
 from consilience.data.description import describe_dataset
 from consilience.data.readers import image_folder as folders
+from consilience.data.scaling import Scaling
 from consilience.errors import ConfigurationError, DataError, UnknownName
 
 TEN = np.arange(10) % 2  # labels of ten samples, five of each class
+TABLE = np.eye(10) + np.arange(10.0)[:, np.newaxis]  # (10, 10)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +35,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 def pixels_of(data: Dataset, test: bool = False) -> np.ndarray:
     """The original bytes of an image data set."""
     inputs = data.test_inputs if test else data.inputs
-    return np.rint((inputs.astype(np.float64) * data.std + data.mean) * 255).astype(np.int64)
+    found: NDArray[np.int64] = np.rint(data.scaling.undo(inputs.astype(np.float64)) * 255).astype(np.int64)
+    return found
 
 
 # --- arrays
@@ -66,11 +70,13 @@ def test_channels_are_transposed_and_not_reshaped() -> None:
 
 def test_arrays_are_scaled_by_training_statistics() -> None:
     data = Dataset.from_arrays("mine", [[1.0], [3.0]], [0, 1], [[5.0]], [1])  # mean 2, deviation 1
-    assert (data.mean, data.std, data.inputs.tolist(), data.test_inputs.tolist()) == (2, 1, [[-1], [1]], [[3]])
+    assert data.scaling == Scaling("columns", (2.0,), (1.0,))
+    assert (data.inputs.tolist(), data.test_inputs.tolist()) == ([[-1], [1]], [[3]])
     assert data.inputs.dtype == np.float32 and data.targets.dtype == np.int64 and data.source == "arrays"
     gray = np.array([[0], [255], [51]], dtype=np.uint8)
     data = Dataset.from_arrays("mine", gray[:2], [0, 1], gray[2:], [1])
-    assert (data.mean, data.std) == (0.5, 0.5) and data.test_inputs.tolist() == [[pytest.approx(-0.6)]]
+    assert data.scaling == Scaling("pixels", (0.5,), (0.5,), 255)
+    assert data.test_inputs.tolist() == [[pytest.approx(-0.6)]]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.float16, np.float64, np.bool_, ">f4"])
@@ -89,8 +95,8 @@ def test_test_share_is_split_off_per_class() -> None:
     inputs = np.arange(16.0)[:, None]
     data = Dataset.from_arrays("mine", inputs, targets, shareable=np.arange(16) % 2)
     assert np.bincount(data.targets).tolist() == [8, 4, 1] and np.bincount(data.test_targets).tolist() == [2, 1]
-    kept = np.rint(data.inputs[:, 0] * data.std + data.mean)
-    tested = np.rint(data.test_inputs[:, 0] * data.std + data.mean)
+    kept = np.rint(data.scaling.undo(data.inputs)[:, 0])
+    tested = np.rint(data.scaling.undo(data.test_inputs)[:, 0])
     assert sorted([*kept, *tested]) == list(range(16)) and (np.diff(kept) > 0).all()
     assert data.shareable is not None and data.shareable.tolist() == (kept % 2 == 1).tolist()
     assert describe_dataset(data)["never_shared"] == np.sum(kept % 2 == 0)
@@ -106,14 +112,14 @@ def test_every_class_keeps_a_training_sample() -> None:
 
 
 def test_named_classes_may_be_empty() -> None:
-    data = Dataset.from_arrays("mine", np.eye(10), TEN * 2, labels=["a", "b", "c"])
+    data = Dataset.from_arrays("mine", TABLE, TEN * 2, labels=["a", "b", "c"])
     assert data.classes == 3 and data.labels == ("a", "b", "c")
-    assert Dataset.from_arrays("mine", np.eye(10), TEN * 2, classes=5).classes == 5
+    assert Dataset.from_arrays("mine", TABLE, TEN * 2, classes=5).classes == 5
 
 
 def test_labels_may_be_integral_floats_booleans_or_tensors() -> None:
     for labels in (TEN.astype(np.float32), TEN.astype(np.bool_), torch.tensor(TEN), TEN.astype(np.uint8), list(TEN)):
-        assert Dataset.from_arrays("mine", np.eye(10), labels, np.eye(10), TEN).targets.tolist() == TEN.tolist()
+        assert Dataset.from_arrays("mine", TABLE, labels, TABLE, TEN).targets.tolist() == TEN.tolist()
 
 
 BAD = [
@@ -126,23 +132,23 @@ BAD = [
     ({"targets": ["cat", "dog"] * 5}, "whole numbers from 0, got <U3"),
     ({"targets": None}, "training labels are missing"),
     ({"targets": [0, 1]}, r"must have the shape \(10,\).*got \(2,\)"),
-    ({"targets": np.eye(10)}, "argmax of one-hot"),
+    ({"targets": TABLE}, "argmax of one-hot"),
     ({"targets": np.zeros(10, dtype=int)}, "are all 0: one class cannot be learned"),
     ({"targets": TEN * 4, "classes": 4}, r"0\.\.3 for 4 classes, but label 1 is 4"),
-    ({"test_inputs": np.eye(10)}, "test labels are missing"),
+    ({"test_inputs": TABLE}, "test labels are missing"),
     ({"test_targets": TEN}, "test inputs are missing"),
-    ({"test_inputs": np.eye(10), "test_targets": [0, 1, 2] * 3 + [0]}, "label 2 is 2, which no training sample has"),
-    ({"test_inputs": np.eye(10)[:, :5], "test_targets": TEN}, r"shape \(10,\), test inputs \(5,\)"),
-    ({"test_inputs": np.eye(10, dtype=np.uint8), "test_targets": TEN}, "float64, test inputs uint8"),
+    ({"test_inputs": TABLE, "test_targets": [0, 1, 2] * 3 + [0]}, "label 2 is 2, which no training sample has"),
+    ({"test_inputs": TABLE[:, :5], "test_targets": TEN}, r"shape \(10,\), test inputs \(5,\)"),
+    ({"test_inputs": TABLE.astype(np.uint8), "test_targets": TEN}, "float64, test inputs uint8"),
     ({"inputs": np.ones(10)}, r"got the shape \(10,\); reshape"),
     ({"inputs": np.ones((0, 3)), "targets": []}, "not be empty"),
-    ({"inputs": np.ones((10, 3))}, "are the same"),
-    ({"inputs": np.full((10, 3), 0.1)}, "are the same"),
+    ({"inputs": np.ones((10, 3))}, "columns 0, 1, 2 each have the same value in all 8 .* remove"),
+    ({"inputs": np.full((10, 3, 3), 0.1)}, "are the same"),
     ({"inputs": np.ones((10, 3), dtype=complex)}, "real numbers, got complex128"),
     ({"inputs": [[1], [1, 2]]}, "training inputs cannot be read as an array"),
     ({"inputs": np.diag([1.0] * 9 + [np.nan])}, "1 values are not, the first of them in sample 9"),
-    ({"inputs": np.eye(10) * 1e200}, "too large"),
-    ({"inputs": np.eye(10), "test_inputs": np.full((10, 10), 1e60), "test_targets": TEN}, "test inputs must be finite"),
+    ({"inputs": TABLE * 1e200}, "too large"),
+    ({"inputs": TABLE, "test_inputs": np.full((10, 10), 1e60), "test_targets": TEN}, "test inputs must be finite"),
     ({"shareable": [1] * 9}, "shareable must be 10 values of 0"),
     ({"shareable": [2] * 10}, "shareable must be 10 values of 0"),
     ({"labels": ["a", "a"]}, "different words"),
@@ -154,13 +160,13 @@ BAD = [
 @pytest.mark.parametrize(("change", "says"), BAD)
 def test_invalid_arrays_are_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(DataError, match=f"(?s)data set 'mine'.*{says}"):
-        Dataset.from_arrays("mine", **({"inputs": np.eye(10), "targets": TEN} | change))
+        Dataset.from_arrays("mine", **({"inputs": TABLE, "targets": TEN} | change))
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, float("nan"), "half", True])
 def test_invalid_test_share_is_refused(share: Any) -> None:
     with pytest.raises(ConfigurationError, match="test_share"):
-        Dataset.from_arrays("mine", np.eye(10), TEN, test_share=share)
+        Dataset.from_arrays("mine", TABLE, TEN, test_share=share)
     with pytest.raises(ConfigurationError, match="test_share"):
         load("digits", test_share=share)
 
@@ -168,7 +174,7 @@ def test_invalid_test_share_is_refused(share: Any) -> None:
 @pytest.mark.parametrize("classes", [0, 1, True, 2.0])
 def test_invalid_number_of_classes_is_refused(classes: Any) -> None:
     with pytest.raises(ConfigurationError, match="classes"):
-        Dataset.from_arrays("mine", np.eye(10), TEN, classes=classes)
+        Dataset.from_arrays("mine", TABLE, TEN, classes=classes)
 
 
 # --- torch data sets
@@ -192,7 +198,7 @@ def test_torch_dataset_is_read_sample_by_sample() -> None:
     data = Dataset.from_torch(TensorDataset(inputs, torch.tensor(TEN)), TensorDataset(inputs[:2], torch.tensor([1, 0])))
     assert (data.name, data.shape, data.classes) == ("TensorDataset", (3, 2, 2), 2)
     assert data.targets.tolist() == TEN.tolist() and data.test_targets.tolist() == [1, 0]
-    assert (data.inputs[:, 0, 0, 0] * data.std + data.mean).tolist() == pytest.approx(range(10), abs=1e-6)
+    assert data.scaling.undo(data.inputs[:, 0, 0, 0]).tolist() == pytest.approx(range(10), abs=1e-6)
 
 
 def test_torch_dataset_may_return_images_arrays_or_tensors_with_grad() -> None:
@@ -271,7 +277,7 @@ def test_npz_file_may_have_test_arrays_and_short_names(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     data = load("t.npz")
     assert data.shape == (2,) and data.labels == () and data.test_targets.tolist() == [0, 1, 0]
-    assert (data.inputs * data.std + data.mean).tolist() == [pytest.approx(row) for row in table.tolist()]
+    assert data.scaling.undo(data.inputs).tolist() == [pytest.approx(row, abs=1e-6) for row in table.tolist()]
 
 
 # --- folders of images
@@ -549,7 +555,7 @@ def test_image_settings_are_validated_and_only_for_folders(tmp_path: Path, draw:
             load(folder, image_size=size)  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match=r"unknown image_mode 'grey'. Did you mean 'gray'"):
         load(folder, image_mode="grey")
-    archive = save(tmp_path / "mine.npz", x=np.eye(10), y=TEN)
+    archive = save(tmp_path / "mine.npz", x=TABLE, y=TEN)
     for name in ("digits", archive):
         with pytest.raises(ConfigurationError, match="are for folders of images"):
             load(name, image_size=8)

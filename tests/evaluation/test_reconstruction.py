@@ -41,7 +41,7 @@ def picture(*shape: int, seed: int = 0) -> Tensor:
 def pictures() -> Digits:
     """The attacker's digits in [0, 1], their classes, and the victims' digits."""
     data = load("digits")
-    mine, theirs = (torch.from_numpy(x) * data.std + data.mean for x in (data.inputs, data.test_inputs[:TESTS]))
+    mine, theirs = (torch.from_numpy(data.scaling.undo(x)) for x in (data.inputs, data.test_inputs[:TESTS]))
     return mine, torch.from_numpy(data.targets), theirs
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from consilience.config.config import read_config
 from consilience.data import Dataset
+from consilience.data.scaling import Scaling
 from consilience.methods import build_method
 from consilience.peer.connection import connect_to_relay
 from consilience.peer.trainer import FederatedTrainer
@@ -23,8 +24,8 @@ def join(url: str, token: str, folder: str, config_file: str, data_file: str) ->
     os.chdir(Path(config_file).parent)  # a method's file may be named relative to it
     arrays = np.load(data_file)
     inputs, targets = arrays["inputs"], arrays["targets"]
-    tests, scaling = (arrays["test_inputs"], arrays["test_targets"]), arrays["scaling"].tolist()
-    data = Dataset("local", inputs, targets, *tests, int(arrays["classes"]), *scaling)
+    tests, (mean, std) = (arrays["test_inputs"], arrays["test_targets"]), arrays["scaling"].tolist()
+    data = Dataset("local", inputs, targets, *tests, int(arrays["classes"]), Scaling("pixels", (mean,), (std,)))
     config = read_config(Path(config_file))
     method = build_method(config.method.name, config.method.settings)
     connection = connect_to_relay(url, token, folder)

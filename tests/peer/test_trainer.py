@@ -90,7 +90,7 @@ def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
                 test_inputs=data.test_inputs,
                 test_targets=data.test_targets,
                 classes=data.classes,
-                scaling=(data.mean, data.std),
+                scaling=data.scaling.of_pixels,
             )
             arguments = (running.url, token, folder / f"peer-{number}", folder / "config.toml", file)
             child.do(f"join {json.dumps(list(map(str, arguments)))}")

@@ -4,5 +4,15 @@ from consilience.data.dataset import Dataset
 from consilience.data.description import describe_dataset
 from consilience.data.partition import class_counts, partition_samples
 from consilience.data.registry import DATASETS, is_dataset_path, load
+from consilience.data.scaling import Scaling
 
-__all__ = ["DATASETS", "Dataset", "class_counts", "describe_dataset", "is_dataset_path", "load", "partition_samples"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Scaling",
+    "class_counts",
+    "describe_dataset",
+    "is_dataset_path",
+    "load",
+    "partition_samples",
+]

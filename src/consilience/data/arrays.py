@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from consilience.data.scaling import RawDataset
+from consilience.data.raw_dataset import RawDataset
 from consilience.errors import ConfigurationError, DataError
 from consilience.validation import check_integer
 

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from consilience.data.arrays import TEST_SHARE, GivenArrays, raw_from_arrays
+from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.text import LENGTH, STEP, check_alphabet, text_windows
 from consilience.data.readers.torch_dataset import Samples, read_samples
-from consilience.data.scaling import RawDataset, mean_and_std, scale
+from consilience.data.scaling import UNSCALED, Scaling, ScalingKind, measure_scaling
 from consilience.errors import DataError
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
 class Dataset:
-    """Inputs ready to train on: (value - mean) / std, the same mean and std for training and test.
+    """Inputs ready to train on, scaled in the same way for training and test.
 
-    Images are (channels, height, width) with pixels in [0, 1] before scaling; tables are (features,); texts are codes
-    of characters, (length,), and not scaled. Contradictory arrays are refused with a DataError when the data set is
-    made.
+    Images are (channels, height, width), scaled by one mean and standard deviation; tables are (columns,), scaled by
+    column; texts are codes of characters, (length,), and not scaled. Contradictory arrays are refused with a DataError
+    when the data set is made.
     """
 
     name: str
@@ -31,8 +32,8 @@ class Dataset:
     test_inputs: NDArray[np.float32]  # (m, *shape)
     test_targets: NDArray[np.int64]  # (m,)
     classes: int
-    mean: float = 0.0
-    std: float = 1.0
+    scaling: Scaling = UNSCALED
+    """How inputs were scaled; `scaling.apply(raw)` scales others in the same way."""
     labels: tuple[str, ...] = ()
     """Names of the classes; empty where they have none."""
     shareable: NDArray[np.bool_] | None = None
@@ -45,6 +46,8 @@ class Dataset:
     """One name per owner; some owners may have no samples left."""
     alphabet: str = ""
     """Where inputs are codes of characters: all characters, in the order of their codes."""
+    columns: tuple[str, ...] = ()
+    """Names of a table's columns; empty where they have none."""
 
     @classmethod
     def from_arrays(
@@ -70,8 +73,8 @@ class Dataset:
         gaps, but where `classes` or `labels` says how many classes there are, some may have no samples.
 
             >>> import numpy as np
-            >>> Dataset.from_arrays("mine", np.eye(10), np.arange(10) % 2).test_inputs.shape
-            (2, 10)
+            >>> Dataset.from_arrays("mine", np.arange(30).reshape(10, 3) / 10, np.arange(10) % 2).test_inputs.shape
+            (2, 3)
         """
         raw = raw_from_arrays(
             f"data set {name!r}",
@@ -148,39 +151,35 @@ class Dataset:
         return cls.from_raw(name, raw)
 
     @classmethod
-    def from_raw(cls, name: str, raw: RawDataset) -> Dataset:
-        """The data set made of `raw`, scaled by mean and std of its training part; character codes are not."""
-        mean, std = (0.0, 1.0) if raw.alphabet else mean_and_std(f"data set {name!r}", raw)
+    def from_raw(cls, name: str, raw: RawDataset, scaling: Scaling | ScalingKind | None = None) -> Dataset:
+        """The data set made of `raw`; scaling: one to use, or its kind; None: the one that suits the training part."""
+        _check_shapes(f"data set {name!r}", raw.inputs, raw.test_inputs)
+        if not isinstance(scaling, Scaling):
+            scaling = measure_scaling(f"data set {name!r}", raw, scaling)
         return cls(
             name,
-            scale(raw.inputs, raw.pixel_max, mean, std),
+            scaling.apply(raw.inputs),
             raw.targets,
-            scale(raw.test_inputs, raw.pixel_max, mean, std),
+            scaling.apply(raw.test_inputs),
             raw.test_targets,
             raw.classes,
-            mean,
-            std,
+            scaling,
             raw.labels,
             raw.shareable,
             raw.source,
             raw.owners,
             raw.owner_names,
             raw.alphabet,
+            raw.columns,
         )
 
     def __post_init__(self) -> None:
         what = f"data set {self.name!r}"
         if self.classes < 1:
             raise DataError(f"{what}: classes must be at least 1, got {self.classes}")
-        if not math.isfinite(self.mean) or not 0 < self.std < math.inf:
-            raise DataError(f"{what}: mean must be finite and std above 0, got mean {self.mean}, std {self.std}")
         _check_half(f"{what}, training", self.inputs, self.targets, self.classes)
         _check_half(f"{what}, test", self.test_inputs, self.test_targets, self.classes)
-        if self.inputs.shape[1:] != self.test_inputs.shape[1:]:
-            raise DataError(
-                f"{what}: training inputs have the shape {self.shape}, "
-                f"test inputs {self.test_inputs.shape[1:]}; one model cannot take both"
-            )
+        _check_shapes(what, self.inputs, self.test_inputs)
         _check_names(what, self.labels, self.classes)
         allowed = self.shareable
         if allowed is not None and (allowed.shape != self.targets.shape or allowed.dtype != np.bool_):
@@ -212,6 +211,15 @@ class Dataset:
 def _class_names(samples: Samples) -> tuple[str, ...]:
     names = getattr(samples, "classes", None)
     return tuple(names) if isinstance(names, list | tuple) and all(isinstance(n, str) for n in names) else ()
+
+
+def _check_shapes(what: str, inputs: NDArray[Any], test_inputs: NDArray[Any]) -> None:
+    """Refuse training and test inputs of different shapes."""
+    if inputs.shape[1:] != test_inputs.shape[1:]:
+        raise DataError(
+            f"{what}: training inputs have the shape {inputs.shape[1:]}, "
+            f"test inputs {test_inputs.shape[1:]}; one model cannot take both"
+        )
 
 
 def _check_names(what: str, labels: tuple[str, ...], classes: int) -> None:

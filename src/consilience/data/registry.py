@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from consilience.data.arrays import TEST_SHARE, check_test_share
 from consilience.data.dataset import Dataset
 from consilience.data.download import locate_file
+from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.cifar10 import read_cifar10
 from consilience.data.readers.digits import read_digits
 from consilience.data.readers.idx import read_pair
 from consilience.data.readers.image_folder import MODES, read_folder
 from consilience.data.readers.npz import read_archive
 from consilience.data.readers.shakespeare import read_shakespeare
-from consilience.data.scaling import RawDataset
 from consilience.errors import ConfigurationError, DataError, UnknownName
 from consilience.validation import check_choice, check_integer
 

@@ -1,79 +1,137 @@
-"""A data set as its files hold it, and how it is cut to fewer samples and scaled."""
+"""How inputs are scaled before training: nothing, all pixels by one mean, or each column of a table by its own.
+
+A scaling is part of the task: learners that work together use the same one, and whoever uses a model later needs it.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.errors import ConfigurationError, DataError
+from consilience.data.raw_dataset import RawDataset
+from consilience.errors import DataError
 
 _CHUNK = 1 << 22  # bytes counted at once, so that little memory is used
+_NAMED = 5  # columns that an error names
+
+ScalingKind = Literal["none", "pixels", "columns"]
 
 
-class RawDataset(NamedTuple):
-    """A data set before anything is left out or scaled: any real numbers, images with their channels first."""
+@dataclass(frozen=True)
+class Scaling:
+    """(value / pixel_max - mean) / std; the default leaves values as they are.
 
-    inputs: NDArray[Any]  # (n, *shape)
-    targets: NDArray[np.int64]  # (n,)
-    test_inputs: NDArray[Any]  # (m, *shape)
-    test_targets: NDArray[np.int64]  # (m,)
-    classes: int
-    pixel_max: int = 1  # the value scaled to 1.0: 255 for images of bytes, 1 for other inputs
-    labels: tuple[str, ...] = ()  # names of the classes
-    shareable: NDArray[np.bool_] | None = None  # (n,) False where a sample must never be shared
-    source: str = ""
-    owners: NDArray[np.int64] | None = None  # (n,) the owner of each training sample, 0..k-1
-    owner_names: tuple[str, ...] = ()
-    alphabet: str = ""  # where inputs are codes of characters: all characters, in the order of their codes
+    kind: "pixels" has one mean and std for all values, "columns" one for each column of a table, "none" has none.
 
-    def first(self, what: str, train: int | None, test: int | None) -> RawDataset:
-        """Use only the first `train` training and `test` test samples; None: all.
-
-        Samples with owners are ordered by owner, so the first N would be those of the first owners alone: N samples
-        spread evenly over all are used instead.
-        """
-        kept = first_samples(
-            _count(what, "training", train, len(self.inputs)), len(self.inputs), self.owners is not None
-        )
-        tested = first_samples(
-            _count(what, "test", test, len(self.test_inputs)), len(self.test_inputs), self.owners is not None
-        )
-        return self._replace(
-            inputs=self.inputs[kept],
-            targets=self.targets[kept],
-            test_inputs=self.test_inputs[tested],
-            test_targets=self.test_targets[tested],
-            shareable=None if self.shareable is None else self.shareable[kept],
-            owners=None if self.owners is None else self.owners[kept],
-        )
-
-
-def first_samples(asked: int | None, available: int, spread: bool) -> slice | NDArray[np.int64]:
-    """The samples to use: the first `asked`, or as many spread evenly over all; None: all.
-
-    >>> first_samples(3, 10, spread=True)
-    array([0, 3, 6])
+        >>> Scaling("columns", mean=(1.0, 10.0), std=(2.0, 5.0)).apply(np.array([[3.0, 10.0]]))
+        array([[1., 0.]], dtype=float32)
     """
-    if asked is None or asked >= available or not spread:
-        return slice(asked)
-    return np.arange(asked, dtype=np.int64) * available // asked  # (asked,)
+
+    kind: ScalingKind = "none"
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    pixel_max: int = 1
+    """The value that counts as 1.0: 255 for images of bytes, 1 for other inputs."""
+
+    def __post_init__(self) -> None:
+        counts = {"none": 0, "pixels": 1, "columns": max(1, len(self.mean))}
+        if self.kind not in counts:
+            raise DataError(f"scaling is {self.kind!r}; known: {', '.join(counts)}")
+        if not len(self.mean) == len(self.std) == counts[self.kind]:
+            raise DataError(
+                f"scaling {self.kind!r} has {len(self.mean)} means and {len(self.std)} standard deviations; give "
+                f"{'one of each for each column' if self.kind == 'columns' else f'{counts[self.kind]} of each'}"
+            )
+        if not all(map(math.isfinite, self.mean)) or not all(0 < std < math.inf for std in self.std):
+            raise DataError(
+                f"scaling {self.kind!r}: mean must be finite and std above 0, got mean {_listed(self.mean)}, "
+                f"std {_listed(self.std)}"
+            )
+        if self.pixel_max < 1:
+            raise DataError(f"scaling {self.kind!r}: pixel_max must be at least 1, got {self.pixel_max}")
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Scaling:
+        """The scaling that `record()` described, as JSON or TOML has it."""
+        try:
+            numbers = {key: tuple(float(value) for value in record.get(key, ())) for key in ("mean", "std")}
+            return cls(record["kind"], **numbers, pixel_max=int(record.get("pixel_max", 1)))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"a scaling must have kind, mean, std and pixel_max, got {record!r}; write it again"
+            ) from error
+
+    def record(self) -> dict[str, Any]:
+        """The scaling as JSON and TOML can write it."""
+        return {**asdict(self), "mean": list(self.mean), "std": list(self.std)}
+
+    def apply(self, raw: NDArray[Any]) -> NDArray[np.float32]:
+        """Scaled inputs of the same shape: raw is (n, channels, height, width) of images, (n, columns) of a table."""
+        if self.kind == "columns" and raw.shape[1:] != (len(self.mean),):
+            raise DataError(
+                f"inputs of the shape {raw.shape} cannot be scaled by column: {len(self.mean)} columns are expected"
+            )
+        # Bytes fit into float32; other numbers may be large compared to their spread, so they are centered in float64.
+        result: NDArray[Any] = raw.astype(np.float32 if self._in_single(raw) else np.float64, order="C")
+        if self.kind != "none":
+            mean, std = self._numbers()
+            result /= self.pixel_max
+            result -= mean
+            result /= std
+        with np.errstate(over="ignore"):  # Dataset refuses infinite inputs
+            return result.astype(np.float32, copy=False)
+
+    def undo(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Inputs as they were before they were scaled, up to rounding; pixels of images in [0, 1]."""
+        if self.kind == "none":
+            return inputs
+        mean, std = self._numbers()
+        values: NDArray[Any] = inputs * std + mean
+        return values
+
+    @property
+    def of_pixels(self) -> tuple[float, float]:
+        """Mean and standard deviation of pixels: input x std + mean is a pixel; 0 and 1 where inputs are others."""
+        return (self.mean[0], self.std[0]) if self.kind == "pixels" else (0.0, 1.0)
+
+    def describe(self) -> str:
+        """How inputs are scaled, in a few words."""
+        if self.kind == "none":
+            return "not scaled"
+        if self.kind == "pixels":
+            return f"scaled by mean {self.mean[0]:.4f} and standard deviation {self.std[0]:.4f}"
+        return "each column scaled by its mean and standard deviation"
+
+    def _numbers(self) -> tuple[Any, Any]:
+        """Mean and standard deviation, as numbers or (columns,)."""
+        if self.kind == "pixels":
+            return self.mean[0], self.std[0]
+        return np.array(self.mean), np.array(self.std)
+
+    def _in_single(self, raw: NDArray[Any]) -> bool:
+        return raw.dtype == np.uint8 and self.kind != "columns"
 
 
-def _count(what: str, half: str, asked: int | None, available: int) -> int:
-    if asked is None:
-        return available
-    if not 1 <= asked <= available:
-        raise ConfigurationError(
-            f"{what} has {available} {half} samples, and {asked} are to be used; "
-            f"use 1 to {available}, or leave the number out to use all"
-        )
-    return asked
+UNSCALED = Scaling()
+"""Inputs stay as they are."""
 
 
-def mean_and_std(what: str, raw: RawDataset) -> tuple[float, float]:
-    """Mean and standard deviation over all values of the training inputs, divided by pixel_max."""
+def measure_scaling(what: str, raw: RawDataset, kind: ScalingKind | None = None) -> Scaling:
+    """The scaling of a data set by its training inputs; kind: None is the one that suits them.
+
+    Characters and other whole numbers of a sequence are not scaled, tables by column, all else as pixels. Bytes are
+    pixels, also where images are flattened to rows.
+    """
+    kind = kind or _suitable(raw)
+    if kind == "none":
+        return UNSCALED
+    if kind == "columns":
+        return _by_column(what, raw)
     mean, std = _moments(raw.inputs)
     # Equal floats may deviate from their rounded mean, so equality is checked as well.
     if std == 0 or raw.inputs.min() == raw.inputs.max():
@@ -83,7 +141,50 @@ def mean_and_std(what: str, raw: RawDataset) -> tuple[float, float]:
         )
     if not np.isfinite(std):
         raise DataError(f"{what}: the training inputs are too large to be scaled; divide them by a constant first")
-    return mean / raw.pixel_max, std / raw.pixel_max
+    return Scaling("pixels", (mean / raw.pixel_max,), (std / raw.pixel_max,), raw.pixel_max)
+
+
+def _suitable(raw: RawDataset) -> ScalingKind:
+    if raw.alphabet:
+        return "none"
+    if raw.inputs.ndim != 2 or raw.inputs.dtype == np.uint8:
+        return "pixels"
+    tokens = raw.inputs.dtype.kind in "iu" and raw.inputs.shape[1] > 1 and not raw.columns and raw.inputs.min() >= 0
+    return "none" if tokens else "columns"
+
+
+def _by_column(what: str, raw: RawDataset) -> Scaling:
+    if raw.inputs.ndim != 2:
+        raise DataError(
+            f"{what}: scaling 'columns' is for tables, (n, columns), and its inputs have the shape "
+            f"{raw.inputs.shape[1:]}; use 'pixels' or 'none'"
+        )
+    values = raw.inputs.astype(np.float64, copy=False) / raw.pixel_max
+    constant = np.flatnonzero(raw.inputs.min(axis=0) == raw.inputs.max(axis=0))
+    if len(constant):
+        names = [_column_name(raw, int(column)) for column in constant]
+        which = f"column {names[0]} has" if len(names) == 1 else f"the columns {_listed(names)} each have"
+        left_out = ",".join(raw.columns[int(column)] for column in constant) if raw.columns else ""
+        advice = f"leave it out with --drop {left_out!r}" if left_out else "remove it, or choose another scaling"
+        raise DataError(
+            f"{what}: {which} the same value in all {len(raw.inputs)} training samples, which says nothing and has no "
+            f"deviation to scale by; {advice}"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = values.mean(axis=0), values.std(axis=0)  # (columns,)
+    if not np.isfinite(std).all() or not (std > 0).all():
+        bad = _column_name(raw, int(np.argmax(~np.isfinite(std) | (std <= 0))))
+        raise DataError(f"{what}: the values of column {bad} are too large or too close to be scaled; rescale it first")
+    return Scaling("columns", tuple(mean.tolist()), tuple(std.tolist()), raw.pixel_max)
+
+
+def _column_name(raw: RawDataset, column: int) -> str:
+    return repr(raw.columns[column]) if raw.columns else str(column)
+
+
+def _listed(values: Sequence[object], most: int = _NAMED) -> str:
+    rest = f" and {len(values) - most} more" if len(values) > most else ""
+    return ", ".join(map(str, values[:most])) + rest
 
 
 def _moments(values: NDArray[Any]) -> tuple[float, float]:
@@ -97,15 +198,3 @@ def _moments(values: NDArray[Any]) -> tuple[float, float]:
     levels, shares = np.arange(256), counts / len(flat)  # (256,), (256,)
     mean = float(counts @ levels) / len(flat)
     return mean, float(np.sqrt(shares @ (levels - mean) ** 2))
-
-
-def scale(values: NDArray[Any], pixel_max: int, mean: float, std: float) -> NDArray[np.float32]:
-    """(value / brightest - mean) / std, of the same shape."""
-    # Bytes fit into float32; other numbers may be large compared to their spread, so they are centered in float64.
-    kind = np.float32 if values.dtype == np.uint8 else np.float64
-    result: NDArray[Any] = values.astype(kind, order="C")
-    result /= pixel_max
-    result -= mean
-    result /= std
-    with np.errstate(over="ignore"):  # Dataset refuses infinite inputs
-        return result.astype(np.float32, copy=False)

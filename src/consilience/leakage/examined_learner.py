@@ -143,7 +143,7 @@ def _raw(data: Dataset, inputs: np.ndarray) -> np.ndarray:
 
 def _pixels(data: Dataset, inputs: np.ndarray) -> Tensor:
     """Images before standardization; values outside [0, 1] are scaled into it."""
-    pixels = inputs * data.std + data.mean
+    pixels = data.scaling.undo(inputs)
     low, high = float(pixels.min()), float(pixels.max())
     tolerance = 1e-4  # for rounding
     if low < -tolerance or high > 1 + tolerance:

@@ -11,6 +11,7 @@ from rich.table import Table
 from consilience.data import Dataset
 from consilience.data.heterogeneity import SYMBOLS
 from consilience.data.local_datasets import LocalDatasets
+from consilience.data.scaling import Scaling
 from consilience.presentation.tables import new_table
 
 _LEARNERS = 10  # rows of a picture
@@ -27,7 +28,7 @@ def headline(record: Mapping[str, Any]) -> str:
     counts = f"{record['samples']:,} training and {record['test_samples']:,} test samples of {shape}"
     if record["owners"]:
         counts += f" by {len(record['owners']):,} owners"
-    scaled = f"scaled by mean {record['mean']:.4f} and standard deviation {record['std']:.4f}"
+    scaled = Scaling.from_record(record["scaling"]).describe()
     values = f"an alphabet of {len(record['alphabet'])}" if record["alphabet"] else scaled
     marked = f"; {record['never_shared']:,} marked never to be shared" if record["never_shared"] else ""
     return f"{record['name']}: {counts}, {values}{marked}"

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.data.download import FOLDER_VARIABLE, chosen_folder, download
+from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.npz import read_arrays
-from consilience.data.scaling import RawDataset
 from consilience.errors import DataError, first_sentence
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")

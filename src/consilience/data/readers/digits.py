@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.scaling import RawDataset
+from consilience.data.raw_dataset import RawDataset
 
 TRAIN = 1_000
 SEED = 1797

@@ -23,7 +23,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from consilience.data.arrays import GivenArrays, raw_from_arrays
-from consilience.data.scaling import RawDataset
+from consilience.data.raw_dataset import RawDataset
 from consilience.errors import DataError, first_sentence
 
 LARGEST = 4 << 30

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from consilience.data.download import locate_file
+from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.compression import open_data_file
 from consilience.data.readers.text import text_windows
-from consilience.data.scaling import RawDataset
 from consilience.errors import DataError, first_sentence
 
 FILE = "speeches.jsonl.gz"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.data.arrays import TEST_SHARE, check_test_share
-from consilience.data.scaling import RawDataset
+from consilience.data.raw_dataset import RawDataset
 from consilience.errors import DataError
 from consilience.validation import check_integer
 

@@ -125,7 +125,7 @@ class _CohortPlanner:
             device=config.execution.device,
             half=_uses_bfloat16(config, self.variants),
             varied=_by_owner(settings),
-            scaling=(data.mean, data.std),
+            scaling=data.scaling.of_pixels,
             symbols=len(data.alphabet),
             public=self._public(federations) if participant.role.data == "public" else None,
         )

@@ -143,7 +143,8 @@ def _check_views(learner: Learner, participant: Participant, data: Dataset) -> N
         objective = participant.role.objective
         inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
         objective.prepare(learner.task, inputs, inputs.new_zeros(objective.batch_draws, 2))
-        low, high = (float(value * data.std + data.mean) for value in (data.inputs.min(), data.inputs.max()))
+        mean, std = data.scaling.of_pixels
+        low, high = (float(value * std + mean) for value in (data.inputs.min(), data.inputs.max()))
         if not objective.labeled and not -_OFF <= low <= high <= 1 + _OFF:
             raise ConfigurationError(
                 f"objective {objective.name!r} makes views of images, whose pixels lie in 0 to 1; those of data set "

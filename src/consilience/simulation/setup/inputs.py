@@ -15,7 +15,7 @@ from consilience.config.overrides import parse_method
 from consilience.config.parts import DEFAULT_MODELS
 from consilience.data import DATASETS, Dataset, is_dataset_path, load
 from consilience.data.download import FOLDER_VARIABLE
-from consilience.data.scaling import first_samples
+from consilience.data.raw_dataset import first_samples
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.models import from_file

@@ -1,0 +1,71 @@
+"""A data set as its files hold it, and how it is cut to fewer samples."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.errors import ConfigurationError
+
+
+class RawDataset(NamedTuple):
+    """A data set before anything is left out or scaled: any real numbers, images with their channels first."""
+
+    inputs: NDArray[Any]  # (n, *shape)
+    targets: NDArray[np.int64]  # (n,)
+    test_inputs: NDArray[Any]  # (m, *shape)
+    test_targets: NDArray[np.int64]  # (m,)
+    classes: int
+    pixel_max: int = 1  # the value scaled to 1.0: 255 for images of bytes, 1 for other inputs
+    labels: tuple[str, ...] = ()  # names of the classes
+    shareable: NDArray[np.bool_] | None = None  # (n,) False where a sample must never be shared
+    source: str = ""
+    owners: NDArray[np.int64] | None = None  # (n,) the owner of each training sample, 0..k-1
+    owner_names: tuple[str, ...] = ()
+    alphabet: str = ""  # where inputs are codes of characters: all characters, in the order of their codes
+    columns: tuple[str, ...] = ()  # names of a table's columns
+
+    def first(self, what: str, train: int | None, test: int | None) -> RawDataset:
+        """Use only the first `train` training and `test` test samples; None: all.
+
+        Samples with owners are ordered by owner, so the first N would be those of the first owners alone: N samples
+        spread evenly over all are used instead.
+        """
+        kept = first_samples(
+            _count(what, "training", train, len(self.inputs)), len(self.inputs), self.owners is not None
+        )
+        tested = first_samples(
+            _count(what, "test", test, len(self.test_inputs)), len(self.test_inputs), self.owners is not None
+        )
+        return self._replace(
+            inputs=self.inputs[kept],
+            targets=self.targets[kept],
+            test_inputs=self.test_inputs[tested],
+            test_targets=self.test_targets[tested],
+            shareable=None if self.shareable is None else self.shareable[kept],
+            owners=None if self.owners is None else self.owners[kept],
+        )
+
+
+def first_samples(asked: int | None, available: int, spread: bool) -> slice | NDArray[np.int64]:
+    """The samples to use: the first `asked`, or as many spread evenly over all; None: all.
+
+    >>> first_samples(3, 10, spread=True)
+    array([0, 3, 6])
+    """
+    if asked is None or asked >= available or not spread:
+        return slice(asked)
+    return np.arange(asked, dtype=np.int64) * available // asked  # (asked,)
+
+
+def _count(what: str, half: str, asked: int | None, available: int) -> int:
+    if asked is None:
+        return available
+    if not 1 <= asked <= available:
+        raise ConfigurationError(
+            f"{what} has {available} {half} samples, and {asked} are to be used; "
+            f"use 1 to {available}, or leave the number out to use all"
+        )
+    return asked
