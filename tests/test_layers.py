@@ -25,7 +25,7 @@ LAYERS = (
     {"channels"},
     {"config"},
     {"data", "evaluation", "functional", "models", "optimizers"},
-    {"exchanges"},
+    {"exchanges", "export"},
     {"objectives"},
     {"method"},
     {"methods"},

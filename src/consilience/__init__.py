@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         View,
         Weights,
     )
+    from consilience.export import load_model
     from consilience.functional.class_means import class_means, distance_to_means
     from consilience.method import Method, Role
     from consilience.methods import build_method, register_method
@@ -93,6 +94,7 @@ _HOMES = {
     "encodings": "wire",
     "join": "peer.peer",
     "load": "data",
+    "load_model": "export",
     "register_method": "methods",
     "schema": "wire",
     "simulate": "simulation.simulate",
@@ -143,6 +145,7 @@ __all__ = [
     "encodings",
     "join",
     "load",
+    "load_model",
     "register_method",
     "schema",
     "simulate",

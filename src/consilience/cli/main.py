@@ -13,6 +13,7 @@ import typer
 
 import consilience
 from consilience.cli.data import data
+from consilience.cli.export import export, predict
 from consilience.cli.init import init
 from consilience.cli.join import federation, join
 from consilience.cli.leakage import leakage
@@ -25,7 +26,7 @@ from consilience.errors import ConfigurationError, ConsilienceError
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "To begin": (run, compare, report, init, methods),
-    "More with runs": (sweep, show, data, leakage, reproduce),
+    "More with runs": (sweep, show, export, predict, data, leakage, reproduce),
     "Over a network": (join, federation),
 }
 """The commands under their headings in the help; those to begin with are also shown where none is given."""

@@ -33,3 +33,5 @@ class LearnerSpec:
     scaling: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of the inputs before they were scaled
     public: Public | None = None  # set where the learner's samples are the public set
     symbols: int = 0  # size of the alphabet where inputs are codes of characters
+    named: bool = True  # whether `model` is a name or file by which the model can be built anywhere
+    file_sha256: str = ""  # of the user's file, where the model comes from one

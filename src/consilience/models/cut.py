@@ -42,6 +42,8 @@ def cut(model: nn.Module, at: str, *, device: Sequence[str] = (), server: Sequen
     """
     whole = to_split_model(model)
     divided = SplitModel(whole.features, whole.classifier, whole.bound)
+    if whole.original is not whole:
+        divided.made_from(whole.original)
     divided.cut = _layer(divided, at)
     divided.parts = _parts(divided, device, server)
     if not any(name in divided.parts[DEVICE] for name, _ in divided.named_parameters()):

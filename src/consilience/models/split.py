@@ -99,7 +99,7 @@ def split(model: nn.Module, at: str | None = None, *, bound: float = math.inf) -
             f"layer {name!r} of {type(model).__name__} shares its parameters with {shared[0]!r}; a classifier needs "
             f"weights of its own: untie the two, or name another layer"
         )
-    return SplitModel(FeaturesBeforeLayer(recording, name, layer.in_features), layer, bound)
+    return SplitModel(FeaturesBeforeLayer(recording, name, layer.in_features), layer, bound).made_from(model)
 
 
 def to_split_model(module: nn.Module) -> SplitModel:
@@ -113,7 +113,7 @@ def to_split_model(module: nn.Module) -> SplitModel:
         return module
     features, classifier = getattr(module, "features", None), getattr(module, "classifier", None)
     if isinstance(features, nn.Module) and isinstance(classifier, nn.Linear):
-        return SplitModel(features, classifier, _bound(module))
+        return SplitModel(features, classifier, _bound(module)).made_from(module)
     if isinstance(module, nn.Module) and _runs(module) and _linears(module):
         return split(module, bound=_bound(module))
     raise ConfigurationError(

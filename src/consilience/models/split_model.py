@@ -6,6 +6,7 @@ Exchanges share statistics of features and apply the classifier to those of othe
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,17 @@ class SplitModel(nn.Module):
         self.features, self.classifier, self.bound = features, classifier, float(bound)
         self.width, self.classes = classifier.in_features, classifier.out_features
         self.cut, self.parts = None, {}
+        self._original: tuple[nn.Module, ...] = ()  # in a tuple, so that it is not registered as a module of this one
+
+    @property
+    def original(self) -> nn.Module:
+        """The network it was made from, which shares its parameters and buffers; itself where it was built directly."""
+        return self._original[0] if self._original else self
+
+    def made_from(self, network: nn.Module) -> Self:
+        """This model, with the network it was made from noted."""
+        self._original = () if network is self else (network,)
+        return self
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits, (n, classes), of inputs (n, *input)."""

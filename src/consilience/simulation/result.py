@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from torch import nn
 
 from consilience.config.config import Config
+from consilience.errors import ConfigurationError
 from consilience.presentation.ranking import ranked_by
 from consilience.simulation.records.history import History
+from consilience.simulation.records.learner_models import LearnerModels, ModelsBySeed
+from consilience.simulation.records.saved_result import read_result
+from consilience.simulation.setup.participants import Model
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Result:
     config: Config
     history: History
     engine: str
-    model: str
+    model_name: str
     message_bytes: dict[str, int]
     peak_memory_mb: float
     peak_device_mb: float | None = None
@@ -31,6 +36,95 @@ class Result:
     diverged: Mapping[int, str] = field(default_factory=dict)
     accuracy_source: str = "classifier"
     """What predicts classes in `accuracy`: the learners' own classifier, or the name of a probe."""
+    trained: Mapping[str, LearnerModels] = field(default_factory=dict, repr=False)
+    """The models after the last round, "last", and with a validation split after the best one of each seed, "best"."""
+
+    @classmethod
+    def load(cls, folder: str | Path, *, model: Model | Sequence[Model] | None = None) -> Result:
+        """The result of a run that was saved in a folder, with the models of its learners.
+
+        model: what builds the models, where the run was given objects of your program and not names or files.
+
+            >>> Result.load("runs/first").model(learner=0)  # doctest: +SKIP
+        """
+        return cls(**read_result(Path(folder), model))
+
+    def model(self, learner: int = 0, seed: int | None = None, round: Literal["last", "best"] = "last") -> nn.Module:
+        """A learner's trained model: a new module of its own class, on the CPU and in evaluation mode.
+
+        seed: the first one by default. round: "last", or "best": after the evaluated round with the highest mean
+        validation accuracy of the seed, in a run with a validation split. It takes inputs scaled as the run's data are.
+
+            >>> from consilience import simulate
+            >>> type(simulate(rounds=1, learners=2, train=40, test=20).model(learner=1)).__name__
+            'SplitModel'
+        """
+        return self._by_seed(round)[self.history.seeds[0] if seed is None else seed, learner]
+
+    @property
+    def models(self) -> ModelsBySeed:
+        """The models after the last round by (seed, learner); each is built when it is asked for."""
+        return self._by_seed("last")
+
+    def export(
+        self,
+        out: str | Path,
+        *,
+        learner: int | None = None,
+        seed: int | None = None,
+        round: Literal["last", "best"] = "last",
+        onnx: bool = False,
+    ) -> list[Path]:
+        """Write trained models into a folder: one learner's, or each learner's in a subfolder `learner-N` of it.
+
+        The folders are returned; `load_model` and `consilience predict` read them. onnx: write `model.onnx` as well.
+        """
+        models, chosen = self._by_seed(round), self.history.seeds[0] if seed is None else seed
+        learners = range(self.history.learners) if learner is None else [learner]
+        places = {who: Path(out) if learner is not None else Path(out) / f"learner-{who}" for who in learners}
+        for who in learners:
+            place = models.place(chosen, who)
+            models.export(places[who], *place, self.config.model.width, self._about_training(round, *place), onnx=onnx)
+        return list(places.values())
+
+    def _by_seed(self, round_: str) -> ModelsBySeed:
+        if self.config.variants:
+            raise ConfigurationError(
+                f"the run has {len(self.config.variants)} variants; take the models of one of them: "
+                f"result.variants[0].model()"
+            )
+        if round_ not in ("last", "best"):
+            raise ConfigurationError(f"round is {round_!r}; it must be 'last' or 'best'")
+        if round_ == "best" and "best" not in self.trained:
+            raise ConfigurationError(
+                "the run had no validation split, so no round is known to be the best; set validation=0.1 to hold out "
+                "a tenth of each learner's samples, or use the last round"
+            )
+        if round_ not in self.trained:
+            raise ConfigurationError(
+                f"{self.folder or 'the run'} has no models: it was run with keep_models=False, as `reproduce` does, or "
+                f"it was stopped before its first checkpoint; run it again, keeping them"
+            )
+        return ModelsBySeed(self.trained[round_], self.history.seeds)
+
+    def _about_training(self, round_: str, federation: int, learner: int) -> dict[str, Any]:
+        """What a model's card tells of its training."""
+        after = int(self.trained[round_].rounds[federation])
+        record = self.history.records[after]
+        kept = [key for key in record if key.startswith("accuracy")]
+        metrics = {key: float(record[key][federation, learner]) for key in kept}
+        return {
+            "method": self.config.method.label,
+            "settings": self.config.method.settings,
+            "data": self.config.data_name,
+            "learner": learner,
+            "learners": self.history.learners,
+            "seed": self.history.seeds[federation],
+            "round": after,
+            "rounds": self.history.rounds,
+            "metrics": {key: value for key, value in metrics.items() if np.isfinite(value)},
+            "accuracy_source": self.accuracy_source,
+        }
 
     def raise_if_interrupted(self) -> None:
         """Raise KeyboardInterrupt if Ctrl-C was pressed in the last round of a finished run: no other should start."""
@@ -47,6 +141,7 @@ class Result:
                 config=self.config.variant(i),
                 history=self.history.of(i),
                 diverged={f % seeds: what for f, what in self.diverged.items() if f // seeds == i},
+                trained={k: models.of(slice(i * seeds, (i + 1) * seeds)) for k, models in self.trained.items()},
             )
             for i in range(len(self.config.variants))
         ]
@@ -73,7 +168,7 @@ class Result:
             "method": config.method.label,
             "settings": config.method.settings,
             "data": config.data.source,
-            "model": self.model,
+            "model": self.model_name,
             "learners": history.learners,
             "rounds": history.rounds,
             "seeds": len(history.seeds),

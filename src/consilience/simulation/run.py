@@ -14,9 +14,17 @@ import torch
 
 from consilience.config.config import Config
 from consilience.errors import CheckpointError
+from consilience.export import describe_inputs
 from consilience.simulation.engines.base import Engine
-from consilience.simulation.records.checkpoint import load_checkpoint, restore_run, run_checkpoint, save_checkpoint
+from consilience.simulation.records.checkpoint import (
+    SavedModels,
+    load_checkpoint,
+    restore_run,
+    run_checkpoint,
+    save_checkpoint,
+)
 from consilience.simulation.records.history import History
+from consilience.simulation.records.learner_models import LearnerModels, models_in_checkpoint, models_in_memory
 from consilience.simulation.records.memory import device_peak_mb, memory_mb
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.result import Result
@@ -162,7 +170,7 @@ class Run:
             config=self.config,
             history=self.history,
             engine=self.engine.name,
-            model=",".join(dict.fromkeys(self.config.learner_models)),
+            model_name=",".join(dict.fromkeys(self.config.learner_models)),
             message_bytes={
                 "up": max(traffic.up(learner.uploading) for traffic, learner in learners),
                 "down": max(traffic.down(learner.receiving) for traffic, learner in learners),
@@ -174,4 +182,14 @@ class Run:
             folder=self.folder.path if self.folder else None,
             diverged=self.rounds.diverged,
             accuracy_source=self.setup.evaluation.accuracy_source,
+            trained=self._models(),
         )
+
+    def _models(self) -> dict[str, LearnerModels]:
+        """The models after the last round: in the folder's checkpoint, or else in memory."""
+        if not self.keep_models:
+            return {}
+        inputs = describe_inputs(self.setup.data.train)
+        if self.folder is not None:
+            return {"last": models_in_checkpoint(self.rounds, SavedModels(self.folder), inputs)}
+        return {"last": models_in_memory(self.rounds, inputs)}

@@ -2,17 +2,21 @@
 
 Arrays are named `learners.COHORT.FIELD...` with one row per learner, `channels.FEDERATION.CHANNEL.NAME`,
 `answers.NUMBER.TENSOR` and `counts.NUMBER` for the answers held, `held.COHORT.EXCHANGE` for who holds which, and
-`took_part`. Everything else is a few numbers, among them the layout.
+`took_part`. `models.cohort` and `models.row` tell where each learner's model is, (federations, learners). Everything
+else is a few numbers, among them the layout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from torch import Tensor
 
 from consilience.channels import Answer
@@ -20,6 +24,8 @@ from consilience.errors import CheckpointError
 from consilience.learner.initial_state import drawn_state
 from consilience.learner.layout import Layout
 from consilience.learner.learner import Learner
+from consilience.learner.rebuild import OTHER
+from consilience.learner.spec import LearnerSpec
 from consilience.learner.state import LearnerState, Path
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round.run_state import RunState
@@ -91,13 +97,27 @@ def run_checkpoint(run: RunState) -> Checkpoint:
         for channel, state in federation.state().items():
             arrays |= {f"channels.{f}.{channel}.{name}": tensor for name, tensor in state.items()}
     arrays["took_part"] = run.took_part.astype(np.uint8)
+    arrays |= {f"models.{key}": places for key, places in model_places(run).items()}
     numbers = {
+        "models": [_model_source(plan.spec) for plan in run.engine.plans],
         "next": run.answers.next,
         "versions": {str(number): batch.version for number, batch in run.answers.batches.items()},
         "round": run.round,
         "diverged": {str(f): what for f, what in run.diverged.items()},
     }
     return Checkpoint(_as_numpy(arrays), numbers)
+
+
+def model_places(run: RunState) -> dict[str, np.ndarray]:
+    """Where each learner's model is between rounds: its cohort and its row there, (federations, learners) each."""
+    cohort = run.setup.cohorts.main
+    row = np.take_along_axis(run.setup.cohorts.rows, cohort[None], axis=0)[0]
+    return {"cohort": cohort.astype(np.int64), "row": row.astype(np.int64)}
+
+
+def _model_source(spec: LearnerSpec) -> dict[str, Any]:
+    """What a cohort's models can be rebuilt from."""
+    return {"name": spec.model, "named": spec.named, "file_sha256": spec.file_sha256}
 
 
 def restore_run(run: RunState, checkpoint: Checkpoint) -> None:
@@ -146,6 +166,11 @@ def load_checkpoint(folder: RunFolder) -> Checkpoint | None:
     if saved is None:
         return None
     arrays, numbers = saved
+    _refuse_other_layout(folder, numbers)
+    return Checkpoint(arrays, numbers)
+
+
+def _refuse_other_layout(folder: RunFolder, numbers: Mapping[str, Any]) -> None:
     layout = numbers.get("layout", 1)
     if layout != LAYOUT:
         older = isinstance(layout, int) and layout < LAYOUT
@@ -158,7 +183,56 @@ def load_checkpoint(folder: RunFolder) -> Checkpoint | None:
         raise CheckpointError(
             f"the checkpoint in {folder.path} has layout {layout}, and this version reads layout {LAYOUT}; {hint}"
         )
-    return Checkpoint(arrays, numbers)
+
+
+class SavedModels:
+    """The learners' models in a run's newest checkpoint, read row by row when they are asked for."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    @cached_property
+    def _newest(self) -> tuple[FilePath, dict[str, Any]]:
+        """The file of the checkpoint, and its numbers."""
+        saved = self.folder.newest()
+        if saved is None:
+            raise CheckpointError(f"{self.folder.path} has no checkpoint any more")
+        _refuse_other_layout(self.folder, saved[1])
+        if "models" not in saved[1]:
+            raise CheckpointError(
+                f"the checkpoint in {self.folder.path} does not tell whose models it has: an earlier version of "
+                f"consilience wrote it; start the run again in another folder"
+            )
+        return saved
+
+    @property
+    def exist(self) -> bool:
+        """Whether the folder has a checkpoint; it is not checked yet."""
+        return self.folder.has_checkpoint
+
+    @property
+    def numbers(self) -> Mapping[str, Any]:
+        """The numbers of the checkpoint."""
+        return self._newest[1]
+
+    @cached_property
+    def places(self) -> dict[str, np.ndarray]:
+        """As `model_places` gave them."""
+        with safe_open(self._newest[0], "np") as file:
+            return {key: file.get_tensor(f"models.{key}") for key in ("cohort", "row")}
+
+    def row(self, cohort: int, row: int) -> dict[str, Tensor]:
+        """The flat vectors of a learner's model: parameters, buffers, and other buffers by dtype."""
+        prefix = f"learners.{cohort}."
+        with safe_open(self._newest[0], "pt") as file:
+            names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118  # it is no dictionary
+            wanted = {name.removeprefix(prefix): name for name in names}
+            return {key: file.get_slice(name)[row] for key, name in wanted.items() if is_model_vector(key)}
+
+
+def is_model_vector(name: str) -> bool:
+    """Whether a part of a learner's state, by its dotted path, belongs to its model."""
+    return name in ("parameters", "buffers") or name.startswith(OTHER)
 
 
 def _learner_name(cohort: int, path: Path) -> str:

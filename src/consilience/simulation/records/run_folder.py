@@ -148,8 +148,18 @@ class RunFolder:
             for old in self.path.glob("checkpoint-*.safetensors"):
                 old.unlink(missing_ok=True)
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint; `load` tells whether it is intact."""
+        return (self.path / _POINTER).exists()
+
     def load(self) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         """The newest checkpoint, or None if there is none; a damaged one is refused, and the error names its file."""
+        found = self.newest()
+        return None if found is None else (load_file(found[0]), found[1])
+
+    def newest(self) -> tuple[Path, dict[str, Any]] | None:
+        """The file of the newest checkpoint, and its numbers; checked as `load` does, but not read into memory."""
         pointer = self.path / _POINTER
         if not pointer.exists():
             return None
@@ -169,7 +179,7 @@ class RunFolder:
             raise CheckpointError(f"{file} is missing, though {pointer.name} names it")
         if file_sha256(file) != expected:
             raise CheckpointError(f"{file} is damaged: its SHA-256 is not the one {pointer.name} recorded")
-        return load_file(file), numbers
+        return file, numbers
 
     def _replace(self, name: str, content: bytes) -> None:
         replace_file(self.path / name, content)

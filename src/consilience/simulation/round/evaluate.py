@@ -29,7 +29,7 @@ def evaluate_models(run: RunState, record: Record) -> None:
         rows = _rows_at_home(run, cohort, joined)
         if not rows.size:
             continue
-        different, like = _different_models(engine, cohort, rows, setup.evaluation.labeled)
+        different, like = different_models(engine, cohort, rows, setup.evaluation.labeled)
         at = tuple(members[rows] for members in run.at(cohort))
         correct = _correct(engine, cohort, different)[like] if setup.evaluation.labeled else None  # (rows, classes)
         if setup.evaluation.probes:
@@ -81,7 +81,7 @@ def _measure_dependence(run: RunState, record: Record, layer: str, joined: np.nd
         rows = _rows_at_home(run, i, joined)
         if not rows.size:
             continue
-        different, like = _different_models(run.engine, i, rows, classifiers=True)
+        different, like = different_models(run.engine, i, rows, classifiers=True)
         jobs: list[Job] = [Inspect(i, some, False, layer) for some in run.engine.split(Inspect, i, different)]
         found = [result.dependence for _, result in run.engine.run(jobs) if result.dependence is not None]
         federation, learner = run.at(i)
@@ -103,9 +103,7 @@ def _correct(engine: Engine, cohort: int, rows: np.ndarray, own: bool = False) -
     return np.concatenate([result.correct for _, result in engine.run(jobs) if result.correct is not None])
 
 
-def _different_models(
-    engine: Engine, cohort: int, rows: np.ndarray, classifiers: bool
-) -> tuple[np.ndarray, np.ndarray]:
+def different_models(engine: Engine, cohort: int, rows: np.ndarray, classifiers: bool) -> tuple[np.ndarray, np.ndarray]:
     """Rows to test, and for each row which of them has its model: where weights are shared, one test does for all.
 
     classifiers: whether classifiers are tested too; otherwise models with the same features are the same.

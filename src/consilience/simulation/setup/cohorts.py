@@ -15,7 +15,7 @@ from consilience.learner.batches import LocalWork
 from consilience.learner.learner import Learner
 from consilience.learner.spec import LearnerSpec
 from consilience.method import Method
-from consilience.models import model_factory
+from consilience.models import is_model_file, model_digest, model_factory
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.setup.assign_data import AssignedData, members_of
 from consilience.simulation.setup.compatibility import check_channels, check_watched, check_width, min_batch_size
@@ -128,6 +128,8 @@ class _CohortPlanner:
             scaling=data.scaling.of_pixels,
             symbols=len(data.alphabet),
             public=self._public(federations) if participant.role.data == "public" else None,
+            named=named,
+            file_sha256=model_digest(model) if isinstance(model, str) and is_model_file(model) else "",
         )
 
     def _public(self, federations: list[int]) -> Public:

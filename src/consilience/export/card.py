@@ -1,0 +1,95 @@
+"""`model.json`: what a model is, what it was trained on, and how well it does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from consilience.data import Dataset
+from consilience.data.description import describe_dataset_inputs
+from consilience.errors import CheckpointError, ConfigurationError
+from consilience.validation import describe_error
+
+CARD, WEIGHTS, ONNX = "model.json", "model.safetensors", "model.onnx"
+FORMAT = 1
+"""Of the folders that this version writes and reads."""
+ModelSource = Literal["built-in", "file", "python"]
+"""Where a model's class comes from: this library, a file of the user's, or an object of a user's program."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class InputDescription(_Record):
+    """What a model takes, and what it tells apart."""
+
+    kind: Literal["image", "table", "text"]
+    shape: tuple[int, ...]
+    classes: int
+    labels: tuple[str, ...]
+    alphabet: str = ""
+    scaling: dict[str, Any]
+    """How values become inputs, as the data layer applies it."""
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes, or their numbers where they have none."""
+        return list(self.labels) or [str(number) for number in range(self.classes)]
+
+
+def describe_inputs(data: Dataset) -> InputDescription:
+    """The inputs of a data set."""
+    return InputDescription.model_validate(describe_dataset_inputs(data))
+
+
+class ModelFile(_Record):
+    """The user's file that defines the model."""
+
+    name: str
+    sha256: str
+
+
+class ModelCard(_Record):
+    """Everything about an exported model but its weights."""
+
+    format: int = FORMAT
+    consilience: str
+    """The version of the library that wrote it."""
+    model: str
+    """A built-in model's name, FILE.py:NAME@LAYER with the file in the same folder, or the name of a Python object."""
+    source: ModelSource
+    file: ModelFile | None = None
+    arguments: dict[str, Any]
+    """What the model was built with: input shape, number of classes, and feature width where one was set."""
+    feature_width: int
+    parameters: int
+    dtype: str
+    weights_sha256: str = ""
+    inputs: InputDescription
+    trained: dict[str, Any] = Field(default_factory=dict)
+    """How it was trained: method, data, learner, seed, round, and metrics."""
+
+
+def read_card(folder: Path) -> ModelCard:
+    """The card of an exported model; a folder without one, or with one of another version, is refused."""
+    file = folder / CARD
+    if not file.is_file():
+        raise ConfigurationError(
+            f"{folder} has no {CARD}: it is not an exported model; write one with: consilience export RUN --out FOLDER"
+        )
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and content.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{file} has format {content.get('format')!r}, and this version reads format {FORMAT}; export the "
+                f"model again with this version"
+            )
+        return ModelCard.model_validate(content)
+    except ValidationError as error:
+        raise CheckpointError(f"{file} is damaged: {describe_error(error)}; export the model again") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}; export the model again") from error

@@ -1,0 +1,71 @@
+"""Reads a trained model from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load
+from torch import nn
+
+from consilience.errors import CheckpointError, ConfigurationError
+from consilience.export.card import WEIGHTS, ModelCard, read_card
+from consilience.files import file_sha256
+from consilience.models import SplitModel, build_model, to_split_model
+
+
+def load_model(folder: str | Path, model: Callable[[], nn.Module] | None = None) -> nn.Module:
+    """The model of a folder that `consilience export` or `consilience join` wrote, ready to predict.
+
+    It is a module of its own class, on the CPU and in evaluation mode. It takes inputs scaled as `model.json` says.
+    model: the class or function that builds the module, where it was an object of your program and not a name or file.
+
+        >>> model = load_model("exported")  # doctest: +SKIP
+        >>> logits = model(inputs)  # doctest: +SKIP
+    """
+    return load_split_model(Path(folder), model)[0].original
+
+
+def load_split_model(folder: Path, model: Callable[[], nn.Module] | None = None) -> tuple[SplitModel, ModelCard]:
+    """The model of a folder as features and classifier, and its card; changed files are refused."""
+    card = read_card(folder)
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise CheckpointError(f"{file} is missing; export the model again")
+    if file_sha256(file) != card.weights_sha256:
+        raise CheckpointError(f"{file} has changed since it was written: its SHA-256 is not the one in model.json")
+    with torch.random.fork_rng(devices=[]):
+        built = _build(folder, card, model).to(getattr(torch, card.dtype))
+    try:
+        built.original.load_state_dict(load(file.read_bytes()))
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"{folder}: the weights do not fit model {card.model!r}: {' '.join(str(error).split())}; build the model "
+            f"as it was trained"
+        ) from error
+    built.original.eval()
+    return built.eval(), card
+
+
+def _build(folder: Path, card: ModelCard, model: Callable[[], nn.Module] | None) -> SplitModel:
+    if model is not None:
+        return to_split_model(model())
+    if card.source == "python":
+        raise ConfigurationError(
+            f"{folder}: the model {card.model!r} was an object of a Python program and cannot be built by its name; "
+            f"give what builds it: load_model(folder, model={card.model})"
+        )
+    name = card.model
+    if card.file is not None:
+        own = folder / card.file.name
+        if not own.is_file():
+            raise CheckpointError(f"{own} is missing, and it defines the model; export the model again")
+        if file_sha256(own) != card.file.sha256:
+            raise CheckpointError(
+                f"{own} has changed since the model was exported: its SHA-256 is not the one in model.json; restore "
+                f"it, or export the model again"
+            )
+        name = f"{own.absolute()}:{card.model.rpartition(':')[2]}"
+    arguments = card.arguments
+    return build_model(name, tuple(arguments["shape"]), int(arguments["classes"]), arguments["width"])

@@ -1,0 +1,79 @@
+"""Predictions of an exported model, as a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.errors import ConfigurationError
+from consilience.export.load import load_split_model
+from consilience.export.samples import NamedSamples, read_samples
+from consilience.models import SplitModel
+
+_ROWS = 256  # samples in one forward pass
+
+
+@dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
+class Predictions:
+    """The probability of each class for each sample, and the samples' names and labels."""
+
+    samples: NamedSamples
+    probabilities: np.ndarray  # (n, classes)
+    class_names: list[str]
+
+    @property
+    def predicted(self) -> list[str]:
+        """The most probable class of each sample."""
+        return [self.class_names[number] for number in self.probabilities.argmax(1)]
+
+    def csv(self) -> str:
+        """One line for each sample: its name, the predicted class, that class's probability, and the label if known."""
+        written = io.StringIO()
+        table = csv.writer(written, lineterminator="\n")
+        labels = self.samples.labels
+        table.writerow(["sample", "predicted", "probability", *(["label"] if labels else [])])
+        for i, (name, predicted) in enumerate(zip(self.samples.names, self.predicted, strict=True)):
+            row = [name, predicted, f"{self.probabilities[i].max():.6f}"]
+            table.writerow([*row, labels[i]] if labels else row)
+        return written.getvalue()
+
+    def describe(self) -> str:
+        """How many samples there are, and how many predictions agree with their labels."""
+        count, labels = len(self.samples.names), self.samples.labels
+        known = [(label, predicted) for label, predicted in zip(labels, self.predicted, strict=False) if label]
+        if not known:
+            return f"{count} samples"
+        correct = sum(label == predicted for label, predicted in known)
+        return f"{count} samples, {100 * correct / len(known):.2f} % of {len(known)} labels predicted"
+
+
+def predict_samples(folder: str | Path, data: str, directory: str | None = None) -> Predictions:
+    """Predict the classes of samples with the model of a folder.
+
+    data: a folder of images, an .npz file, or the name of a data set, whose test samples are used; directory: with its
+    files.
+    """
+    model, card = load_split_model(Path(folder))
+    source = card.trained.get("accuracy_source", "classifier")
+    if source != "classifier":
+        raise ConfigurationError(
+            f"{folder}: the classifier of this model was not trained, since it was learned without labels (its "
+            f"accuracy is that of a probe, {source!r}); use its features: load_model(folder).features(inputs)"
+        )
+    samples = read_samples(data, directory, card.inputs)
+    return Predictions(samples, _probabilities(model, samples.inputs), card.inputs.class_names)
+
+
+@torch.no_grad()
+def _probabilities(model: SplitModel, inputs: np.ndarray) -> np.ndarray:
+    """(n, classes), from the logits of the classifier, whatever the module computes after it."""
+    given: Tensor = torch.from_numpy(inputs).to(next(model.parameters()).dtype)
+    logits = torch.cat([model(part) for part in torch.split(given, _ROWS)])
+    found: np.ndarray = logits.double().softmax(1).numpy()
+    return found

@@ -1,0 +1,116 @@
+"""Samples to predict: images, arrays or a named data set, scaled as a model's card says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.data.arrays import check_inputs
+from consilience.data.readers.image_folder import SUFFIXES
+from consilience.data.readers.images import MODES, decode_all
+from consilience.data.readers.npz import INPUTS, TARGETS, TEST_INPUTS, TEST_TARGETS, read_arrays
+from consilience.data.registry import DATASETS
+from consilience.data.scaling import scale
+from consilience.errors import DataError
+from consilience.export.card import InputDescription
+
+
+@dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
+class NamedSamples:
+    """Inputs ready for the model, with a name for each and its label where it is known."""
+
+    names: Sequence[str]
+    inputs: NDArray[np.float32]  # (n, *shape)
+    labels: Sequence[str] = ()  # names of classes, "" where unknown; empty where no label is known
+
+
+def read_samples(data: str, directory: str | None, inputs: InputDescription) -> NamedSamples:
+    """The samples of a folder of images, an .npz file, or the test part of a named data set."""
+    if data in DATASETS:
+        raw = DATASETS[data](None if directory is None else Path(directory), False)
+        names = [str(number) for number in range(len(raw.test_inputs))]
+        return _samples(data, names, raw.test_inputs, raw.pixel_max, raw.test_targets, inputs)
+    path = Path(os.path.expanduser(data))
+    if path.is_dir():
+        return _images(path, inputs)
+    if path.is_file() and path.suffix == ".npz":
+        return _arrays(path, inputs)
+    said = "cannot be read as samples" if path.exists() else "there is no such file or folder"
+    raise DataError(
+        f"{path}: {said}; DATA is a folder of images, an .npz file, or the name of a data set: {', '.join(DATASETS)}"
+    )
+
+
+def _images(folder: Path, inputs: InputDescription) -> NamedSamples:
+    """All images below a folder; the name of the folder an image is in is its label, where it names a class."""
+    if inputs.kind != "image":
+        raise DataError(f"{folder} is a folder of images, and the model takes inputs of the kind {inputs.kind!r}")
+    found = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()
+    )
+    if not found:
+        raise DataError(f"{folder}: no image in it or in a folder below (images end in {', '.join(SUFFIXES)})")
+    channels, height, width = inputs.shape
+    mode = next((name for name, count in MODES.items() if count == channels), None)
+    pixels = decode_all(found, height if height == width else None, mode, done=lambda: None)
+    known = set(inputs.class_names)
+    labels = [path.parent.name if path.parent.name in known else "" for path in found]
+    names = [path.relative_to(folder).as_posix() for path in found]
+    return NamedSamples(names, _scaled(str(folder), pixels, 255, inputs), labels if any(labels) else ())
+
+
+def _arrays(path: Path, inputs: InputDescription) -> NamedSamples:
+    """The samples of an .npz file; its test samples where it has no others."""
+    arrays = read_arrays(path, [*INPUTS, *TARGETS, *TEST_INPUTS, *TEST_TARGETS])
+    for wanted, labeled in ((INPUTS, TARGETS), (TEST_INPUTS, TEST_TARGETS)):
+        values = next((arrays[name] for name in wanted if name in arrays), None)
+        if values is not None:
+            checked = check_inputs(f"{path}: inputs", values)
+            targets = next((arrays[name] for name in labeled if name in arrays), None)
+            names = [str(number) for number in range(len(checked))]
+            return _samples(str(path), names, checked, 255 if checked.dtype == np.uint8 else 1, targets, inputs)
+    raise DataError(f"{path}: no array is called {INPUTS[0]!r} or {INPUTS[1]!r}; save the inputs under one of the two")
+
+
+def _samples(
+    what: str,
+    names: Sequence[str],
+    values: NDArray[Any],
+    pixel_max: int,
+    targets: NDArray[Any] | None,
+    inputs: InputDescription,
+) -> NamedSamples:
+    return NamedSamples(names, _scaled(what, values, pixel_max, inputs), _labels(what, targets, len(values), inputs))
+
+
+def _labels(what: str, targets: NDArray[Any] | None, count: int, inputs: InputDescription) -> list[str]:
+    if targets is None:
+        return []
+    known = inputs.class_names
+    if targets.shape != (count,) or targets.dtype.kind not in "biu":
+        raise DataError(
+            f"{what}: labels must be whole numbers of the shape ({count},), got {targets.dtype} of the shape "
+            f"{targets.shape}; leave them out to predict without labels"
+        )
+    return [known[number] if 0 <= number < len(known) else "" for number in targets.tolist()]
+
+
+def _scaled(what: str, values: NDArray[Any], pixel_max: int, inputs: InputDescription) -> NDArray[np.float32]:
+    """Inputs as the model takes them; inputs of another shape are refused."""
+    if values.shape[1:] != tuple(inputs.shape):
+        raise DataError(
+            f"{what}: inputs have the shape {values.shape[1:]}, and the model takes {tuple(inputs.shape)}; bring them "
+            f"into that shape first"
+        )
+    scaling = inputs.scaling
+    if scaling["kind"] == "none":
+        return values.astype(np.float32)
+    return scale(values, pixel_max, *scaling["mean"], *scaling["std"])

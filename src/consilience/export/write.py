@@ -1,0 +1,82 @@
+"""Writes a trained model into a folder."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+import consilience
+from consilience.errors import ConfigurationError
+from consilience.export.card import CARD, ONNX, WEIGHTS, InputDescription, ModelCard, ModelFile, ModelSource
+from consilience.export.onnx_file import onnx_model
+from consilience.files import replace_file, report_write_errors
+from consilience.models import SplitModel, is_model_file
+from consilience.user_code import file_digest, read_file, short_name, split_file_name
+
+OURS = (WEIGHTS, CARD, ONNX)
+
+
+def make_card(
+    model: SplitModel, name: str, named: bool, inputs: InputDescription, width: int | None, trained: dict[str, Any]
+) -> ModelCard:
+    """The card of a model; named: whether it can be built by its name, a built-in one or one of a file."""
+    file = split_file_name(name)[0] if named and is_model_file(name) else None
+    source: ModelSource = "file" if file is not None else "built-in" if named else "python"
+    return ModelCard(
+        consilience=consilience.__version__,
+        model=short_name(name) if file is not None else name,
+        source=source,
+        file=None if file is None else ModelFile(name=file.name, sha256=file_digest(file)),
+        arguments={"shape": list(inputs.shape), "classes": inputs.classes, "width": width},
+        feature_width=model.width,
+        parameters=sum(p.numel() for p in model.original.parameters()),
+        dtype=str(next(model.parameters()).dtype).removeprefix("torch."),
+        inputs=inputs,
+        trained=trained,
+    )
+
+
+def write_model(folder: Path, model: SplitModel, card: ModelCard, name: str, *, onnx: bool = False) -> None:
+    """Write the model and its card; name: of the model, with its file's path; onnx: write `model.onnx` as well.
+
+    A folder that holds something else is refused; an earlier export in it is replaced.
+    """
+    refuse_other_content(folder)
+    weights = save(state_tensors(model.original))
+    card = card.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
+    graph = onnx_model(model.original, card.inputs) if onnx else None
+    source = None if card.file is None else read_file(split_file_name(name)[0], "")
+    with report_write_errors(folder, "choose another folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(folder / WEIGHTS, weights)
+        if source is not None and card.file is not None:
+            replace_file(folder / card.file.name, source)
+        if graph is not None:
+            replace_file(folder / ONNX, graph)
+        replace_file(folder / CARD, (card.model_dump_json(indent=1) + "\n").encode())
+
+
+def refuse_other_content(folder: Path) -> None:
+    """Refuse a folder that holds files but no exported model, so that nothing of the user's is overwritten."""
+    if folder.is_dir() and not (folder / CARD).exists() and any(folder.iterdir()):
+        raise ConfigurationError(f"{folder} is not empty and holds no exported model; choose another folder")
+
+
+def state_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """The state dictionary on the CPU, each tensor with memory of its own, as safetensors needs it."""
+    state: dict[str, Any] = module.state_dict()
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise ConfigurationError(
+                f"{type(module).__name__} keeps {name!r} in its state dictionary, which is no tensor; leave it out, as "
+                f"safetensors holds tensors only"
+            )
+    return {
+        name: tensor.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
+        for name, tensor in state.items()
+    }

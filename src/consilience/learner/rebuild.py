@@ -1,0 +1,67 @@
+"""A model with saved weights, apart from any learner: the flat vectors of a state, put back into a new module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from consilience.errors import CheckpointError
+from consilience.learner.layout import Layout
+from consilience.models import SplitModel, model_digest, to_split_model
+
+OTHER = "other_buffers."
+"""Before the dtype of integer and boolean buffers, among the names of flat vectors."""
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """What the learners of a cohort have in common that their models are rebuilt with."""
+
+    build: Callable[[], nn.Module]
+    name: str
+    named: bool  # whether `name` builds the model anywhere; otherwise it is the name of an object of the user's program
+    file_sha256: str = ""  # of the user's file as it was when the model was trained, where the model comes from one
+    dtype: torch.dtype = torch.float32
+    channels_last: bool = True  # how the flat vectors hold kernels of convolutions, see `Layout`
+
+    def rebuild(self, flat: Mapping[str, Tensor]) -> SplitModel:
+        """A new model on the CPU, in evaluation mode, with these weights.
+
+        flat: "parameters", "buffers" and "other_buffers.DTYPE" of a learner's state. What exchanges train beside the
+        model comes after it in these vectors and is left out.
+        """
+        self._refuse_changed_file()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # for parts of the module that the model does not use
+            model = to_split_model(self.build()).to(self.dtype)
+        self._fill(model.named_parameters(), flat["parameters"])
+        buffers = list(model.named_buffers())
+        self._fill(((name, b) for name, b in buffers if b.is_floating_point()), flat["buffers"])
+        for key, values in flat.items():
+            if key.startswith(OTHER):
+                kind = getattr(torch, key.removeprefix(OTHER))
+                self._fill(((name, b) for name, b in buffers if b.dtype == kind), values)
+        model.original.eval()
+        return model.eval()
+
+    def _refuse_changed_file(self) -> None:
+        if self.file_sha256 and model_digest(self.name) != self.file_sha256:
+            raise CheckpointError(
+                f"{self.name.rpartition(':')[0]} has changed since the model was trained, and the weights belong to "
+                f"the file as it was; restore it, or train again"
+            )
+
+    @torch.no_grad()
+    def _fill(self, named: Iterable[tuple[str, Tensor]], flat: Tensor) -> None:
+        tensors = dict(named)
+        layout = Layout({name: tuple(t.shape) for name, t in tensors.items()}, channels_last=self.channels_last)
+        if layout.size > len(flat):
+            raise CheckpointError(
+                f"model {self.name!r} has {layout.size} values, and {len(flat)} were saved: it is another model than "
+                f"the one that was trained"
+            )
+        for name, view in layout.views(flat[: layout.size]).items():
+            tensors[name].copy_(view)

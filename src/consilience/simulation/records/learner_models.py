@@ -1,0 +1,182 @@
+"""The learners' models after a run: weights in stacked tensors or in the run's folder, modules built when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from consilience.config.config import Config
+from consilience.errors import ConfigurationError
+from consilience.export import InputDescription, make_card, write_model
+from consilience.learner.rebuild import OTHER, ModelKind
+from consilience.models import SplitModel, model_factory
+from consilience.simulation.engines.base import Engine
+from consilience.simulation.records.checkpoint import SavedModels, model_places
+from consilience.simulation.round.evaluate import different_models
+from consilience.simulation.round.run_state import RunState
+from consilience.simulation.setup.cohorts import DTYPES
+from consilience.simulation.setup.inputs import models_of
+from consilience.simulation.setup.participants import Model
+
+
+class ModelRows(Protocol):
+    """Where the weights are."""
+
+    def row(self, cohort: int, row: int) -> dict[str, Tensor]:
+        """The flat vectors of a learner's model: parameters, buffers, and other buffers by dtype."""
+        ...
+
+
+class KeptModels:
+    """Weights in memory: the stacked vectors of each cohort on the CPU, equal ones only once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._cohorts = [_kept(engine, cohort) for cohort in range(len(engine.plans))]
+
+    def row(self, cohort: int, row: int) -> dict[str, Tensor]:
+        """The flat vectors of a learner's model, as views."""
+        kept = self._cohorts[cohort]
+        shared = {key: values[kept.like[row]] for key, values in kept.different.items()}
+        return shared | {key: values[row] for key, values in kept.others.items()}
+
+
+class _KeptCohort(NamedTuple):
+    different: dict[str, Tensor]  # (different models, values) parameters and floating buffers
+    like: np.ndarray  # (rows,) which of these each row has
+    others: dict[str, Tensor]  # (rows, values) other buffers
+
+
+@dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
+class LearnerModels:
+    """The model of every learner of every federation."""
+
+    rows: ModelRows
+    kinds: Sequence[ModelKind]  # of each cohort
+    cohort: np.ndarray  # (federations, learners) where a learner's model is, and
+    row: np.ndarray  # (federations, learners) its row there
+    rounds: np.ndarray  # (federations,) the round after which it is
+    inputs: InputDescription
+
+    def kind(self, federation: int, learner: int) -> ModelKind:
+        """What a learner's model is built by."""
+        return self.kinds[int(self.cohort[federation, learner])]
+
+    def build(self, federation: int, learner: int) -> SplitModel:
+        """A new module with a learner's weights, on the CPU and in evaluation mode."""
+        place = int(self.cohort[federation, learner]), int(self.row[federation, learner])
+        return self.kind(federation, learner).rebuild(self.rows.row(*place))
+
+    def of(self, federations: slice) -> LearnerModels:
+        """The models of some federations."""
+        return replace(
+            self, cohort=self.cohort[federations], row=self.row[federations], rounds=self.rounds[federations]
+        )
+
+
+class ModelsBySeed(Mapping[tuple[int, int], nn.Module]):
+    """Models by (seed, learner). Each access builds a new module; nothing is built before."""
+
+    def __init__(self, models: LearnerModels, seeds: Sequence[int]) -> None:
+        self._models, self._seeds = models, tuple(seeds)
+
+    def __getitem__(self, key: tuple[int, int]) -> nn.Module:
+        seed, learner = key
+        return self._models.build(*self.place(seed, learner)).original
+
+    def place(self, seed: int, learner: int) -> tuple[int, int]:
+        """The federation of a seed, and the learner's number; unknown ones are refused."""
+        learners = self._models.cohort.shape[1]
+        if seed not in self._seeds:
+            raise ConfigurationError(f"there is no seed {seed}; the run has {', '.join(map(str, self._seeds))}")
+        if not 0 <= learner < learners:
+            raise ConfigurationError(f"there is no learner {learner}; the run has learners 0 to {learners - 1}")
+        return self._seeds.index(seed), learner
+
+    def export(
+        self, folder: Path, federation: int, learner: int, width: int | None, trained: dict[str, Any], *, onnx: bool
+    ) -> None:
+        """Write a learner's model into a folder; width: of the features, where one was set; trained: for its card."""
+        models = self._models
+        kind, model = models.kind(federation, learner), models.build(federation, learner)
+        card = make_card(model, kind.name, kind.named, models.inputs, width, trained)
+        write_model(folder, model, card, kind.name, onnx=onnx)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((seed, learner) for seed in self._seeds for learner in range(self._models.cohort.shape[1]))
+
+    def __len__(self) -> int:
+        return self._models.cohort.size
+
+    def __repr__(self) -> str:
+        seeds, learners = self._models.cohort.shape
+        return f"<{len(self)} models by (seed, learner): {seeds} seeds, {learners} learners>"
+
+
+def models_in_memory(run: RunState, inputs: InputDescription) -> LearnerModels:
+    """The models of a run as they are now, copied out of its engine."""
+    return _models(run, KeptModels(run.engine), inputs)
+
+
+def models_in_checkpoint(run: RunState, rows: SavedModels, inputs: InputDescription) -> LearnerModels:
+    """The models of a run whose last round is in its folder's checkpoint; nothing is read yet."""
+    return _models(run, rows, inputs)
+
+
+def _models(run: RunState, rows: ModelRows, inputs: InputDescription) -> LearnerModels:
+    kinds = [
+        ModelKind(
+            spec.build, spec.model, spec.named, spec.file_sha256, spec.dtype, torch.device(spec.device).type == "cpu"
+        )
+        for spec in (plan.spec for plan in run.engine.plans)
+    ]
+    rounds = np.full(run.setup.federations.count, run.round)
+    return LearnerModels(rows, kinds, **model_places(run), rounds=rounds, inputs=inputs)
+
+
+def models_of_folder(
+    saved: SavedModels, config: Config, inputs: InputDescription, model: Model | Sequence[Model] | None = None
+) -> LearnerModels:
+    """The models of a run's folder; model: what builds them, where the run was given objects and not names."""
+    given = {_called(each): each for each in ([] if model is None else models_of(model, config))}
+    dtype, on_cpu = DTYPES[config.execution.precision], torch.device(config.execution.device).type == "cpu"
+    kinds = []
+    for each in saved.numbers["models"]:
+        name, named = str(each["name"]), bool(each["named"])
+        build = given[name] if name in given else partial(_refuse_object, name, str(saved.folder.path))
+        if named:
+            build = model_factory(name, inputs.shape, inputs.classes, config.model.width)
+        assert callable(build)
+        kinds.append(ModelKind(build, name, named, str(each["file_sha256"]), dtype, on_cpu))
+    rounds = np.full(len(saved.places["row"]), int(saved.numbers["round"]))
+    return LearnerModels(saved, kinds, **saved.places, rounds=rounds, inputs=inputs)
+
+
+def _called(model: Any) -> str:
+    return model if isinstance(model, str) else getattr(model, "__name__", "own model")
+
+
+def _refuse_object(name: str, folder: str) -> NoReturn:
+    raise ConfigurationError(
+        f"the model {name!r} of {folder} was an object of a Python program and cannot be built by its name; give what "
+        f"builds it: Result.load(folder, model={name})"
+    )
+
+
+def _kept(engine: Engine, cohort: int) -> _KeptCohort:
+    """Copies of a cohort's model vectors."""
+    rows = np.arange(len(engine.plans[cohort].members))
+    different, like = different_models(engine, cohort, rows, classifiers=True)
+    vectors = {".".join(path): values for path, values in engine.read(cohort).flatten().items()}
+    some = torch.from_numpy(different).to(vectors["parameters"].device)
+    return _KeptCohort(
+        {key: vectors[key].index_select(0, some).cpu() for key in ("parameters", "buffers")},
+        like,
+        {key: values.to("cpu", copy=True) for key, values in vectors.items() if key.startswith(OTHER)},
+    )

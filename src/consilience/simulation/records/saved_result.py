@@ -1,0 +1,62 @@
+"""A run's result, read back from its folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from consilience.errors import CheckpointError
+from consilience.export import InputDescription
+from consilience.simulation.records.checkpoint import SavedModels
+from consilience.simulation.records.history import History
+from consilience.simulation.records.learner_models import LearnerModels, models_of_folder
+from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, resume_command
+from consilience.simulation.setup.participants import Model
+
+
+def read_result(folder: Path, model: Model | Sequence[Model] | None) -> dict[str, Any]:
+    """The fields of the `Result` of the run in a folder; model: what builds its models, where names do not."""
+    run = RunFolder.open(folder)
+    config, summary = run.config, run.result
+    if summary is None:
+        raise CheckpointError(f"{folder} has no result yet; finish the run with: {resume_command(folder)}")
+    seeds = tuple(range(config.federation.seed, config.federation.seed + config.federation.seeds))
+    history = History(seeds, int(summary["learners"]), len(config.variants) or 1)
+    history.read(run.lines(), int(summary["rounds"]), str(run.metrics))
+    history.seconds = {phase: float(summary["seconds"][phase]) for phase in history.seconds}
+    history.folder = folder
+    saved = SavedModels(run)
+    return {
+        "config": config,
+        "history": history,
+        "engine": summary["engine"],
+        "model_name": summary["model"],
+        "message_bytes": summary["message_bytes"],
+        "peak_memory_mb": summary["peak_memory_mb"],
+        "peak_device_mb": summary["peak_device_mb"],
+        "finished": summary["finished"],
+        "folder": folder,
+        "diverged": dict(enumerate(summary["diverged"])),
+        "accuracy_source": summary["accuracy_source"],
+        "trained": _models(run, saved, model) if saved.exist else {},
+    }
+
+
+def _models(run: RunFolder, saved: SavedModels, model: Model | Sequence[Model] | None) -> dict[str, LearnerModels]:
+    return {"last": models_of_folder(saved, run.config, _inputs(run), model)}
+
+
+def _inputs(run: RunFolder) -> InputDescription:
+    """What the run's models take, from the record of its data."""
+    file = run.path / PROVENANCE
+    try:
+        return InputDescription.model_validate(json.loads(file.read_text(encoding="utf-8"))["data"]["inputs"])
+    except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+        raise CheckpointError(
+            f"{file} does not tell what the models take as inputs ({type(error).__name__}: {error}); it was changed or "
+            f"written by an earlier version of consilience: start the run again in another folder"
+        ) from error
