@@ -28,20 +28,7 @@ def describe_dataset(data: Dataset) -> dict[str, Any]:
         "never_shared": 0 if data.shareable is None else int(np.sum(~data.shareable)),
         "owners": list(data.owner_names),
         "alphabet": data.alphabet,
-        "inputs": describe_dataset_inputs(data),
         "sha256": dataset_sha256(data),
-    }
-
-
-def describe_dataset_inputs(data: Dataset) -> dict[str, Any]:
-    """What a model needs to know of the data: the kind and shape of inputs, their scaling, and the classes."""
-    return {
-        "kind": "text" if data.alphabet else "image" if len(data.shape) == 3 else "table",
-        "shape": list(data.shape),
-        "classes": data.classes,
-        "labels": list(data.labels),
-        "alphabet": data.alphabet,
-        "scaling": {"kind": "none" if data.alphabet else "pixels", "mean": [data.mean], "std": [data.std]},
     }
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from consilience.data import Dataset
-from consilience.data.description import describe_dataset_inputs
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.validation import describe_error
 
 CARD, WEIGHTS, ONNX = "model.json", "model.safetensors", "model.onnx"
 FORMAT = 1
 """Of the folders that this version writes and reads."""
+InputKind = Literal["image", "table", "text"]
 ModelSource = Literal["built-in", "file", "python"]
 """Where a model's class comes from: this library, a file of the user's, or an object of a user's program."""
 
@@ -27,13 +28,21 @@ class _Record(BaseModel):
 class InputDescription(_Record):
     """What a model takes, and what it tells apart."""
 
-    kind: Literal["image", "table", "text"]
+    kind: InputKind
     shape: tuple[int, ...]
     classes: int
     labels: tuple[str, ...]
     alphabet: str = ""
+    columns: tuple[str, ...] = ()
+    """Names of a table's columns, in the order of the inputs."""
     scaling: dict[str, Any]
-    """How values become inputs, as the data layer applies it."""
+    """How values become inputs: the record of a `Scaling`."""
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> InputDescription:
+        """From the record of a data set, as `describe_dataset` writes it."""
+        kind: InputKind = "text" if record["alphabet"] else "image" if len(record["shape"]) == 3 else "table"
+        return cls(kind=kind, **{key: record[key] for key in cls.model_fields if key != "kind"})
 
     @property
     def class_names(self) -> list[str]:
@@ -43,7 +52,8 @@ class InputDescription(_Record):
 
 def describe_inputs(data: Dataset) -> InputDescription:
     """The inputs of a data set."""
-    return InputDescription.model_validate(describe_dataset_inputs(data))
+    known = {key: getattr(data, key) for key in ("shape", "classes", "labels", "alphabet", "columns")}
+    return InputDescription.of_record(known | {"scaling": data.scaling.record()})
 
 
 class ModelFile(_Record):

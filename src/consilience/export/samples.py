@@ -16,9 +16,11 @@ from consilience.data.readers.image_folder import SUFFIXES
 from consilience.data.readers.images import MODES, decode_all
 from consilience.data.readers.npz import INPUTS, TARGETS, TEST_INPUTS, TEST_TARGETS, read_arrays
 from consilience.data.registry import DATASETS
-from consilience.data.scaling import scale
+from consilience.data.scaling import Scaling
 from consilience.errors import DataError
 from consilience.export.card import InputDescription
+
+_BYTE = 255
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -35,7 +37,7 @@ def read_samples(data: str, directory: str | None, inputs: InputDescription) -> 
     if data in DATASETS:
         raw = DATASETS[data](None if directory is None else Path(directory), False)
         names = [str(number) for number in range(len(raw.test_inputs))]
-        return _samples(data, names, raw.test_inputs, raw.pixel_max, raw.test_targets, inputs)
+        return _samples(data, names, raw.test_inputs, raw.test_targets, inputs)
     path = Path(os.path.expanduser(data))
     if path.is_dir():
         return _images(path, inputs)
@@ -64,7 +66,7 @@ def _images(folder: Path, inputs: InputDescription) -> NamedSamples:
     known = set(inputs.class_names)
     labels = [path.parent.name if path.parent.name in known else "" for path in found]
     names = [path.relative_to(folder).as_posix() for path in found]
-    return NamedSamples(names, _scaled(str(folder), pixels, 255, inputs), labels if any(labels) else ())
+    return NamedSamples(names, _scaled(str(folder), pixels, inputs), labels if any(labels) else ())
 
 
 def _arrays(path: Path, inputs: InputDescription) -> NamedSamples:
@@ -76,7 +78,7 @@ def _arrays(path: Path, inputs: InputDescription) -> NamedSamples:
             checked = check_inputs(f"{path}: inputs", values)
             targets = next((arrays[name] for name in labeled if name in arrays), None)
             names = [str(number) for number in range(len(checked))]
-            return _samples(str(path), names, checked, 255 if checked.dtype == np.uint8 else 1, targets, inputs)
+            return _samples(str(path), names, checked, targets, inputs)
     raise DataError(f"{path}: no array is called {INPUTS[0]!r} or {INPUTS[1]!r}; save the inputs under one of the two")
 
 
@@ -84,11 +86,10 @@ def _samples(
     what: str,
     names: Sequence[str],
     values: NDArray[Any],
-    pixel_max: int,
     targets: NDArray[Any] | None,
     inputs: InputDescription,
 ) -> NamedSamples:
-    return NamedSamples(names, _scaled(what, values, pixel_max, inputs), _labels(what, targets, len(values), inputs))
+    return NamedSamples(names, _scaled(what, values, inputs), _labels(what, targets, len(values), inputs))
 
 
 def _labels(what: str, targets: NDArray[Any] | None, count: int, inputs: InputDescription) -> list[str]:
@@ -103,14 +104,17 @@ def _labels(what: str, targets: NDArray[Any] | None, count: int, inputs: InputDe
     return [known[number] if 0 <= number < len(known) else "" for number in targets.tolist()]
 
 
-def _scaled(what: str, values: NDArray[Any], pixel_max: int, inputs: InputDescription) -> NDArray[np.float32]:
+def _scaled(what: str, values: NDArray[Any], inputs: InputDescription) -> NDArray[np.float32]:
     """Inputs as the model takes them; inputs of another shape are refused."""
     if values.shape[1:] != tuple(inputs.shape):
         raise DataError(
             f"{what}: inputs have the shape {values.shape[1:]}, and the model takes {tuple(inputs.shape)}; bring them "
             f"into that shape first"
         )
-    scaling = inputs.scaling
-    if scaling["kind"] == "none":
-        return values.astype(np.float32)
-    return scale(values, pixel_max, *scaling["mean"], *scaling["std"])
+    scaling = Scaling.from_record(inputs.scaling)
+    if scaling.pixel_max == _BYTE and values.dtype != np.uint8:
+        raise DataError(
+            f"{what}: inputs are {values.dtype}, and the model was trained on images of bytes, 0 to 255; save them as "
+            f"uint8"
+        )
+    return scaling.apply(values)

@@ -54,7 +54,7 @@ def _inputs(run: RunFolder) -> InputDescription:
     """What the run's models take, from the record of its data."""
     file = run.path / PROVENANCE
     try:
-        return InputDescription.model_validate(json.loads(file.read_text(encoding="utf-8"))["data"]["inputs"])
+        return InputDescription.of_record(json.loads(file.read_text(encoding="utf-8"))["data"])
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
         raise CheckpointError(
             f"{file} does not tell what the models take as inputs ({type(error).__name__}: {error}); it was changed or "
