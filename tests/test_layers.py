@@ -20,7 +20,7 @@ ROOT = Path(consilience.__file__).parent
 
 LAYERS = (
     {"errors"},
-    {"files", "randomness", "task", "user_code", "validation"},
+    {"extras", "files", "randomness", "task", "user_code", "validation"},
     {"wire"},
     {"channels"},
     {"config"},

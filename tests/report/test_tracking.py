@@ -25,7 +25,7 @@ Command = Callable[..., tuple[int, str, str]]
 Curves = dict[str, dict[int, float]]
 SMALL = ["--learners", "2", "--train", "40", "--test", "20", "--rounds", "3", "--workers", "0"]
 TRACK = ["--track", "tensorboard"]
-LINE = "--track tensorboard needs tensorboard: pip install consilience[track]"
+LINE = "--track tensorboard needs tensorboard: pip install -e '.[track]'"
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

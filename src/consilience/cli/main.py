@@ -23,6 +23,7 @@ from consilience.cli.reproduce import reproduce
 from consilience.cli.run import compare, run, sweep
 from consilience.cli.show import report, show
 from consilience.errors import ConfigurationError, ConsilienceError
+from consilience.extras import install_command
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "To begin": (run, compare, report, init, methods),
@@ -85,10 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         extra = next((extra for extra, needed in _EXTRAS.items() if (error.name or "").split(".")[0] in needed), None)
         if extra is None:
             raise
-        print(
-            f"error: {error.name} is not installed, and this needs it: pip install 'consilience[{extra}]'",
-            file=sys.stderr,
-        )
+        print(f"error: {error.name} is not installed, and this needs it: {install_command(extra)}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from consilience.errors import ConfigurationError
+from consilience.extras import install_command
 
 Row = Mapping[str, Any]
 Chart = Any
@@ -20,7 +21,7 @@ def altair() -> Any:
     try:
         import altair
     except ImportError as error:
-        raise ConfigurationError("charts need Altair and vl-convert: pip install consilience[report]") from error
+        raise ConfigurationError(f"charts need Altair and vl-convert: {install_command('report')}") from error
     return altair
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from consilience.errors import ConfigurationError
+from consilience.extras import install_command
 from consilience.files import replace_file, report_write_errors
 from consilience.presentation.chart import WIDTH, altair
 from consilience.presentation.theme import CSS, SCRIPT, theme
@@ -148,5 +149,5 @@ def _convert() -> Any:
     try:
         import vl_convert
     except ImportError as error:
-        raise ConfigurationError("pages need vl-convert: pip install consilience[report]") from error
+        raise ConfigurationError(f"pages need vl-convert: {install_command('report')}") from error
     return vl_convert

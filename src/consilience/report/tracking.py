@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from consilience.errors import ConfigurationError, UnknownName
+from consilience.extras import install_command
 from consilience.files import report_write_errors
 from consilience.simulation.records.history import History
 from consilience.simulation.records.run_folder import RunFolder
@@ -91,7 +92,7 @@ def _tensorboard() -> Callable[[Path], Tracker]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ConfigurationError("--track tensorboard needs tensorboard: pip install consilience[track]") from error
+        raise ConfigurationError(f"--track tensorboard needs tensorboard: {install_command('track')}") from error
     return partial(TensorBoard, SummaryWriter)
 
 
