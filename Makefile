@@ -1,6 +1,8 @@
 # Every target first creates .venv and installs what it needs.
 #
-# make run         compare the methods on the digits, with two seeds
+# make run         compare the methods on the digits, with two seeds, and write a report
+# make readme      run every command of the README, with what make run has installed
+# make package     build the wheel and the source archive, install both in new environments, and use them
 # make test        run the tests
 # make check       lint, check format and types, run the tests: what CI runs
 # make robustness  run the slow tests of failures: many peers, many kills, full disks
@@ -14,10 +16,21 @@ BIN := .venv/bin
 TESTS := -m pytest --numprocesses $(shell expr `getconf _NPROCESSORS_ONLN` + 1) --dist worksteal
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: run test robustness check lint format docs clean
+.PHONY: run readme package test robustness check lint format docs clean
 
+run: FOLDER := runs/$(shell date +%Y%m%d-%H%M%S)-make-run
 run: .venv/run
-	$(BIN)/consilience compare --seeds 2
+	$(BIN)/consilience compare --seeds 2 --out $(FOLDER)
+	$(BIN)/consilience report $(FOLDER) --out report.html
+	@echo
+	@echo "The command is $(BIN)/consilience; 'source $(BIN)/activate' puts it on the path of this shell."
+	@echo "Open report.html in a browser. Next: $(BIN)/consilience run --method consilience --rounds 20 --out runs/first"
+
+readme: .venv/run
+	$(BIN)/python tests/docs/readme_commands.py
+
+package: .venv/dev
+	bash .ci/package
 
 test: .venv/dev
 	$(BIN)/python $(TESTS)
@@ -49,7 +62,7 @@ define install
 endef
 
 .venv/run: pyproject.toml constraints.txt
-	$(call install,.[learn])
+	$(call install,.[learn,relay,report])
 	touch .venv/run
 
 .venv/dev: pyproject.toml constraints.txt

@@ -93,11 +93,15 @@ def hospital(name: str, url: str, token: str, folder: Path, events: Queue[Any]) 
 
 
 def serve(store: Path, port: str, cleanup: contextlib.ExitStack) -> tuple[subprocess.Popen[str], str]:
-    """Start a relay that is killed at exit; return its process and its URL."""
+    """Start a relay that is killed at exit; return its process and its URL, or end with the relay's error."""
     command = [sys.executable, "-m", "consilience", "relay", "serve", "--store", str(store), "--port", port]
-    relay = cleanup.enter_context(subprocess.Popen(command, stdout=-1, stderr=subprocess.DEVNULL, text=True))
+    errors = cleanup.enter_context(store.with_suffix(".log").open("w+"))
+    relay = cleanup.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True))
     cleanup.callback(relay.kill)
-    return relay, relay.stdout.readline().removeprefix("relay: ").strip() if relay.stdout else ""
+    line = relay.stdout.readline() if relay.stdout else ""
+    if not line.startswith("relay: "):
+        sys.exit(f"the relay did not start:\n{store.with_suffix('.log').read_text()}")
+    return relay, line.removeprefix("relay: ").strip()
 
 
 def main() -> None:
@@ -108,15 +112,19 @@ def main() -> None:
         charter = create_charter("digits", METHOD, TaskShape((1, 8, 8), CLASSES), list(HOSPITALS.values()), seed=SEED)
         admin.create(store, write_charter(folder / "digits.toml", *charter)[0])
         relay, url = serve(store, "0", cleanup)
-        for who in HOSPITALS:
-            arguments = who, url, str(admin.invite(store, who)), folder, events
-            process = spawn.Process(target=hospital, args=arguments, daemon=True)
+        tokens = {who: str(admin.invite(store, who)) for who in HOSPITALS}
+        processes = [spawn.Process(target=hospital, args=(who, url, tokens[who], folder, events)) for who in HOSPITALS]
+        for process in processes:
             process.start()
             cleanup.callback(process.join)
             cleanup.callback(process.kill)
         missed, back, results = dict.fromkeys(HOSPITALS, 0), set[str](), dict[str, Any]()
         while len(results) < len(HOSPITALS):
-            who, round_, value = events.get(timeout=60)
+            while events.empty():
+                time.sleep(0.05)
+                if any(process.exitcode for process in processes):
+                    sys.exit("a hospital stopped with the error above")
+            who, round_, value = events.get()
             if round_ is None:
                 results[who] = value
             elif round_ == KILLED and relay.poll() is None and not any(missed.values()):

@@ -435,3 +435,9 @@ def test_invalid_builder_is_refused(
     register_model("small")(builder)
     with pytest.raises(ConfigurationError, match=says):
         build_model("small", (6,), 3)
+
+
+def test_lazy_layer_is_refused_by_name() -> None:
+    features = nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.Tanh())
+    with pytest.raises(ConfigurationError, match=r"parameter '1\.weight' of the features has no size yet"):
+        SplitModel(features, nn.Linear(8, 2))
