@@ -63,7 +63,8 @@ class Reader:
     """Somebody who types the commands of the README into a shell, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.token, self.relay = folder, "", None
+        self.folder, self.token, self.url = folder, "", ""
+        self.relay: subprocess.Popen[str] | None = None
         self.environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
         self.environment.pop("PYTHONPATH", None)
 

@@ -44,8 +44,8 @@ class SplitModel(nn.Module):
         for name, parameter in features.named_parameters():
             if nn.parameter.is_lazy(parameter):
                 raise ConfigurationError(
-                    f"parameter {name!r} of the features has no size yet, because its layer is lazy; give the layer its "
-                    f"input size, or call the model on a batch in the function that builds it"
+                    f"parameter {name!r} of the features has no size yet, because its layer is lazy; give the layer "
+                    f"its input size, or call the model on a batch in the function that builds it"
                 )
         self.features, self.classifier, self.bound = features, classifier, float(bound)
         self.width, self.classes = classifier.in_features, classifier.out_features
