@@ -1,4 +1,4 @@
-"""SGD and Adam as pure functions: they agree with torch.optim, in a loop and in a stack."""
+"""SGD, Adam and AdamW as pure functions: they agree with torch.optim, in a loop and in a stack."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from consilience.config.parts import OPTIMIZER_NAMES
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.optimizers import SGD, Adam, Optimizer, build_optimizer
+from consilience.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Optimizer, build_optimizer, clip_norm
 
 Torch = Callable[[list[Tensor]], torch.optim.Optimizer]
 
@@ -28,6 +29,18 @@ PAIRS: dict[str, tuple[Optimizer, Torch]] = {
         Adam(0.02, beta1=0.5, beta2=0.9, eps=1e-3),
         lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.5, 0.9), eps=1e-3),
     ),
+    "sgd, nesterov": (
+        SGD(0.05, momentum=0.8, weight_decay=0.1, nesterov=True),
+        lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.8, weight_decay=0.1, nesterov=True),
+    ),
+    "adamw": (AdamW(lr=0.01), lambda p: torch.optim.AdamW(p, lr=0.01)),
+    "adamw, decay": (AdamW(0.01, weight_decay=0.3), lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.3)),
+    "adamw, no decay": (AdamW(0.01, weight_decay=0.0), lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.0)),
+    "sgd, clip": (
+        SGD(0.1, momentum=0.9, weight_decay=0.2, clip=40.0),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.2),
+    ),
+    "adam, clip": (Adam(0.01, clip=0.1), lambda p: torch.optim.Adam(p, lr=0.01)),
 }
 every_pair = pytest.mark.parametrize(("ours", "theirs"), PAIRS.values(), ids=PAIRS.keys())
 every_optimizer = pytest.mark.parametrize("ours", [ours for ours, _ in PAIRS.values()], ids=PAIRS.keys())
@@ -90,6 +103,8 @@ def test_fifty_steps_agree_with_torch(ours: Optimizer, theirs: Torch) -> None:
     reference = theirs([parameter])
     for number, moved in enumerate(walk(ours, start, grads, lambda n: n)):
         parameter.grad = grads[number].clone()
+        if ours.clip is not None:
+            torch.nn.utils.clip_grad_norm_([parameter], ours.clip)
         reference.step()
         torch.testing.assert_close(moved, parameter.data, rtol=1e-12, atol=1e-14)
 
@@ -101,6 +116,8 @@ def test_fifty_steps_agree_with_torch_in_single_precision(ours: Optimizer, their
     reference = theirs([parameter])
     for gradient in grads:
         parameter.grad = gradient.clone()
+        if ours.clip is not None:
+            torch.nn.utils.clip_grad_norm_([parameter], ours.clip)
         reference.step()
     moved = walk(ours, start, grads, lambda n: n)[-1]
     assert moved.dtype == torch.float32
@@ -154,14 +171,40 @@ def test_nothing_handed_in_is_changed(ours: Optimizer) -> None:
     assert all(not v.any() for v in state.values())
 
 
+def test_clipping_shortens_long_gradients_only_by_hand() -> None:
+    rows = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]], dtype=torch.float64)
+    clipped = clip_norm(rows, 1.0)
+    expected = torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(clipped, expected, rtol=1e-6, atol=0)
+    assert clipped[1:].equal(rows[1:]) and clip_norm(rows, None) is rows
+
+
 # --- settings
 
 
 def test_optimizers_by_name() -> None:
     assert build_optimizer("sgd", 0.1, momentum=0.5) == SGD(0.1, momentum=0.5)
     assert build_optimizer("adam", 0.2) == Adam(0.2)
+    assert build_optimizer("adamw", 0.2, weight_decay=0.1, clip=2.0) == AdamW(0.2, weight_decay=0.1, clip=2.0)
+    assert build_optimizer("sgd", 0.1, 0.5, nesterov=True) == SGD(0.1, momentum=0.5, nesterov=True)
+    assert set(OPTIMIZER_NAMES) == set(OPTIMIZERS)
     with pytest.raises(UnknownName, match="'adam'"):
         build_optimizer("adan", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (("adam", 0.1, 0.0, 0.0, True), "nesterov is for sgd"),
+        (("adamw", 0.1, 0.9), "momentum is for sgd"),
+        (("sgd", 0.1, 0.0, 0.0, True), "set momentum"),
+        (("sgd", 0.1, 0.0, 0.0, False, 0.0), "clip is 0.0; it must be a number above 0"),
+        (("adam", 0.1, 0.0, 0.0, False, -1.0), "clip is -1.0"),
+    ],
+)
+def test_combinations_that_cannot_work_are_refused(settings: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        build_optimizer(*settings)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +218,6 @@ def test_settings_of_adam_that_cannot_work_are_refused(settings: dict[str, float
 
 
 @pytest.mark.parametrize("settings", [{"lr": float("inf")}, {"lr": 0.1, "momentum": -1.0}], ids=str)
-def test_settings_of_sgd_that_cannot_work_are_refused(settings: dict[str, float]) -> None:
+def test_settings_of_sgd_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         SGD(**settings)

@@ -1,21 +1,25 @@
-"""SGD and Adam as pure functions over one flat vector of parameters.
+"""SGD, Adam and AdamW as pure functions over one flat vector of parameters.
 
 State is passed in and returned, with a step count for each learner, so the same code updates one learner in a loop
-and a thousand in a stack. Weight decay is added to the gradient. Agrees with torch.optim (a test compares).
+and a thousand in a stack. Weight decay is added to the gradient, except in AdamW. `clip` bounds the norm of a learner's
+whole gradient. Agrees with torch.optim and torch.nn.utils.clip_grad_norm_ (a test compares).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from consilience.config.schedules import Rate, as_number, constant_number, number_or_schedule
 from consilience.errors import ConfigurationError, UnknownName
 
 Slots = dict[str, Tensor]
+_CLIP_EPS = 1e-6  # torch.nn.utils.clip_grad_norm_ adds it to the norm
 
 
 class Optimizer(Protocol):
@@ -23,6 +27,11 @@ class Optimizer(Protocol):
 
     varies: ClassVar[tuple[str, ...]]
     """Fields, all numbers, that may differ between learners of one cohort and may be schedules."""
+
+    @property
+    def clip(self) -> float | None:
+        """The largest norm that a gradient keeps; None where it is not bounded."""
+        ...
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -36,17 +45,22 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class SGD:
-    """Stochastic gradient descent, with momentum and weight decay."""
+    """Stochastic gradient descent, with momentum (Nesterov's, where asked for) and weight decay."""
 
     varies: ClassVar[tuple[str, ...]] = ("lr",)
     lr: Rate = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
+    nesterov: bool = False
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         number_or_schedule("lr", self.lr)
         constant_number("momentum", self.momentum)
         constant_number("weight_decay", self.weight_decay)
+        _check_clip(self.clip)
+        if self.nesterov and not self.momentum:
+            raise ConfigurationError("nesterov is a form of momentum, and momentum is 0; set momentum, such as 0.9")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -55,13 +69,15 @@ class SGD:
 
     def update(self, parameters: Tensor, gradient: Tensor, state: Slots, step: Any) -> tuple[Tensor, Slots]:
         """One step."""
+        gradient = clip_norm(gradient, self.clip)
         if self.weight_decay:
             gradient = gradient + self.weight_decay * parameters
         if not self.momentum:
             return parameters - as_number(self.lr) * gradient, state
         # The velocity starts at zero, so the first step uses the gradient unchanged, as torch.optim does.
         velocity = self.momentum * state["velocity"] + gradient
-        return parameters - as_number(self.lr) * velocity, {"velocity": velocity}
+        ahead = gradient + self.momentum * velocity if self.nesterov else velocity
+        return parameters - as_number(self.lr) * ahead, {"velocity": velocity}
 
 
 @dataclass(frozen=True)
@@ -74,10 +90,12 @@ class Adam:
     beta2: float = 0.999
     eps: float = 1e-8
     weight_decay: float = 0.0
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         number_or_schedule("lr", self.lr)
         constant_number("weight_decay", self.weight_decay)
+        _check_clip(self.clip)
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise ConfigurationError(f"betas are {self.beta1} and {self.beta2}; each must be from 0 to below 1")
 
@@ -88,8 +106,12 @@ class Adam:
 
     def update(self, parameters: Tensor, gradient: Tensor, state: Slots, step: Any) -> tuple[Tensor, Slots]:
         """One step."""
+        gradient = clip_norm(gradient, self.clip)
         if self.weight_decay:
             gradient = gradient + self.weight_decay * parameters
+        return self._moved(parameters, gradient, state, step)
+
+    def _moved(self, parameters: Tensor, gradient: Tensor, state: Slots, step: Any) -> tuple[Tensor, Slots]:
         first = state["first"].lerp(gradient, 1 - self.beta1)
         second = (self.beta2 * state["second"]).addcmul(gradient, gradient, value=1 - self.beta2)
         scale = as_number(self.lr) / _bias_correction(self.beta1, step, parameters)
@@ -97,20 +119,57 @@ class Adam:
         return parameters - scale * (first / spread), {"first": first, "second": second}
 
 
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """Adam whose weight decay is apart from the gradient (Loshchilov and Hutter 2019)."""
+
+    weight_decay: float = 0.01
+
+    def update(self, parameters: Tensor, gradient: Tensor, state: Slots, step: Any) -> tuple[Tensor, Slots]:
+        """One step."""
+        decayed = parameters * (1 - as_number(self.lr) * self.weight_decay) if self.weight_decay else parameters
+        return self._moved(decayed, clip_norm(gradient, self.clip), state, step)
+
+
+def clip_norm(gradient: Tensor, largest: float | None) -> Tensor:
+    """The gradient, (..., parameters), shortened where its norm is above `largest`, as torch does it.
+
+    Every learner has a factor, which is 1 where nothing is to be clipped: nothing branches on values.
+    """
+    if largest is None:
+        return gradient
+    norm: Tensor = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+    return gradient * (largest / (norm + _CLIP_EPS)).clamp(max=1.0)
+
+
+def _check_clip(clip: float | None) -> None:
+    if clip is not None and not 0 < clip < math.inf:
+        raise ConfigurationError(f"clip is {clip!r}; it must be a number above 0, or left out")
+
+
 def _bias_correction(beta: float, step: Any, like: Tensor) -> Any:
     """1 - beta ** step, computed in float64: in float32, 1 - 0.999 is wrong in the fifth digit."""
     return (1 - beta ** step.double()).to(like.dtype) if isinstance(step, Tensor) else 1 - beta**step
 
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adam": Adam, "sgd": SGD}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
 
 
-def build_optimizer(name: str, lr: Rate, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+def build_optimizer(
+    name: str,
+    lr: Rate,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    nesterov: bool = False,
+    clip: float | None = None,
+) -> Optimizer:
     """The optimizer of that name."""
     if name not in OPTIMIZERS:
         raise UnknownName("optimizer", name, OPTIMIZERS)
     if name == "sgd":
-        return SGD(lr=lr, momentum=momentum, weight_decay=weight_decay)
+        return SGD(lr, momentum, weight_decay, nesterov, clip)
     if momentum:
         raise ConfigurationError(f"momentum is {momentum}, and optimizer {name!r} has its own; momentum is for sgd")
-    return OPTIMIZERS[name](lr=lr, weight_decay=weight_decay)
+    if nesterov:
+        raise ConfigurationError(f"nesterov is set, and optimizer {name!r} has no such momentum; nesterov is for sgd")
+    return OPTIMIZERS[name](lr=lr, weight_decay=weight_decay, clip=clip)

@@ -49,7 +49,7 @@ UNKNOWN = {
     "key nobody nearly knows": (["run", "--set", "zzz=3"], "unknown setting 'zzz'. Known: batch_size, data,"),
     "method's choice": (["run", "--method", "fedavg", "--set", "method.start=same"], "Known: common, different"),
     "encoding": (["run", "--method", "fedavg", "--set", "method.encoding=float"], "Did you mean 'float32'?"),
-    "optimizer": (["run", "--optimizer", "adamw"], "unknown optimizer 'adamw'. Did you mean 'adam'?"),
+    "optimizer": (["run", "--optimizer", "adan"], "unknown optimizer 'adan'. Did you mean 'adam'?"),
     "partition": (["run", "--partition", "dirichlet"], "Did you mean 'dirichlet(ALPHA)'?"),
     "device": (["run", "--device", "quantum"], "unknown device 'quantum'; use cpu, cuda"),
 }

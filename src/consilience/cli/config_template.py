@@ -19,6 +19,7 @@ _EXAMPLES = {
     "image_size": "32",
     "public": "100",
     "total_epochs": "50",
+    "clip": "1.0",
     "image_mode": '"gray"',
     "width": "64",
     "workers": "2",

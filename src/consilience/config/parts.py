@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from consilience.config.augment import parse_augment
 from consilience.config.groups import Rate
-from consilience.errors import ConfigurationError
+from consilience.errors import ConfigurationError, UnknownName
+from consilience.user_code import absolute_name
 
 DEFAULT_MODELS = {
     "digits": "mlp",
@@ -17,6 +19,8 @@ DEFAULT_MODELS = {
     "shakespeare": "lstm",
 }
 """The model of a data set where none is asked for."""
+OPTIMIZER_NAMES = ("adam", "adamw", "sgd")
+"""The optimizers of `consilience.optimizers`, which imports torch."""
 
 
 class ConfigPart(BaseModel):
@@ -123,11 +127,34 @@ class TrainingConfig(ConfigPart):
         None, ge=1, description="passes over the local data in all rounds; epochs = total_epochs / rounds"
     )
     batch_size: int = Field(32, ge=1, description="samples in a mini-batch")
-    optimizer: str = Field("adam", description="adam or sgd")
+    optimizer: str = Field("adam", description="adam, adamw (weight decay apart from the gradient) or sgd")
     optimizer_state: Literal["keep", "reset"] = Field("keep", description="optimizer state between rounds: keep, reset")
     lr: Rate = Field(1e-3, description="learning rate, or a schedule of it such as 'cosine(0.001, 0, 100)'")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
+    nesterov: bool = Field(False, description="Nesterov's form of the momentum of sgd")
     weight_decay: float = Field(0.0, ge=0, description="weight decay")
+    clip: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="largest norm of a learner's gradient; a longer one is shortened"
+    )
+
+    augment: str = Field(
+        "none",
+        description="random changes of images in training: crop, crop(PIXELS), flip, joined by +; or FILE.py:NAME, a "
+        "function of one sample",
+    )
+
+    @field_validator("augment")
+    @classmethod
+    def _known_augmentation(cls, text: str) -> str:
+        parse_augment(text)
+        return absolute_name(text)
+
+    @field_validator("optimizer")
+    @classmethod
+    def _known_optimizer(cls, name: str) -> str:
+        if name not in OPTIMIZER_NAMES:
+            raise UnknownName("optimizer", name, OPTIMIZER_NAMES)
+        return name
 
     @model_validator(mode="before")
     @classmethod

@@ -35,7 +35,10 @@ class Settings(TypedDict, total=False):
     optimizer_state: Literal["keep", "reset"]
     lr: float | str | Schedule
     momentum: float
+    nesterov: bool
     weight_decay: float
+    clip: float | None
+    augment: str
     eval_every: int
     probe: Literal["auto", "none", "linear", "scaled", "knn", "both"]
     ensemble: Literal["auto", "on", "off"]

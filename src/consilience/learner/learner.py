@@ -18,7 +18,7 @@ from consilience.exchanges.weights import covered_parameters
 from consilience.learner.model_binding import ModelBinding
 from consilience.learner.modules import LearnerModules, Representations
 from consilience.learner.residuals import as_sent
-from consilience.learner.spec import OPTIMIZER, LearnerSpec
+from consilience.learner.spec import AUGMENTATION, OPTIMIZER, LearnerSpec
 from consilience.learner.state import LearnerState, Tensors
 from consilience.objectives import Objective
 from consilience.optimizers import Optimizer
@@ -178,7 +178,7 @@ class Learner:
         """
         objective = self.role.objective
         drawn = batch.draws.get(objective.name, batch.inputs.new_empty(0, 0))
-        inputs = objective.prepare(self.task, batch.inputs, drawn)
+        inputs = objective.prepare(self.task, _augmented(self, batch), drawn)
         views = len(inputs) // len(batch.inputs)  # of each sample, one after the other
         seen = self.modules.forward(inputs) | {"targets": batch.targets.repeat(views)}
         batch = _repeated(batch, views)
@@ -243,6 +243,20 @@ class Learner:
             _keep_exchange_state(
                 self.state, e, {k: torch.where(fresh, value, state[k]) for k, value in update.state.items()}
             )
+
+
+def batch_draws(learner: Learner) -> dict[str, int]:
+    """How many uniform numbers each row of a mini-batch needs, by the name of who uses them."""
+    found = {owner.name: owner.batch_draws for owner in learner.modules.owners if owner.batch_draws}
+    augmentation = learner.spec.augmentation
+    return found if augmentation is None else found | {AUGMENTATION: augmentation.draws}
+
+
+def _augmented(learner: Learner, batch: Batch) -> Tensor:
+    """The inputs of a mini-batch, randomly changed where that is asked for."""
+    if learner.spec.augmentation is None:
+        return batch.inputs
+    return learner.spec.augmentation(learner.task, batch.inputs, batch.draws[AUGMENTATION])
 
 
 def _exchange_state(state: LearnerState, exchange: Exchange) -> Tensors:

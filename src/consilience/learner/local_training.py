@@ -49,13 +49,24 @@ def _optimizer_step(learner: Learner, summed: Tensor | None) -> None:
     """Move the parameters by the gradient, and add the gradient to the round's sum where it is kept."""
     state, gradient = learner.state, learner.binding.gradient
     state.step += 1
-    moved, slots = learner.optimizer.update(state.parameters, gradient, dict(state.optimizer), int(state.step))
+    own = optimized_gradient(learner, gradient)
+    moved, slots = learner.optimizer.update(state.parameters, own, dict(state.optimizer), int(state.step))
     if summed is not None and learner.optimized is not None:
         summed += gradient
         moved = torch.where(learner.optimized, moved, state.parameters)
     state.parameters.copy_(moved)
     for slot, value in slots.items():
         state.optimizer[slot].copy_(value)
+
+
+def optimized_gradient(learner: Learner, gradient: Tensor) -> Tensor:
+    """The gradient, (..., parameters), that the local optimizer gets.
+
+    Where it clips, it is zero for parameters that exchanges move: their part does not count into the norm.
+    """
+    if learner.optimized is None or learner.optimizer.clip is None:
+        return gradient
+    return torch.where(learner.optimized, gradient, torch.zeros_like(gradient))
 
 
 def reset_optimizer(learner: Learner) -> None:

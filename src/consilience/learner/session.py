@@ -19,7 +19,7 @@ from torch import Tensor
 from consilience.exchanges.base import Contribution, Received
 from consilience.learner.batches import LearnerKey, LocalWork, plan_batches
 from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING, draw_uniform
-from consilience.learner.learner import Batch, Learner
+from consilience.learner.learner import Batch, Learner, batch_draws
 from consilience.learner.local_training import reset_optimizer, train, zero_gradient
 from consilience.learner.modules import Representations
 from consilience.learner.passes import count_correct, needs_representations, represent
@@ -100,11 +100,11 @@ class LearnerSession:
     def _batches(self, round_: int) -> Iterator[Batch]:
         samples, device = self.samples, self.samples.inputs.device
         planned = plan_batches(self.work, self.key, round_, len(samples), even=samples.even)
-        drawing = [owner for owner in self.learner.modules.owners if owner.batch_draws]
+        drawing = batch_draws(self.learner)
         for step, positions in enumerate(planned):
             chosen = torch.from_numpy(samples.index[positions]).to(device)
             draw = partial(draw_uniform, key=self.key, round_=round_, step=step)
-            draws = {o.name: draw(o.name, (o.batch_draws, len(positions))).to(device) for o in drawing}
+            draws = {owner: draw(owner, (count, len(positions))).to(device) for owner, count in drawing.items()}
             at = torch.from_numpy(positions).to(device)
             yield Batch(samples.inputs[chosen], samples.targets[chosen], draws, at)
 

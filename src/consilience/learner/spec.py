@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
+from consilience.functional.training_augmentation import Augmentation
 from consilience.method import Role
 from consilience.optimizers import Optimizer
 from consilience.task import Public
 
 OPTIMIZER = "optimizer"
 """The owner of the optimizer's settings, where settings are named by their owner."""
+AUGMENTATION = "training augmentation"
+"""The owner of the augmentation's random numbers, where they are named by their owner."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class LearnerSpec:
     """Settings of which every learner has its own value: fields by exchange, or of the "optimizer"."""
     scaling: tuple[float, float] = (0.0, 1.0)  # mean and standard deviation of the inputs before they were scaled
     public: Public | None = None  # set where the learner's samples are the public set
+    augmentation: Augmentation | None = None  # of the samples of a mini-batch
     symbols: int = 0  # size of the alphabet where inputs are codes of characters
     named: bool = True  # whether `model` is a name or file by which the model can be built anywhere
     file_sha256: str = ""  # of the user's file, where the model comes from one

@@ -11,7 +11,7 @@ from consilience.data.description import dataset_sha256
 from consilience.method import Method
 from consilience.methods.from_file import method_digest
 from consilience.models import from_file
-from consilience.user_code import is_file_name
+from consilience.user_code import file_digest, is_file_name, split_file_name
 
 
 def run_fingerprints(data: Dataset, method: Method, config: Config) -> dict[str, str]:
@@ -24,6 +24,8 @@ def run_fingerprints(data: Dataset, method: Method, config: Config) -> dict[str,
     ]
     if is_file_name(method.source):
         found["method file"] = method_digest(method.source)[:16]
+    if is_file_name(config.training.augment):
+        found["augment file"] = file_digest(split_file_name(config.training.augment)[0])[:16]
     return found | ({"model": hashlib.sha256("".join(files).encode()).hexdigest()[:16]} if files else {})
 
 

@@ -11,6 +11,7 @@ import torch
 
 from consilience.config import schedules
 from consilience.config.config import Config
+from consilience.functional.training_augmentation import build_augmentation
 from consilience.learner.batches import LocalWork
 from consilience.learner.learner import Learner
 from consilience.learner.spec import LearnerSpec
@@ -126,6 +127,7 @@ class _CohortPlanner:
             half=_uses_bfloat16(config, self.variants),
             varied=_by_owner(settings),
             scaling=data.scaling.of_pixels,
+            augmentation=build_augmentation(config.training.augment),
             symbols=len(data.alphabet),
             public=self._public(federations) if participant.role.data == "public" else None,
             named=named,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError
@@ -15,6 +15,7 @@ from consilience.learner.passes import layer_outputs
 from consilience.method import Method
 from consilience.models import from_file
 from consilience.models.nets.lstm import Characters
+from consilience.objectives import Objective
 from consilience.simulation.engines.cohort import Members
 from consilience.simulation.setup.participants import Participant
 from consilience.simulation.setup.variants import Variants
@@ -143,6 +144,8 @@ def _check_views(learner: Learner, participant: Participant, data: Dataset) -> N
         objective = participant.role.objective
         inputs = torch.zeros(2, *learner.task.inputs, dtype=learner.dtype, device=learner.device)
         objective.prepare(learner.task, inputs, inputs.new_zeros(objective.batch_draws, 2))
+        if learner.spec.augmentation is not None:
+            _check_augmentation(learner, objective, inputs)
         mean, std = data.scaling.of_pixels
         low, high = (float(value * std + mean) for value in (data.inputs.min(), data.inputs.max()))
         if not objective.labeled and not -_OFF <= low <= high <= 1 + _OFF:
@@ -150,6 +153,19 @@ def _check_views(learner: Learner, participant: Participant, data: Dataset) -> N
                 f"objective {objective.name!r} makes views of images, whose pixels lie in 0 to 1; those of data set "
                 f"{data.name!r} lie in {low:.3g} to {high:.3g}: store them as bytes, or as fractions from 0 to 1"
             )
+
+
+def _check_augmentation(learner: Learner, objective: Objective, inputs: Tensor) -> None:
+    """Refuse an augmentation that the inputs do not suit, or that an objective without labels would repeat."""
+    augmentation = learner.spec.augmentation
+    assert augmentation is not None
+    if not objective.labeled:
+        raise ConfigurationError(
+            f"augment is for training with labels, and objective {objective.name!r} makes views of its own; leave "
+            f"augment out"
+        )
+    with torch.random.fork_rng(devices=[]):  # a transform of the user's own draws random numbers
+        augmentation(learner.task, inputs, inputs.new_zeros(augmentation.draws, 2))
 
 
 def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:

@@ -92,8 +92,11 @@ def build_participants(config: Config, method: Method, models: Sequence[Model]) 
 
 def _participant(config: Config, method: Method, who: int, part: str, model: Model, role: Role) -> Participant:
     rate = scheduled(config.training.lr) if role.lr is None else role.lr
-    optimizer = build_optimizer(config.training.optimizer, rate, config.training.momentum, config.training.weight_decay)
-    epochs = config.training.epochs if role.epochs is None else role.epochs
+    asked = config.training
+    optimizer = build_optimizer(
+        asked.optimizer, rate, asked.momentum, asked.weight_decay, nesterov=asked.nesterov, clip=asked.clip
+    )
+    epochs = asked.epochs if role.epochs is None else role.epochs
     role = replace(role, exchanges=tuple(e.for_federation(config.federation.learners) for e in role.exchanges))
     participant = Participant(who, part, role, model, optimizer, role.batch_size or config.training.batch_size, epochs)
     defaults = settings_of(method.source).values() if method.source else ()

@@ -15,7 +15,7 @@ from torch.func import vmap
 
 from consilience.errors import ConfigurationError, first_sentence
 from consilience.learner.initial_state import template_state
-from consilience.learner.learner import Batch, Learner
+from consilience.learner.learner import Batch, Learner, batch_draws
 from consilience.learner.passes import represent
 from consilience.learner.state import LearnerState, Tensors
 from consilience.simulation.engines.stack.batched_layers import Layers
@@ -29,7 +29,12 @@ _USE_LOOP = '; run it with --engine loop (engine="loop"), which trains one learn
 
 def refuse_unstackable(learner: Learner) -> None:
     """Refuse a model that two stacked learners cannot run, naming the layer or operation that prevents it."""
-    model = learner.task.model
+    model, augmentation = learner.task.model, learner.spec.augmentation
+    if augmentation is not None and not augmentation.stackable:
+        raise ConfigurationError(
+            f"augment names a function of one sample, which stacked learners cannot call together{_USE_LOOP}; crop and "
+            f"flip run on both engines"
+        )
     layers = [(name, m) for name, m in learner.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
     dropout = [name for name, layer in layers if layer.p > 0]
     if dropout:
@@ -98,7 +103,7 @@ def _run_two_learners(learner: Learner) -> None:
     def step(
         state: dict[str, Any], held: Any, parameters: Tensors, buffers: Tensors, inputs: Tensor, targets: Tensor
     ) -> Tensor:
-        drawn = {o.name: zeros(o.batch_draws) for o in learner.modules.owners if o.batch_draws}
+        drawn = {owner: zeros(count) for owner, count in batch_draws(learner).items()}
         batch = Batch(inputs, targets, drawn, torch.arange(_SAMPLES, device=learner.device))
         with learner.bound(LearnerState.from_dict(state), parameters, buffers):
             loss, _ = learner.losses(batch, count, one_received(held))

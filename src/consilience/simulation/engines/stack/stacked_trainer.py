@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING
-from consilience.learner.learner import Batch, Learner
+from consilience.learner.learner import Batch, Learner, batch_draws
+from consilience.learner.local_training import optimized_gradient
 from consilience.learner.modules import Representations
 from consilience.learner.passes import needs_representations, represent
 from consilience.learner.spec import OPTIMIZER
@@ -120,8 +121,8 @@ class StackedTrainer:
         learner.modules.set_training(True)
         positions, chosen, active = samples.batch(width)
         inputs, targets = self.data.inputs[chosen], self.data.targets[chosen]
-        drawing = [owner for owner in learner.modules.owners if owner.batch_draws]
-        draws = {o.name: samples.draw(o.name, o.batch_draws, width, samples.step) for o in drawing}
+        drawing = batch_draws(learner).items()
+        draws = {owner: samples.draw(owner, count, width, samples.step) for owner, count in drawing}
         views, buffers = binding.tensors(state)
         leaves = {name: view.detach().requires_grad_(name not in binding.frozen) for name, view in views.items()}
         buffers = {name: view.clone() for name, view in buffers.items()}  # changed in place, each in one piece
@@ -155,7 +156,8 @@ class StackedTrainer:
         step = state.step + (1 if active is None else active.to(torch.int64))
         own = {name: value[:, None] for name, value in state.settings.get(OPTIMIZER, {}).items()}
         optimizer = learner.with_settings(learner.spec.optimizer, OPTIMIZER, {OPTIMIZER: own})
-        moved, slots = optimizer.update(state.parameters, gradient, dict(state.optimizer), step[:, None])
+        local = optimized_gradient(learner, gradient)
+        moved, slots = optimizer.update(state.parameters, local, dict(state.optimizer), step[:, None])
         if self.gradient is not None and learner.optimized is not None:
             self.gradient += gradient if active is None else gradient * active[:, None]
             moved = torch.where(learner.optimized, moved, state.parameters)
