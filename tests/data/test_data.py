@@ -21,8 +21,8 @@ import consilience.data
 from consilience.data import DATASETS, Dataset, is_dataset_path, load
 from consilience.data.description import describe_dataset
 from consilience.data.download import CHECKSUMS, MIRRORS, ProgressLine
+from consilience.data.raw_dataset import balanced_order
 from consilience.data.readers import cifar10
-from consilience.data.readers.digits import balanced_order
 from consilience.errors import ConfigurationError, DataError, UnknownName
 
 REAL = Path(os.environ.get("CONSILIENCE_DATA") or Path(__file__).parents[3] / "shared" / "data")

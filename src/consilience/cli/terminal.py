@@ -44,7 +44,7 @@ from consilience.simulation.records.provenance import describe_case, provenance
 from consilience.simulation.records.run_lock import read_owner
 from consilience.simulation.records.sweep_csv import SWEEP_CSV
 from consilience.simulation.result import best_of
-from consilience.simulation.setup.inputs import load_data
+from consilience.simulation.setup.inputs import load_data, with_learners
 
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 _COLUMNS = 10  # pictures of each class
@@ -143,6 +143,7 @@ class Screen:
                 f"--out is {str(out)!r}; pictures are written to a file that ends in {', '.join(_PICTURES)}"
             )
         data = load_data(config, progress=self.err.is_terminal)
+        config = with_learners(config, data)
         record = describe_dataset(data)
         local = make_local_datasets(
             data,

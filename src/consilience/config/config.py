@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from consilience.config.groups import GroupConfig
 from consilience.config.overrides import set_nested
 from consilience.config.parts import (
+    DATA_SUFFIXES,
     DEFAULT_MODELS,
     ConfigPart,
     DataConfig,
@@ -133,7 +134,8 @@ class Config(BaseModel):
     def data_name(self) -> str:
         """The name of the data set, or of its file or folder without the path."""
         source = self.data.source
-        return Path(source).stem if Path(source).name != source else source.removesuffix(".npz")
+        path = Path(source)
+        return path.stem if path.name != source or path.suffix in DATA_SUFFIXES else source
 
     @property
     def model_name(self) -> str:

@@ -23,6 +23,11 @@ OPTIMIZER_NAMES = ("adam", "adamw", "sgd")
 """The optimizers of `consilience.optimizers`, which imports torch."""
 
 
+DEFAULT_LEARNERS = 5
+DATA_SUFFIXES = (".csv", ".npz", ".parquet", ".tsv")
+"""How the names of data files end."""
+
+
 class ConfigPart(BaseModel):
     """Some settings that belong together; frozen, and unknown keys are refused."""
 
@@ -52,8 +57,8 @@ class DataConfig(ConfigPart):
     source: str = Field(
         "digits",
         alias="data",
-        description="digits, mnist, fashion-mnist, cifar10, shakespeare; an .npz file; a folder of images, one "
-        "subfolder per class",
+        description="digits, mnist, fashion-mnist, cifar10, shakespeare; a table (.csv); an .npz file; a folder of "
+        "images, one subfolder per class",
     )
     folder: str | None = Field(None, alias="data_dir", description="folder with the files of a named data set")
     train: int | None = Field(
@@ -71,6 +76,17 @@ class DataConfig(ConfigPart):
     image_mode: Literal["gray", "color"] | None = Field(
         None, description="convert the images of a folder: gray or color"
     )
+    label: str | None = Field(None, description="the column of a table that holds the class")
+    owners: str | None = Field(
+        None, description="the column of a table that holds the owner of each row; for partition owners"
+    )
+    drop: str | None = Field(None, description="columns of a table that are not used, separated by commas")
+    test_data: str | None = Field(None, description="a second table, with the test samples")
+    scaling: Literal["auto", "none", "pixels", "columns"] = Field(
+        "auto",
+        description="how inputs are scaled: pixels (one mean and standard deviation), columns (of a table, each by its "
+        "own) or none; auto is columns for tables, pixels for images, none for text and tokens",
+    )
 
 
 class FederationConfig(ConfigPart):
@@ -78,7 +94,12 @@ class FederationConfig(ConfigPart):
 
     heading = "Federation: who has which part of the data, and who takes part in a round"
 
-    learners: int = Field(5, ge=1, description="number of data owners")
+    learner_count: int | None = Field(
+        None,
+        alias="learners",
+        ge=1,
+        description="number of learners; by default 5, with partition owners as many as there are owners",
+    )
     partition: str = Field(
         "iid",
         description="how the data is split between learners: iid, dirichlet(ALPHA), shards(K), quantity(ALPHA), "
@@ -99,6 +120,11 @@ class FederationConfig(ConfigPart):
     offline: float = Field(0.0, ge=0, le=1, description="probability that a learner cannot be reached in a round")
     seed: int = Field(0, ge=0, le=2**53, description="the first seed")
     seeds: int = Field(1, ge=1, description="number of seeds to run")
+
+    @property
+    def learners(self) -> int:
+        """The number of learners, where it does not depend on the data."""
+        return self.learner_count or DEFAULT_LEARNERS
 
 
 class ModelConfig(ConfigPart):

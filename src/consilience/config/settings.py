@@ -18,7 +18,12 @@ class Settings(TypedDict, total=False):
     test_share: float
     image_size: int | None
     image_mode: Literal["gray", "color"] | None
-    learners: int
+    label: str | None
+    owners: str | None
+    drop: str | None
+    test_data: str | None
+    scaling: Literal["auto", "none", "pixels", "columns"]
+    learners: int | None
     partition: str
     shift: str
     public: int | None

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from consilience.data.owners import number_owners, spread_over_owners
 from consilience.data.raw_dataset import RawDataset
 from consilience.errors import ConfigurationError, DataError
 from consilience.validation import check_integer
@@ -19,6 +20,18 @@ from consilience.validation import check_integer
 CHANNELS = (1, 3, 4)
 SEED = 20
 TEST_SHARE = 0.2
+
+MULTI_LABEL = (
+    "samples with several classes (multi-label) are not supported, only classification with one class per sample; "
+    "choose one class, or make a data set for each"
+)
+SEGMENTATION = (
+    "segmentation is not supported, only classification with one class per sample; give one whole number for each input"
+)
+REGRESSION = (
+    "regression is not supported, only classification with one class per sample; divide the values into classes first"
+)
+_REGRESSION = f" ({REGRESSION})"
 
 
 class GivenArrays(NamedTuple):
@@ -29,6 +42,7 @@ class GivenArrays(NamedTuple):
     test_inputs: ArrayLike | None = None
     test_targets: ArrayLike | None = None
     shareable: ArrayLike | None = None
+    owners: ArrayLike | None = None
 
 
 def raw_from_arrays(
@@ -48,10 +62,12 @@ def raw_from_arrays(
     known = classes if classes is not None else len(labels) or None
     y = _training_targets(f"{what}: training labels", given.targets, len(train), known)
     shareable = _shareable_flags(f"{what}: shareable", given.shareable, len(train))
+    owners, owner_names = _owners(f"{what}: owners", given.owners, len(train))
     if given.test_inputs is None and given.test_targets is None:
-        held = held_out_samples(what, y, test_share)  # (n,)
+        held = held_out_samples(what, y, test_share, owners)  # (n,)
         test, test_y, train, y = train[held], y[held], train[~held], y[~held]
         shareable = None if shareable is None else shareable[~held]
+        owners = None if owners is None else owners[~held]
     elif given.test_inputs is None or given.test_targets is None:
         missing = "test inputs" if given.test_inputs is None else "test labels"
         raise DataError(f"{what}: {missing} are missing; give both test inputs and test labels, or neither")
@@ -65,7 +81,8 @@ def raw_from_arrays(
             )
     count = known if known is not None else int(y.max()) + 1
     pixel_max = 255 if train.dtype == np.uint8 else 1
-    return RawDataset(train, y, test, test_y, count, pixel_max, labels, shareable, source)
+    halves = (train, y, test, test_y)
+    return RawDataset(*halves, count, pixel_max, labels, shareable, source, owners, owner_names)
 
 
 def check_test_share(test_share: float) -> None:
@@ -76,15 +93,20 @@ def check_test_share(test_share: float) -> None:
         )
 
 
-def held_out_samples(what: str, targets: NDArray[np.int64], test_share: float) -> NDArray[np.bool_]:
+def held_out_samples(
+    what: str, targets: NDArray[np.int64], test_share: float, owners: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
     """Which samples are held out for tests, (n,): a share of each class, the same ones every time.
 
-    Every class keeps at least one training sample, so what is tested can be learned.
+    Every class keeps at least one training sample, so what is tested can be learned. Where samples have owners, each
+    owner's share of a class is held out, and an owner keeps two samples or more.
     """
     held = np.zeros(len(targets), dtype=np.bool_)
     # RandomState, since its stream is frozen for good; that of a newer Generator may change with NumPy's version.
     order = np.random.RandomState(SEED).permutation(len(targets))  # (n,)
-    for label in np.unique(targets):
+    if owners is not None:
+        held = spread_over_owners(targets, owners, order, test_share)
+    for label in np.unique(targets) if owners is None else ():
         mine = order[targets[order] == label]
         held[mine[: min(len(mine) - 1, int(test_share * len(mine) + 0.5))]] = True
     if not held.any():
@@ -138,6 +160,7 @@ def check_labels(what: str, thing: Any, count: int) -> NDArray[Any]:
     if thing is None:
         raise DataError(f"{what} are missing; give one whole number from 0 for each input")
     labels = to_numpy(what, thing)
+    _refuse_other_tasks(what, labels, count)
     if labels.dtype.kind not in "biuf":
         raise DataError(
             f"{what} must be whole numbers from 0, got {labels.dtype}; number the classes, pass names as labels"
@@ -154,9 +177,21 @@ def check_labels(what: str, thing: Any, count: int) -> NDArray[Any]:
         where = int(np.argmax(bad))
         raise DataError(
             f"{what} must be whole numbers from 0, but label {where} is {labels[where]}; "
-            f"renumber them, and remove samples without a label"
+            f"renumber them, and remove samples without a label{_REGRESSION if labels[where] > 0 else ''}"
         )
     return labels
+
+
+def _refuse_other_tasks(what: str, labels: NDArray[Any], count: int) -> None:
+    """Refuse labels of tasks other than classification with one class per sample."""
+    if labels.ndim == 2 and len(labels) == count and labels.shape[1] > 1 and labels.dtype.kind in "biuf":
+        rows = labels.sum(axis=1)
+        if np.isin(labels, (0, 1)).all() and not (rows == 1).all():
+            raise DataError(
+                f"{what} have the shape {labels.shape} with {rows.max():g} classes in one row: {MULTI_LABEL}"
+            )
+    if labels.ndim >= 3 and len(labels) == count:
+        raise DataError(f"{what} have the shape {labels.shape}, a label for each place of an input: {SEGMENTATION}")
 
 
 def _training_targets(what: str, thing: Any, count: int, classes: int | None) -> NDArray[np.int64]:
@@ -189,6 +224,10 @@ def _test_targets(what: str, thing: Any, count: int, known: NDArray[np.int64]) -
             f"add training samples of that class or remove it from the tests"
         )
     return labels.astype(np.int64)
+
+
+def _owners(what: str, thing: Any, count: int) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    return (None, ()) if thing is None else number_owners(what, to_numpy(what, thing), count)
 
 
 def _shareable_flags(what: str, thing: Any, count: int) -> NDArray[np.bool_] | None:

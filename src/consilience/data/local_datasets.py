@@ -64,7 +64,7 @@ def make_local_datasets(
         partition, shift = "iid", "none"
     _refuse_feature_shift_of_text(data, shifts)
     targets = apply_common_label_shifts(data.targets, data.classes, shift, seed)
-    parts = _assign(targets, data.owners, learners, "owners" if by_owner else partition, seed, own)
+    parts = _assign(targets, data, learners, "owners" if by_owner else partition, seed, own)
     return LocalDatasets(
         inputs=_shift_inputs(data.inputs, parts, shifts, seed),
         targets=_shift_labels(targets, data, parts, shifts, seed),
@@ -89,7 +89,7 @@ def _refuse_feature_shift_of_text(data: Dataset, shifts: list[LearnerShift]) -> 
 
 def _assign(
     targets: Indices,
-    owners: Indices | None,
+    data: Dataset,
     learners: int,
     partition: str,
     seed: int,
@@ -98,15 +98,20 @@ def _assign(
     """Sorted indices of each learner's samples; samples may be left over where every learner has a fixed number."""
     generator = np.random.default_rng(seed_of("partition", seed))
     fixed = {who: each.samples for who, each in sorted(overrides.items()) if each.samples is not None}
+    owners, names = data.owners, data.owner_names
     if not fixed:
-        return partition_samples(targets, learners, partition, generator, owners=owners)
+        return partition_samples(targets, learners, partition, generator, owners=owners, owner_names=names)
     others = [who for who in range(learners) if who not in fixed]
     _refuse_too_many(fixed, len(targets), len(others), overrides)
     order = np.random.default_rng(seed_of("public", seed)).permutation(len(targets))
     *drawn, rest = np.split(order, np.cumsum(list(fixed.values())))
     rest = np.sort(rest)
     rest_owners = None if owners is None else owners[rest]
-    parts = partition_samples(targets[rest], len(others), partition, generator, owners=rest_owners) if others else []
+    parts = (
+        partition_samples(targets[rest], len(others), partition, generator, owners=rest_owners, owner_names=names)
+        if others
+        else []
+    )
     found = dict(zip(fixed, map(np.sort, drawn), strict=True))
     found |= {who: rest[part] for who, part in zip(others, parts, strict=True)}
     return [found[who] for who in range(learners)]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from consilience.data.dataset import Dataset
 from consilience.data.local_shifts import DataOverride, apply_common_label_shifts, learner_shifts
 from consilience.data.partition import Indices, class_counts
-from consilience.data.readers.digits import balanced_order
+from consilience.data.raw_dataset import balanced_order
 
 _SEED = 2**31  # no run has this seed by default
 _MAX_BYTES, _MIN_SAMPLES = 2**28, 50  # of all learners' test inputs together; samples each learner has in any case

@@ -42,6 +42,7 @@ def partition_samples(
     *,
     minimum: int = 2,
     owners: Indices | None = None,
+    owner_names: Sequence[str] = (),
 ) -> list[Indices]:
     """The sorted indices of each learner's samples; every sample goes to exactly one learner, except with "owners".
 
@@ -59,7 +60,9 @@ def partition_samples(
     parsed = parse_partition(how)
     _check(targets, learners, minimum)
     if parsed.word == "owners":
-        return _by_owner(owners, learners, generator)
+        parts = _by_owner(owners, learners, generator)
+        _refuse_small_owners(parts, owners, owner_names, minimum)
+        return parts
     return [np.sort(part) for part in _split(targets, learners, how, parsed, generator, minimum)]
 
 
@@ -192,8 +195,8 @@ def _shards(
 def _by_owner(owners: Indices | None, learners: int, generator: np.random.Generator) -> list[Indices]:
     if owners is None:
         raise ConfigurationError(
-            "partition 'owners' is for data whose samples have owners, such as data set 'shakespeare' or "
-            "Dataset.from_text, and these have none; use another partition"
+            "partition 'owners' is for data whose samples have owners, and these have none; name the column of a table "
+            "that holds them with --owners COLUMN, give owners to Dataset.from_arrays, or use another partition"
         )
     present = np.unique(owners)  # where only the first samples are used, some owners may have none left
     if learners > len(present):
@@ -203,6 +206,18 @@ def _by_owner(owners: Indices | None, learners: int, generator: np.random.Genera
         )
     chosen = present if learners == len(present) else np.sort(generator.choice(present, learners, replace=False))
     return [np.flatnonzero(owners == owner) for owner in chosen]
+
+
+def _refuse_small_owners(parts: Sequence[Indices], owners: Indices | None, names: Sequence[str], minimum: int) -> None:
+    """Refuse an owner with fewer samples than a learner can train on."""
+    for part in parts:
+        if owners is not None and len(part) < minimum:
+            owner = int(owners[part[0]])
+            raise ConfigurationError(
+                f"partition 'owners': owner {repr(names[owner]) if names else owner} has {len(part)} training "
+                f"sample, and a learner needs {minimum} or more; remove that owner's samples, give them to another "
+                f"owner, or use more"
+            )
 
 
 def _stated_shares(how: str, numbers: Sequence[float], learners: int) -> NDArray[np.float64]:

@@ -48,6 +48,18 @@ class RawDataset(NamedTuple):
             owners=None if self.owners is None else self.owners[kept],
         )
 
+    def balanced(self, seed: int) -> RawDataset:
+        """The same samples in an order in which classes alternate, so that any first N are balanced."""
+        kept, tested = balanced_order(self.targets, seed), balanced_order(self.test_targets, seed)
+        return self._replace(
+            inputs=self.inputs[kept],
+            targets=self.targets[kept],
+            test_inputs=self.test_inputs[tested],
+            test_targets=self.test_targets[tested],
+            shareable=None if self.shareable is None else self.shareable[kept],
+            owners=None if self.owners is None else self.owners[kept],
+        )
+
 
 def first_samples(asked: int | None, available: int, spread: bool) -> slice | NDArray[np.int64]:
     """The samples to use: the first `asked`, or as many spread evenly over all; None: all.
@@ -69,3 +81,14 @@ def _count(what: str, half: str, asked: int | None, available: int) -> int:
             f"use 1 to {available}, or leave the number out to use all"
         )
     return asked
+
+
+def balanced_order(targets: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    """A fixed shuffle in which classes alternate: the first sample of every class, then the second, and so on."""
+    # RandomState, since its stream is frozen for good; that of a newer Generator may change with NumPy's version.
+    order = np.random.RandomState(seed).permutation(len(targets)).astype(np.int64)  # (n,)
+    turn = np.empty_like(order)  # (n,) how many samples of the same class come before
+    for label in np.unique(targets):
+        mine = targets[order] == label
+        turn[mine] = np.arange(mine.sum())
+    return order[np.argsort(turn, kind="stable")]

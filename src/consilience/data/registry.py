@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from consilience.data.arrays import TEST_SHARE, check_test_share
 from consilience.data.dataset import Dataset
 from consilience.data.download import locate_file
+from consilience.data.paths import SUFFIXES, FileOptions, name_of_path, read_path, refuse_file_options
 from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.cifar10 import read_cifar10
 from consilience.data.readers.digits import read_digits
 from consilience.data.readers.idx import read_pair
-from consilience.data.readers.image_folder import MODES, read_folder
-from consilience.data.readers.npz import read_archive
+from consilience.data.readers.image_folder import MODES
 from consilience.data.readers.shakespeare import read_shakespeare
-from consilience.errors import ConfigurationError, DataError, UnknownName
+from consilience.data.readers.table import TableOptions
+from consilience.data.scaling import SCALINGS, Scaling, ScalingChoice
+from consilience.errors import DataError, UnknownName
 from consilience.validation import check_choice, check_integer
 
 Reader = Callable[[Path | None, bool], RawDataset]
@@ -39,37 +41,45 @@ def load(
     test_share: float = TEST_SHARE,
     image_size: int | None = None,
     image_mode: str | None = None,
+    label: str | None = None,
+    owners: str | None = None,
+    drop: str | Sequence[str] | None = None,
+    test_data: str | Path | None = None,
+    scaling: Scaling | ScalingChoice = "auto",
 ) -> Dataset:
     """The data set `name`; train, test: use only the first N training and test samples.
 
-    `name` is a known name, or a path: an .npz file, or a folder with a folder of images for each class. Everything is
-    scaled by the mean and standard deviation of those training samples, over all pixels; text is not. The files of a
-    known name are looked for in `directory`, else in the folder that CONSILIENCE_DATA names, else they are downloaded
-    once, but for "shakespeare", which is never. Where samples have owners, N samples spread evenly over all are used
-    instead of the first N, so that no owner is left out.
+    `name` is a known name, or a path: a table (CSV), an .npz file, or a folder with a folder of images for each class.
+    Inputs are scaled by those training samples: images by one mean and standard deviation, tables by column, text not
+    at all; scaling: "pixels", "columns" or "none" instead, or a `Scaling` to use. The files of a known name are looked
+    for in `directory`, else in the folder that CONSILIENCE_DATA names, else they are downloaded once, but for
+    "shakespeare", which is never. Where samples have owners, N samples spread evenly over all are used instead of the
+    first N, so that no owner is left out.
 
     A path without test samples keeps `test_share` of each class for tests. image_size, image_mode: images of a folder
-    are resized to `image_size` x `image_size` pixels, and converted to "gray" or "color".
+    are resized to `image_size` x `image_size` pixels, and converted to "gray" or "color". label, owners, drop: of a
+    table, the column with the class, the column with the owner of each row, and the columns to leave out, separated by
+    commas. test_data: a second table, with the test samples.
     """
     check_test_share(test_share)
     if image_size is not None:
         check_integer("image_size", image_size)
     if image_mode is not None:
         check_choice("image_mode", image_mode, MODES)
+    if isinstance(scaling, str):
+        check_choice("scaling", scaling, SCALINGS)
     name = os.fspath(name)
     path = _path_of(name)
-    if path is not None and path.is_dir():
-        raw = read_folder(path, test_share, image_size, image_mode, progress)
-    elif image_size is not None or image_mode is not None:
-        raise ConfigurationError(
-            f"image_size and image_mode are for folders of images, and {name!r} is not one; leave them out"
-        )
-    elif path is not None:
-        raw = read_archive(path, test_share)
+    table = TableOptions.make(label, owners, drop)
+    other = None if test_data is None else os.fspath(test_data)
+    options = FileOptions(test_share, image_size, image_mode, table, other)
+    if path is not None:
+        raw, called = read_path(path, options, progress), name_of_path(path)
     else:
-        raw = DATASETS[name](None if directory is None else Path(directory), progress)
-    called = name if path is None else Path(os.path.abspath(path)).name.removesuffix(".npz")
-    return Dataset.from_raw(called, raw.first(f"data set {called!r}", train, test))
+        refuse_file_options(name, options)
+        raw, called = DATASETS[name](None if directory is None else Path(directory), progress), name
+    chosen = None if scaling == "auto" else scaling
+    return Dataset.from_raw(called, raw.first(f"data set {called!r}", train, test), chosen)
 
 
 def is_dataset_path(name: str) -> bool:
@@ -77,7 +87,9 @@ def is_dataset_path(name: str) -> bool:
     if name in DATASETS:
         return False
     separators = [each for each in (os.sep, os.altsep) if each]
-    return name.endswith(".npz") or any(each in name for each in separators) or os.path.exists(os.path.expanduser(name))
+    return (
+        name.endswith(SUFFIXES) or any(each in name for each in separators) or os.path.exists(os.path.expanduser(name))
+    )
 
 
 def _path_of(name: str) -> Path | None:
@@ -85,12 +97,17 @@ def _path_of(name: str) -> Path | None:
     if name in DATASETS:
         return None
     if not is_dataset_path(name):
-        raise UnknownName("data set", name, DATASETS, also="a path to an .npz file or a folder of images works too")
+        raise UnknownName(
+            "data set", name, DATASETS, also="a path to a table (CSV), an .npz file or a folder of images works too"
+        )
     path = os.path.expanduser(name)  # os.path returns False for impossible names, where Path raises
     if not os.path.exists(path):
         raise DataError(f"{path}: there is no such file or folder; data is a path or one of {', '.join(DATASETS)}")
-    if not os.path.isdir(path) and not (os.path.isfile(path) and path.endswith(".npz")):
-        raise DataError(f"{path}: neither an .npz file nor a folder of images; save the arrays with numpy.savez")
+    if not os.path.isdir(path) and not (os.path.isfile(path) and path.endswith(SUFFIXES)):
+        raise DataError(
+            f"{path}: not a file that can be read; data is a file that ends in {', '.join(SUFFIXES)}, or a folder of "
+            f"images"
+        )
     return Path(path)
 
 

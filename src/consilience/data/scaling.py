@@ -20,6 +20,9 @@ _CHUNK = 1 << 22  # bytes counted at once, so that little memory is used
 _NAMED = 5  # columns that an error names
 
 ScalingKind = Literal["none", "pixels", "columns"]
+ScalingChoice = Literal["auto", "none", "pixels", "columns"]
+SCALINGS = ("auto", "none", "pixels", "columns")
+"""What may be asked for; "auto" is the kind that suits the inputs."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,9 @@ def _by_column(what: str, raw: RawDataset) -> Scaling:
         names = [_column_name(raw, int(column)) for column in constant]
         which = f"column {names[0]} has" if len(names) == 1 else f"the columns {_listed(names)} each have"
         left_out = ",".join(raw.columns[int(column)] for column in constant) if raw.columns else ""
-        advice = f"leave it out with --drop {left_out!r}" if left_out else "remove it, or choose another scaling"
+        advice = (
+            f"leave it out with --drop {left_out!r}" if left_out else "remove it, or use scaling 'pixels' or 'none'"
+        )
         raise DataError(
             f"{what}: {which} the same value in all {len(raw.inputs)} training samples, which says nothing and has no "
             f"deviation to scale by; {advice}"

@@ -30,6 +30,7 @@ from consilience.simulation.setup.inputs import (
     resolve_config,
     select_samples,
     with_absolute_paths,
+    with_learners,
     with_model,
 )
 from consilience.simulation.setup.participants import Model
@@ -81,7 +82,7 @@ def simulate(
         refuse_used_folder(Path(out))
     show_progress = on_round is not None and sys.stderr.isatty()  # of a download
     dataset = select_samples(data, config) if isinstance(data, Dataset) else load_data(config, show_progress)
-    config = with_model(config, dataset)
+    config = with_learners(with_model(config, dataset), dataset)
     setup = build_setup(config, chosen, dataset, models_of(model, config))
     if folder is None:
         _log_data(config, dataset, setup)
@@ -111,7 +112,7 @@ def check_run(config: Config, data: Dataset | None = None, model: Model | Sequen
     if data is None:
         config = with_absolute_paths(config)
         data = load_data(config)
-    config = with_model(config, data)
+    config = with_learners(with_model(config, data), data)
     build_setup(config, method, data, models_of(model, config))
 
 

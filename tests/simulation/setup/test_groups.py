@@ -433,7 +433,7 @@ def test_data_settings_apply_to_a_dataset_object_or_are_refused(data: Dataset) -
     assert result.config.data.train == 20
     with pytest.raises(ConfigurationError, match="train is 1000, and data set 'digits' has 90"):
         simulate(data=data, train=1000)
-    with pytest.raises(ConfigurationError, match="image_size applies to folders"):
+    with pytest.raises(ConfigurationError, match="image_size is for folders"):
         simulate(data=data, image_size=8)
     with pytest.raises(ConfigurationError, match=r"width is 16, and model 'narrow' has features of width 8"):
         simulate(data=data, model=narrow, width=16)

@@ -7,9 +7,8 @@ that every run of ten samples holds each class once (as long as classes last), s
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from consilience.data.raw_dataset import RawDataset
+from consilience.data.raw_dataset import RawDataset, balanced_order
 
 TRAIN = 1_000
 SEED = 1797
@@ -27,14 +26,3 @@ def read_digits() -> RawDataset:
     train, test = order[:TRAIN], order[TRAIN:]
     halves = (images[train], targets[train], images[test], targets[test])
     return RawDataset(*halves, classes=10, pixel_max=16, source="the digits of scikit-learn")
-
-
-def balanced_order(targets: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """A fixed shuffle in which classes alternate: the first sample of every class, then the second, and so on."""
-    # RandomState, since its stream is frozen for good; that of a newer Generator may change with NumPy's version.
-    order = np.random.RandomState(seed).permutation(len(targets)).astype(np.int64)  # (n,)
-    turn = np.empty_like(order)  # (n,) how many samples of the same class come before
-    for label in np.unique(targets):
-        mine = targets[order] == label
-        turn[mine] = np.arange(mine.sum())
-    return order[np.argsort(turn, kind="stable")]

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from consilience.data.arrays import held_out_samples
 from consilience.data.cache import cache_key, load_cached, save_cached
 from consilience.data.download import ProgressLine
-from consilience.data.raw_dataset import RawDataset
-from consilience.data.readers.digits import SEED, balanced_order
+from consilience.data.raw_dataset import RawDataset, balanced_order
+from consilience.data.readers.digits import SEED
 from consilience.data.readers.images import MODES, decode_all
 from consilience.errors import DataError
 

@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from consilience.config.config import Config, make_config
 from consilience.config.overrides import parse_method
-from consilience.config.parts import DEFAULT_MODELS
+from consilience.config.parts import DEFAULT_LEARNERS, DEFAULT_MODELS
 from consilience.data import DATASETS, Dataset, is_dataset_path, load
 from consilience.data.download import FOLDER_VARIABLE
+from consilience.data.partition import parse_partition
+from consilience.data.paths import FILE_OPTIONS
 from consilience.data.raw_dataset import first_samples
 from consilience.errors import ConfigurationError
 from consilience.method import Method
@@ -31,6 +34,8 @@ def with_absolute_paths(config: Config) -> Config:
         changes["data_dir"] = str(Path(folder).expanduser().absolute())
     if is_dataset_path(config.data.source):
         changes["data"] = str(Path(config.data.source).expanduser().absolute())
+    if config.data.test_data is not None:
+        changes["test_data"] = str(Path(config.data.test_data).expanduser().absolute())
     if config.model.name:
         changes["model"] = ",".join(_absolute_model_name(name.strip()) for name in config.model.name.split(","))
     changes["groups"] = {
@@ -84,14 +89,30 @@ def load_data(config: Config, progress: bool = False) -> Dataset:
         test_share=config.data.test_share,
         image_size=config.data.image_size,
         image_mode=config.data.image_mode,
+        label=config.data.label,
+        owners=config.data.owners,
+        drop=config.data.drop,
+        test_data=config.data.test_data,
+        scaling=config.data.scaling,
     )
+
+
+def with_learners(config: Config, data: Dataset) -> Config:
+    """The configuration with a number of learners: by default 5, or one for each owner if they own the data."""
+    if config.federation.learner_count is not None:
+        return config
+    if data.owners is None or parse_partition(config.federation.partition).word != "owners":
+        return config.replace(learners=DEFAULT_LEARNERS)
+    return config.replace(learners=len(np.unique(data.owners)))
 
 
 def select_samples(data: Dataset, config: Config) -> Dataset:
     """The first N samples of your own data, if N is set; spread evenly over the data if samples have owners."""
-    for key in ("image_size", "image_mode"):
+    for key, of in FILE_OPTIONS.items():
         if getattr(config.data, key) is not None:
-            raise ConfigurationError(f"{key} applies to folders of images and cannot change a Dataset; leave it out")
+            raise ConfigurationError(f"{key} is for {of} and cannot change a Dataset; leave it out")
+    if config.data.scaling != "auto":
+        raise ConfigurationError("scaling cannot change a Dataset; give it where the Dataset is made")
     selected: dict[str, Any] = {}
     for key, half in (("train", ""), ("test", "test_")):
         wanted, available = getattr(config.data, key), len(getattr(data, f"{half}targets"))
