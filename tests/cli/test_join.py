@@ -210,10 +210,12 @@ def test_two_members_train_together_and_one_resumes(command: Command, tmp_path: 
                 assert [line["round"] for line in kept] == [1, 2, 3, 4]
                 assert all(line["acknowledged"] and line["bytes"]["up"] > 0 for line in kept)
                 assert all(set(line["received"]) == {"prototypes", "observations", "weights"} for line in kept)
-        states = [load_file(tmp_path / name / "model.safetensors") for name in "ab"]
+        states = [load_file(tmp_path / name / "model" / "model.safetensors") for name in "ab"]
         for state in states:
             build_model("mlp", (1, 8, 8), 10).load_state_dict(state)
         assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])  # the common weights, bit for bit
+        code, out, err = command("predict", "a/model", "digits")  # saved as `consilience export` does
+        assert code == 0 and len(out.splitlines()) == 798 and "of 797 labels predicted" in err
         (told,) = json.loads(command("relay", "status", "--json")[1])
         assert told["versions"] == {"weights": 4} and [m["round"] for m in told["members"]] == [4, 4]
         again = ["join", running.url, "--token", tokens[0], "--data", str(digits[0]), "--model", "mlp", "--out", "a"]
@@ -225,10 +227,10 @@ def test_two_members_train_together_and_one_resumes(command: Command, tmp_path: 
         assert code == 1 and "was started with another lr" in err
         with (tmp_path / "a" / "metrics.jsonl").open("a") as file:
             file.write('{"round": 7, "acc')  # killed while it wrote
-        (tmp_path / "a" / "model.safetensors").unlink()
+        (tmp_path / "a" / "model" / "model.safetensors").unlink()
         code, _, err = command(*again, "--rounds", "6")
         assert code == 0 and "resumed after round 6" in err and len(both[0].kept()) == 6
-        assert (tmp_path / "a" / "model.safetensors").exists()
+        assert (tmp_path / "a" / "model" / "model.safetensors").exists()
 
 
 def test_member_trains_on_without_its_relay_and_can_be_resumed(
@@ -250,7 +252,7 @@ def test_member_trains_on_without_its_relay_and_can_be_resumed(
         assert code == 130 and "run the same command to resume" in text and "Traceback" not in text
     last = rest[-1]["round"] if rest else alone["round"]
     assert [line["round"] for line in member.kept()] == list(range(1, last + 1))
-    build_model("mlp", (1, 8, 8), 10).load_state_dict(load_file(tmp_path / "a" / "model.safetensors"))
+    build_model("mlp", (1, 8, 8), 10).load_state_dict(load_file(tmp_path / "a" / "model" / "model.safetensors"))
     join = ["join", running.url, "--token", token, "--data", str(digits[0]), "--model", "mlp"]
     code, out, _ = command(*join, "--out", "a", "--rounds", str(last + 1), "--json")  # still without the relay
     assert code == 0 and json.loads(out)["round"] == last + 1

@@ -23,7 +23,7 @@ from consilience.peer.trainer import FederatedTrainer, RoundResult
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import load_data, models_of, with_absolute_paths, with_model
 
-_LOCK = "lock"
+_LOCK, _MODEL = "lock", "model"
 
 
 def federation(config: Config, name: str, out: Path) -> str:
@@ -90,12 +90,13 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
                 result = trainer.run_round()
                 _record(place, result, options.as_json, config.training.rounds)
                 trainer.save(connection.folder)
-        trainer.save_model(connection.folder / "model.safetensors")
+        trainer.save_model(connection.folder / _MODEL, config)
     finally:
         trainer.close()
     if asked:
         _say(f"stopped after round {trainer.round}; run the same command to resume")
-    say(f"the model is {connection.folder / 'model.safetensors'}")
+    saved = connection.folder / _MODEL
+    say(f"the model is in {saved}; use it with: consilience predict {saved} DATA")
     return bool(asked)
 
 

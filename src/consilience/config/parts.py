@@ -207,6 +207,13 @@ class EvaluationConfig(ConfigPart):
     heading = "Evaluation"
 
     every: int = Field(1, alias="eval_every", ge=1, description="evaluate every N rounds, and after the last")
+    validation: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of each learner's own training samples held out for validation; the models after the "
+        "evaluated round with the highest mean validation accuracy are then kept as well; 0 holds out none",
+    )
     probe: Literal["auto", "none", "linear", "scaled", "knn", "both"] = Field(
         "auto",
         description="evaluate representations by a classifier trained on them: linear as published, scaled (linear, "

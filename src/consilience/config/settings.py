@@ -45,6 +45,7 @@ class Settings(TypedDict, total=False):
     clip: float | None
     augment: str
     eval_every: int
+    validation: float
     probe: Literal["auto", "none", "linear", "scaled", "knn", "both"]
     ensemble: Literal["auto", "on", "off"]
     watch: str | None

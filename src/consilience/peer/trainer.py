@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from consilience.channels import Answer, empty_answer
@@ -22,7 +21,7 @@ from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.evaluation import accuracy
 from consilience.exchanges.base import Contribution, Received
-from consilience.files import replace_file, report_write_errors
+from consilience.export import describe_inputs, make_card, write_model
 from consilience.learner.batches import LearnerKey
 from consilience.learner.initial_state import CommonValues, common_values, first_state
 from consilience.learner.learner import Learner
@@ -273,11 +272,24 @@ class FederatedTrainer:
             self._receive({name: answer for name, answer in held if name in self.learner.receiving})
         return True
 
-    def save_model(self, file: Path) -> None:
-        """Write the model alone, as safetensors."""
-        tensors = {k: v.detach().contiguous().clone() for k, v in self.learner.model.state_dict().items()}
-        with report_write_errors(file, "choose another folder"):
-            replace_file(file, save(tensors))
+    def save_model(self, folder: Path, config: Config) -> None:
+        """Write the model into a folder, as `consilience export` does; config: its training's settings."""
+        model, spec = self.learner.model, self.plan.spec
+        trained = {
+            "method": config.method.label,
+            "settings": config.method.settings,
+            "data": config.data_name,
+            "federation": self.connection.charter.name,
+            "member": self.connection.name,
+            "learner": self.connection.number,
+            "seed": self.connection.charter.seed,
+            "round": self.round,
+            "metrics": {"accuracy": self.test()},
+            "accuracy_source": "classifier" if self.setup.evaluation.labeled else "scaled",
+        }
+        inputs = describe_inputs(self.setup.data.train)
+        card = make_card(model, spec.model, spec.named, inputs, config.model.width, trained)
+        write_model(folder, model, card, spec.model)
 
     def close(self) -> None:
         """Close the connection."""

@@ -13,7 +13,7 @@ from torch import nn
 from consilience.config.config import Config
 from consilience.errors import ConfigurationError
 from consilience.presentation.ranking import ranked_by
-from consilience.simulation.records.history import History
+from consilience.simulation.records.history import VALIDATION, History
 from consilience.simulation.records.learner_models import LearnerModels, ModelsBySeed
 from consilience.simulation.records.saved_result import read_result
 from consilience.simulation.setup.participants import Model
@@ -178,6 +178,8 @@ class Result:
             "accuracy_source": self.accuracy_source,
             "accuracy_local": _spread(history.last("accuracy_local")),
             "accuracy_before": before if before["mean"] is not None else None,
+            "accuracy_validation": _spread(self._optional_metric(VALIDATION)),
+            "best_rounds": history.best_rounds(VALIDATION).tolist() if VALIDATION in history.records[0] else None,
             "probes": {
                 probe: _spread(accuracy)
                 for probe in ("linear", "scaled", "knn")

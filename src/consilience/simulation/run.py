@@ -23,9 +23,10 @@ from consilience.simulation.records.checkpoint import (
     run_checkpoint,
     save_checkpoint,
 )
-from consilience.simulation.records.history import History
-from consilience.simulation.records.learner_models import LearnerModels, models_in_checkpoint, models_in_memory
+from consilience.simulation.records.history import VALIDATION, History
+from consilience.simulation.records.learner_models import LearnerModels, models_of_run
 from consilience.simulation.records.memory import device_peak_mb, memory_mb
+from consilience.simulation.records.model_rows import BestModels, KeptModels
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.result import Result
 from consilience.simulation.round.round import Rounds
@@ -57,6 +58,7 @@ class Run:
             setup.federations.seeds[: setup.federations.count // variants], setup.federations.learners, variants
         )
         self.history.folder = folder.path if folder else None
+        self.best: BestModels | None = None  # with a validation split
         self.peak = 0.0
         self.device_peak = 0.0  # before this process resumed the run
         self._measured = self._saved = -float("inf")
@@ -64,6 +66,8 @@ class Run:
     def run(self) -> Result:
         """Run the rounds that are left, and return the result."""
         first = self.rounds.start()
+        if self.config.evaluation.validation and self.keep_models:
+            self.best = BestModels(self.engine)
         if not self._resumed():
             self.history.add(first)
             self._record(0)
@@ -107,6 +111,8 @@ class Run:
         self.history.seconds, self.peak = dict(numbers["seconds"]), float(numbers["peak_memory_mb"])
         self.device_peak = float(numbers["peak_device_mb"])
         self.folder.rewrite(line for r in range(self.rounds.round + 1) for line in self.history.lines(r))
+        if self.best is not None:
+            self.best.restore(SavedModels(self.folder, best=True))
         self.saved_round = self.rounds.round
         return True
 
@@ -114,6 +120,8 @@ class Run:
         following = self.rounds.round + 1
         due = following % self.config.evaluation.every == 0 or following == self.config.training.rounds
         self.history.add(self.rounds.run(evaluate=due))
+        if self.best is not None and due:
+            self.best.update(self.rounds, self.history.best_rounds(VALIDATION))
         self._record(following)
         self._measure()
         if self.on_round is not None:
@@ -134,7 +142,8 @@ class Run:
         if self.folder is not None:
             peaks = {"peak_memory_mb": self.peak, "peak_device_mb": self._device_peak() or 0.0}
             spent = {"seconds": self.history.seconds, **peaks, "fingerprints": self.fingerprints}
-            save_checkpoint(self.folder, run_checkpoint(self.rounds), spent)
+            best = None if self.best is None else self.best.vectors
+            save_checkpoint(self.folder, run_checkpoint(self.rounds), spent, best)
 
     def _device_peak(self) -> float | None:
         now = device_peak_mb(self.config.execution.device)
@@ -190,6 +199,10 @@ class Run:
         if not self.keep_models:
             return {}
         inputs = describe_inputs(self.setup.data.train)
-        if self.folder is not None:
-            return {"last": models_in_checkpoint(self.rounds, SavedModels(self.folder), inputs)}
-        return {"last": models_in_memory(self.rounds, inputs)}
+        folder = self.folder
+        last = KeptModels(self.engine) if folder is None else SavedModels(folder)
+        found = {"last": models_of_run(self.rounds, last, inputs)}
+        if self.best is not None:
+            best = self.best if folder is None else SavedModels(folder, best=True)
+            found["best"] = models_of_run(self.rounds, best, inputs, self.history.best_rounds(VALIDATION))
+        return found

@@ -35,6 +35,7 @@ class Members:
     even: np.ndarray  # whether all learners of the federation have equally many samples
     index: np.ndarray  # all learners' samples, as positions in the training set
     shared: NDArray[np.bool_] | None = None  # for each of them, whether it may enter uploads; None if all may
+    validation: tuple[np.ndarray, ...] | None = None  # positions of each learner's samples held out for validation
 
     @property
     def sizes(self) -> NDArray[np.int64]:
@@ -48,6 +49,15 @@ class Members:
     def shareable(self, row: int) -> np.ndarray | None:
         """Which of one learner's samples may enter uploads; None where all may."""
         return None if self.shared is None else self.shared[self.start[row] : self.stop[row]]
+
+    def held_out(self, rows: np.ndarray) -> np.ndarray:
+        """Positions of some learners' validation samples, (rows, most of any of them), filled up with -1."""
+        assert self.validation is not None
+        found = [self.validation[row] for row in rows]
+        padded = np.full((len(rows), max(1, *(len(each) for each in found))), -1)
+        for place, each in zip(padded, found, strict=True):
+            place[: len(each)] = each
+        return padded
 
     def __len__(self) -> int:
         return len(self.learner)

@@ -40,11 +40,12 @@ class Receive:
 
 @dataclass(frozen=True, eq=False)
 class Evaluate:
-    """Test some rows of a cohort, on the common test set or each on its own."""
+    """Test some rows of a cohort, on the common test set, each on its own, or on what each held out for validation."""
 
     cohort: int
     rows: np.ndarray
     own: bool = False
+    validation: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,6 +32,12 @@ class SharedData:
         several = len(self.own_inputs) > 1
         return self.own_inputs[learner if several else 0 * learner], self.own_targets[learner]
 
+    def held_out(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Training samples and classes by their positions, of any shape; class -1 where a position is below 0."""
+        at = torch.from_numpy(positions).to(self.inputs.device)
+        real = at.clamp(min=0)
+        return self.inputs[real], torch.where(at < 0, -1, self.targets[real])
+
 
 def data_arrays(data: Dataset, own: LocalTestSets | None) -> dict[str, NDArray[Any]]:
     """The fields of `SharedData` before they are on a device."""

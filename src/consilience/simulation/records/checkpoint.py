@@ -154,10 +154,16 @@ def restore_learner(state: LearnerState, checkpoint: Checkpoint) -> None:
     state.copy_(checkpoint.learners(0, state).row(0))
 
 
-def save_checkpoint(folder: RunFolder, checkpoint: Checkpoint, more: Mapping[str, Any] | None = None) -> None:
-    """Save a checkpoint in a folder; more: further numbers."""
+def save_checkpoint(
+    folder: RunFolder,
+    checkpoint: Checkpoint,
+    more: Mapping[str, Any] | None = None,
+    best: Mapping[int, Mapping[str, Tensor]] | None = None,
+) -> None:
+    """Save a checkpoint in a folder; more: further numbers; best: by cohort, model vectors of the best round so far."""
     numbers = {"layout": LAYOUT, **checkpoint.numbers, **(more or {})}
-    folder.save(checkpoint.arrays, numbers, checkpoint.round)
+    arrays = {f"learners.{i}.{key}": tensor for i, vectors in (best or {}).items() for key, tensor in vectors.items()}
+    folder.save(checkpoint.arrays, numbers, checkpoint.round, None if best is None else _as_numpy(arrays))
 
 
 def load_checkpoint(folder: RunFolder) -> Checkpoint | None:
@@ -186,10 +192,13 @@ def _refuse_other_layout(folder: RunFolder, numbers: Mapping[str, Any]) -> None:
 
 
 class SavedModels:
-    """The learners' models in a run's newest checkpoint, read row by row when they are asked for."""
+    """The learners' models in a run's newest checkpoint, read row by row when they are asked for.
 
-    def __init__(self, folder: RunFolder) -> None:
-        self.folder = folder
+    best: those of the best round instead of the last.
+    """
+
+    def __init__(self, folder: RunFolder, best: bool = False) -> None:
+        self.folder, self.best = folder, best
 
     @cached_property
     def _newest(self) -> tuple[FilePath, dict[str, Any]]:
@@ -206,11 +215,6 @@ class SavedModels:
         return saved
 
     @property
-    def exist(self) -> bool:
-        """Whether the folder has a checkpoint; it is not checked yet."""
-        return self.folder.has_checkpoint
-
-    @property
     def numbers(self) -> Mapping[str, Any]:
         """The numbers of the checkpoint."""
         return self._newest[1]
@@ -221,10 +225,18 @@ class SavedModels:
         with safe_open(self._newest[0], "np") as file:
             return {key: file.get_tensor(f"models.{key}") for key in ("cohort", "row")}
 
+    @cached_property
+    def _file(self) -> FilePath:
+        """The file with the models."""
+        found = self.folder.best(self.numbers) if self.best else self._newest[0]
+        if found is None:
+            raise CheckpointError(f"the checkpoint in {self.folder.path} has no models of a best round")
+        return found
+
     def row(self, cohort: int, row: int) -> dict[str, Tensor]:
         """The flat vectors of a learner's model: parameters, buffers, and other buffers by dtype."""
         prefix = f"learners.{cohort}."
-        with safe_open(self._newest[0], "pt") as file:
+        with safe_open(self._file, "pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118  # it is no dictionary
             wanted = {name.removeprefix(prefix): name for name in names}
             return {key: file.get_slice(name)[row] for key, name in wanted.items() if is_model_vector(key)}

@@ -36,7 +36,13 @@ from consilience.models import from_file, model_factory
 from consilience.simulation.records.checkpoint import Checkpoint, load_checkpoint
 from consilience.simulation.records.fingerprint import run_fingerprints
 from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.setup.assign_data import concat_training_sets, data_overrides, may_share, split_for_seed
+from consilience.simulation.setup.assign_data import (
+    concat_training_sets,
+    data_overrides,
+    hold_out,
+    may_share,
+    split_for_seed,
+)
 from consilience.simulation.setup.cohorts import DTYPES
 from consilience.simulation.setup.inputs import load_data, models_of
 from consilience.simulation.setup.participants import Participant, build_participants
@@ -129,8 +135,10 @@ class SavedRun:
 
     def _own_samples(self, who: int) -> tuple[Dataset, np.ndarray]:
         """The training set as learners have it, and the positions of a learner's own samples in it."""
-        data, (parts,) = concat_training_sets(self.data, [self.local_datasets], self.learners)
-        return data, np.sort(parts[who])
+        data, parts = concat_training_sets(self.data, [self.local_datasets], self.learners)
+        share, seeds = self.config.evaluation.validation, [self.config.federation.seed]
+        (trained,), _ = hold_out(parts, seeds, share, self.method.host)
+        return data, np.sort(trained[who])
 
     def tests(self, who: int) -> tuple[np.ndarray, np.ndarray]:
         """Test samples as a learner would have them: inputs (samples, *shape) and classes (samples,)."""

@@ -13,6 +13,9 @@ import numpy as np
 from consilience.errors import CheckpointError, UnknownName
 from consilience.simulation.records.round_record import PHASES, Record
 
+VALIDATION = "accuracy_validation"
+"""The metric by which the best round of a run is chosen."""
+
 
 class History:
     """Records by round; round 0 is what happened before the first."""
@@ -64,6 +67,16 @@ class History:
             if not np.isnan(record[metric]).all():
                 return record[metric]
         return np.full((self.variants * len(self.seeds), self.learners), np.nan)
+
+    def best_rounds(self, metric: str) -> np.ndarray:
+        """The first round with the highest mean of a metric over learners, (federations,); 0 where none has it."""
+        means = np.full((len(self.records), self.variants * len(self.seeds)), -np.inf)
+        for round_, record in enumerate(self.records):
+            known = ~np.isnan(record[metric])  # (federations, learners)
+            total = np.where(known, record[metric], 0.0).sum(1)
+            np.divide(total, known.sum(1), out=means[round_], where=known.any(1))
+        best: np.ndarray = means.argmax(0)
+        return best
 
     def of(self, variant: int) -> History:
         """The history of one of several variants."""

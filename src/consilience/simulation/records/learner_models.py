@@ -6,51 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from consilience.config.config import Config
 from consilience.errors import ConfigurationError
 from consilience.export import InputDescription, make_card, write_model
-from consilience.learner.rebuild import OTHER, ModelKind
+from consilience.learner.rebuild import ModelKind
 from consilience.models import SplitModel, model_factory
-from consilience.simulation.engines.base import Engine
 from consilience.simulation.records.checkpoint import SavedModels, model_places
-from consilience.simulation.round.evaluate import different_models
+from consilience.simulation.records.model_rows import ModelRows
 from consilience.simulation.round.run_state import RunState
 from consilience.simulation.setup.cohorts import DTYPES
 from consilience.simulation.setup.inputs import models_of
 from consilience.simulation.setup.participants import Model
-
-
-class ModelRows(Protocol):
-    """Where the weights are."""
-
-    def row(self, cohort: int, row: int) -> dict[str, Tensor]:
-        """The flat vectors of a learner's model: parameters, buffers, and other buffers by dtype."""
-        ...
-
-
-class KeptModels:
-    """Weights in memory: the stacked vectors of each cohort on the CPU, equal ones only once."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._cohorts = [_kept(engine, cohort) for cohort in range(len(engine.plans))]
-
-    def row(self, cohort: int, row: int) -> dict[str, Tensor]:
-        """The flat vectors of a learner's model, as views."""
-        kept = self._cohorts[cohort]
-        shared = {key: values[kept.like[row]] for key, values in kept.different.items()}
-        return shared | {key: values[row] for key, values in kept.others.items()}
-
-
-class _KeptCohort(NamedTuple):
-    different: dict[str, Tensor]  # (different models, values) parameters and floating buffers
-    like: np.ndarray  # (rows,) which of these each row has
-    others: dict[str, Tensor]  # (rows, values) other buffers
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -119,31 +91,31 @@ class ModelsBySeed(Mapping[tuple[int, int], nn.Module]):
         return f"<{len(self)} models by (seed, learner): {seeds} seeds, {learners} learners>"
 
 
-def models_in_memory(run: RunState, inputs: InputDescription) -> LearnerModels:
-    """The models of a run as they are now, copied out of its engine."""
-    return _models(run, KeptModels(run.engine), inputs)
-
-
-def models_in_checkpoint(run: RunState, rows: SavedModels, inputs: InputDescription) -> LearnerModels:
-    """The models of a run whose last round is in its folder's checkpoint; nothing is read yet."""
-    return _models(run, rows, inputs)
-
-
-def _models(run: RunState, rows: ModelRows, inputs: InputDescription) -> LearnerModels:
+def models_of_run(
+    run: RunState, rows: ModelRows, inputs: InputDescription, rounds: np.ndarray | None = None
+) -> LearnerModels:
+    """The models of a run in this process; rounds: after which they are, (federations,); by default the last."""
     kinds = [
         ModelKind(
             spec.build, spec.model, spec.named, spec.file_sha256, spec.dtype, torch.device(spec.device).type == "cpu"
         )
         for spec in (plan.spec for plan in run.engine.plans)
     ]
-    rounds = np.full(run.setup.federations.count, run.round)
-    return LearnerModels(rows, kinds, **model_places(run), rounds=rounds, inputs=inputs)
+    last = np.full(run.setup.federations.count, run.round)
+    return LearnerModels(rows, kinds, **model_places(run), rounds=last if rounds is None else rounds, inputs=inputs)
 
 
 def models_of_folder(
-    saved: SavedModels, config: Config, inputs: InputDescription, model: Model | Sequence[Model] | None = None
+    saved: SavedModels,
+    config: Config,
+    inputs: InputDescription,
+    model: Model | Sequence[Model] | None = None,
+    rounds: np.ndarray | None = None,
 ) -> LearnerModels:
-    """The models of a run's folder; model: what builds them, where the run was given objects and not names."""
+    """The models of a run's folder; model: what builds them, where the run was given objects and not names.
+
+    rounds: after which they are, (federations,); by default that of the checkpoint.
+    """
     given = {_called(each): each for each in ([] if model is None else models_of(model, config))}
     dtype, on_cpu = DTYPES[config.execution.precision], torch.device(config.execution.device).type == "cpu"
     kinds = []
@@ -154,8 +126,8 @@ def models_of_folder(
             build = model_factory(name, inputs.shape, inputs.classes, config.model.width)
         assert callable(build)
         kinds.append(ModelKind(build, name, named, str(each["file_sha256"]), dtype, on_cpu))
-    rounds = np.full(len(saved.places["row"]), int(saved.numbers["round"]))
-    return LearnerModels(saved, kinds, **saved.places, rounds=rounds, inputs=inputs)
+    last = np.full(len(saved.places["row"]), int(saved.numbers["round"]))
+    return LearnerModels(saved, kinds, **saved.places, rounds=last if rounds is None else rounds, inputs=inputs)
 
 
 def _called(model: Any) -> str:
@@ -166,17 +138,4 @@ def _refuse_object(name: str, folder: str) -> NoReturn:
     raise ConfigurationError(
         f"the model {name!r} of {folder} was an object of a Python program and cannot be built by its name; give what "
         f"builds it: Result.load(folder, model={name})"
-    )
-
-
-def _kept(engine: Engine, cohort: int) -> _KeptCohort:
-    """Copies of a cohort's model vectors."""
-    rows = np.arange(len(engine.plans[cohort].members))
-    different, like = different_models(engine, cohort, rows, classifiers=True)
-    vectors = {".".join(path): values for path, values in engine.read(cohort).flatten().items()}
-    some = torch.from_numpy(different).to(vectors["parameters"].device)
-    return _KeptCohort(
-        {key: vectors[key].index_select(0, some).cpu() for key in ("parameters", "buffers")},
-        like,
-        {key: values.to("cpu", copy=True) for key, values in vectors.items() if key.startswith(OTHER)},
     )

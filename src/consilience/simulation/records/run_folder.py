@@ -25,6 +25,7 @@ from consilience.errors import CheckpointError, ConfigurationError, UnknownName
 from consilience.files import file_sha256, replace_file, report_write_errors, sync_file
 
 _POINTER = "checkpoint.json"
+_CHECKPOINT, _BEST = "checkpoint", "best"
 _RESULT = "result.json"
 PROVENANCE = "data.json"
 Plan = TypeVar("Plan")
@@ -117,35 +118,45 @@ class RunFolder:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def save(self, arrays: Mapping[str, np.ndarray], numbers: Mapping[str, Any], round_: int) -> None:
-        """Save a checkpoint; the one before is removed only when this one is on disk."""
-        name = f"checkpoint-{round_}.safetensors"
-        with report_write_errors(self.path / name):
-            fresh = self.path / f"{name}.new"
-            try:
-                save_file({k: np.asarray(v, order="C") for k, v in arrays.items()}, fresh)
-            except safetensors.SafetensorError as error:  # it hides the OSError of a full disk
-                fresh.unlink(missing_ok=True)
-                raise OSError(None, str(error)) from error
-            sync_file(fresh)
+    def save(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        numbers: Mapping[str, Any],
+        round_: int,
+        best: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        """Save a checkpoint; the one before is removed only when this one is on disk.
+
+        best: models of the best round so far, in a file of their own that belongs to the checkpoint.
+        """
+        contents = {_CHECKPOINT: arrays} | ({} if best is None else {_BEST: best})
+        files = {kind: f"{kind}-{round_}.safetensors" for kind in contents}
+        with report_write_errors(self.path / files[_CHECKPOINT]):
+            digests = {kind: _write_beside(self.path / files[kind], content) for kind, content in contents.items()}
             sync_file(self.metrics)
             pointer = {
-                "file": name,
-                "sha256": file_sha256(fresh),
+                "file": files[_CHECKPOINT],
+                "sha256": digests[_CHECKPOINT],
                 "config": file_sha256(self.path / "config.toml"),
                 **numbers,
             }
-            fresh.replace(self.path / name)
+            if best is not None:
+                pointer["best"] = {"file": files[_BEST], "sha256": digests[_BEST]}
+            for name in files.values():
+                (self.path / f"{name}.new").replace(self.path / name)
             self._replace(_POINTER, json.dumps({"seal": _seal(pointer), **pointer}, indent=1).encode())
-            for old in self.path.glob("checkpoint-*.safetensors"):
-                if old.name != name:
+            for old in self._tensor_files():
+                if old.name not in files.values():
                     old.unlink(missing_ok=True)
+
+    def _tensor_files(self) -> list[Path]:
+        return [file for kind in (_CHECKPOINT, _BEST) for file in self.path.glob(f"{kind}-*.safetensors")]
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints of a finished run whose models are not needed."""
         with report_write_errors(self.path):
             (self.path / _POINTER).unlink(missing_ok=True)
-            for old in self.path.glob("checkpoint-*.safetensors"):
+            for old in self._tensor_files():
                 old.unlink(missing_ok=True)
 
     @property
@@ -175,11 +186,16 @@ class RunFolder:
             raise CheckpointError(
                 f"{self.path / 'config.toml'} has changed since the run started; a run is resumed with its own settings"
             )
-        if not file.is_file():
-            raise CheckpointError(f"{file} is missing, though {pointer.name} names it")
-        if file_sha256(file) != expected:
-            raise CheckpointError(f"{file} is damaged: its SHA-256 is not the one {pointer.name} recorded")
+        _refuse_changed(file, expected)
         return file, numbers
+
+    def best(self, numbers: Mapping[str, Any]) -> Path | None:
+        """The file with the models of the best round, None where there is none; numbers: of the checkpoint."""
+        if "best" not in numbers:
+            return None
+        file = self.path / Path(numbers["best"]["file"]).name
+        _refuse_changed(file, numbers["best"]["sha256"])
+        return file
 
     def _replace(self, name: str, content: bytes) -> None:
         replace_file(self.path / name, content)
@@ -257,3 +273,23 @@ def _refuse_other_layout(file: Path, kind: str) -> Iterator[None]:
 def _seal(numbers: Mapping[str, Any]) -> str:
     """A digest of the numbers, by which a changed one is noticed."""
     return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
+
+
+def _write_beside(path: Path, arrays: Mapping[str, np.ndarray]) -> str:
+    """Write arrays beside the file of that path, with the suffix .new, and return their SHA-256."""
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        save_file({k: np.asarray(v, order="C") for k, v in arrays.items()}, fresh)
+    except safetensors.SafetensorError as error:  # it hides the OSError of a full disk
+        fresh.unlink(missing_ok=True)
+        raise OSError(None, str(error)) from error
+    sync_file(fresh)
+    return file_sha256(fresh)
+
+
+def _refuse_changed(file: Path, expected: str) -> None:
+    """Refuse a file that is missing or not the one that was written."""
+    if not file.is_file():
+        raise CheckpointError(f"{file} is missing, though {_POINTER} names it")
+    if file_sha256(file) != expected:
+        raise CheckpointError(f"{file} is damaged: its SHA-256 is not the one {_POINTER} recorded")

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from consilience.errors import CheckpointError
 from consilience.export import InputDescription
 from consilience.simulation.records.checkpoint import SavedModels
-from consilience.simulation.records.history import History
+from consilience.simulation.records.history import VALIDATION, History
 from consilience.simulation.records.learner_models import LearnerModels, models_of_folder
 from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, resume_command
 from consilience.simulation.setup.participants import Model
@@ -29,7 +29,6 @@ def read_result(folder: Path, model: Model | Sequence[Model] | None) -> dict[str
     history.read(run.lines(), int(summary["rounds"]), str(run.metrics))
     history.seconds = {phase: float(summary["seconds"][phase]) for phase in history.seconds}
     history.folder = folder
-    saved = SavedModels(run)
     return {
         "config": config,
         "history": history,
@@ -42,12 +41,17 @@ def read_result(folder: Path, model: Model | Sequence[Model] | None) -> dict[str
         "folder": folder,
         "diverged": dict(enumerate(summary["diverged"])),
         "accuracy_source": summary["accuracy_source"],
-        "trained": _models(run, saved, model) if saved.exist else {},
+        "trained": _models(run, history, model) if run.has_checkpoint else {},
     }
 
 
-def _models(run: RunFolder, saved: SavedModels, model: Model | Sequence[Model] | None) -> dict[str, LearnerModels]:
-    return {"last": models_of_folder(saved, run.config, _inputs(run), model)}
+def _models(run: RunFolder, history: History, model: Model | Sequence[Model] | None) -> dict[str, LearnerModels]:
+    config, inputs = run.config, _inputs(run)
+    found = {"last": models_of_folder(SavedModels(run), config, inputs, model)}
+    if config.evaluation.validation:
+        saved, rounds = SavedModels(run, best=True), history.best_rounds(VALIDATION)
+        found["best"] = models_of_folder(saved, config, inputs, model, rounds)
+    return found
 
 
 def _inputs(run: RunFolder) -> InputDescription:

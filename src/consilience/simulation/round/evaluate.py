@@ -37,6 +37,8 @@ def evaluate_models(run: RunState, record: Record) -> None:
             correct = probed[:, 0] if correct is None else correct
             for k, probe in enumerate(setup.evaluation.probes):
                 record[f"accuracy_{probe}"][at] = accuracy(probed[:, k], setup.data.test_counts)
+        if setup.data.validation is not None:
+            record["accuracy_validation"][at] = _validate(engine, cohort, rows)
         if correct is None:
             continue  # there is nothing to measure accuracy by
         record["accuracy"][at] = accuracy(correct, setup.data.test_counts)
@@ -95,6 +97,16 @@ def _probed(run: RunState, cohort: int, rows: np.ndarray) -> np.ndarray:
         Probe(cohort, some, run.setup.evaluation.probes, training[some]) for some in engine.split(Probe, cohort, rows)
     ]
     return np.concatenate([result.correct for _, result in engine.run(jobs) if result.correct is not None])
+
+
+def _validate(engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:
+    """Accuracy on what each learner held out for validation, (rows,); NaN where that is nothing."""
+    members = engine.plans[cohort].members
+    assert members.validation is not None
+    jobs: list[Job] = [Evaluate(cohort, some, validation=True) for some in engine.split(Evaluate, cohort, rows)]
+    correct = np.concatenate([result.correct for _, result in engine.run(jobs) if result.correct is not None])
+    total = np.array([len(members.validation[row]) for row in rows])
+    return np.where(total > 0, 100 * correct.sum(-1) / np.maximum(total, 1), np.nan)
 
 
 def _correct(engine: Engine, cohort: int, rows: np.ndarray, own: bool = False) -> np.ndarray:

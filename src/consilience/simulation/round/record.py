@@ -19,6 +19,7 @@ def new_record(run: RunState) -> Record:
     more = [f"accuracy_{probe}" for probe in setup.evaluation.probes]
     more += ["accuracy_ensemble"] if setup.evaluation.ensemble else []
     more += ["accuracy_heads"] if setup.evaluation.ensemble and setup.evaluation.headed else []
+    more += ["accuracy_validation"] if setup.data.validation is not None else []
     more += ["dependence"] if setup.evaluation.watched_layer is not None else []
     more += ["bytes.public"] if setup.method.host is not None else []
     return empty_record(*setup.federations.shape, run.learners, more)

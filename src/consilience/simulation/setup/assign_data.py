@@ -16,6 +16,7 @@ from consilience.data.local_test_sets import LocalTestSets, local_test_sets
 from consilience.data.partition import parse_partition
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.method import Method, Role
+from consilience.randomness import random_bits
 from consilience.simulation.engines.cohort import Members
 from consilience.simulation.setup.participants import Participant
 from consilience.simulation.setup.variants import Variants
@@ -31,6 +32,7 @@ class AssignedData:
     test_counts: np.ndarray  # (classes,)
     local_test_sets: LocalTestSets | None  # test samples as learners have theirs; None where all learners have the same
     local_datasets: tuple[LocalDatasets, ...]  # how the data was split, one for each seed
+    validation: list[list[np.ndarray]] | None = None  # as `parts`, what learners hold out for validation
 
     @cached_property
     def shares(self) -> np.ndarray:
@@ -52,6 +54,7 @@ def assign_data(config: Config, method: Method, data: Dataset, variants: Variant
     seeds = range(config.federation.seed, config.federation.seed + config.federation.seeds)
     local_datasets = tuple(split_for_seed(config, method, data, seed) for seed in seeds)
     train, parts = concat_training_sets(data, local_datasets, variants.learners)
+    parts, held = hold_out(parts, seeds, config.evaluation.validation, method.host)
     overrides = {} if method.pooled else data_overrides(config)
     return AssignedData(
         train=train,
@@ -60,7 +63,33 @@ def assign_data(config: Config, method: Method, data: Dataset, variants: Variant
         test_counts=np.bincount(data.test_targets, minlength=data.classes),
         local_test_sets=local_test_sets(data, variants.learners, shift=config.federation.shift, overrides=overrides),
         local_datasets=local_datasets,
+        validation=held * variants.count if config.evaluation.validation else None,
     )
+
+
+def hold_out(
+    parts: list[list[np.ndarray]], seeds: Sequence[int], share: float, host: int | None
+) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]]]:
+    """Positions of samples to train on, and of those held out for validation, by seed and learner.
+
+    A learner holds out at least one sample and keeps at least one; the host of a public set holds out none, since all
+    of its samples are public. Which ones depends on the seed and the learner alone.
+    """
+    trained, held = [], []
+    for seed, mine in zip(seeds, parts, strict=True):
+        chosen = [_held_out(part, seed, who, 0.0 if who == host else share) for who, part in enumerate(mine)]
+        trained.append([part[~out] for part, out in zip(mine, chosen, strict=True)])
+        held.append([part[out] for part, out in zip(mine, chosen, strict=True)])
+    return trained, held
+
+
+def _held_out(part: np.ndarray, seed: int, who: int, share: float) -> np.ndarray:
+    """Which of a learner's samples are held out, (samples,)."""
+    out = np.zeros(len(part), dtype=bool)
+    if share:
+        count = min(max(1, round(share * len(part))), len(part) - 1)
+        out[np.argsort(random_bits("validation", seed, who, np.arange(len(part))), kind="stable")[:count]] = True
+    return out
 
 
 def split_for_seed(config: Config, method: Method, data: Dataset, seed: int) -> LocalDatasets:
@@ -122,11 +151,11 @@ def members_of(
     federations: Sequence[int],
     participants: Sequence[Participant],
     seeds: tuple[int, ...],
-    parts: list[list[np.ndarray]],
-    data: Dataset,
+    assigned: AssignedData,
     host: int | None,
 ) -> Members:
     """The members of a cohort: the federation, learner and samples of each row, its own or the public set."""
+    parts, data, validation = assigned.parts, assigned.train, assigned.validation
     of = [
         host if participant.role.data == "public" and host is not None else participant.learner
         for participant in participants
@@ -150,6 +179,9 @@ def members_of(
         even=np.array([even[f] for f in federations]),
         index=np.concatenate(samples),
         shared=None if all_shared.all() else all_shared,
+        validation=None
+        if validation is None
+        else tuple(validation[f][each.learner] for f, each in zip(federations, participants, strict=True)),
     )
 
 

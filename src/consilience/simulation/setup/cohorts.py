@@ -94,7 +94,7 @@ class _CohortPlanner:
         participants = [self._participants(f)[place] for f, place in rows]
         settings = _individual_settings(participants)
         spec = self._spec(participant, settings, federations)
-        members = members_of([f for f, _ in rows], participants, self.seeds, self.data.parts, data, self.method.host)
+        members = members_of([f for f, _ in rows], participants, self.seeds, self.data, self.method.host)
         learner = Learner(spec)
         check_width(learner, config.model.width)
         least = min_batch_size(learner, members, participant, data)

@@ -54,6 +54,15 @@ def check_ensemble(ensemble: str, method: Method, variants: Variants) -> None:
         )
 
 
+def check_validation(share: float, method: Method, variants: Variants) -> None:
+    """Refuse validation of classifiers that are not trained."""
+    if share and not variants.labeled:
+        raise ConfigurationError(
+            f"validation is {share}, but not all learners of method {method.name!r} learn from labels, and validation "
+            f"measures their classifiers; leave validation out"
+        )
+
+
 def check_width(learner: Learner, width: int | None) -> None:
     """Refuse a model whose features do not have the width that was asked for."""
     if width not in (None, learner.task.width):

@@ -42,6 +42,9 @@ from consilience.simulation.engines.stack.stacked_trainer import Uploads
 from consilience.simulation.engines.stack.trainer_cache import TrainerCache
 from consilience.simulation.records.timing import Clock
 
+OwnTests = Callable[[slice], tuple[Tensor, Tensor]]
+"""Test samples and classes of some rows of a stack, (rows, samples, ...) each."""
+
 
 class StackEngine(Executor):
     """Holds the learners' states and does jobs on them, a whole stack of learners at a time."""
@@ -222,23 +225,29 @@ class StackEngine(Executor):
         def work(entries: np.ndarray) -> None:
             rows = job.rows[entries]
             state = _rows(self.cohorts[job.cohort].state, rows, len(members), self.device)
-            numbers = members.learner[rows] if job.own else None
-            correct[entries] = self._correct(job.cohort, state, numbers).numpy(force=True)
+            tests: OwnTests | None = None
+            if job.validation:
+                held = members.held_out(rows)
+                tests = lambda some: self.data.held_out(held[some])  # noqa: E731
+            elif job.own:
+                numbers = torch.from_numpy(members.learner[rows]).to(self.device)
+                tests = lambda some: self.data.tests(numbers[some])  # noqa: E731
+            correct[entries] = self._correct(job.cohort, state, tests).numpy(force=True)
 
         self._run_parts(job.cohort, self.split(Evaluate, job.cohort, np.arange(len(job.rows))), work)
         clock.lap("evaluate")
         return JobResult(correct=correct, seconds=clock.each(len(job.rows)))
 
-    def _correct(self, cohort: int, state: LearnerState, numbers: np.ndarray | None = None) -> Tensor:
+    def _correct(self, cohort: int, state: LearnerState, own: OwnTests | None = None) -> Tensor:
         """Correct test samples of each class, (rows, classes); few enough rows at once that each sees enough samples.
 
-        numbers: of the learners of the rows, where each is tested on samples of its own.
+        own: the test samples of some of the rows, where each is tested on its own.
         """
         rows, samples = self.memory.pass_of(cohort, len(state))
         found = []
         for i in range(0, len(state), rows):
-            own = None if numbers is None else torch.from_numpy(numbers[i : i + rows]).to(self.device)
-            part, tests = state.rows(slice(i, i + rows)), self.data.tests(own)
+            some = slice(i, i + rows)
+            part, tests = state.rows(some), self.data.tests() if own is None else own(some)
             found.append(correct_stacked(self.learners[cohort], part, tests, own is not None, samples))
         return torch.cat(found)
 

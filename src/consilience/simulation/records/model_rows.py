@@ -1,0 +1,92 @@
+"""Weights of learners' models in memory, apart from the engine they were trained in: stacked vectors on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from consilience.learner.rebuild import OTHER
+from consilience.simulation.engines.base import Engine
+from consilience.simulation.records.checkpoint import SavedModels, is_model_vector
+from consilience.simulation.round.evaluate import different_models
+from consilience.simulation.round.run_state import RunState
+
+
+class ModelRows(Protocol):
+    """Where the weights of learners' models are."""
+
+    def row(self, cohort: int, row: int) -> dict[str, Tensor]:
+        """The flat vectors of a learner's model: parameters, buffers, and other buffers by dtype."""
+        ...
+
+
+class KeptModels:
+    """The models after the last round; those that are equal, as after FedAvg, are kept once."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._cohorts = [_keep_different(engine, cohort) for cohort in range(len(engine.plans))]
+
+    def row(self, cohort: int, row: int) -> dict[str, Tensor]:
+        """The flat vectors of a learner's model, as views."""
+        kept = self._cohorts[cohort]
+        shared = {key: values[kept.like[row]] for key, values in kept.different.items()}
+        return shared | {key: values[row] for key, values in kept.others.items()}
+
+
+class _KeptCohort(NamedTuple):
+    different: dict[str, Tensor]  # (different models, values) parameters and floating buffers
+    like: np.ndarray  # (rows,) which of these each row has
+    others: dict[str, Tensor]  # (rows, values) other buffers, such as counts of batches
+
+
+class BestModels:
+    """The models after the best round of each federation so far."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.vectors = {i: _vectors(engine, i) for i in range(len(engine.plans))}
+        """By cohort and name, (rows, values) each."""
+
+    def update(self, run: RunState, best_rounds: np.ndarray) -> None:
+        """Copy the models of the federations whose best round is the one just evaluated."""
+        now = np.flatnonzero(best_rounds == run.round)
+        for i, kept in self.vectors.items():
+            rows = torch.from_numpy(np.flatnonzero(np.isin(run.at(i)[0], now)))
+            for key, values in _vectors(run.engine, i, rows).items():
+                kept[key].index_copy_(0, rows, values)
+
+    def restore(self, saved: SavedModels) -> None:
+        """Continue with the models of a checkpoint."""
+        for i, kept in self.vectors.items():
+            for row in range(len(kept["parameters"])):
+                for key, values in saved.row(i, row).items():
+                    kept[key][row].copy_(values)
+
+    def row(self, cohort: int, row: int) -> dict[str, Tensor]:
+        """The flat vectors of a learner's model, as views."""
+        return {key: values[row] for key, values in self.vectors[cohort].items()}
+
+
+def _keep_different(engine: Engine, cohort: int) -> _KeptCohort:
+    rows = np.arange(len(engine.plans[cohort].members))
+    different, like = different_models(engine, cohort, rows, classifiers=True)
+    some = torch.from_numpy(different)
+    return _KeptCohort(
+        _vectors(engine, cohort, some, lambda key: not key.startswith(OTHER)),
+        like,
+        _vectors(engine, cohort, wanted=lambda key: key.startswith(OTHER)),
+    )
+
+
+def _vectors(
+    engine: Engine, cohort: int, rows: Tensor | None = None, wanted: Callable[[str], bool] = lambda key: True
+) -> dict[str, Tensor]:
+    """Copies of the model vectors of a cohort's rows, or of all, on the CPU."""
+    stacked = {".".join(path): values for path, values in engine.read(cohort).flatten().items()}
+    chosen = {key: values for key, values in stacked.items() if is_model_vector(key) and wanted(key)}
+    if rows is None:
+        return {key: values.to("cpu", copy=True) for key, values in chosen.items()}
+    return {key: values.index_select(0, rows.to(values.device)).cpu() for key, values in chosen.items()}
