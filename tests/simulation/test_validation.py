@@ -46,7 +46,7 @@ def test_hold_out_divides_each_learner_s_samples_and_keeps_at_least_one() -> Non
 
 
 def test_the_best_models_are_those_of_the_best_round_and_resuming_gives_the_same(tmp_path: Path) -> None:
-    whole = simulate(engine="stack", **FAILING)
+    whole = simulate(engine="loop", **FAILING)
     validation = whole.history["accuracy_validation"].mean(-1)  # (rounds, seeds)
     best = validation.argmax(0) + 1
     assert (best < 6).all() and whole.summary()["best_rounds"] == best.tolist()
@@ -69,6 +69,15 @@ def test_the_best_models_are_those_of_the_best_round_and_resuming_gives_the_same
         assert (result.history["accuracy"][best - 1, [0, 1]] != result.accuracy).all()
     (folder,) = resumed.export(tmp_path / "out", learner=0, round="best")
     assert f'"round": {best[0]},' in (folder / "model.json").read_text()
+
+
+def test_loop_and_stack_validate_alike() -> None:
+    mild = FAILING | {"lr": 0.01, "rounds": 2, "precision": "float64"}
+    loop, stack = (simulate(engine=engine, **mild) for engine in ("loop", "stack"))
+    np.testing.assert_array_equal(loop.history["accuracy_validation"], stack.history["accuracy_validation"])
+    one, other = (result.model(2, 1, "best").state_dict() for result in (loop, stack))
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=1e-9, atol=1e-9)
 
 
 def test_held_out_samples_are_not_trained_on() -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from consilience.errors import ConfigurationError
 from consilience.export.card import InputDescription
+from consilience.extras import install_command
 from consilience.user_code import failure
 
 INPUT, OUTPUT = "inputs", "logits"
@@ -22,10 +23,7 @@ def onnx_model(module: nn.Module, inputs: InputDescription) -> bytes:
     """The module as an ONNX model for any number of samples."""
     missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigurationError(
-            f"{missing[0]} is not installed, and model.onnx needs it: install the extra `onnx`, in a checkout with "
-            f"pip install -e '.[onnx]'"
-        )
+        raise ConfigurationError(f"{missing[0]} is not installed, and model.onnx needs it: {install_command('onnx')}")
     example = torch.zeros((_SAMPLES, *inputs.shape), dtype=next(module.parameters()).dtype)
     # The exporter tells its progress and its optional parts in warnings and on standard output.
     with warnings.catch_warnings():
