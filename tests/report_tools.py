@@ -84,6 +84,16 @@ def shown(page: str) -> list[str]:
     return re.findall(r'<figure data-chart="([^"]*)"', page)
 
 
+def cells_of(page: str) -> list[tuple[str, str]]:
+    """The heading and the text of each cell in the tables of a page, row by row, without the names of rows."""
+    found: list[tuple[str, str]] = []
+    for head, body in re.findall(r"<table><thead>(.*?)</thead><tbody>(.*?)</tbody></table>", page, re.S):
+        columns = re.findall(r"<th[^>]*>([^<]*)</th>", head)[1:]
+        for row in re.findall(r"<tr.*?</tr>", body, re.S):
+            found += zip(columns, re.findall(r"<td[^>]*>([^<]*)</td>", row), strict=True)
+    return found
+
+
 def specs_of(page: str) -> dict[str, Any]:
     found = re.findall(r'<figure data-chart="([^"]*)".*?<script type="application/json">(.*?)</script>', page, re.S)
     return {name: json.loads(text) for name, text in found}
@@ -99,4 +109,4 @@ def values_of(spec: Any) -> list[dict[str, Any]]:
     return rows + [row for key, each in spec.items() if key != "data" for row in values_of(each)]
 
 
-ALL = ["accuracy", "bytes", "learners", "partition", "losses", "mutual-information", "time"]
+ALL = ["bytes", "accuracy", "learners", "partition", "losses", "mutual-information", "time"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from consilience.simulation.simulate import simulate
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
-from tests.report_tools import ALL, line, page_of, run_folder, shown, specs_of, values_of
+from tests.report_tools import ALL, cells_of, line, page_of, run_folder, shown, specs_of, values_of
 
 
 def run_with_ensemble(path: Path, **changes: Any) -> Path:
@@ -43,8 +42,8 @@ def run_with_ensemble(path: Path, **changes: Any) -> Path:
     return folder
 
 
-def cells_of(page: str, name: str) -> list[str]:
-    return re.findall(rf'<td data-label="{name}"[^>]*>([^<]*)</td>', page)
+def column_of(page: str, name: str) -> list[str]:
+    return [text for column, text in cells_of(page) if column == name]
 
 
 def test_ensemble_and_dependence_have_curves_and_columns(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_ensemble_and_dependence_have_curves_and_columns(tmp_path: Path) -> None
     }
     fell = {row["round"]: row["dependence"] for row in values_of(specs_of(page)["dependence"])}
     assert fell == pytest.approx({1: 0.79, 2: 0.69})
-    assert [cells_of(page, name) for name in ("ensemble", "own heads", "dcor")] == [
+    assert [column_of(page, name) for name in ("ensemble", "own heads", "dcor")] == [
         ["81.2", "–"],
         ["71.2", "–"],
         ["0.69", "–"],
@@ -79,7 +78,7 @@ def test_ensemble_of_an_interrupted_run_is_read_from_its_metrics(tmp_path: Path)
     (folder / "result.json").unlink()
     (run,) = read_runs([folder]).runs
     assert [run.summary[key]["mean"] for key in ("ensemble", "heads", "dependence")] == pytest.approx([81, 71, 0.69])
-    assert cells_of(page_of(tmp_path, folder), "ensemble") == ["81.0"]
+    assert column_of(page_of(tmp_path, folder), "ensemble") == ["81.0"]
 
 
 def test_damaged_dependence_in_result_json_is_reported(tmp_path: Path) -> None:
@@ -87,7 +86,7 @@ def test_damaged_dependence_in_result_json_is_reported(tmp_path: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps(result | {"dependence": {"mean": "much", "std_seeds": None}}))
     page = page_of(tmp_path, folder)
-    assert "result.json is damaged: numbers are missing" in page and cells_of(page, "dcor") == ["0.69"]
+    assert "result.json is damaged: numbers are missing" in page and column_of(page, "dcor") == ["0.69"]
 
 
 def test_comparison_table_has_ensemble_columns_and_fits_a_terminal(one_thread: None) -> None:

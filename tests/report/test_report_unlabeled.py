@@ -24,6 +24,7 @@ from tests.conftest import Command
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
+from tests.report_tools import cells_of
 
 DISTILLED = "flesd:distill_epochs=2:queue=16:temperature=0.5"
 RUNS: dict[str, dict[str, Any]] = {
@@ -77,10 +78,6 @@ def mean(run: Path, round_: int, name: str) -> float:
     return float(np.mean([value for value in here if value is not None]))
 
 
-def cells_of(page: str) -> dict[str, str]:
-    return dict(re.findall(r'<td data-label="([^"]*)"[^>]*>([^<]*)</td>', page))
-
-
 KEYS = {"linear probe": "accuracy_linear", "scaled linear probe": "accuracy_scaled", "kNN": "accuracy_knn"}
 
 
@@ -94,7 +91,7 @@ def test_probes_have_curves_and_columns(runs: Path, pages: dict[str, str], name:
     for row in rows:
         key = KEYS[row["probe"]]
         assert row["accuracy"] == pytest.approx(mean(runs / name, row["round"], key), rel=1e-3)
-    told = cells_of(pages[name])
+    told = dict(cells_of(pages[name]))
     first = "linear probe" if name == "probed" else "scaled linear probe"
     assert float(told[first].split()[0]) == pytest.approx(mean(runs / name, 2, KEYS[first]), abs=0.051)
     assert float(told["kNN"].split()[0]) == pytest.approx(mean(runs / name, 2, "accuracy_knn"), abs=0.051)
@@ -110,7 +107,8 @@ def probe_rows(page: str) -> list[dict[str, Any]]:
 
 def test_knn_probe_is_the_accuracy_if_it_is_the_only_probe(pages: dict[str, str]) -> None:
     assert "the accuracy is that of the kNN" in pages["nearest"] and "linear probe" not in pages["nearest"]
-    assert cells_of(pages["nearest"])["accuracy %"] == cells_of(pages["nearest"])["kNN"]
+    told = dict(cells_of(pages["nearest"]))
+    assert told["accuracy %"] == told["kNN"]
 
 
 def test_page_of_supervised_runs_has_no_probe_sections(pages: dict[str, str]) -> None:
@@ -125,7 +123,7 @@ def test_page_states_which_accuracy_is_of_a_probe(runs: Path, tmp_path: Path) ->
     out = write_report([runs / "supervised", runs / "fedavg"], tmp_path / "page.html", None)
     page = out.read_text(encoding="utf-8")
     assert "the accuracy of fedavg objective=simclr is that of the scaled linear probe" in page
-    first = re.findall(r'<td data-label="(?:scaled linear probe|kNN)"[^>]*>([^<]*)</td>', page)[:2]
+    first = [text for name, text in cells_of(page) if name in ("scaled linear probe", "kNN")][:2]
     assert first == ["–", "–"]  # the classifiers'
 
 

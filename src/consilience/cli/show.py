@@ -21,6 +21,7 @@ def show(
 ) -> None:
     """Show the results of a run, a comparison or a sweep."""
     from consilience.cli.terminal import Screen
+    from consilience.presentation.gains import add_gains
     from consilience.simulation.compare import read_summaries, run_folders
     from consilience.simulation.sweep_plan import SWEEP_PLAN, read_sweep
 
@@ -33,7 +34,7 @@ def show(
         finished = f"{len(rows)} of {len(plan.settings)} settings are finished"
         _say_unfinished(screen, folder, runs, finished if len(rows) < len(plan.settings) else "")
         return
-    found = read_summaries(folder)
+    found = add_gains(read_summaries(folder))
     for summary in found:
         screen.each(summary)
     if found:

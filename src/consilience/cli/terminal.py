@@ -30,6 +30,7 @@ from consilience.presentation.data_overview import (
     sample_of,
 )
 from consilience.presentation.images import grid_of, in_terminal, picture_grid
+from consilience.presentation.message import Message, message
 from consilience.presentation.ranking import ranked_by
 from consilience.presentation.tables import (
     comparison_table,
@@ -115,6 +116,14 @@ class Screen:
             self.out.print(comparison_table(plain, self.out.width))
             if any(summary.get("groups") for summary in plain):
                 self.out.print(groups_table(plain))
+            if len(plain) > 1 and (said := message(plain)) is not None:
+                self._say_message(said)
+
+    def _say_message(self, said: Message) -> None:
+        """Print what runs say, one paragraph per sentence; warnings are marked."""
+        for sentence in said.sentences:
+            warning = sentence in said.warnings
+            self.out.print(f"warning: {sentence}" if warning else sentence, style="yellow" if warning else "")
 
     def show(self, summaries: Sequence[Mapping[str, Any]]) -> None:
         """Print the results of a run, and where it is saved."""

@@ -18,10 +18,12 @@ from consilience.presentation.chart import (
     altair,
     bytes_axis,
     chart_data,
+    direct_labels,
     field,
     names_of,
     tooltip,
 )
+from consilience.presentation.line_labels import can_label, end_labels, label_x
 
 Names = Sequence[str] | None
 """All names of a page, in order, so that each has the same color and dashes in every chart; None: those of the rows."""
@@ -45,22 +47,31 @@ def curves(
     Rows: `{by, x, y}` and optionally `low` and `high`.
     """
     alt = altair()
-    base, picked = _lines(rows, x, by)
+    reach = [row[key] for row in rows for key in (y, "low", "high") if row.get(key) is not None]
+    labeled = can_label(rows, x, by) and min(reach) < max(reach)
+    base, picked = _lines(rows, x, by, labeled)
+    scale = alt.Scale(zero=False, **({"domain": [min(reach), max(reach)], "nice": False} if labeled else {}))
+    look = _line_look(rows, names, by, labeled)
     line = base.mark_line(strokeWidth=2, point=_few(rows, x)).encode(
-        y=alt.Y(f"{y}:Q", title=title, scale=alt.Scale(zero=False)),
+        y=alt.Y(f"{y}:Q", title=title, scale=scale),
         opacity=alt.condition(picked, alt.value(1), alt.value(0.1)),
         tooltip=[tooltip(by), tooltip(x, number=True), tooltip(y, number=True)],
-        **_line_look(rows, names, by),
+        **look,
     )
-    if all(row.get("low") is None for row in rows):
-        return line.add_params(picked)
-    band = base.mark_area().encode(
-        y=alt.Y("low:Q", title=title, scale=alt.Scale(zero=False)),
-        y2="high:Q",
-        fill=alt.Fill(f"{field(by)}:N", title=None, legend=_legend(rows, by), scale=_known(rows, names, by)),
-        opacity=alt.condition(picked, alt.value(0.15), alt.value(0)),
-    )
-    return alt.layer(band, line.add_params(picked))
+    chart = line.add_params(picked)
+    if any(row.get("low") is not None for row in rows):
+        legend = None if labeled else _legend(rows, by)
+        band = base.mark_area().encode(
+            y=alt.Y("low:Q", title=title, scale=scale),
+            y2="high:Q",
+            fill=alt.Fill(f"{field(by)}:N", title=None, legend=legend, scale=_known(rows, names, by)),
+            opacity=alt.condition(picked, alt.value(0.15), alt.value(0)),
+        )
+        chart = alt.layer(band, chart)
+    if not labeled:
+        return chart
+    labels = end_labels(rows, (x, y, by), (min(reach), max(reach)), look["color"])
+    return direct_labels(chart, labels, _legend(rows, by).to_dict())
 
 
 def over_bytes(rows: Sequence[Row], names: Names = None) -> Chart:
@@ -270,20 +281,22 @@ def phases(rows: Sequence[Row]) -> Chart:
 # -- common parts ------------------------------------------------------------------------------------------
 
 
-def _lines(rows: Sequence[Row], x: str, by: str) -> tuple[Chart, Any]:
-    """A chart for lines over `x`, and a selection of lines by the legend."""
+def _lines(rows: Sequence[Row], x: str, by: str, labeled: bool = False) -> tuple[Chart, Any]:
+    """A chart for lines over `x`, and a selection of lines: by the legend, or by a click on a line that is labeled."""
     alt = altair()
-    axis = alt.Axis(values=sorted(names_of(rows, x))) if _few(rows, x) else alt.Axis(tickMinStep=1)
+    values = sorted(names_of(rows, x))
+    axis = alt.Axis(values=values) if _few(rows, x) else alt.Axis(tickMinStep=1)
+    across = {"title": x, "axis": axis, "scale": alt.Scale(zero=False, nice=False)}
     base = alt.Chart(chart_data(rows), width=WIDTH, height=HEIGHT).encode(
-        x=alt.X(f"{field(x)}:Q", title=x, axis=axis, scale=alt.Scale(zero=False, nice=False))
+        x=alt.X(f"{field(x)}:Q", **(label_x(rows, x, by) if labeled else across))
     )
-    return base, alt.selection_point(name="picked", fields=[by], bind="legend")
+    return base, alt.selection_point(name="picked", fields=[by], **({} if labeled else {"bind": "legend"}))
 
 
-def _line_look(rows: Sequence[Row], names: Names, by: str = "method") -> dict[str, Any]:
+def _line_look(rows: Sequence[Row], names: Names, by: str = "method", labeled: bool = False) -> dict[str, Any]:
     """Colors and dashes by name. There is one more dash than colors, so that repeated colors have other dashes."""
     alt = altair()
-    about = {"title": None, "legend": _legend(rows, by)}
+    about = {"title": None, "legend": None if labeled else _legend(rows, by)}
     dashed = _known(rows, names, by, range=_DASHES)
     return {
         "color": alt.Color(f"{field(by)}:N", scale=_known(rows, names, by), **about),

@@ -31,6 +31,29 @@ def place_labels(points: Sequence[Place], sizes: Sequence[Place], word: Place) -
     return found
 
 
+def place_names(
+    points: Sequence[Place], sizes: Sequence[Place], words: Sequence[Place], taken: Sequence[Box] = ()
+) -> list[Place]:
+    """Like `place_labels`, for names of different widths; taken: boxes of other text, in pixels from the top left."""
+    charts = [[(x * width, y * height) for x, y in points] for width, height in sizes]
+    boxes = [[*taken, *(_around(place, (2 * _POINT, 2 * _POINT)) for place in chart)] for chart in charts]
+    found = []
+    for i, word in enumerate(words):
+        best = min(_beside(word), key=lambda off: _covered(off, i, charts, boxes, sizes, word))
+        for chart, there in zip(charts, boxes, strict=True):
+            there.append(_around(_moved(chart[i], best), word))
+        found.append(best)
+    return found
+
+
+def _beside(word: Place) -> Iterator[Place]:
+    """Offsets of a name of this size: right, left, above and below its point, then diagonal, then farther."""
+    wide, high = word[0] / 2, word[1] / 2
+    for far in (0, 7, 14, 22):
+        yield from ((wide + 8, -far), (wide + 8, far), (-wide - 8, -far), (-wide - 8, far))
+        yield from ((0, -high - 7 - far), (0, high + 7 + far))
+
+
 def _offsets() -> Iterator[Place]:
     for far in _NEAR:
         for angle in _ROUND:

@@ -11,9 +11,9 @@ from rich.table import Table
 from consilience.errors import ConfigurationError
 
 
-def tables_html(tables: Sequence[Table]) -> str:
-    """Tables of a terminal as HTML, with the notebook's own colors."""
-    return "\n".join(map(_table_html, tables))
+def tables_html(tables: Sequence[Table], sentences: Sequence[str] = ()) -> str:
+    """Tables of a terminal as HTML, with the notebook's own colors; sentences: what the numbers say, below."""
+    return "\n".join([*map(_table_html, tables), *(f"<p>{escape(sentence)}</p>" for sentence in sentences)])
 
 
 def _table_html(table: Table) -> str:

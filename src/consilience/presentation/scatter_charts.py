@@ -25,9 +25,9 @@ from consilience.presentation.chart import (
 )
 from consilience.presentation.label_placement import place_labels
 
-_HALO_TEXT = ("halo", "name")  # styles of two text layers, the lower in the background color, so that text is readable
+HALO_TEXT = ("halo", "name")  # styles of two text layers, the lower in the background color, so that text is readable
 _BEST, _OTHER = "#D55E00", "#7d8793"  # visible on light and dark pages
-_CLOSED = (  # shapes that can be filled or hollow; fewer than colors, so that repeated shapes have other colors
+CLOSED_SHAPES = (  # shapes that can be filled or hollow; fewer than colors, so that repeated shapes have other colors
     "circle",
     "square",
     "triangle-up",
@@ -64,7 +64,7 @@ def frontier(rows: Sequence[Row], x: str, y: str, name: str) -> Chart:
         shape=alt.Shape("key:N", title=None, scale=shapes, legend=legend),
     )
     right, down = alt.expr("datum.right"), alt.expr("datum.down")
-    words = [points.mark_text(style=s, dx=right, dy=down, fontSize=11).encode(text="number:N") for s in _HALO_TEXT]
+    words = [points.mark_text(style=s, dx=right, dy=down, fontSize=11).encode(text="number:N") for s in HALO_TEXT]
     return alt.layer(stairs, marks, *words).properties(width=WIDTH, height=_TALL)
 
 
@@ -81,7 +81,7 @@ def scatter(rows: Sequence[Row]) -> Chart:
     legend = alt.Legend(symbolSize=90, symbolOpacity=1)
     colors = alt.Scale(domain=[str(name) for name in classes], range="ordinal")
     look = {"title": "class", "scale": colors, "legend": legend}
-    shapes = alt.Scale(domain=[str(name) for name in classes], range=list(_CLOSED))
+    shapes = alt.Scale(domain=[str(name) for name in classes], range=list(CLOSED_SHAPES))
     filled = alt.Scale(domain=learners, range=[0.8, *[0.0] * (len(learners) - 1)])
     points = alt.Chart(chart_data([{**row, "class": str(row["class"])} for row in rows])).mark_point(
         size=36, strokeWidth=1.2
@@ -95,7 +95,7 @@ def scatter(rows: Sequence[Row]) -> Chart:
         tooltip=["learner:N", "class:N"],
     )
     middles = alt.Chart(chart_data(_class_medians(rows))).encode(**axes, text="class:N")
-    names = [middles.mark_text(style=style, fontSize=15, fontWeight="bold") for style in _HALO_TEXT]
+    names = [middles.mark_text(style=style, fontSize=15, fontWeight="bold") for style in HALO_TEXT]
     title_text = f"filled: learner {learners[0]}" + "".join(f"; hollow: learner {who}" for who in learners[1:])
     title = alt.Title(title_text, anchor="start", fontSize=11, fontWeight="normal")
     return alt.layer(points, *names).properties(width=WIDTH, height=WIDTH * 3 // 4, title=title)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from consilience.presentation.gains import Gain, Summary, gains
 from consilience.presentation.ranking import ranked_by
-
-Summary = Mapping[str, Any]
 
 OPTIONAL_METRICS = {
     "ensemble": ("ensemble", "Ensemble: accuracy of the mean of all learners' logits."),
@@ -31,6 +30,12 @@ CAPTION = (
     "data, and shifted like it. Upload and download: bytes per learner; total: bytes of the federation, both ways."
 )
 
+GAIN_COLUMNS: tuple[Literal["helped"], Literal["harmed"]] = ("helped", "harmed")
+GAIN_CAPTION = (
+    "Helped, harmed: learners, those of every seed counted, whose accuracy on own distribution is at least one point "
+    "higher or lower than that of the same learner alone with the same seed."
+)
+
 SWEEP_CAPTION = (
     "Accuracy on the test set after the last round: mean over learners, ± standard deviation over seeds, which are the "
     "same for every setting."
@@ -38,41 +43,63 @@ SWEEP_CAPTION = (
 
 
 def comparison_table(summaries: Sequence[Summary], width: int = 200) -> Table:
-    """One row per method: its accuracy and its cost. Time and total bytes are left out where `width` has no room."""
-    tables = (_comparison_table(summaries, last) for last in (("total", "time"), ("total",), ()))
-    console = Console(width=1000)
-    table = next(tables)
-    while console.measure(table).maximum > width and (narrower := next(tables, None)) is not None:
-        table = narrower
+    """One row per method: its accuracy, whom it helps and its cost; where `width` has no room, with fewer columns."""
+    gained = any(gains(summaries))
+    order: list[tuple[str, ...]] = [("time",), *([("spread",)] if gained else []), ("total",), GAIN_COLUMNS]
+    console, left_out = Console(width=1000), list[str]()
+    table = _comparison_table(summaries, left_out)
+    for columns in order:
+        if console.measure(table).maximum > width:
+            left_out += columns
+            table = _comparison_table(summaries, left_out)
     return table
 
 
-def _comparison_table(summaries: Sequence[Summary], last: Sequence[str]) -> Table:
-    """last: the columns after upload and download, some of "total" and "time"."""
-    more = optional_metrics(summaries)
-    table = new_table(_title(summaries), _caption(summaries, more))
+def _comparison_table(summaries: Sequence[Summary], left_out: Sequence[str]) -> Table:
+    """left_out: columns that have no room."""
+    gained, more = gains(summaries), optional_metrics(summaries)
+    table = new_table(_title(summaries), _caption(summaries, more, any(gained)))
     table.add_column("method", min_width=12)
-    knn = ["kNN"] * any("knn" in s.get("probes", {}) for s in summaries)
-    metrics = (OPTIONAL_METRICS[key][0] for key in more)
-    for heading in (_ACCURACY, _SPREAD, _OWN, *metrics, *knn, _UPLOAD, _DOWNLOAD, *last):
-        table.add_column(heading, justify="right", no_wrap=True)
-    best = max((s["accuracy"]["mean"] or 0.0 for s in summaries if s["method"] != "centralized"), default=0.0)
-    for s in summaries:
-        mean = s["accuracy"]["mean"]
-        cost = {"total": format_bytes(s["bytes_total"]), "time": f"{s['seconds']['total']:.1f} s"}
-        table.add_row(
-            method_label(s["method"], s["settings"]),
-            _with_spread(s["accuracy"]),
-            _percent(s["accuracy"]["std_learners"]),
-            _percent(s["accuracy_local"]["mean"]),
-            *(format_optional(s, key) for key in more),
-            *(_percent(s.get("probes", {}).get("knn", {}).get("mean")) for _ in knn),
-            format_bytes(s["bytes"]["up"]),
-            format_bytes(s["bytes"]["down"]),
-            *(cost[key] for key in last),
-            style="bold" if mean is not None and mean == best else "",
-        )
+    best = best_row(summaries)
+    rows = [_comparison_cells(s, gain, any(gained)) for s, gain in zip(summaries, gained, strict=True)]
+    optional = [key for key in (*more, "knn") if any(rows[i][key][1] != "–" for i in range(len(rows)))]
+    hidden = {*OPTIONAL_METRICS, "knn", *left_out} - set(optional)
+    keys = [key for key in rows[0] if key not in hidden]
+    for key in keys:
+        table.add_column(rows[0][key][0], justify="right", no_wrap=True)
+    for i, (s, cells) in enumerate(zip(summaries, rows, strict=True)):
+        name = method_label(s["method"], s["settings"]) + " *" * (i == best)
+        table.add_row(name, *(cells[key][1] for key in keys), style="bold" if i == best else "")
     return table
+
+
+def _comparison_cells(s: Summary, gain: Gain | None, gained: bool) -> dict[str, tuple[str, str]]:
+    """The columns of a run: heading and cell by key."""
+    counts: dict[str, tuple[str, str]] = {which: (which, format_count(gain, which)) for which in GAIN_COLUMNS}
+    return {
+        "accuracy": (_ACCURACY, _with_spread(s["accuracy"])),
+        "spread": (_SPREAD, _percent(s["accuracy"]["std_learners"])),
+        "own": (_OWN, _percent(s["accuracy_local"]["mean"])),
+        **(counts if gained else {}),
+        **{key: (heading, format_optional(s, key)) for key, (heading, _) in OPTIONAL_METRICS.items()},
+        "knn": ("kNN", _percent(s.get("probes", {}).get("knn", {}).get("mean"))),
+        "up": (_UPLOAD, format_bytes(s["bytes"]["up"])),
+        "down": (_DOWNLOAD, format_bytes(s["bytes"]["down"])),
+        "total": ("total", format_bytes(s["bytes_total"])),
+        "time": ("time", f"{s['seconds']['total']:.1f} s"),
+    }
+
+
+def best_row(summaries: Sequence[Summary]) -> int | None:
+    """The place of the most accurate run without `centralized`; None if there is nothing to compare."""
+    means = {i: s["accuracy"]["mean"] for i, s in enumerate(summaries) if s["method"] != "centralized"}
+    known = {i: mean for i, mean in means.items() if mean is not None}
+    return max(known, key=lambda i: float(known[i])) if len(known) > 1 else None
+
+
+def format_count(gain: Gain | None, which: Literal["helped", "harmed"]) -> str:
+    """How many learners are helped or harmed, of how many: 4/5."""
+    return "–" if gain is None else f"{getattr(gain, which)}/{gain.learners}"
 
 
 def _title(summaries: Sequence[Summary]) -> str:
@@ -84,7 +111,7 @@ def _title(summaries: Sequence[Summary]) -> str:
     )
 
 
-def _caption(summaries: Sequence[Summary], more: Sequence[str]) -> str:
+def _caption(summaries: Sequence[Summary], more: Sequence[str], gained: bool) -> str:
     probed = [
         method_label(s["method"], s["settings"])
         for s in summaries
@@ -94,7 +121,9 @@ def _caption(summaries: Sequence[Summary], more: Sequence[str]) -> str:
     if probed:
         methods = "all" if len(probed) == len(summaries) else ", ".join(probed)
         sentences.append(f"Trained without labels ({methods}): accuracy of a probe.")
-    return " ".join([*sentences, *(OPTIONAL_METRICS[key][1] for key in more)])
+    if best_row(summaries) is not None:
+        sentences.append("*: most accurate.")
+    return " ".join([*sentences, *([GAIN_CAPTION] if gained else []), *(OPTIONAL_METRICS[key][1] for key in more)])
 
 
 def optional_metrics(summaries: Sequence[Summary]) -> list[str]:

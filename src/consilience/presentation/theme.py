@@ -32,58 +32,88 @@ def theme(dark: bool = False) -> dict[str, Any]:
             "symbol": list(_SHAPES),
         },
         "text": {"color": ink},
-        "style": {"halo": {"fill": paper, "stroke": paper, "strokeWidth": 4}, "name": {"fill": ink}},
+        "style": {
+            "halo": {"fill": paper, "stroke": paper, "strokeWidth": 4},
+            "name": {"fill": ink},
+        },
+        "tick": {"color": ink},
         "boxplot": {"median": {"color": ink}, "rule": {"color": ink}},
     }
 
 
 CSS = """
 :root { color-scheme: light dark; --ink: #1f2328; --paper: #ffffff; --faint: #d8dce1; --soft: #f4f5f7;
-        --quiet: #57606a; --note: #fff6da; --edge: #b07d00; --link: #0058a8; }
+        --quiet: #57606a; --note: #fff6da; --edge: #b07d00; --link: #0058a8; --best: #e8f1fb; }
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e8e8e8; --paper: #16191d; --faint: #4a4f57; --soft: #22262c;
-          --quiet: #a8b0ba; --note: #3a2f10; --edge: #e0b040; --link: #7ab8f5; }
+          --quiet: #a8b0ba; --note: #3a2f10; --edge: #e0b040; --link: #7ab8f5; --best: #1d2f42; }
 }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 64rem; padding: 1.5rem 1rem 4rem; background: var(--paper); color: var(--ink);
+body { margin: 0 auto; max-width: 74rem; padding: 1rem 1rem 4rem; background: var(--paper); color: var(--ink);
        font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.7rem; line-height: 1.2; }
-h2 { margin-top: 3rem; padding-top: .6rem; border-top: 1px solid var(--faint); font-size: 1.35rem; line-height: 1.25; }
-h3 { margin-top: 2.2rem; font-size: 1.1rem; }
+h1 { margin: 0; font-size: 1.6rem; line-height: 1.2; }
+h2 { margin: 3rem 0 .4rem; padding-top: .6rem; border-top: 1px solid var(--faint); font-size: 1.2rem;
+     line-height: 1.25; }
+h1 + section > h2 { margin-top: .1rem; padding: 0; border: 0; color: var(--quiet); font-size: 1rem;
+                    font-weight: normal; }
+h3 { margin: 1.6rem 0 .3rem; font-size: 1.1rem; line-height: 1.25; }
 a { color: var(--link); }
 .quiet, footer, figcaption { color: var(--quiet); font-size: .9rem; }
-.note { margin: .5rem 0; padding: .5rem .8rem; border-left: 4px solid var(--edge); background: var(--note); }
-figure { margin: 1rem 0; overflow-x: auto; }
+.lead { margin: .6rem 0; max-width: 62rem; font-size: 1.25rem; line-height: 1.35; font-weight: 600; }
+.answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(16rem, 1fr)); gap: .8rem; margin: .8rem 0; }
+.answers div { padding: .5rem .8rem .6rem; border-radius: .4rem; background: var(--soft); }
+.answers dt { font-weight: 600; }
+.answers dd { margin: .1rem 0 0; font-size: .92rem; line-height: 1.4; }
+.note { margin: .6rem 0; padding: .4rem .8rem; border-left: 4px solid var(--edge); background: var(--note);
+        font-size: .92rem; line-height: 1.4; }
+.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 27rem), 1fr)); gap: 0 1.5rem; }
+* + .grid { margin-top: 1rem; }
+.grid section { min-width: 0; }
+.grid h3 { margin-top: .8rem; }
+.grid p { margin: .2rem 0; color: var(--quiet); font-size: .88rem; line-height: 1.35; }
+figure { margin: .6rem 0; overflow-x: auto; }
 img { max-width: 100%; height: auto; }
 .chart { width: 100%; min-height: 6rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .92rem; }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid var(--faint); text-align: left; vertical-align: baseline;
-         overflow-wrap: normal; }
+         overflow-wrap: normal; background: var(--paper); }
 th { font-weight: 600; }
+tbody th, thead th:first-child { position: sticky; left: 0; z-index: 1; }
 tbody th { overflow-wrap: anywhere; min-width: 9rem; }
+.best th, .best td { background: var(--best); font-weight: 600; }
+.badge { padding: .05rem .4rem; border-radius: .6rem; background: var(--link); color: var(--paper);
+         font-size: .72rem; white-space: nowrap; }
 .number { text-align: right; white-space: nowrap; }
 thead .number { white-space: normal; }
 pre { padding: .8rem; overflow-x: auto; background: var(--soft); font-size: .85rem; line-height: 1.35; }
 code { font-family: ui-monospace, monospace; font-size: .9em; }
 details { margin: .4rem 0; }
 summary { cursor: pointer; }
+summary h3 { display: inline; }
+.fold { margin: 1.4rem 0 0; padding-top: .8rem; border-top: 1px solid var(--faint); }
+nav { float: right; max-width: 22rem; margin: 0 0 .5rem 1rem; font-size: .92rem; }
+nav details { margin: 0; }
+nav summary { text-align: right; }
+nav ul { margin: .3rem 0; padding: 0; list-style: none; }
+nav .level-2 { padding-left: 1rem; }
 .vega-embed { width: 100%; }
 .vega-embed .vega-actions { background: var(--paper); border-color: var(--faint); }
 .vega-embed .vega-actions a { color: var(--ink); }
 .vega-embed .vega-actions a:hover { background: var(--soft); color: var(--ink); }
 .vega-embed summary { opacity: .4; }
 @media (max-width: 40rem) {
-  table, tbody { display: block; }
-  thead { position: absolute; left: -99rem; }
-  tr { display: block; padding: .5rem 0; border-bottom: 2px solid var(--faint); }
-  th, td { display: flex; justify-content: space-between; gap: 1rem; padding: .1rem 0; border: 0; }
-  td.number { text-align: right; }
-  td::before { content: attr(data-label); color: var(--quiet); }
+  nav { float: none; max-width: none; margin: 0; }
+  nav summary { text-align: left; }
+  .lead { font-size: 1.1rem; }
+  .answers { grid-template-columns: 1fr; gap: .5rem; }
+  tbody th { min-width: 6.5rem; max-width: 8rem; }
+  th, td { padding: .3rem .4rem; font-size: .85rem; }
 }
 """
 
-# Charts are redrawn when the color scheme changes. A narrow page has panels and legends in one column.
+# Charts are redrawn when the color scheme or the width changes, and drawn when a folded section is opened. A narrow
+# page has panels and legends in one column, and a legend instead of names beside lines and points.
 SCRIPT = """
 const night = matchMedia("(prefers-color-scheme: dark)");
 const themes = JSON.parse(document.getElementById("themes").textContent);
@@ -91,31 +121,63 @@ const charts = [...document.querySelectorAll("figure[data-chart]")].map((figure)
   place: figure.querySelector(".chart"), entry: +figure.dataset.entry,
   spec: figure.querySelector("script").textContent }));
 
+function withLegend(spec, legend) {
+  for (const layer of spec.layer ?? []) { withLegend(layer, legend); }
+  for (const channel of ["color", "fill", "shape", "strokeDash"]) {
+    const encoded = spec.encoding?.[channel];
+    if (encoded?.legend === null) { encoded.legend = legend; }
+  }
+}
+
 function fitted(spec, room) {
   const panels = spec.facet ? spec.spec : null;
+  const legend = spec.usermeta?.narrowLegend;
+  if (legend && room < 480) {
+    spec.layer = spec.layer.filter((layer) => !layer.name?.startsWith("label_"));
+    withLegend(spec, legend);
+  }
   if (panels && room < 560) { spec.columns = 1; panels.width = room - 70; }
   else if (panels) { panels.width = (room - 65 * spec.columns) / spec.columns - (spec.columns > 2 ? 45 : 0); }
   else { spec.width = "container"; }
   return spec;
 }
 
+async function drawOne(chart, dark) {
+  const { place, entry, spec } = chart;
+  const room = place.clientWidth;
+  if (!room) { return; }  // in a folded section
+  const look = structuredClone(themes[dark ? "dark" : "light"]);
+  const beside = room < 560 ? 130 : 60;  // names of rows, which a legend is not drawn under
+  look.legend.columns = Math.max(1, Math.floor((room - beside) / entry));
+  look.legend.labelLimit = Math.min(300, room - 100);
+  if (room < 560) { look.axis.labelLimit = 150; }
+  if (room < 420) { look.axis.labelLimit = 110; }
+  const actions = { export: true, source: false, compiled: false, editor: false };
+  const options = { config: look, renderer: "svg", ast: true, actions, tooltip: { theme: dark ? "dark" : "light" } };
+  chart.drawn = `${dark} ${room}`;
+  try { await vegaEmbed(place, fitted(JSON.parse(spec), room), options); }
+  catch (error) { place.textContent = `This chart could not be drawn: ${error.message}`; console.error(error); }
+}
+
 async function draw() {
   const dark = night.matches;
-  for (const { place, entry, spec } of charts) {
-    const room = place.clientWidth;
-    const look = structuredClone(themes[dark ? "dark" : "light"]);
-    const beside = room < 560 ? 130 : 60;  // names of rows, which a legend is not drawn under
-    look.legend.columns = Math.max(1, Math.floor((room - beside) / entry));
-    look.legend.labelLimit = Math.min(300, room - 100);
-    if (room < 560) { look.axis.labelLimit = 110; }
-    const actions = { export: true, source: false, compiled: false, editor: false };
-    const options = { config: look, renderer: "svg", ast: true, actions, tooltip: { theme: dark ? "dark" : "light" } };
-    try { await vegaEmbed(place, fitted(JSON.parse(spec), room), options); }
-    catch (error) { place.textContent = `This chart could not be drawn: ${error.message}`; console.error(error); }
+  for (const chart of charts) {
+    if (chart.drawn !== `${dark} ${chart.place.clientWidth}`) { await drawOne(chart, dark); }
   }
   document.documentElement.dataset.drawn = dark ? "dark" : "light";
 }
 
+function reveal() {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const folded = target && target.querySelector("details.fold:not([open])");
+  if (folded) { folded.open = true; }
+}
+
+let waiting;
+addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(draw, 200); });
+addEventListener("hashchange", reveal);
+document.querySelectorAll("details.fold").forEach((fold) => fold.addEventListener("toggle", draw));
 night.addEventListener("change", draw);
+reveal();
 draw();
 """

@@ -45,7 +45,13 @@ def feature_sections(runs: Sequence[ReportedRun], prefix: str, with_checkpoint: 
                 matrices.append(Section(f"Similarities: {run.label}", found_similarities.text, figure=chart, name=name))
             found, name = map_features(saved), f"{prefix}features" + f"-{len(drawn) + 1}" * (len(first) > 1)
             drawn.append(
-                Section(f"Feature map: {run.label}", found.text, figure=scatter_charts.scatter(found.rows), name=name)
+                Section(
+                    f"Feature map: {run.label}",
+                    found.text,
+                    figure=scatter_charts.scatter(found.rows),
+                    name=name,
+                    beside="features",
+                )
             )
         except (ConsilienceError, OSError) as error:
             without.setdefault(str(error), []).append(run.label)

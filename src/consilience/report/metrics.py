@@ -21,6 +21,8 @@ class RunMetrics:
     """By round and seed, for each metric: the number of learners that have it, the sum, and the sum of squares."""
     final: dict[tuple[int, int], float] = field(default_factory=dict)
     """The last accuracy by seed and learner."""
+    final_local: dict[tuple[int, int], float] = field(default_factory=dict)
+    """The last accuracy on own distribution by seed and learner."""
     seen: set[tuple[int, int, int]] = field(default_factory=set)
     group_of: Mapping[int, str] = field(default_factory=dict)
     """The group of each learner, if there are several groups."""
@@ -40,6 +42,8 @@ class RunMetrics:
             known[2] += value * value
         if "accuracy" in values:
             self.final[seed, learner] = values["accuracy"]
+        if "accuracy_local" in values:
+            self.final_local[seed, learner] = values["accuracy_local"]
         if learner in self.group_of:
             self.groups.setdefault(self.group_of[learner], RunMetrics()).add(round_, seed, learner, values)
 
@@ -57,6 +61,14 @@ class RunMetrics:
     def names(self) -> list[str]:
         """The recorded metrics, in the order of their first appearance."""
         return list(dict.fromkeys(name for cell in self.sums.values() for name in cell))
+
+    def by_learner(self, final: Mapping[tuple[int, int], float]) -> list[list[float | None]]:
+        """Final values of each seed, from the first to the last, one per learner; None if not known."""
+        seeds, learners = self.seeds, 1 + max((learner for _, _, learner in self.seen), default=-1)
+        return [
+            [None if (value := final.get((seed, who))) is None else round(value, 4) for who in range(learners)]
+            for seed in range(seeds[0], seeds[-1] + 1)
+        ]
 
     def curve(self, name: str) -> Rows:
         """The mean over seeds of learners' means, and a band: the deviation over seeds, or learners of one seed."""

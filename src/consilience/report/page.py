@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from functools import cache
 from html import escape
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +64,20 @@ def write_report(
     """
     from consilience.report.runs import read_runs
     from consilience.report.sections import report_sections
+    from consilience.report.story import report_title
 
     folders = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     out, figures = Path(out), None if figures is None else Path(figures)
     if not folders:
         raise ConfigurationError("no run to report on; name at least one folder")
     check_page(out)
-    sections = report_sections(read_runs(folders))
+    found = read_runs(folders)
+    sections = report_sections(found)
     options = ["--out", str(out), *(["--figures", str(figures)] if figures else [])]
     command = shlex.join(["consilience", "report", *map(str, folders), *options])
     if figures is not None:
         write_figures(figures, sections)
-    write_page(out, f"Report on {', '.join(folder.name or str(folder) for folder in folders)}", sections, command)
+    write_page(out, report_title(found), sections, command)
     return out
 
 
@@ -92,7 +95,7 @@ def _refuse_folder(path: Path) -> None:
 
 
 def _page(title: str, sections: Sequence[Section], command: str) -> str:
-    body = "\n".join(section_html(section, slug) for section, slug in _with_slugs(sections))
+    body = "\n".join(_body(sections))
     themes = script_json({"light": theme(), "dark": theme(dark=True)})
     charts = any(section.figure is not None for section in sections)
     drawing = f'<script type="module">{_bundle()}</script>\n<script type="module">{SCRIPT}</script>' if charts else ""
@@ -106,10 +109,10 @@ def _page(title: str, sections: Sequence[Section], command: str) -> str:
 <style>{CSS}</style>
 </head>
 <body>
-<h1>{escape(title)}</h1>
 {_contents(sections)}
-<noscript><p class="note">Charts need JavaScript, which is switched off.</p></noscript>
+<h1>{escape(title)}</h1>
 {body}
+<noscript><p class="note">Charts need JavaScript, which is switched off.</p></noscript>
 <footer><p>Made with <code>{escape(command)}</code></p></footer>
 <script type="application/json" id="themes">{themes}</script>
 {drawing}
@@ -118,12 +121,22 @@ def _page(title: str, sections: Sequence[Section], command: str) -> str:
 """
 
 
+def _body(sections: Sequence[Section]) -> Iterator[str]:
+    """The sections as HTML; those that stand side by side are in a grid."""
+    for beside, group in groupby(_with_slugs(sections), key=lambda each: each[0].beside):
+        content = "\n".join(section_html(section, slug) for section, slug in group)
+        yield f'<div class="grid">{content}</div>' if beside else content
+
+
 def _contents(sections: Sequence[Section]) -> str:
-    """Links to the parts of the page if there are several, else to its sections."""
-    named = list(_with_slugs(sections))
-    parts = [(section, slug) for section, slug in named if section.level == 1]
-    links = [f'<a href="#{escape(slug)}">{escape(each.heading)}</a>' for each, slug in (parts if parts[1:] else named)]
-    return f"<nav>{' · '.join(links)}</nav>" if len(links) > 1 else ""
+    """A folded list of links: to the parts of the page, and to the sections of each."""
+    items = [
+        f'<li class="level-{section.level}"><a href="#{escape(slug)}">{escape(section.heading)}</a></li>'
+        for section, slug in _with_slugs(sections)
+    ]
+    return (
+        f"<nav><details><summary>Contents</summary><ul>{''.join(items)}</ul></details></nav>" if len(items) > 1 else ""
+    )
 
 
 def _with_slugs(sections: Sequence[Section]) -> Iterator[tuple[Section, str]]:

@@ -116,7 +116,7 @@ def _read(run: RunFolder, notes: list[str]) -> list[ReportedRun]:
     provenance = _provenance(run, notes)
     found = []
     for i, (own, result) in enumerate(zip(configs, results, strict=True)):
-        summary = result or _summary_so_far(run, own, metrics[i]) | {"set": changes[i]}
+        summary = _by_seed(result or _summary_so_far(run, own, metrics[i]) | {"set": changes[i]}, own, metrics[i])
         name = method_label(summary["method"], summary.get("set") or summary["settings"]).replace(" method.", " ")
         found.append(ReportedRun(name, _task(own), run.path, summary, metrics[i], provenance, text, _labeled(own)))
     _note_missing(run, configs[0], found, notes)
@@ -257,6 +257,23 @@ def _summary_so_far(run: RunFolder, config: Config | None, metrics: RunMetrics) 
         "seconds": {},
         "groups": {},
         "finished": config is not None and metrics.rounds == config.training.rounds,
+    }
+
+
+def _by_seed(summary: Mapping[str, Any], config: Config | None, metrics: RunMetrics) -> dict[str, Any]:
+    """The summary with what a comparison by seed and learner needs, from the settings and the metrics of the run."""
+    if config is None or not metrics.seen:
+        return dict(summary)
+    finals = metrics.by_learner(metrics.final)
+    known = [[value for value in row if value is not None] for row in finals]
+    means = [float(np.mean(row)) if row else None for row in known]
+    return {
+        **summary,
+        "data": config.data.source,
+        "learners": len(finals[0]),
+        "seed": metrics.seeds[0],
+        "accuracy": {**summary["accuracy"], "by_seed": means},
+        "accuracy_local": {**summary["accuracy_local"], "by_learner": metrics.by_learner(metrics.final_local)},
     }
 
 

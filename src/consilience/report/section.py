@@ -28,8 +28,11 @@ class Picture:
 class Section:
     """A section of a page.
 
-    `name`: used in links and as the name of the figure's files. `level`: 1 is a part of the page, 2 a section of it.
-    `notes`: warnings. `details`: long texts that are collapsed under their titles.
+    `lead`: what the section says, in a sentence. `answers`: questions, each with a short answer. `notes`: warnings.
+    `best`: the row of the table that is marked. `explanation`: of the table's columns, folded. `details`: files, folded
+    under their names. `name`: used in links and as the name of the figure's files. `level`: 1 is a part of the page, 2
+    a section of it. `beside`: sections in a row with the same name here stand side by side where there is room.
+    `folded`: only the heading is seen until it is opened.
     """
 
     heading: str
@@ -39,8 +42,14 @@ class Section:
     name: str = ""
     level: int = 2
     notes: Sequence[str] = ()
+    explanation: str = ""
     details: Sequence[tuple[str, str]] = ()
     pictures: Sequence[Picture] = ()
+    lead: str = ""
+    answers: Sequence[tuple[str, str]] = ()
+    best: int | None = None
+    beside: str = ""
+    folded: bool = False
 
     @property
     def slug(self) -> str:
@@ -73,11 +82,28 @@ def _domain_names(spec: Any) -> Iterator[str]:
 def section_html(section: Section, slug: str) -> str:
     """A section as HTML; `slug`: its anchor."""
     rank = f"h{section.level + 1}"
-    parts = [f'<section id="{escape(slug)}"><{rank}>{escape(section.heading)}</{rank}>']
+    heading = f"<{rank}>{escape(section.heading)}</{rank}>"
+    content = "\n".join(_parts(section))
+    if section.level == 1 or section.beside:
+        return f'<section id="{escape(slug)}">{heading}\n{content}</section>'
+    opened = "" if section.folded else " open"
+    return (
+        f'<section id="{escape(slug)}"><details class="fold"{opened}><summary>{heading}</summary>\n'
+        f"{content}</details></section>"
+    )
+
+
+def _parts(section: Section) -> list[str]:
+    """The parts of a section below its heading."""
+    parts = [f'<p class="lead">{escape(section.lead)}</p>'] if section.lead else []
+    parts += [_answers(section.answers)] if section.answers else []
     parts += [f'<p class="note" role="note">{escape(note)}</p>' for note in section.notes]
     parts += [f"<p>{escape(paragraph)}</p>" for paragraph in section.text.split("\n\n") if paragraph.strip()]
     if section.table:
-        parts.append(_table(section.table))
+        parts.append(_table(section.table, section.best))
+    if section.explanation:
+        paragraphs = "".join(f"<p>{escape(each)}</p>" for each in section.explanation.split("\n\n"))
+        parts.append(f'<details class="quiet"><summary>What the columns mean</summary>{paragraphs}</details>')
     if section.figure is not None:
         parts.append(_figure(section))
     parts += [_picture(picture) for picture in section.pictures]
@@ -85,7 +111,13 @@ def section_html(section: Section, slug: str) -> str:
         f"<details><summary>{escape(line)}</summary><pre>{escape(text)}</pre></details>"
         for line, text in section.details
     ]
-    return "\n".join([*parts, "</section>"])
+    return parts
+
+
+def _answers(answers: Sequence[tuple[str, str]]) -> str:
+    """Questions and their answers, side by side where there is room."""
+    each = (f"<div><dt>{escape(question)}</dt><dd>{escape(answer)}</dd></div>" for question, answer in answers)
+    return f'<dl class="answers">{"".join(each)}</dl>'
 
 
 def script_json(value: Any) -> str:
@@ -108,19 +140,17 @@ def _picture(picture: Picture) -> str:
     )
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table whose first column has the row headings; each cell has its column's heading, for narrow screens."""
+def _table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
+    """A table whose first column has the row headings and stays in view when the others are scrolled."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     numeric = {key: all(_is_number(row.get(key)) for row in rows) for key in columns}
     head = "".join(f'<th scope="col"{_kind(numeric[key])}>{escape(key)}</th>' for key in columns)
     body = []
-    for row in rows:
+    for i, row in enumerate(rows):
         first, *rest = (escape(_cell(row.get(key))) for key in columns)
-        cells = "".join(
-            f'<td data-label="{escape(key)}"{_kind(numeric[key])}>{cell}</td>'
-            for key, cell in zip(columns[1:], rest, strict=True)
-        )
-        body.append(f'<tr><th scope="row">{first}</th>{cells}</tr>')
+        cells = "".join(f"<td{_kind(numeric[key])}>{cell}</td>" for key, cell in zip(columns[1:], rest, strict=True))
+        mark = ' <b class="badge">most accurate</b>' if i == best else ""
+        body.append(f'<tr{" class=best" if i == best else ""}><th scope="row">{first}{mark}</th>{cells}</tr>')
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
 
 

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from consilience.presentation import charts
-from consilience.presentation.tables import CAPTION, OPTIONAL_METRICS, format_bytes, format_optional, optional_metrics
+from consilience.presentation.method_looks import look_order
+from consilience.presentation.tables import OPTIONAL_METRICS
 from consilience.report.feature_sections import feature_sections, folders_with_checkpoint
 from consilience.report.leakage_section import leakage_sections
 from consilience.report.metrics import Rows
 from consilience.report.runs import FoundRuns, ReportedRun
 from consilience.report.section import Section
+from consilience.report.story import cost_section, gains_section, headline_section
+from consilience.report.summary_tables import OPTIONAL_NAMES, PROBES, summary_sections
 from consilience.simulation.records.round_record import PHASES
 
 _MAX_LINES = 12  # of a chart whose lines can be distinguished
 _MAX_POINTS = 200  # of a line, and of a strip of learners
 _MAX_LEARNERS = 40  # rows of a class table
 _MAX_CLASSES = 100
-_PROBES = {"linear": "linear probe", "scaled": "scaled linear probe", "knn": "kNN"}
-_OPTIONAL = {key: heading.replace("\n", " ") for key, (heading, _) in OPTIONAL_METRICS.items()}
-_NO_VALUE = {"mean": None, "std_seeds": None}
 
 
 def report_sections(found: FoundRuns) -> list[Section]:
@@ -43,15 +42,19 @@ def _task_sections(
     task: str, given: Sequence[ReportedRun], prefix: str, with_checkpoint: Sequence[Path]
 ) -> Iterator[Section]:
     runs = _shorten_labels(given)
-    rows = [_summary_row(run, _probed(runs), optional_metrics([run.summary for run in runs])) for run in runs]
-    yield Section(task, text=_extent(given), name=f"{prefix}task", level=1)
-    yield Section("Summary", text=_caption(runs), table=rows, name=f"{prefix}summary")
-    if groups := _group_rows(runs):
-        yield Section("By group of learners", table=groups, name=f"{prefix}groups")
-    yield from _groups_over_rounds(runs, prefix)
-    yield from _settings(runs, prefix)
     best, note = _best(runs)
-    yield from _accuracy(best, note, prefix)
+    yield headline_section(task, _extent(given), runs, prefix)
+    over = {section.slug.removeprefix(prefix): section for section in _accuracy(best, note, prefix)}
+    cost, gained = cost_section(runs, prefix), gains_section(runs, best, note, prefix)
+    settings = next(_settings(runs, prefix), None)
+    if cost is None and settings is not None:
+        cost, settings = settings, None
+    first = [cost or over.pop("bytes", None), gained or over.pop("accuracy", None)]
+    yield from (replace(section, beside="first") for section in first if section is not None)
+    yield from summary_sections(runs, prefix)
+    yield from _groups_over_rounds(runs, prefix)
+    yield from [] if settings is None else [settings]
+    yield from over.values()
     yield from _probes(best, note, prefix)
     yield from _ensemble(best, note, prefix)
     yield from _dependence(best, note, prefix)
@@ -89,82 +92,9 @@ def _shorten_labels(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return [replace(run, label=run.label.removeprefix(f"{method} ")) for run in runs] if method else list(runs)
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
-
-
-def _caption(runs: Sequence[ReportedRun]) -> str:
-    """The meaning of the columns; for runs without labels, the source of their accuracy."""
-    words = []
-    if probed := _probed(runs):
-        ways = {
-            "linear": "Linear probe: accuracy of a linear classifier trained on a model's frozen features",
-            "scaled": "Scaled linear probe: the same with each feature standardized to mean 0 and deviation 1",
-            "knn": "kNN: accuracy of a vote of the training samples with the nearest features",
-        }
-        words.append(f"{'; '.join(ways[probe] for probe in probed)}.")
-    for probe, name in _PROBES.items():
-        if methods := [run.label for run in runs if not run.labeled and next(iter(_probe_results(run)), None) == probe]:
-            of_runs = "" if len(methods) == len(runs) else f" of {', '.join(methods)}"
-            words.append(f"Trained without labels: the accuracy{of_runs} is that of the {name}.")
-    if public := sorted({float(run.summary.get("public_bytes") or 0) for run in runs} - {0.0}):
-        words.append(
-            f"The total includes the public set, {' or '.join(map(format_bytes, public))} before the first round."
-        )
-    words += [OPTIONAL_METRICS[key][1] for key in optional_metrics([run.summary for run in runs])]
-    return "\n\n".join([CAPTION, *([" ".join(words)] if words else [])])
-
-
-def _probed(runs: Sequence[ReportedRun]) -> list[str]:
-    """The probes that any of the runs was tested with."""
-    return [probe for probe in _PROBES if any(probe in _probe_results(run) for run in runs)]
-
-
-def _probe_results(run: ReportedRun) -> Mapping[str, Any]:
-    """The last accuracies of a run's probes."""
-    return run.summary.get("probes") or {}
-
-
-def _summary_row(run: ReportedRun, probed: Sequence[str], more: Sequence[str]) -> dict[str, Any]:
-    s = run.summary
-    total = s["seconds"].get("total")
-    return {
-        "method": run.label + ("" if s["finished"] else " (unfinished)"),
-        "accuracy %": _with_spread(s["accuracy"]),
-        "spread across learners": _tenths(s["accuracy"]["std_learners"]),
-        "accuracy on own distribution": _tenths(s["accuracy_local"]["mean"]),
-        **{_OPTIONAL[key]: format_optional(s, key) for key in more},
-        **{_PROBES[probe]: _with_spread(_probe_results(run).get(probe, _NO_VALUE)) for probe in probed},
-        "upload per round": format_bytes(s["bytes"]["up"]),
-        "download per round": format_bytes(s["bytes"]["down"]),
-        "total": format_bytes(s["bytes_total"]),
-        "time": "–" if total is None else f"{total:.1f} s",
-    }
-
-
-def _group_rows(runs: Sequence[ReportedRun]) -> Rows:
-    names = dict.fromkeys(name for run in runs for name in run.summary["groups"])
-    return [
-        {
-            "learners": Path(name).name if name == group["model"] else name,
-            "model": Path(group["model"]).name,
-            "method": run.label,
-            "accuracy %": _with_spread(group["accuracy"]),
-            "accuracy on own distribution": _tenths(group["accuracy_local"]["mean"]),
-            "upload per round": format_bytes(group["bytes"]["up"]),
-            "download per round": format_bytes(group["bytes"]["down"]),
-        }
-        for name, run in product(names, runs)
-        if (group := run.summary["groups"].get(name))
-    ]
-
-
-def _with_spread(accuracy: Mapping[str, Any]) -> str:
-    spread = accuracy["std_seeds"]
-    return _tenths(accuracy["mean"]) + ("" if spread is None else f" ± {spread:.1f}")
-
-
-def _tenths(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}"
+def _looks(runs: Sequence[ReportedRun]) -> list[str]:
+    """The labels of runs in the order of their looks."""
+    return look_order([run.label for run in runs])
 
 
 # -- charts ------------------------------------------------------------------------------------------------------------
@@ -190,7 +120,7 @@ def _settings(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
 
 
 def _accuracy(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Section]:
-    rows, names = _curves(runs, "accuracy"), [run.label for run in runs]
+    rows, names = _curves(runs, "accuracy"), _looks(runs)
     if not rows:
         yield Section("Accuracy", text="No round has been tested yet.", name=f"{prefix}accuracy")
         return
@@ -231,27 +161,32 @@ def _probes(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Sec
     """The accuracy of probes over rounds."""
     rows = [
         {"method": run.label, "probe": name, "round": row["round"], "accuracy": row[f"accuracy_{probe}"]}
-        for run, (probe, name) in product(runs, _PROBES.items())
+        for run, (probe, name) in product(runs, PROBES.items())
         for row in _thinned(run.metrics.curve(f"accuracy_{probe}"))
     ]
     if rows:
         text = f"Accuracy of probes on learners' features, the mean over learners and seeds.{note}"
-        chart = charts.probes(rows, [run.label for run in runs])
+        chart = charts.probes(rows, _looks(runs))
         yield Section("Probes over rounds", text=text, figure=chart, name=f"{prefix}probes")
 
 
 def _ensemble(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Section]:
     """The accuracy of ensembles over rounds."""
     rows = [
-        {"method": run.label, "prediction": _OPTIONAL[key], "round": row["round"], "accuracy": row[f"accuracy_{key}"]}
+        {
+            "method": run.label,
+            "prediction": OPTIONAL_NAMES[key],
+            "round": row["round"],
+            "accuracy": row[f"accuracy_{key}"],
+        }
         for run, key in product(runs, ("ensemble", "heads"))
         for row in _thinned(run.metrics.curve(f"accuracy_{key}"))
     ]
     if rows:
         there = {row["prediction"] for row in rows}
-        words = [OPTIONAL_METRICS[key][1] for key, name in _OPTIONAL.items() if name in there]
+        words = [OPTIONAL_METRICS[key][1] for key, name in OPTIONAL_NAMES.items() if name in there]
         text = f"{' '.join(words)} The mean over seeds.{note}"
-        chart = charts.probes(rows, [run.label for run in runs], by="prediction")
+        chart = charts.probes(rows, _looks(runs), by="prediction")
         yield Section("Ensemble accuracy over rounds", text=text, figure=chart, name=f"{prefix}ensemble")
 
 
@@ -262,7 +197,7 @@ def _dependence(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator
             "Of test samples and the outputs of the watched layer, from 0 to 1: the lower, the less it reveals. "
             f"{_band(runs)}{note}"
         )
-        chart = charts.curves(rows, y="dependence", title="distance correlation", names=[run.label for run in runs])
+        chart = charts.curves(rows, y="dependence", title="distance correlation", names=_looks(runs))
         yield Section("Distance correlation over rounds", text=text, figure=chart, name=f"{prefix}dependence")
 
 
@@ -327,7 +262,7 @@ def _partition(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
 def _losses(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Section]:
     """The terms of the loss, and the bound on the mutual information, over rounds."""
     rows: Rows = []
-    names = [run.label for run in runs]
+    names = _looks(runs)
     for run in runs:
         for name in (name for name in run.metrics.names if name.startswith("loss.")):
             term = name.removeprefix("loss.")
@@ -337,14 +272,14 @@ def _losses(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Sec
     rows = [row for row in rows if (row["method"], row["term"]) in used]  # terms that are always 0 are left out
     if rows:
         text = f"Before weighting; the mean over seeds and learners that have the term.{note}"
-        yield Section("Loss terms", text=text, figure=charts.losses(rows, names), name=f"{prefix}losses")
+        yield Section("Loss terms", text=text, figure=charts.losses(rows, names), name=f"{prefix}losses", folded=True)
     if bound := _curves(runs, "mutual_information"):
         text = (
             "A lower bound on the mutual information of learners' representations, from their observations; "
             f"a bound below 0 says nothing. {_band(runs)}{note}"
         )
         chart = charts.mutual_information(bound, names)
-        yield Section("Mutual information", text=text, figure=chart, name=f"{prefix}mutual-information")
+        yield Section("Mutual information", text=text, figure=chart, name=f"{prefix}mutual-information", folded=True)
 
 
 def _time(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
@@ -354,7 +289,7 @@ def _time(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
     ]
     if rows:
         text = "Wall-clock time of all seeds together."
-        yield Section("Time by phase", text=text, figure=charts.phases(rows), name=f"{prefix}time")
+        yield Section("Time by phase", text=text, figure=charts.phases(rows), name=f"{prefix}time", folded=True)
 
 
 def _reproduce(runs: Sequence[ReportedRun], prefix: str) -> Section:

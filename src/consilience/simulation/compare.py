@@ -15,6 +15,8 @@ from consilience.config.settings import Settings
 from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
+from consilience.presentation.gains import add_gains
+from consilience.presentation.message import message
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
 from consilience.presentation.tables import table_text
 from consilience.simulation.plots import plot_runs
@@ -61,8 +63,12 @@ class Comparison:
         return len(done) == len(self.methods)
 
     def table(self) -> str:
-        """One line for each method, as text."""
-        return "\n".join(map(table_text, summary_tables(self.summaries)))
+        """One line for each method, as text, and what the numbers say in sentences."""
+        return "\n".join([*map(table_text, summary_tables(self.summaries)), *self._sentences()])
+
+    def _sentences(self) -> list[str]:
+        said = message(self.summaries)
+        return said.sentences if said else []
 
     def __repr__(self) -> str:
         means = ((s["method"], s["accuracy"]["mean"]) for s in self.summaries)
@@ -70,7 +76,7 @@ class Comparison:
         return f"Comparison({len(self.summaries)} of {len(self.methods)} methods: {found})"
 
     def _repr_html_(self) -> str:
-        return tables_html(summary_tables(self.summaries))
+        return tables_html(summary_tables(self.summaries), self._sentences())
 
     def to_pandas(self) -> Any:
         """The summaries as a pandas data frame, a row per method."""
@@ -116,6 +122,7 @@ def compare(
         own = data if isinstance(data, Dataset) else None
         plan = plan_comparison(config, names, Path(out) if out is not None else None, own, model)
     summaries, results = [], {}
+<<<<<<< HEAD
     with lock_folder(plan.folder) if plan.folder is not None else nullcontext():
         for name, found in plan.run(on_round, data if isinstance(data, Dataset) else None, model):
             if isinstance(found, Result):
@@ -126,6 +133,17 @@ def compare(
             if not summaries[-1]["finished"]:
                 break
     return Comparison(plan.methods, tuple(summaries), results, plan.folder)
+=======
+    for name, found in plan.run(on_round, data if isinstance(data, Dataset) else None, model):
+        if isinstance(found, Result):
+            results[name] = found
+        summaries.append(found.summary() if isinstance(found, Result) else found)
+        if on_summary is not None:
+            on_summary(summaries[-1])
+        if not summaries[-1]["finished"]:
+            break
+    return Comparison(plan.methods, tuple(add_gains(summaries)), results, plan.folder)
+>>>>>>> 8e089cd (Reports begin with what the runs say: a headline, whom working together helped, at what cost; tables end in the same message)
 
 
 @dataclass(frozen=True)

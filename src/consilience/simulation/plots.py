@@ -9,6 +9,7 @@ import numpy as np
 
 from consilience.presentation.chart import Chart
 from consilience.presentation.charts import curves
+from consilience.presentation.method_looks import look_order
 from consilience.simulation.records.history import History
 
 
@@ -16,7 +17,8 @@ def plot_runs(runs: Mapping[str, History], metric: str) -> Chart:
     """A metric over rounds, one line for each run; the band is the deviation over seeds, or of one seed's learners."""
     rows = [row for name, history in runs.items() for row in _curve(name, history, metric)]
     column = _column(metric)
-    return curves(rows, y=column, title=f"{column}, %" if metric.startswith("accuracy") else column)
+    title = f"{column}, %" if metric.startswith("accuracy") else column
+    return curves(rows, y=column, title=title, names=look_order(list(runs)))
 
 
 def _column(metric: str) -> str:

@@ -163,7 +163,7 @@ class Result:
         history, config = self.history, self.config
         rounds = max(history.rounds, 1)
         moved = {way: history.total(f"bytes.{way}") for way in ("up", "down")}
-        before = _spread(history.last("accuracy_before"))
+        before, local = _spread(history.last("accuracy_before")), history.last("accuracy_local")
         return {
             "method": config.method.label,
             "settings": config.method.settings,
@@ -171,12 +171,13 @@ class Result:
             "model": self.model_name,
             "learners": history.learners,
             "rounds": history.rounds,
+            "seed": history.seeds[0],
             "seeds": len(history.seeds),
             "engine": self.engine,
             "device": config.execution.device,
             "accuracy": _spread(self.accuracy),
             "accuracy_source": self.accuracy_source,
-            "accuracy_local": _spread(history.last("accuracy_local")),
+            "accuracy_local": _spread(local) | {"by_learner": _by_learner(local)},
             "accuracy_before": before if before["mean"] is not None else None,
             "accuracy_validation": _spread(self._optional_metric(VALIDATION)),
             "best_rounds": history.best_rounds(VALIDATION).tolist() if VALIDATION in history.records[0] else None,
@@ -289,3 +290,8 @@ def _spread(values: np.ndarray) -> dict[str, Any]:
         "worst": float(np.nanmin(values, axis=1).mean()),
         "by_seed": [float(x) for x in by_seed],
     }
+
+
+def _by_learner(values: np.ndarray) -> list[list[float | None]]:
+    """The values of each seed, one per learner, to four digits after the point; None if not known."""
+    return [[None if np.isnan(value) else round(float(value), 4) for value in row] for row in values]
