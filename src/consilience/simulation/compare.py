@@ -122,7 +122,6 @@ def compare(
         own = data if isinstance(data, Dataset) else None
         plan = plan_comparison(config, names, Path(out) if out is not None else None, own, model)
     summaries, results = [], {}
-<<<<<<< HEAD
     with lock_folder(plan.folder) if plan.folder is not None else nullcontext():
         for name, found in plan.run(on_round, data if isinstance(data, Dataset) else None, model):
             if isinstance(found, Result):
@@ -132,18 +131,7 @@ def compare(
                 on_summary(summaries[-1])
             if not summaries[-1]["finished"]:
                 break
-    return Comparison(plan.methods, tuple(summaries), results, plan.folder)
-=======
-    for name, found in plan.run(on_round, data if isinstance(data, Dataset) else None, model):
-        if isinstance(found, Result):
-            results[name] = found
-        summaries.append(found.summary() if isinstance(found, Result) else found)
-        if on_summary is not None:
-            on_summary(summaries[-1])
-        if not summaries[-1]["finished"]:
-            break
     return Comparison(plan.methods, tuple(add_gains(summaries)), results, plan.folder)
->>>>>>> 8e089cd (Reports begin with what the runs say: a headline, whom working together helped, at what cost; tables end in the same message)
 
 
 @dataclass(frozen=True)
