@@ -128,7 +128,7 @@ def compare(
                 results[name] = found
             summaries.append(found.summary() if isinstance(found, Result) else found)
             if on_summary is not None:
-                on_summary(summaries[-1])
+                on_summary(add_gains(summaries)[-1])
             if not summaries[-1]["finished"]:
                 break
     return Comparison(plan.methods, tuple(add_gains(summaries)), results, plan.folder)
