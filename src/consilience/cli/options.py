@@ -44,7 +44,9 @@ def with_settings(command: Callable[..., None], only: Collection[str] = ()) -> C
     names = sorted(names, key=lambda name: COMMON.index(name) if name in COMMON else len(COMMON))
     for name, field in ((name, field_of_key(name)) for name in names):
         kind = {int: int, float: float, bool: bool}.get(_plain_type(field.annotation), str)
-        shown = f"{field.description} (default {field.default})" if field.default is not None else field.description
+        shown = (
+            f"{field.description} (default {field.default})" if field.default not in (None, ()) else field.description
+        )
         option = typer.Option(help=shown, show_default=False, rich_help_panel=_panel(name))
         parameters.append(
             inspect.Parameter(

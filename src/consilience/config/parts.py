@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from consilience.config.augment import parse_augment
 from consilience.config.groups import Rate
@@ -26,6 +26,21 @@ OPTIMIZER_NAMES = ("adam", "adamw", "sgd")
 DEFAULT_LEARNERS = 5
 DATA_SUFFIXES = (".csv", ".npz", ".parquet", ".tsv")
 """How the names of data files end."""
+MetricName = Literal["top5", "f1", "auc", "confusion"]
+METRIC_NAMES: tuple[str, ...] = get_args(MetricName)
+"""Measures that are taken only where they are asked for."""
+
+
+def _as_names(given: Any) -> Any:
+    """Names separated by commas as a tuple of them, each once; an unknown one is refused with the nearest known one."""
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return given
+    found = tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+    for name in found:
+        if name not in METRIC_NAMES:
+            raise UnknownName("metric", name, METRIC_NAMES)
+    return found
 
 
 class ConfigPart(BaseModel):
@@ -224,6 +239,12 @@ class EvaluationConfig(ConfigPart):
         "auto",
         description="also evaluate the mean of all learners' logits, as a new device would query them all: on, off, or "
         "auto, which is on where a part of the model is private and the rest is common",
+    )
+    metrics: Annotated[tuple[MetricName, ...], BeforeValidator(_as_names)] = Field(
+        (),
+        description="further measures of every learner at every evaluation, separated by commas: top5 (accuracy of the "
+        "five most likely classes), f1 (macro F1), auc (area under the ROC curve, one against the rest), confusion "
+        "(the confusion matrix)",
     )
     watch: str | None = Field(
         None,

@@ -48,6 +48,7 @@ class Settings(TypedDict, total=False):
     validation: float
     probe: Literal["auto", "none", "linear", "scaled", "knn", "both"]
     ensemble: Literal["auto", "on", "off"]
+    metrics: str | Sequence[str]
     watch: str | None
     engine: Literal["auto", "loop", "stack"]
     device: str

@@ -17,6 +17,9 @@ from consilience.presentation.ranking import ranked_by
 OPTIONAL_METRICS = {
     "ensemble": ("ensemble", "Ensemble: accuracy of the mean of all learners' logits."),
     "heads": ("own\nheads", "Own heads: accuracy of the mean of the logits of devices' own heads."),
+    "top5": ("top-5\n%", "Top-5: accuracy of the five most likely classes."),
+    "f1": ("macro\nF1 %", "Macro F1: mean over classes of the harmonic mean of precision and recall."),
+    "auc": ("AUC\n%", "AUC: area under the ROC curve, one class against the rest, mean over classes."),
     "dependence": ("dcor", "Dcor: distance correlation of the inputs and the output of the watched layer."),
 }
 """Metrics that only some runs record: the heading of the column, and its meaning."""

@@ -12,6 +12,7 @@ import numpy as np
 from consilience.presentation import charts
 from consilience.presentation.method_looks import look_order
 from consilience.presentation.tables import OPTIONAL_METRICS
+from consilience.report.confusion_section import confusion_sections
 from consilience.report.feature_sections import feature_sections, folders_with_checkpoint
 from consilience.report.leakage_section import leakage_sections
 from consilience.report.metrics import Rows
@@ -60,6 +61,7 @@ def _task_sections(
     yield from _dependence(best, note, prefix)
     yield from _partition(runs, prefix)
     yield from _losses(best, note, prefix)
+    yield from confusion_sections(runs, prefix)
     yield from leakage_sections(runs, prefix)
     yield from feature_sections(runs, prefix, with_checkpoint)
     yield from _time(runs, prefix)

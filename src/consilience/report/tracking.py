@@ -172,7 +172,8 @@ def _path_safe(name: str) -> str:
 def mean_metrics(history: History, round_: int, federation: int) -> dict[str, float]:
     """The metrics of a federation in a round: the mean over the learners that have each."""
     found = {}
-    for name, values in history.records[round_].items():
+    numbers = {name: values for name, values in history.records[round_].items() if not name.startswith("confusion.")}
+    for name, values in numbers.items():
         known = values[federation][np.isfinite(values[federation])]
         if known.size:
             found[name] = float(known.mean())

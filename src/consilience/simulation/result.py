@@ -151,6 +151,18 @@ class Result:
         """In percent, after the last evaluated round: (seeds, learners)."""
         return self.history.last("accuracy")
 
+    def confusion(self) -> np.ndarray:
+        """The test samples of each class, by row, predicted as each class, by column, after the last evaluated round.
+
+        Summed over learners and seeds; for runs with `metrics = ["confusion"]`.
+        """
+        places = [key.split(".")[1:] for key in self.history if key.startswith("confusion.")]
+        if not places:
+            raise ConfigurationError('the run recorded no confusion matrix; run it with metrics = ["confusion"]')
+        size = 1 + max(int(row) for row, _ in places)
+        counts = [float(np.nansum(self.history.last(f"confusion.{row}.{column}"))) for row, column in places]
+        return np.array(counts).astype(np.int64).reshape(size, size)
+
     def summary(self) -> dict[str, Any]:
         """The run as one JSON object; with variants: that of the best one, and a list of all under `variants`."""
         if self.config.variants:
@@ -189,6 +201,8 @@ class Result:
             "ensemble": _spread(self._optional_metric("accuracy_ensemble")),
             "heads": _spread(self._optional_metric("accuracy_heads")),
             "dependence": _spread(self._optional_metric("dependence")),
+            **{name: _spread(self._optional_metric(name)) for name in config.evaluation.metrics if name != "confusion"},
+            **({"confusion": self.confusion().tolist()} if "confusion" in config.evaluation.metrics else {}),
             "bytes": {way: float(total.mean() / rounds) for way, total in self._moved().items()},
             "message_bytes": self.message_bytes,
             "public_bytes": float(sum(np.sum(r.get("bytes.public", 0)) for r in history.records) / len(history.seeds)),

@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.inspection import inspect_rows
-from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, JobResult, Probe, Receive, Work
+from consilience.simulation.engines.inspection import inspect_rows, measure_rows
+from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, JobResult, Measure, Probe, Receive, Work
 from consilience.simulation.engines.probing import probe_rows
 from consilience.simulation.engines.shared_data import SharedData
 
 
 class Executor(ABC):
-    """Does jobs on the learners of some cohorts; probes and inspections are the same in all engines."""
+    """Does jobs on the learners of some cohorts; probes, inspections and measures are the same in all engines."""
 
     learners: list[Learner]
     cohorts: list[Cohort]
@@ -32,6 +32,9 @@ class Executor(ABC):
                 return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
             case Inspect():
                 return inspect_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data.test_inputs, job)
+
+            case Measure():
+                return measure_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
 
     @abstractmethod
     def work(self, job: Work) -> JobResult:

@@ -6,12 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from consilience.evaluation.classification import classification_metrics
 from consilience.functional.distance_correlation import distance_correlation
 from consilience.learner.learner import Learner
 from consilience.learner.passes import compute_logits, layer_outputs
 from consilience.objectives.two_stage import inputs_for_distances
 from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.jobs import Inspect, JobResult
+from consilience.simulation.engines.jobs import Inspect, JobResult, Measure
+from consilience.simulation.engines.shared_data import SharedData
 from consilience.simulation.records.timing import Clock
 
 SAMPLES = 500
@@ -34,6 +36,18 @@ def inspect_rows(learner: Learner, cohort: Cohort, inputs: Tensor, job: Inspect)
         dependence=np.array(dependence) if dependence else None,
         seconds=clock.each(len(job.rows)),
     )
+
+
+def measure_rows(learner: Learner, cohort: Cohort, data: SharedData, job: Measure) -> JobResult:
+    """Take further measures of one row after the other, from its logits for the test samples."""
+    clock, targets, found = Clock(data.inputs.device), data.test_targets.numpy(force=True), []
+    for number in job.rows:
+        learner.bind(cohort.state.row(int(number)).to(data.inputs.device))
+        logits = compute_logits(learner, data.test_inputs)[0].to(torch.float64)  # (samples, classes)
+        found.append(classification_metrics(logits.numpy(force=True), targets, job.metrics))
+    clock.lap("evaluate")
+    measured = {key: np.array([each[key] for each in found]) for key in found[0]}
+    return JobResult(measured=measured, seconds=clock.each(len(job.rows)))
 
 
 @torch.no_grad()

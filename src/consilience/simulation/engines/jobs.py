@@ -68,7 +68,16 @@ class Inspect:
     layer: str | None = None
 
 
-Job = Work | Receive | Evaluate | Probe | Inspect
+@dataclass(frozen=True, eq=False)
+class Measure:
+    """Take further measures of some rows of a cohort, on the common test set."""
+
+    cohort: int
+    rows: np.ndarray
+    metrics: tuple[str, ...]
+
+
+Job = Work | Receive | Evaluate | Probe | Inspect | Measure
 
 
 @dataclass
@@ -80,6 +89,7 @@ class JobResult:
     non_finite: Mapping[int, str] = field(default_factory=dict)  # by entry: what is NaN or infinite
     seconds: dict[str, np.ndarray] = field(default_factory=dict)
     logits: np.ndarray | None = None  # (heads, samples, classes) of the test samples, summed over all rows
+    measured: Mapping[str, np.ndarray] = field(default_factory=dict)  # (rows,) by key of a round's record
     dependence: np.ndarray | None = None  # (rows,) distance correlation of the inputs and a layer's outputs
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from consilience.simulation.records.round_record import PHASES, Record
 
 VALIDATION = "accuracy_validation"
 """The metric by which the best round of a run is chosen."""
+_WHOLE = (["bytes"], ["confusion"])  # metrics that are whole numbers
 
 
 class History:
@@ -54,7 +55,8 @@ class History:
         """How much there is, and of what, without the numbers."""
         seeds, variants = len(self.seeds), f"{self.variants} variants, " if self.variants > 1 else ""
         what = f"{self.rounds} rounds, {variants}{seeds} seeds, {self.learners} learners"
-        return f"History({what}: {', '.join(self.keys())})"
+        names = dict.fromkeys("confusion" if key.startswith("confusion.") else key for key in self.keys())
+        return f"History({what}: {', '.join(names)})"
 
     def total(self, metric: str) -> np.ndarray:
         """A metric summed over all rounds, the one before the first included: (federations, learners)."""
@@ -108,6 +110,8 @@ class History:
                     del line["variant"]
                 for key, values in record.items():
                     _nest(line, key, float(values[f, learner]))
+                if "confusion" in line:
+                    line["confusion"] = [list(row.values()) for row in line["confusion"].values()]
                 yield json.dumps(line)
 
     def read(self, lines: Iterable[str], rounds: int, where: str) -> None:
@@ -143,19 +147,21 @@ class History:
 
 
 def _nest(line: dict[str, Any], key: str, value: float) -> None:
-    """Put `a.b` under `a`. NaN and infinity, which JSON does not have, become null; bytes are integers."""
+    """Put `a.b` under `a`. NaN and infinity, which JSON does not have, become null; bytes and counts are integers."""
     *folders, name = key.split(".")
     for folder in folders:
         line = line.setdefault(folder, {})
     if key == "participated":
         line[name] = bool(value)
     else:
-        line[name] = None if not np.isfinite(value) else int(value) if folders == ["bytes"] else value
+        line[name] = None if not np.isfinite(value) else int(value) if folders[:1] in _WHOLE else value
 
 
-def _flatten(line: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
+def _flatten(line: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
     for key, value in line.items():
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, list):  # a confusion matrix
+            yield from _flatten(dict(enumerate(value)), f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

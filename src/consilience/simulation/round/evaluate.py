@@ -11,7 +11,7 @@ from torch import Tensor
 from consilience.evaluation import accuracy
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.base import Engine
-from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, Probe
+from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, Measure, Probe
 from consilience.simulation.records.round_record import Record
 from consilience.simulation.round.run_state import RunState
 
@@ -48,6 +48,8 @@ def evaluate_models(run: RunState, record: Record) -> None:
         record["accuracy_local"][at] = accuracy(correct, counts, setup.data.shares[at])
     if setup.evaluation.ensemble:
         _evaluate_ensemble(run, record, joined)
+    if setup.evaluation.metrics:
+        _measure(run, record, setup.evaluation.metrics, joined)
     if setup.evaluation.watched_layer is not None:
         _measure_dependence(run, record, setup.evaluation.watched_layer, joined)
     elapsed = time.perf_counter() - started
@@ -75,6 +77,20 @@ def _evaluate_ensemble(run: RunState, record: Record, joined: np.ndarray) -> Non
         for key, each in zip(("accuracy_ensemble", "accuracy_heads"), logits, strict=False):
             correct = np.bincount(targets[each.argmax(1) == targets], minlength=len(setup.data.test_counts))
             record[key][f, joined] = accuracy(correct[None], setup.data.test_counts)
+
+
+def _measure(run: RunState, record: Record, metrics: tuple[str, ...], joined: np.ndarray) -> None:
+    """Further measures of every learner's classifier."""
+    for i in np.unique(run.setup.cohorts.main).tolist():
+        rows = _rows_at_home(run, i, joined)
+        if not rows.size:
+            continue
+        different, like = different_models(run.engine, i, rows, classifiers=True)
+        jobs: list[Job] = [Measure(i, some, metrics) for some in run.engine.split(Measure, i, different)]
+        found = [result.measured for _, result in run.engine.run(jobs)]
+        federation, learner = run.at(i)
+        for key in found[0]:
+            record[key][federation[rows], learner[rows]] = np.concatenate([each[key] for each in found])[like]
 
 
 def _measure_dependence(run: RunState, record: Record, layer: str, joined: np.ndarray) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from consilience.errors import TrainingError
 from consilience.evaluation import accuracy
+from consilience.evaluation.classification import metric_keys
 from consilience.simulation.engines.jobs import JobResult, Work
 from consilience.simulation.records.round_record import Record, empty_record
 from consilience.simulation.round.run_state import At, RunState
@@ -20,6 +21,7 @@ def new_record(run: RunState) -> Record:
     more += ["accuracy_ensemble"] if setup.evaluation.ensemble else []
     more += ["accuracy_heads"] if setup.evaluation.ensemble and setup.evaluation.headed else []
     more += ["accuracy_validation"] if setup.data.validation is not None else []
+    more += metric_keys(setup.evaluation.metrics, setup.data.train.classes)
     more += ["dependence"] if setup.evaluation.watched_layer is not None else []
     more += ["bytes.public"] if setup.method.host is not None else []
     return empty_record(*setup.federations.shape, run.learners, more)

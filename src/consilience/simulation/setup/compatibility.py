@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, ConsilienceError
+from consilience.evaluation.classification import TOP
 from consilience.learner.learner import Learner
 from consilience.learner.passes import layer_outputs
 from consilience.method import Method
@@ -21,6 +22,7 @@ from consilience.simulation.setup.participants import Participant
 from consilience.simulation.setup.variants import Variants
 from consilience.wire.agreement import describe_difference, without_local_choices
 
+_MAX_CONFUSED = 100  # classes of a confusion matrix
 _OFF = 0.01  # how far pixels may lie outside 0 to 1, because of rounding
 
 
@@ -60,6 +62,24 @@ def check_validation(share: float, method: Method, variants: Variants) -> None:
         raise ConfigurationError(
             f"validation is {share}, but not all learners of method {method.name!r} learn from labels, and validation "
             f"measures their classifiers; leave validation out"
+        )
+
+
+def check_metrics(metrics: Sequence[str], method: Method, variants: Variants, classes: int) -> None:
+    """Refuse measures of classifiers that are not trained, and of more or fewer classes than they are for."""
+    if metrics and not variants.labeled:
+        raise ConfigurationError(
+            f"metrics is {', '.join(metrics)}, but not all learners of method {method.name!r} learn from labels: they "
+            f"measure the classifier, which is not trained; leave metrics out"
+        )
+    if "top5" in metrics and classes <= TOP:
+        raise ConfigurationError(
+            f"metrics names top5, and the data has {classes} classes: it would always be 100 %; leave it out"
+        )
+    if "confusion" in metrics and classes > _MAX_CONFUSED:
+        raise ConfigurationError(
+            f"metrics names confusion, and the data has {classes} classes: every line of the metrics would have "
+            f"{classes * classes:,} more numbers; it is for up to {_MAX_CONFUSED} classes"
         )
 
 

@@ -17,6 +17,7 @@ class EvaluationPlan:
     headed: bool  # whether every learner has a private head that predicts classes
     probes: tuple[str, ...]  # classifiers trained on representations
     ensemble: bool  # whether the mean of all learners' logits is evaluated
+    metrics: tuple[str, ...]  # further measures of every learner's classifier
     watched_layer: str | None  # a layer whose dependence on the inputs is measured
 
     @property
@@ -33,6 +34,7 @@ def plan_evaluation(config: Config, variants: Variants) -> EvaluationPlan:
         probes=() if config.evaluation.probe == "auto" and variants.labeled else PROBES[config.evaluation.probe],
         ensemble=config.evaluation.ensemble == "on"
         or (config.evaluation.ensemble == "auto" and _has_private_parts(variants) and variants.labeled),
+        metrics=config.evaluation.metrics,
         watched_layer=config.evaluation.watch,
     )
 

@@ -13,7 +13,7 @@ from consilience.data import Dataset
 from consilience.method import Method
 from consilience.simulation.setup.assign_data import AssignedData, assign_data
 from consilience.simulation.setup.cohorts import Cohorts, plan_cohorts
-from consilience.simulation.setup.compatibility import check_ensemble, check_roles, check_validation
+from consilience.simulation.setup.compatibility import check_ensemble, check_metrics, check_roles, check_validation
 from consilience.simulation.setup.evaluation_plan import EvaluationPlan, plan_evaluation
 from consilience.simulation.setup.federations import Federations, build_federations
 from consilience.simulation.setup.participants import Model
@@ -63,6 +63,7 @@ def build_setup(config: Config, method: Method, data: Dataset, models: Sequence[
     check_roles(method, variants.learners)
     check_ensemble(config.evaluation.ensemble, method, variants)
     check_validation(config.evaluation.validation, method, variants)
+    check_metrics(config.evaluation.metrics, method, variants, data.classes)
     federations = build_federations(config, method, variants.learners, variants.count)
     assigned = assign_data(config, method, data, variants)
     cohorts = plan_cohorts(config, method, variants, federations, assigned)
