@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -255,6 +256,46 @@ def test_export_and_predict_on_the_command_line(command: Command, tmp_path: Path
     assert code == 1 and "the model takes (1, 8, 8)" in err
     code, _, err = command("export", "models", "--out", "again")
     assert code == 2 and "is not a run folder" in err
+
+
+def test_predict_reads_tables_and_folders_of_images(command: Command, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    kinds = generator.integers(0, 2, 80)
+    sizes = generator.normal(1000 * kinds, 50)
+    rows = [
+        f"{i},{size},{3 + i % 5},{'wren' if kind else 'robin'}"
+        for i, (size, kind) in enumerate(zip(sizes, kinds, strict=True))
+    ]
+    Path("birds.csv").write_text("\n".join(["id,weight,age,kind", *rows]) + "\n")
+    run = ["run", "--data", "birds.csv", "--label", "kind", "--drop", "id", "--learners", "2", "--rounds", "3"]
+    assert command(*run, "--epochs", "20", "--workers", "0", "--out", "tables")[0] == 0
+    command("export", "tables", "--learner", "0", "--out", "table")
+    Path("new.csv").write_text("age,weight\n4,0\n4,1000\n")  # columns are found by name
+    _, out, _ = command("predict", "table", "new.csv")
+    assert [line.split(",")[:2] for line in out.splitlines()[1:]] == [["0", "robin"], ["1", "wren"]]
+    _, out, err = command("predict", "table", "birds.csv")  # the label has the name it was trained with
+    assert out.splitlines()[0].endswith(",label") and "100.00 % of 80 labels predicted" in err
+    Path("less.csv").write_text("weight\n1\n")
+    code, _, err = command("predict", "table", "less.csv")
+    assert code == 1 and "there is no column 'age'" in err
+
+    for name, dark in (("night", 20), ("day", 200)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(12):
+            pixels = generator.integers(dark, dark + 40, (8, 8, 3)).astype(np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{i}.png")
+    run = ["run", "--data", "photos", "--model", "mlp", "--learners", "2", "--rounds", "3", "--epochs", "20"]
+    assert command(*run, "--workers", "0", "--out", "images")[0] == 0
+    command("export", "images", "--learner", "1", "--out", "image")
+    Image.fromarray(np.full((16, 16, 3), 230, dtype=np.uint8)).save("photos/unlabeled.png")  # resized
+    _, out, err = command("predict", "image", "photos")
+    rows = out.splitlines()
+    assert (
+        rows[1].startswith("day/0.png,day,") and rows[-1].split(",")[::3] == ["unlabeled.png", ""] and len(rows) == 26
+    )
+    assert rows[-1].split(",")[1] == "day" and "25 samples, 100.00 % of 24 labels" in err
+    code, _, err = command("predict", "table", "photos")
+    assert code == 1 and "the model takes inputs of the kind 'table'" in err
 
 
 def test_export_of_a_comparison_names_its_runs(command: Command) -> None:

@@ -37,16 +37,19 @@ def predict(
         str,
         typer.Argument(
             metavar="DATA",
-            help="a folder of images, an .npz file, or the name of a data set, whose test samples are used",
+            help="a folder of images, an .npz file, a table (CSV), or the name of a data set, for its test samples",
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="the CSV file to write (default: standard output)")] = None,
     data_dir: Annotated[str | None, typer.Option(help="folder with the files of a named data set")] = None,
+    label: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="of a table, the column with the class, if it has one")
+    ] = None,
 ) -> None:
     """Predict the classes of samples with an exported model, as a CSV table."""
     from consilience.export.predict import predict_samples
 
-    predictions = predict_samples(folder, data, data_dir)
+    predictions = predict_samples(folder, data, directory=data_dir, label=label)
     text = predictions.csv()
     if out is None:
         sys.stdout.write(text)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from consilience.errors import ConfigurationError
 from consilience.export.load import load_split_model
-from consilience.export.samples import NamedSamples, read_samples
+from consilience.export.samples import NamedSamples, read_new_samples
 from consilience.models import SplitModel
 
 _ROWS = 256  # samples in one forward pass
@@ -53,11 +53,14 @@ class Predictions:
         return f"{count} samples, {100 * correct / len(known):.2f} % of {len(known)} labels predicted"
 
 
-def predict_samples(folder: str | Path, data: str, directory: str | None = None) -> Predictions:
+def predict_samples(
+    folder: str | Path, data: str, *, directory: str | None = None, label: str | None = None
+) -> Predictions:
     """Predict the classes of samples with the model of a folder.
 
-    data: a folder of images, an .npz file, or the name of a data set, whose test samples are used; directory: with its
-    files.
+    data: a folder of images, an .npz file, a table, or the name of a data set, whose test samples are used.
+    directory: with the files of a named data set. label: the column of a table with the class; by default the one the
+    model was trained with, if the table has it.
     """
     model, card = load_split_model(Path(folder))
     source = card.trained.get("accuracy_source", "classifier")
@@ -66,7 +69,7 @@ def predict_samples(folder: str | Path, data: str, directory: str | None = None)
             f"{folder}: the classifier of this model was not trained, since it was learned without labels (its "
             f"accuracy is that of a probe, {source!r}); use its features: load_model(folder).features(inputs)"
         )
-    samples = read_samples(data, directory, card.inputs)
+    samples = read_new_samples(data, card.inputs, directory, label, card.trained.get("label"))
     return Predictions(samples, _probabilities(model, samples.inputs), card.inputs.class_names)
 
 

@@ -1,4 +1,4 @@
-"""Samples to predict: images, arrays or a named data set, scaled as a model's card says."""
+"""Samples to predict: images, arrays, a table or a named data set, scaled as a model's card says."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from consilience.data.arrays import check_inputs
+from consilience.data.paths import SUFFIXES as FILE_SUFFIXES
+from consilience.data.paths import read_table
 from consilience.data.readers.image_folder import SUFFIXES
 from consilience.data.readers.images import MODES, decode_all
 from consilience.data.readers.npz import INPUTS, TARGETS, TEST_INPUTS, TEST_TARGETS, read_arrays
+from consilience.data.readers.table import read_inputs
 from consilience.data.registry import DATASETS
 from consilience.data.scaling import Scaling
-from consilience.errors import DataError
+from consilience.errors import DataError, UnknownName
 from consilience.export.card import InputDescription
 
-_BYTE = 255
+_BYTE, _ARRAYS = 255, ".npz"
 
 
 @dataclass(frozen=True, eq=False)  # comparing by value would compare whole arrays
@@ -32,8 +35,18 @@ class NamedSamples:
     labels: Sequence[str] = ()  # names of classes, "" where unknown; empty where no label is known
 
 
-def read_samples(data: str, directory: str | None, inputs: InputDescription) -> NamedSamples:
-    """The samples of a folder of images, an .npz file, or the test part of a named data set."""
+def read_new_samples(
+    data: str,
+    inputs: InputDescription,
+    directory: str | None = None,
+    label: str | None = None,
+    usual_label: str | None = None,
+) -> NamedSamples:
+    """The samples of a folder of images, an .npz file or a table, or the test part of a named data set.
+
+    directory: with the files of a named data set; label: the column of a table with the class; by default
+    usual_label, where the table has a column of that name.
+    """
     if data in DATASETS:
         raw = DATASETS[data](None if directory is None else Path(directory), False)
         names = [str(number) for number in range(len(raw.test_inputs))]
@@ -41,11 +54,14 @@ def read_samples(data: str, directory: str | None, inputs: InputDescription) -> 
     path = Path(os.path.expanduser(data))
     if path.is_dir():
         return _images(path, inputs)
-    if path.is_file() and path.suffix == ".npz":
+    if path.is_file() and path.suffix == _ARRAYS:
         return _arrays(path, inputs)
+    if path.is_file() and path.suffix in FILE_SUFFIXES:
+        return _table(path, inputs, label, usual_label)
     said = "cannot be read as samples" if path.exists() else "there is no such file or folder"
     raise DataError(
-        f"{path}: {said}; DATA is a folder of images, an .npz file, or the name of a data set: {', '.join(DATASETS)}"
+        f"{path}: {said}; DATA is a folder of images, a file that ends in {', '.join(FILE_SUFFIXES)}, or the name of a "
+        f"data set: {', '.join(DATASETS)}"
     )
 
 
@@ -80,6 +96,32 @@ def _arrays(path: Path, inputs: InputDescription) -> NamedSamples:
             names = [str(number) for number in range(len(checked))]
             return _samples(str(path), names, checked, targets, inputs)
     raise DataError(f"{path}: no array is called {INPUTS[0]!r} or {INPUTS[1]!r}; save the inputs under one of the two")
+
+
+def _table(path: Path, inputs: InputDescription, label: str | None, usual_label: str | None) -> NamedSamples:
+    """The rows of a table: columns by the names that the model was trained with; further ones are not used."""
+    columns = read_table(path)
+    if label is not None and label not in columns:
+        raise UnknownName("column", label, columns, of=str(path))
+    label = usual_label if label is None and usual_label in columns else label
+    names = inputs.columns or [name for name in columns if name != label]
+    values = read_inputs(str(path), columns, names)
+    labels = [] if label is None else [_class_name(value) for value in columns[label]]
+    known = set(inputs.class_names)
+    return NamedSamples(
+        [str(number) for number in range(len(values))],
+        _scaled(str(path), values, inputs),
+        [each if each in known else "" for each in labels],
+    )
+
+
+def _class_name(value: object) -> str:
+    """A label of a table as the classes of a table are named: whole numbers without a point."""
+    text = str(value).strip()
+    try:
+        return str(int(float(text))) if float(text) == int(float(text)) else text
+    except (ValueError, OverflowError):
+        return text
 
 
 def _samples(

@@ -279,6 +279,7 @@ class FederatedTrainer:
             "method": config.method.label,
             "settings": config.method.settings,
             "data": config.data_name,
+            "label": config.data.label,
             "federation": self.connection.charter.name,
             "member": self.connection.name,
             "learner": self.connection.number,

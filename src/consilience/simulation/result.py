@@ -117,6 +117,7 @@ class Result:
             "method": self.config.method.label,
             "settings": self.config.method.settings,
             "data": self.config.data_name,
+            "label": self.config.data.label,
             "learner": learner,
             "learners": self.history.learners,
             "seed": self.history.seeds[federation],
