@@ -73,6 +73,19 @@ def run_folder(path: Path, lines: Sequence[dict[str, Any]] | None = None, **chan
     return path
 
 
+def run_with_gain(path: Path, method: str, gain: float, sent: float) -> Path:
+    """A run whose second learner gains on its own distribution."""
+    lines = [
+        line(r, s, w, 10.0 * r + 2 * s + w if r else None)
+        | ({"accuracy_local": 50.0 + 10 * s + gain * w} if r == 2 else {})
+        for r, s, w in product(range(3), range(2), range(2))
+    ]
+    folder = run_folder(path, lines, method={"name": method})
+    result = json.loads((folder / "result.json").read_text()) | {"bytes_total": sent, "groups": {}}
+    (folder / "result.json").write_text(json.dumps(result))
+    return folder
+
+
 def page_of(tmp_path: Path, *folders: Path) -> str:
     """A report's page, without the scripts at its end."""
     out = write_report(folders, tmp_path / "report.html", None)

@@ -18,7 +18,7 @@ from consilience.report.page import Section, write_page, write_report
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
-from tests.report_tools import ALL, run_folder, values_of
+from tests.report_tools import ALL, run_folder, run_with_gain, values_of
 
 CHROMIUM = shutil.which("chromium")
 CHARTS = {
@@ -120,7 +120,7 @@ def browser() -> Iterator[Any]:
 
 def open_page(browser: Any, page: Path, scheme: str = "light", width: int = 1000) -> tuple[Any, list[str]]:
     """Opens a page offline and returns it with its drawn charts, and all errors."""
-    context = browser.new_context(offline=True, color_scheme=scheme, viewport={"width": width, "height": 800})
+    context = browser.new_context(offline=True, color_scheme=scheme, viewport={"width": width, "height": 900})
     view, wrong = context.new_page(), []
     view.on("console", lambda said: wrong.append(said.text))
     view.on("pageerror", lambda error: wrong.append(str(error)))
@@ -162,4 +162,41 @@ def test_charts_are_redrawn_when_the_theme_changes(browser: Any, tmp_path: Path)
     assert wrong == []
     assert view.locator("figure svg.marks").count() == len(CHARTS)
     assert view.locator('figure[data-chart="curves"] svg.marks').inner_html() != by_day
+    view.context.close()
+
+
+def test_first_screen_answers_whether_it_helped_whom_and_at_what_cost(browser: Any, tmp_path: Path) -> None:
+    runs = [("independent", 0.0, 0.0), ("fedavg", -5.0, 5e6), ("fedprox", -4.0, 4e6), ("consilience", 3.0, 5e5)]
+    folders = [run_with_gain(tmp_path / name, name, gain, sent) for name, gain, sent in runs]
+    page = write_report(folders, tmp_path / "report.html")
+    view, wrong = open_page(browser, page, width=1280)
+    for place in (".lead", ".answers", ".note", 'figure[data-chart="cost"] svg', 'figure[data-chart="gains"] svg'):
+        box = view.locator(place).first.bounding_box()
+        assert box["y"] >= 0 and box["y"] + box["height"] <= 900, place
+    assert [text.split("?")[0] for text in view.locator(".answers dt").all_text_contents()] == [
+        "Did it help",
+        "Whom did it help",
+        "At what cost",
+    ]
+    names = view.locator('figure[data-chart="cost"] svg text').all_text_contents()
+    assert {"fedavg", "fedprox", "consilience"} <= set(names) and "learning alone: 21.5 %" in names
+    view.locator('nav a[href="#losses"]').evaluate("link => link.click()")
+    view.wait_for_selector("#losses details.fold[open]")
+    assert wrong == []
+    view.context.close()
+
+
+def test_phone_has_a_legend_instead_of_names_and_a_table_with_a_fixed_first_column(
+    browser: Any, tmp_path: Path
+) -> None:
+    runs = [("independent", 0.0, 0.0), ("fedavg", -5.0, 5e6), ("consilience", 3.0, 5e5)]
+    folders = [run_with_gain(tmp_path / name, name, gain, sent) for name, gain, sent in runs]
+    view, wrong = open_page(browser, write_report(folders, tmp_path / "report.html"), width=390)
+    assert wrong == [] and view.evaluate("document.documentElement.scrollWidth") <= 390
+    for chart in ("cost", "accuracy"):
+        assert view.locator(f'figure[data-chart="{chart}"] g.role-legend-label text').count() >= 2
+    before = view.locator("#summary tbody th").first.bounding_box()["x"]
+    view.locator("#summary .wide").evaluate("box => { box.scrollLeft = 200; }")
+    assert view.locator("#summary .wide").evaluate("box => box.scrollLeft") > 0
+    assert view.locator("#summary tbody th").first.bounding_box()["x"] == before
     view.context.close()

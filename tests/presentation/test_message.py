@@ -93,8 +93,8 @@ def test_warning_names_method_learners_and_points() -> None:
     said = message([ALONE, lost, DEFAULT])
     assert said is not None
     assert said.warnings == (
-        "Working together lowers accuracy on own data: fedavg -1.5 points on average (3 of 6 learners lose a point or "
-        "more).",
+        "Working together lowers accuracy on own data: fedavg -1.5 points on average (3 of 6 learners over 3 seeds "
+        "lose a point or more).",
     )
     assert said.sentences[-1] == said.warnings[0]
 

@@ -112,12 +112,12 @@ def _helped(lead: Summary, known: Sequence[Summary]) -> str:
 def _whom(lead: Summary, gain: Gain | None) -> str:
     if gain is None:
         return ""
-    over = f" over {gain.difference.seeds} seeds" if gain.difference.seeds > 1 else ""
     same = gain.learners - gain.helped - gain.harmed
     between = f", {same} {'is' if same == 1 else 'are'} about the same" if same else ""
     return (
         f"On data like their own, {spoken_name(_label(lead))} helps {gain.helped} of {plural(gain.learners, 'learner')}"
-        f"{over} by a point or more and harms {gain.harmed or 'none'}{between}; on average {_points(gain.difference)}."
+        f"{_over_seeds(gain)} by a point or more and harms {gain.harmed or 'none'}{between}; "
+        f"on average {_points(gain.difference)}."
     )
 
 
@@ -151,7 +151,7 @@ def _lowered(known: Sequence[Summary], gain: dict[str, Gain | None]) -> list[str
         own = gain[_label(s)]
         if own is None or not s["bytes_total"] or own.difference.mean >= 0 or not own.harmed:
             continue
-        words = ("points on average", f"{plural(own.learners, 'learner')} lose a point or more")
+        words = ("points on average", f"{plural(own.learners, 'learner')}{_over_seeds(own)} lose a point or more")
         unit, lost = words if not found else ("", str(own.learners))
         found.append(f"{_label(s)} {own.difference.mean:+.1f} {unit}".rstrip() + f" ({own.harmed} of {lost})")
         doubtful += [] if own.difference.clear else [_label(s)]
@@ -236,6 +236,10 @@ def _for_bytes(summary: Summary) -> str:
 
 def _points(difference: Difference) -> str:
     return f"{difference.mean:+.1f} points ({difference.interval()})"
+
+
+def _over_seeds(gain: Gain) -> str:
+    return f" over {gain.difference.seeds} seeds" if gain.difference.seeds > 1 else ""
 
 
 def _capital(text: str) -> str:
