@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from consilience.errors import ConfigurationError, StorageError
 
@@ -80,3 +82,9 @@ def file_sha256(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def readable_json(content: Any) -> str:
+    """JSON for people to read: indented, but a list of plain values on one line."""
+    text = json.dumps(content, indent=1)
+    return re.sub(r"\[[^][{}]*\]", lambda row: re.sub(r"\n\s*", " ", row[0]), text)  # not inside text

@@ -142,6 +142,11 @@ def sibling_imports(file: Path) -> Iterator[None]:
         sys.modules.update(hidden)
 
 
+def imported_siblings(file: Path) -> list[str]:
+    """Names of the modules of the file's folder that were imported with it."""
+    return sorted(_siblings.get(file.parent, {}))
+
+
 def _imported(folder: Path, names: set[str]) -> dict[str, ModuleType]:
     """Those of the modules that are in a folder itself; not in one below it, such as a virtual environment."""
     found = {}

@@ -298,6 +298,18 @@ def test_predict_reads_tables_and_folders_of_images(command: Command, tmp_path: 
     assert code == 1 and "the model takes inputs of the kind 'table'" in err
 
 
+def test_export_of_a_sweep_s_run_needs_its_variant(command: Command) -> None:
+    small = ["--learners", "2", "--rounds", "1", "--train", "60", "--test", "40"]
+    command("sweep", "--method", "fedprox", "--set", "method.mu=0,5", *small, "--out", "many")
+    (run,) = (str(config.parent) for config in Path("many").rglob("config.toml"))
+    code, _, err = command("export", run, "--learner", "0", "--out", "models")
+    assert code == 2 and "2 variants, numbered from 0" in err
+    assert command("export", run, "--learner", "0", "--variant", "1", "--out", "models")[0] == 0
+    assert read_card(Path("models")).trained["settings"] == {"mu": 5}
+    code, _, err = command("export", run, "--variant", "2", "--out", "models")
+    assert code == 2 and "there is no variant 2; the run has 2 of them" in err
+
+
 def test_export_of_a_comparison_names_its_runs(command: Command) -> None:
     small = ["--learners", "2", "--rounds", "1", "--train", "60", "--test", "40"]
     command("compare", "--methods", "independent,fedavg", *small, "--out", "both")

@@ -14,6 +14,7 @@ def export(
     out: Annotated[Path, typer.Option(help="folder to write; without --learner each learner gets one in it")],
     learner: Annotated[int | None, typer.Option(min=0, help="this learner's model only (default: of all)")] = None,
     seed: Annotated[int | None, typer.Option(help="models of this seed (default: the first)")] = None,
+    variant: Annotated[int | None, typer.Option(min=0, help="of a sweep's run, the models of this setting")] = None,
     best: Annotated[
         bool, typer.Option("--best", help="after the best round by validation accuracy, instead of the last round")
     ] = False,
@@ -24,6 +25,7 @@ def export(
     from consilience.simulation.result import Result
 
     result = Result.load(single_run(run))
+    result = result if variant is None else result.variant(variant)
     written = result.export(out, learner=learner, seed=seed, round="best" if best else "last", onnx=onnx)
     for folder in written:
         print(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ import consilience
 from consilience.errors import ConfigurationError
 from consilience.export.card import CARD, ONNX, WEIGHTS, InputDescription, ModelCard, ModelFile, ModelSource
 from consilience.export.onnx_file import onnx_model
-from consilience.files import replace_file, report_write_errors
+from consilience.files import readable_json, replace_file, report_write_errors
 from consilience.models import SplitModel, is_model_file
-from consilience.user_code import file_digest, read_file, short_name, split_file_name
+from consilience.user_code import file_digest, imported_siblings, read_file, short_name, split_file_name
 
-OURS = (WEIGHTS, CARD, ONNX)
+log = logging.getLogger("consilience")
 
 
 def make_card(
@@ -51,6 +52,8 @@ def write_model(folder: Path, model: SplitModel, card: ModelCard, name: str, *, 
     card = card.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
     graph = onnx_model(model.original, card.inputs) if onnx else None
     source = None if card.file is None else read_file(split_file_name(name)[0], "")
+    if card.file is not None and (others := imported_siblings(split_file_name(name)[0])):
+        log.warning("%s imports %s of its folder; copy that into %s as well", card.file.name, ", ".join(others), folder)
     with report_write_errors(folder, "choose another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / WEIGHTS, weights)
@@ -58,7 +61,7 @@ def write_model(folder: Path, model: SplitModel, card: ModelCard, name: str, *, 
             replace_file(folder / card.file.name, source)
         if graph is not None:
             replace_file(folder / ONNX, graph)
-        replace_file(folder / CARD, (card.model_dump_json(indent=1) + "\n").encode())
+        replace_file(folder / CARD, f"{readable_json(card.model_dump())}\n".encode())
 
 
 def refuse_other_content(folder: Path) -> None:

@@ -90,8 +90,8 @@ class Result:
     def _by_seed(self, round_: str) -> ModelsBySeed:
         if self.config.variants:
             raise ConfigurationError(
-                f"the run has {len(self.config.variants)} variants; take the models of one of them: "
-                f"result.variants[0].model()"
+                f"the run has {len(self.config.variants)} variants, numbered from 0; take the models of one of them: "
+                f"result.variants[0].model(), or --variant 0 of `consilience export`"
             )
         if round_ not in ("last", "best"):
             raise ConfigurationError(f"round is {round_!r}; it must be 'last' or 'best'")
@@ -146,6 +146,12 @@ class Result:
             )
             for i in range(len(self.config.variants))
         ]
+
+    def variant(self, number: int) -> Result:
+        """The result of one of the variants, by its number from 0."""
+        if not 0 <= number < len(self.config.variants):
+            raise ConfigurationError(f"there is no variant {number}; the run has {len(self.config.variants)} of them")
+        return self.variants[number]
 
     @property
     def accuracy(self) -> np.ndarray:

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 
 from consilience.config.config import Config, read_config
 from consilience.errors import CheckpointError, ConfigurationError, UnknownName
-from consilience.files import file_sha256, replace_file, report_write_errors, sync_file
+from consilience.files import file_sha256, readable_json, replace_file, report_write_errors, sync_file
 
 _POINTER = "checkpoint.json"
 _CHECKPOINT, _BEST = "checkpoint", "best"
@@ -110,11 +110,7 @@ class RunFolder:
     def save_provenance(self, found: Mapping[str, Any]) -> None:
         """Save the origin of the data and its split between learners."""
         with report_write_errors(self.path / PROVENANCE):
-            text = json.dumps(found, indent=1)
-            rows = re.sub(
-                r"\[[^][{}]*\]", lambda row: re.sub(r"\s+", " ", row[0]), text
-            )  # a row of numbers on one line
-            self._replace(PROVENANCE, rows.encode())
+            self._replace(PROVENANCE, readable_json(found).encode())
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
