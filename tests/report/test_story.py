@@ -26,8 +26,8 @@ def test_page_begins_with_headline_answers_cost_and_gains(tmp_path: Path, folder
     page = page_of(tmp_path, *folders)
     assert "<h1>independent, fedavg and consilience compared on digits</h1>" in page
     assert (
-        '<p class="lead">With 2 learners on digits, the default method (consilience) reaches 21.5 % for 500 kB; FedAvg '
-        "21.5 % for 5 MB; learning alone 21.5 %.</p>"
+        '<p class="lead">With 2 learners on digits, the default method (consilience) reaches 21.5&nbsp;% for 500 kB; '
+        "FedAvg 21.5&nbsp;% for 5 MB; learning alone 21.5&nbsp;%.</p>"
     ) in page
     places = [
         page.index(text)

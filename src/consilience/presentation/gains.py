@@ -17,6 +17,8 @@ Summary = Mapping[str, Any]
 
 ALONE = "independent"
 """The method that learns alone."""
+CENTRALIZED = "centralized"
+"""The method with one model on all data."""
 MARGIN = 1.0
 """Points of percent from which on a difference counts as helped or harmed."""
 
@@ -61,7 +63,7 @@ def gains(summaries: Sequence[Summary]) -> list[Gain | None]:
 
 def alone_for(summary: Summary, summaries: Sequence[Summary]) -> Summary | None:
     """The run of learning alone that a run is compared with: same data, learners and rounds; None if there is none."""
-    if summary["method"] == ALONE or "centralized" in summary["method"]:
+    if summary["method"] in (ALONE, CENTRALIZED):
         return None
     same = [s for s in summaries if s["method"] == ALONE and all(s.get(k) == summary.get(k) for k in _SAME)]
     return min(same, key=lambda s: len(s["settings"]), default=None)  # the one with the fewest settings of its own

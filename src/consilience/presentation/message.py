@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from consilience.presentation.gains import ALONE, Gain, Summary, alone_for, by_seed, gains
+from consilience.presentation.gains import ALONE, CENTRALIZED, Gain, Summary, alone_for, by_seed, gains
 from consilience.presentation.method_looks import spoken_name
 from consilience.presentation.paired import Difference, paired_difference
 from consilience.presentation.tables import format_bytes, method_label, plural
 
-_CENTRALIZED, _DEFAULT, _FEDAVG = "centralized", "consilience", "fedavg"
+_DEFAULT, _FEDAVG = "consilience", "fedavg"
 _MORE_SEEDS = "One seed does not show how much of this is chance"
 
 
@@ -47,7 +47,7 @@ def message(summaries: Sequence[Summary]) -> Message | None:
     lead = _lead(known)
     gain = dict(zip(map(_label, known), gains(known), strict=True))
     found = Message(_headline(lead, known), warnings=(*_lowered(known, gain), *_notes(summaries)))
-    if lead["method"] in (ALONE, _CENTRALIZED):
+    if lead["method"] in (ALONE, CENTRALIZED):
         return found
     return Message(
         found.headline, _helped(lead, known), _whom(lead, gain[_label(lead)]), _cost(lead, known), found.warnings
@@ -60,7 +60,7 @@ def page_title(summaries: Sequence[Summary]) -> str:
     labels = list(dict.fromkeys(s["method"] for s in summaries))
     swept = list(dict.fromkeys(key.removeprefix("method.") for s in summaries for key in s.get("set") or ()))
     what = _joined(labels) if len(labels) <= 3 else f"{len(labels)} methods"
-    if swept:
+    if swept and all(s.get("set") for s in summaries):
         what = f"{plural(len(summaries), 'setting')} of {_joined(swept)} for {what}"
     elif len(labels) > 1:
         what += " compared"
@@ -78,7 +78,9 @@ def _headline(lead: Summary, known: Sequence[Summary]) -> str:
     exchanging = [s for s in known if s["bytes_total"] > 0]
     fedavg = [s for s in exchanging if s["method"] == _FEDAVG][:1]
     matter = [*fedavg, _best(exchanging)] if len(exchanging) > 2 else exchanging
-    matter = [*matter, *(s for method in (ALONE, _CENTRALIZED) for s in known if s["method"] == method)]
+    alone = alone_for(lead, known) or next((s for s in known if s["method"] == ALONE), None)
+    all_data = next((s for s in known if s["method"] == CENTRALIZED), None)
+    matter = [*matter, *(s for s in (alone, all_data) if s is not None)]
     clauses = []
     for s in matter:
         if _label(s) not in names:
@@ -207,7 +209,7 @@ def _lead(known: Sequence[Summary]) -> Summary:
     """The run that the sentences are about: the default method, else the most accurate one that exchanges."""
     default = [s for s in known if s["method"] == _DEFAULT]
     exchanging = [s for s in known if s["bytes_total"] > 0]
-    alone = [s for s in known if s["method"] not in (_CENTRALIZED, ALONE)]
+    alone = [s for s in known if s["method"] not in (CENTRALIZED, ALONE)]
     return _best(default or exchanging or alone or known)
 
 

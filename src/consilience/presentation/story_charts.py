@@ -61,8 +61,8 @@ def accuracy_against_bytes(rows: Sequence[Row], names: Sequence[str]) -> Chart:
     if any(row["spread"] for row in points):
         bars = base.transform_filter("datum.spread > 0").mark_rule(strokeWidth=1.5, opacity=0.7)
         layers.append(bars.encode(y=alt.Y("low:Q", **up), y2="high:Q", color=color))
-    right, down = alt.expr("datum.right"), alt.expr("datum.down")
-    words = [base.mark_text(style=s, dx=right, dy=down, fontSize=12).encode(text="method:N") for s in HALO_TEXT]
+    where = {"dx": alt.expr("datum.right"), "dy": alt.expr("datum.down"), "align": alt.expr("datum.align")}
+    words = [base.mark_text(style=s, fontSize=12, **where).encode(text="method:N") for s in HALO_TEXT]
     chart = alt.layer(*layers, marks).properties(width=WIDTH, height=HEIGHT)
     return direct_labels(chart, words, {"values": names_of(points, "method"), "symbolOpacity": 1})
 
@@ -139,11 +139,18 @@ def _placed(
     offsets = place_names(shares, [(width, HEIGHT) for width in _WIDTHS], words, taken)
     placed = [
         {"method": row["method"], "bytes": row["bytes"], "accuracy": row["accuracy"], "place": place}
-        | {"spread": row["spread"], "right": dx, "down": dy}
+        | {"spread": row["spread"], "down": dy, **_aligned(dx, wide / 2)}
         | {"low": row["accuracy"] - (row["spread"] or 0.0), "high": row["accuracy"] + (row["spread"] or 0.0)}
-        for row, place, (dx, dy) in zip(points, at, offsets, strict=True)
+        for row, place, (dx, dy), (wide, _) in zip(points, at, offsets, words, strict=True)
     ]
     axis = bytes_axis(sent, nothing if silent else None)
     scale = alt.Scale(type="log", domain=[left, right], nice=False)
     across = {"title": "bytes of the federation, both ways", "scale": scale, "axis": axis}
     return placed, across, {"title": "accuracy, %", "scale": alt.Scale(domain=[bottom, top], nice=False)}
+
+
+def _aligned(dx: float, half: float) -> dict[str, Any]:
+    """The offset of a name as that of its near end, since the width of a name is only estimated."""
+    if abs(dx) <= half:
+        return {"right": dx, "align": "center"}
+    return {"right": dx - half, "align": "left"} if dx > 0 else {"right": dx + half, "align": "right"}

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from consilience.presentation.gains import Gain, Summary, gains
+from consilience.presentation.gains import CENTRALIZED, Gain, Summary, gains
 from consilience.presentation.ranking import ranked_by
 
 OPTIONAL_METRICS = {
@@ -95,7 +95,7 @@ def _comparison_cells(s: Summary, gain: Gain | None, gained: bool) -> dict[str, 
 
 def best_row(summaries: Sequence[Summary]) -> int | None:
     """The place of the most accurate run without `centralized`; None if there is nothing to compare."""
-    means = {i: s["accuracy"]["mean"] for i, s in enumerate(summaries) if s["method"] != "centralized"}
+    means = {i: s["accuracy"]["mean"] for i, s in enumerate(summaries) if s["method"] != CENTRALIZED}
     known = {i: mean for i, mean in means.items() if mean is not None}
     return max(known, key=lambda i: float(known[i])) if len(known) > 1 else None
 

@@ -92,10 +92,11 @@ details { margin: .4rem 0; }
 summary { cursor: pointer; }
 summary h3 { display: inline; }
 .fold { margin: 1.4rem 0 0; padding-top: .8rem; border-top: 1px solid var(--faint); }
-nav { float: right; max-width: 22rem; margin: 0 0 .5rem 1rem; font-size: .92rem; }
+nav { position: relative; float: right; margin-left: 1rem; font-size: .92rem; }
 nav details { margin: 0; }
-nav summary { text-align: right; }
-nav ul { margin: .3rem 0; padding: 0; list-style: none; }
+nav ul { position: absolute; right: 0; z-index: 1001; width: 24rem; max-height: 80vh; overflow-y: auto; margin: .3rem 0;
+         padding: .6rem .8rem; border: 1px solid var(--faint); border-radius: .4rem; background: var(--paper);
+         list-style: none; }
 nav .level-2 { padding-left: 1rem; }
 .vega-embed { width: 100%; }
 .vega-embed .vega-actions { background: var(--paper); border-color: var(--faint); }
@@ -103,11 +104,11 @@ nav .level-2 { padding-left: 1rem; }
 .vega-embed .vega-actions a:hover { background: var(--soft); color: var(--ink); }
 .vega-embed summary { opacity: .4; }
 @media (max-width: 40rem) {
-  nav { float: none; max-width: none; margin: 0; }
-  nav summary { text-align: left; }
+  nav { float: none; margin: 0; }
+  nav ul { position: static; width: auto; }
   .lead { font-size: 1.1rem; }
   .answers { grid-template-columns: 1fr; gap: .5rem; }
-  tbody th { min-width: 6.5rem; max-width: 8rem; }
+  tbody th { min-width: 8rem; max-width: 9rem; }
   th, td { padding: .3rem .4rem; font-size: .85rem; }
 }
 """

@@ -95,9 +95,9 @@ def section_html(section: Section, slug: str) -> str:
 
 def _parts(section: Section) -> list[str]:
     """The parts of a section below its heading."""
-    parts = [f'<p class="lead">{escape(section.lead)}</p>'] if section.lead else []
+    parts = [f'<p class="lead">{_prose(section.lead)}</p>'] if section.lead else []
     parts += [_answers(section.answers)] if section.answers else []
-    parts += [f'<p class="note" role="note">{escape(note)}</p>' for note in section.notes]
+    parts += [f'<p class="note" role="note">{_prose(note)}</p>' for note in section.notes]
     parts += [f"<p>{escape(paragraph)}</p>" for paragraph in section.text.split("\n\n") if paragraph.strip()]
     if section.table:
         parts.append(_table(section.table, section.best))
@@ -116,8 +116,13 @@ def _parts(section: Section) -> list[str]:
 
 def _answers(answers: Sequence[tuple[str, str]]) -> str:
     """Questions and their answers, side by side where there is room."""
-    each = (f"<div><dt>{escape(question)}</dt><dd>{escape(answer)}</dd></div>" for question, answer in answers)
+    each = (f"<div><dt>{escape(question)}</dt><dd>{_prose(answer)}</dd></div>" for question, answer in answers)
     return f'<dl class="answers">{"".join(each)}</dl>'
+
+
+def _prose(text: str) -> str:
+    """Sentences as HTML, in which no line begins with a percent sign."""
+    return escape(text).replace(" %", "&nbsp;%")
 
 
 def script_json(value: Any) -> str:

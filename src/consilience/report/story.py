@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from consilience.presentation import story_charts
-from consilience.presentation.gains import ALONE, MARGIN, Gain, gains
+from consilience.presentation.gains import ALONE, CENTRALIZED, MARGIN, Gain, gains
 from consilience.presentation.message import Message, message, page_title
 from consilience.presentation.method_looks import look_order, spoken_name
 from consilience.presentation.scatter_charts import frontier
@@ -19,7 +19,8 @@ _QUESTIONS = ("Did it help?", "Whom did it help?", "At what cost?")
 _MAX_NAMED = 10  # points of a chart with names beside them
 _SAME_COST = 1.02  # ratio of bytes up to which runs cost the same
 _MAX_MARKS = 200  # of a method's learners
-_REFERENCES = (ALONE, "centralized")
+_REFERENCES = (ALONE, CENTRALIZED)
+_BYTES = "bytes of the federation, both ways"
 
 
 def report_title(found: FoundRuns) -> str:
@@ -48,7 +49,8 @@ def cost_section(runs: Sequence[ReportedRun], prefix: str) -> Section | None:
         return None
     text = "After the last round; the top left is best."
     if len(rows) > _MAX_NAMED:
-        chart = frontier([row | {"bytes in all": row["bytes"]} for row in rows], "bytes in all", "accuracy", "method")
+        known = [_cost_row(run) for run in runs if run.summary["method"] != CENTRALIZED]
+        chart = frontier([row | {_BYTES: row["bytes"]} for row in known], _BYTES, "accuracy", "method")
     else:
         text += " Vertical lines: one standard deviation over seeds." * any(row["spread"] for row in rows)
         chart = story_charts.accuracy_against_bytes(rows, look_order([run.label for run in runs]))
