@@ -57,9 +57,15 @@ def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
         for key, listed in rows.items():
             default = {"[]": "()", "true": "True"}.get(listed.strip("`"), listed.strip("`"))
             if default in ("", "none"):
-                assert fields[key].is_required() or key in ("rules", "quorum", "public_set", "start", "low", "high"), (
-                    key
-                )
+                assert fields[key].is_required() or key in (
+                    "rules",
+                    "scaling",
+                    "quorum",
+                    "public_set",
+                    "start",
+                    "low",
+                    "high",
+                ), key
             else:
                 assert default == str(fields[key].default), key
 

@@ -15,7 +15,7 @@ _SPLIT_KEYS = {"learners", "partition", "shift", "seed"}
 
 @partial(with_settings, only=DATA_KEYS | _SPLIT_KEYS)
 def data(
-    name: Annotated[str, typer.Argument(help="a data set by name, a .npz file, or a folder of images")] = "digits",
+    name: Annotated[str, typer.Argument(help="a data set by name, a table, an .npz file, or a folder")] = "digits",
     out: Annotated[Path | None, typer.Option(help="write the pictures to this file, such as grid.png")] = None,
     json_: Json = False,
     settings: dict[str, Any] | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import signal
 import sys
@@ -14,7 +15,8 @@ from types import FrameType
 from typing import Any
 
 from consilience.config.config import Config, make_config
-from consilience.errors import CheckpointError
+from consilience.data import Dataset, Scaling
+from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import lock_file
 from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
@@ -22,8 +24,12 @@ from consilience.peer.member_method import member_method
 from consilience.peer.trainer import FederatedTrainer, RoundResult
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import load_data, models_of, with_absolute_paths, with_model
+from consilience.wire.charter import Charter
+
+log = logging.getLogger("consilience")
 
 _LOCK, _MODEL = "lock", "model"
+_ROUNDING = 1e-3
 
 
 def federation(config: Config, name: str, out: Path) -> str:
@@ -32,7 +38,7 @@ def federation(config: Config, name: str, out: Path) -> str:
     config = with_model(config, data)
     method = config.method.model_dump()
     models = list(dict.fromkeys(models_of(None, config)))
-    task = TaskShape(data.shape, data.classes, config.model.width)
+    task = TaskShape(data.shape, data.classes, config.model.width, data.scaling, data.labels, data.columns)
     charter, starts = create_charter(name, method, task, models, seed=config.federation.seed)
     written = " and ".join(str(path) for path in write_charter(out, charter, starts))
     return f"{written} written; create the federation at the relay with: consilience relay create {out}"
@@ -70,7 +76,7 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     method = {**connection.charter.method, "name": built.source}
     given = config.settings()
     config = make_config({**given, "method": method, "learners": 1, "seed": connection.charter.seed})
-    data = load_data(config, progress=True)
+    data = _load_scaled(connection.charter, config)
     config = with_absolute_paths(with_model(config, data))
     trainer = FederatedTrainer(connection, config, built, data, models_of(None, config)[0], options.wait)
     place = _open_folder(connection.folder, config)
@@ -98,6 +104,42 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     saved = connection.folder / _MODEL
     say(f"the model is in {saved}; use it with: consilience predict {saved} DATA")
     return bool(asked)
+
+
+def _load_scaled(charter: Charter, config: Config) -> Dataset:
+    """The member's data, scaled as the charter says; by itself, with a warning, where the charter does not say."""
+    if charter.scaling is None:
+        data = load_data(config, progress=True)
+        if data.scaling.kind != "none":
+            log.warning(
+                "the charter of %r fixes no scaling, so your inputs are scaled by your own samples; members with other "
+                "data scale differently",
+                charter.name,
+            )
+    else:
+        data = load_data(config, progress=True, scaling=Scaling.from_record(charter.scaling.model_dump()))
+        _warn_of_other_pixels(data)
+    for what, mine, common in (("classes", data.labels, charter.labels), ("columns", data.columns, charter.columns)):
+        if mine and common and mine != common:
+            raise ConfigurationError(
+                f"your data has the {what} {', '.join(mine)}, and federation {charter.name!r} has {', '.join(common)}; "
+                f"name and order them in the same way"
+            )
+    return data
+
+
+def _warn_of_other_pixels(data: Dataset) -> None:
+    """Warn of images that are not fractions from 0 to 1, as those that the charter's scaling was measured on."""
+    if data.scaling.kind != "pixels":
+        return
+    mean, std = data.scaling.of_pixels
+    low, high = (float(value * std + mean) for value in (data.inputs.min(), data.inputs.max()))
+    if low < -_ROUNDING or high > 1 + _ROUNDING:
+        log.warning(
+            "your inputs lie in %.3g to %.3g, and the charter scales pixels from 0 to 1; save bytes, or fractions",
+            low,
+            high,
+        )
 
 
 def _remove_lines_after(place: RunFolder, round_: int) -> None:

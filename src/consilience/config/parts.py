@@ -72,8 +72,8 @@ class DataConfig(ConfigPart):
     source: str = Field(
         "digits",
         alias="data",
-        description="digits, mnist, fashion-mnist, cifar10, shakespeare; a table (.csv); an .npz file; a folder of "
-        "images, one subfolder per class",
+        description="digits, mnist, fashion-mnist, cifar10, shakespeare; a table (.csv, .parquet); an .npz "
+        "file; a folder of images, one subfolder per class; a folder that Hugging Face's save_to_disk wrote",
     )
     folder: str | None = Field(None, alias="data_dir", description="folder with the files of a named data set")
     train: int | None = Field(
@@ -93,7 +93,9 @@ class DataConfig(ConfigPart):
     )
     label: str | None = Field(None, description="the column of a table that holds the class")
     owners: str | None = Field(
-        None, description="the column of a table that holds the owner of each row; for partition owners"
+        None,
+        description="for partition owners: the column of a table that holds the owner of each row; of a folder of "
+        "images with OWNER/CLASS/*.png, the word folders",
     )
     drop: str | None = Field(None, description="columns of a table that are not used, separated by commas")
     test_data: str | None = Field(None, description="a second table, with the test samples")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from consilience.data.arrays import TEST_SHARE, GivenArrays, raw_from_arrays
 from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.text import LENGTH, STEP, check_alphabet, text_windows
 from consilience.data.readers.torch_dataset import Samples, read_samples
-from consilience.data.scaling import UNSCALED, Scaling, ScalingKind, measure_scaling
+from consilience.data.scaling import UNSCALED, Scaling, ScalingChoice, ScalingKind, measure_scaling
 from consilience.errors import DataError
 
 
@@ -62,15 +62,18 @@ class Dataset:
         classes: int | None = None,
         labels: Sequence[str] = (),
         shareable: ArrayLike | None = None,
+        owners: ArrayLike | None = None,
+        scaling: ScalingChoice = "auto",
     ) -> Dataset:
         """A data set of your own arrays: images in any layout, or a table, and labels that are whole numbers from 0.
 
         Images are (n, height, width), (n, channels, height, width) or (n, height, width, channels); where the second
-        and the last axis could both be channels (1, 3 or 4 long), the second is used. Bytes are divided by 255, then
-        everything is scaled by one mean and standard deviation, those of the training part over all values; columns of
-        a table that differ much in size are best scaled before. Without test arrays `test_share` of each class is kept
-        for tests, the same samples every time. `shareable` is 0 for samples that must never be shared. Labels have no
-        gaps, but where `classes` or `labels` says how many classes there are, some may have no samples.
+        and the last axis could both be channels (1, 3 or 4 long), the second is used. Bytes are divided by 255. Images
+        are scaled by one mean and standard deviation, those of the training part; a table by those of each column;
+        whole numbers with two axes are tokens and not scaled. Without test arrays `test_share` of each class is kept
+        for tests, the same samples every time. `shareable` is 0 for samples that must never be shared, `owners` the
+        name or number of each training sample's owner. Labels have no gaps, but where `classes` or `labels` says how
+        many classes there are, some may have no samples.
 
             >>> import numpy as np
             >>> Dataset.from_arrays("mine", np.arange(30).reshape(10, 3) / 10, np.arange(10) % 2).test_inputs.shape
@@ -78,13 +81,13 @@ class Dataset:
         """
         raw = raw_from_arrays(
             f"data set {name!r}",
-            GivenArrays(inputs, targets, test_inputs, test_targets, shareable),
+            GivenArrays(inputs, targets, test_inputs, test_targets, shareable, owners),
             test_share=test_share,
             classes=classes,
             labels=tuple(labels),
             source="arrays",
         )
-        return cls.from_raw(name, raw)
+        return cls.from_raw(name, raw, None if scaling == "auto" else scaling)
 
     @classmethod
     def from_torch(
@@ -154,7 +157,9 @@ class Dataset:
     def from_raw(cls, name: str, raw: RawDataset, scaling: Scaling | ScalingKind | None = None) -> Dataset:
         """The data set made of `raw`; scaling: one to use, or its kind; None: the one that suits the training part."""
         _check_shapes(f"data set {name!r}", raw.inputs, raw.test_inputs)
-        if not isinstance(scaling, Scaling):
+        if isinstance(scaling, Scaling):
+            scaling = _fitted(f"data set {name!r}", raw, scaling)
+        else:
             scaling = measure_scaling(f"data set {name!r}", raw, scaling)
         return cls(
             name,
@@ -220,6 +225,16 @@ def _check_shapes(what: str, inputs: NDArray[Any], test_inputs: NDArray[Any]) ->
             f"{what}: training inputs have the shape {inputs.shape[1:]}, "
             f"test inputs {test_inputs.shape[1:]}; one model cannot take both"
         )
+
+
+def _fitted(what: str, raw: RawDataset, scaling: Scaling) -> Scaling:
+    """A scaling measured elsewhere for these inputs: pixels are compared as fractions of their own maximum."""
+    if scaling.kind == "columns" and raw.inputs.shape[1:] != (len(scaling.mean),):
+        raise DataError(
+            f"{what}: its inputs have the shape {raw.inputs.shape[1:]}, and the scaling to use is of "
+            f"{len(scaling.mean)} columns; use the same columns"
+        )
+    return scaling if scaling.kind == "none" else replace(scaling, pixel_max=raw.pixel_max)
 
 
 def _check_names(what: str, labels: tuple[str, ...], classes: int) -> None:

@@ -49,7 +49,8 @@ def load(
 ) -> Dataset:
     """The data set `name`; train, test: use only the first N training and test samples.
 
-    `name` is a known name, or a path: a table (CSV), an .npz file, or a folder with a folder of images for each class.
+    `name` is a known name, or a path: a table (CSV, Parquet), an .npz file, a folder with a folder of images for
+    each class, or a folder that Hugging Face's `save_to_disk` wrote.
     Inputs are scaled by those training samples: images by one mean and standard deviation, tables by column, text not
     at all; scaling: "pixels", "columns" or "none" instead, or a `Scaling` to use. The files of a known name are looked
     for in `directory`, else in the folder that CONSILIENCE_DATA names, else they are downloaded once, but for
@@ -98,7 +99,10 @@ def _path_of(name: str) -> Path | None:
         return None
     if not is_dataset_path(name):
         raise UnknownName(
-            "data set", name, DATASETS, also="a path to a table (CSV), an .npz file or a folder of images works too"
+            "data set",
+            name,
+            DATASETS,
+            also="a path to a table (CSV, Parquet), an .npz file or a folder of images works too",
         )
     path = os.path.expanduser(name)  # os.path returns False for impossible names, where Path raises
     if not os.path.exists(path):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from consilience.data import Scaling
 from consilience.errors import ConfigurationError
 from consilience.files import replace_file, report_write_errors
 from consilience.learner.initial_state import common_values
@@ -20,16 +21,30 @@ from consilience.simulation.setup.participants import Model
 from consilience.user_code import absolute_name
 from consilience.wire import schema
 from consilience.wire.agreement import describe_difference, merge_channels, without_local_choices
-from consilience.wire.charter import Charter, CommonValues, Rules, build_charter, encode_start_values, start_values_file
+from consilience.wire.charter import (
+    Charter,
+    CommonValues,
+    Rules,
+    ScalingSettings,
+    build_charter,
+    encode_start_values,
+    start_values_file,
+)
 
 
 @dataclass(frozen=True)
 class TaskShape:
-    """What a model is built for: the shape of an input, the number of classes, and the feature width, if it is set."""
+    """What a model is built for: the shape of an input, the number of classes, and the feature width, if it is set.
+
+    scaling, labels, columns: how members scale their inputs, and the names of classes and columns, if they are fixed.
+    """
 
     inputs: tuple[int, ...]
     classes: int
     width: int | None = None
+    scaling: Scaling | None = None
+    labels: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 def create_charter(
@@ -65,7 +80,9 @@ def create_charter(
     common = common_values(first, seed)
     starts = {name: {k: t.numpy(force=True) for k, t in values.items()} for name, values in common.items()}
     channels: dict[str, schema.Channel] = merge_channels([learner.channels for learner in learners])
-    return build_charter(name, {**method, "name": chosen.name}, task.classes, channels, starts, seed, rules), starts
+    charter = build_charter(name, {**method, "name": chosen.name}, task.classes, channels, starts, seed, rules)
+    scaling = None if task.scaling is None else ScalingSettings.model_validate(task.scaling.record())
+    return charter.model_copy(update={"scaling": scaling, "labels": task.labels, "columns": task.columns}), starts
 
 
 def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Path]:

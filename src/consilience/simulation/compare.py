@@ -13,6 +13,7 @@ from consilience.config.config import Config, make_config
 from consilience.config.overrides import parse_method
 from consilience.config.settings import Settings
 from consilience.data import Dataset
+from consilience.data.own_data import DataSource, to_dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.presentation.gains import add_gains
@@ -93,7 +94,7 @@ def compare(
     config: Config | None = None,
     *,
     methods: Sequence[str] | None = None,
-    data: Dataset | str | None = None,
+    data: DataSource | None = None,
     model: Model | Sequence[Model] | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
@@ -112,18 +113,19 @@ def compare(
         >>> [summary["method"] for summary in comparison.summaries]
         ['independent', 'fedavg']
     """
+    given = to_dataset(data)
+    own = given if isinstance(given, Dataset) else None
     if resume is not None:
-        if config is not None or settings or out is not None or methods is not None or isinstance(data, str):
+        if config is not None or settings or out is not None or methods is not None or isinstance(given, str):
             raise ConfigurationError("resume takes its settings from the comparison's folder; give it no others")
         plan = read_comparison(Path(resume))
     else:
-        config = resolve_config(config, data, model, None, settings)
+        config = resolve_config(config, given, model, None, settings)
         names = DEFAULT_METHODS if methods is None else methods
-        own = data if isinstance(data, Dataset) else None
         plan = plan_comparison(config, names, Path(out) if out is not None else None, own, model)
     summaries, results = [], {}
     with lock_folder(plan.folder) if plan.folder is not None else nullcontext():
-        for name, found in plan.run(on_round, data if isinstance(data, Dataset) else None, model):
+        for name, found in plan.run(on_round, own, model):
             if isinstance(found, Result):
                 results[name] = found
             summaries.append(found.summary() if isinstance(found, Result) else found)

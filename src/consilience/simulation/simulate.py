@@ -14,6 +14,7 @@ import numpy as np
 from consilience.config.config import Config
 from consilience.config.settings import Settings
 from consilience.data import Dataset
+from consilience.data.own_data import DataSource, to_dataset
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
@@ -42,7 +43,7 @@ log = logging.getLogger("consilience")
 def simulate(
     config: Config | None = None,
     *,
-    data: Dataset | str | None = None,
+    data: DataSource | None = None,
     model: Model | Sequence[Model] | None = None,
     method: Method | str | None = None,
     out: str | Path | None = None,
@@ -53,8 +54,9 @@ def simulate(
 ) -> Result:
     """Simulate a federation and return its result.
 
-    data, model, method: names, or your own: a `Dataset`, a function that builds a model (or one for each learner), a
-    `Method`. A method's name may have settings, "fedavg:start=different".
+    data, model, method: names, or your own. Data: a `Dataset`, arrays (inputs, labels) or (inputs, labels, test inputs,
+    test labels), a torch data set, or a list with one of them for each learner. Model: a function that builds one, or
+    one for each learner. Method: a `Method`; its name may have settings, "fedavg:start=different".
     settings: the keys of the configuration, such as `rounds=50`; they override those of `config`.
     out: a folder to save the run in.
     resume: the folder of a run to continue; the result has the same bits as a run that was never stopped.
@@ -65,14 +67,14 @@ def simulate(
         >>> result.accuracy.shape
         (1, 2)
     """
-    folder = None
+    folder, own = None, to_dataset(data)
     if resume is not None:
-        if config is not None or settings or out is not None or isinstance(data, str) or isinstance(method, str):
+        if config is not None or settings or out is not None or isinstance(own, str) or isinstance(method, str):
             raise ConfigurationError("resume takes its settings from the run's folder; give it no others")
         folder = RunFolder.open(Path(resume))
         config = folder.config
     else:
-        config = resolve_config(config, data, model, method, settings)
+        config = resolve_config(config, own, model, method, settings)
     if isinstance(method, Method) and config.variants:
         raise ConfigurationError("variants are made of a method's settings; give the method by its name")
     chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
@@ -81,7 +83,7 @@ def simulate(
     if out is not None:
         refuse_used_folder(Path(out))
     show_progress = on_round is not None and sys.stderr.isatty()  # of a download
-    dataset = select_samples(data, config) if isinstance(data, Dataset) else load_data(config, show_progress)
+    dataset = select_samples(own, config) if isinstance(own, Dataset) else load_data(config, show_progress)
     config = with_learners(with_model(config, dataset), dataset)
     setup = build_setup(config, chosen, dataset, models_of(model, config))
     if folder is None:

@@ -14,6 +14,7 @@ from consilience.config.config import Config
 from consilience.config.grid import Grid, check_grid
 from consilience.config.settings import Settings
 from consilience.data import Dataset
+from consilience.data.own_data import DataSource, to_dataset
 from consilience.errors import ConfigurationError
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
 from consilience.presentation.tables import sweep_table, table_text
@@ -73,7 +74,7 @@ def sweep(
     *,
     grid: Grid | None = None,
     method: str | None = None,
-    data: Dataset | str | None = None,
+    data: DataSource | None = None,
     model: Model | Sequence[Model] | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
@@ -91,13 +92,14 @@ def sweep(
         >>> [row["set"] for row in found.rows]
         [{'method.kd': 0}, {'method.kd': 1}]
     """
-    own = data if isinstance(data, Dataset) else None
+    given = to_dataset(data)
+    own = given if isinstance(given, Dataset) else None
     if resume is not None:
-        if config is not None or settings or out is not None or grid or method or isinstance(data, str):
+        if config is not None or settings or out is not None or grid or method or isinstance(given, str):
             raise ConfigurationError("resume takes its settings from the sweep's folder; give it no others")
         plan = read_sweep(Path(resume))
     else:
-        config = resolve_config(config, data, model, method, settings)
+        config = resolve_config(config, given, model, method, settings)
         plan = plan_sweep(config, grid or {}, Path(out) if out is not None else None, own, model)
     if plan.separating:
         keys = ", ".join(plan.separating)

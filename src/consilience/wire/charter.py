@@ -120,6 +120,15 @@ class ChannelSettings(_Section):
         )
 
 
+class ScalingSettings(_Section):
+    """How members scale their inputs: the same for all, as measured by whoever creates the federation."""
+
+    kind: Literal["none", "pixels", "columns"]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    pixel_max: int = Field(default=1, ge=1)
+
+
 class Charter(_Section):
     """Everything the members of a federation have agreed on."""
 
@@ -128,6 +137,9 @@ class Charter(_Section):
     seed: int = Field(default=0, ge=0, le=2**53)
     classes: int = Field(ge=2)
     method: dict[str, Any] = Field(description="the method's name and its own settings")
+    scaling: ScalingSettings | None = Field(default=None, description="how members scale their inputs")
+    labels: tuple[str, ...] = Field(default=(), description="names of the classes, in the order of their numbers")
+    columns: tuple[str, ...] = Field(default=(), description="names of a table's columns, in the order of inputs")
     rules: Rules = Rules()
     channel_settings: dict[str, ChannelSettings] = Field(alias="channels", min_length=1)
 

@@ -4,8 +4,9 @@
     birds/wren/1.png             birds/test/robin/9.png     (`val` or `valid` where there is no `test`)
 
 Classes are numbered in the order of their names. Training and test samples are ordered so that classes alternate, so
-any first N are balanced. A text file `never-share.txt` beside the folders names samples that must never be shared: one
-relative path, folder or pattern (`robin/private-*`) per line, `#` for comments.
+any first N are balanced. With owners, each has its own folder of class folders: `birds/ann/robin/1.png`. A text file
+`never-share.txt` beside the folders names samples that must never be shared: one relative path, folder or pattern
+(`robin/private-*`) per line, `#` for comments.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from consilience.data.arrays import held_out_samples
 from consilience.data.cache import cache_key, load_cached, save_cached
 from consilience.data.download import ProgressLine
+from consilience.data.owners import number_owners
 from consilience.data.raw_dataset import RawDataset, balanced_order
 from consilience.data.readers.digits import SEED
 from consilience.data.readers.images import MODES, decode_all
@@ -32,15 +34,20 @@ NEVER_SHARE_FILE = "never-share.txt"
 _VERSION = 1  # of the decoder: a new number makes older cache entries unused
 
 
-def read_folder(folder: Path, test_share: float, size: int | None, mode: str | None, progress: bool) -> RawDataset:
-    """The data set in a folder of images; decoded pixels are cached."""
+def read_folder(
+    folder: Path, test_share: float, size: int | None, mode: str | None, progress: bool, by_owner: bool = False
+) -> RawDataset:
+    """The data set in a folder of images; decoded pixels are cached. by_owner: images are in OWNER/CLASS/."""
     home = folder / "train" if _subfolders(folder / "train") else folder
-    names, paths = _class_images(home)
+    names, paths = _owners_images(home) if by_owner else _class_images(home)
     targets = _class_of(names, paths)  # (n,)
+    owners, owner_names = _owner_of(paths) if by_owner else (None, ())
     if home == folder or (tests := _test_folder(folder)) is None:
-        test = held_out_samples(str(folder), targets, test_share)  # (n,)
+        test = held_out_samples(str(folder), targets, test_share, owners)  # (n,)
     else:
-        more = _test_images(tests, names, home)
+        more = _owners_images(tests)[1] if by_owner else _test_images(tests, names, home)
+        _refuse_unknown_classes(more, names, tests, home)
+        owners = None if owners is None else np.append(owners, np.zeros(len(more), dtype=np.int64))
         paths, targets = [*paths, *more], np.append(targets, _class_of(names, more))
         test = np.arange(len(paths)) >= len(paths) - len(more)  # (n + m,)
     shareable = _shareable_images(folder, paths)
@@ -49,7 +56,8 @@ def read_folder(folder: Path, test_share: float, size: int | None, mode: str | N
     first, last = (half[balanced_order(targets[half], SEED)] for half in (first, last))
     halves = (pixels[first], targets[first], pixels[last], targets[last])
     allowed = None if shareable is None else shareable[first]
-    return RawDataset(*halves, len(names), pixel_max=255, labels=names, shareable=allowed, source=f"images in {folder}")
+    raw = RawDataset(*halves, len(names), pixel_max=255, labels=names, shareable=allowed, source=f"images in {folder}")
+    return raw._replace(owners=None if owners is None else owners[first], owner_names=owner_names)
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -91,6 +99,23 @@ def _class_images(home: Path) -> tuple[tuple[str, ...], list[Path]]:
     return tuple(found), [path for images in found.values() for path in images]
 
 
+def _owners_images(home: Path) -> tuple[tuple[str, ...], list[Path]]:
+    """The names of the classes of all owners, and every image of theirs, one owner after the other."""
+    paths = [path for owner in _subfolders(home) for each in _subfolders(owner) for path in _images(each)]
+    names = tuple(sorted({path.parent.name for path in paths}))
+    if len(names) < 2:
+        raise DataError(
+            f"{home}: {len(names)} classes were found in its owners' folders, and two are needed; put images into "
+            f"{home / 'OWNER' / 'CLASS' / '1.png'} (images end in {', '.join(SUFFIXES)})"
+        )
+    return names, paths
+
+
+def _owner_of(paths: Sequence[Path]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """The owner of each image, by the folder its class folder is in, and the owners' names."""
+    return number_owners("owners", np.array([path.parent.parent.name for path in paths]), len(paths))
+
+
 def _class_of(names: Sequence[str], paths: Sequence[Path]) -> NDArray[np.int64]:
     """The class of each image, by the folder it is in."""
     number = {name: index for index, name in enumerate(names)}
@@ -103,11 +128,7 @@ def _test_folder(folder: Path) -> Path | None:
 
 def _test_images(tests: Path, names: Sequence[str], home: Path) -> list[Path]:
     found = {folder.name: _images(folder) for folder in _subfolders(tests)}
-    if unknown := [name for name, images in found.items() if images and name not in names]:
-        raise DataError(
-            f"{tests}: the class {unknown[0]!r} is not in {home}, so it cannot be learned; "
-            f"add training images of it or remove it (training has {', '.join(names)})"
-        )
+    _refuse_unknown_classes([path for images in found.values() for path in images], names, tests, home)
     images = [path for name in names for path in found.get(name, [])]
     if not images:
         raise DataError(
@@ -115,6 +136,15 @@ def _test_images(tests: Path, names: Sequence[str], home: Path) -> list[Path]:
             f"or remove the folder to hold out some training images for tests"
         )
     return images
+
+
+def _refuse_unknown_classes(images: Sequence[Path], names: Sequence[str], tests: Path, home: Path) -> None:
+    """Refuse test images of a class without training images."""
+    if unknown := [path.parent.name for path in images if path.parent.name not in names]:
+        raise DataError(
+            f"{tests}: the class {unknown[0]!r} is not in {home}, so it cannot be learned; "
+            f"add training images of it or remove it (training has {', '.join(names)})"
+        )
 
 
 def _shareable_images(folder: Path, paths: Sequence[Path]) -> NDArray[np.bool_] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +35,18 @@ class ImageHeader(NamedTuple):
     size: tuple[int, int]  # width, height
 
 
+class StoredImage(NamedTuple):
+    """An image in memory, as a data set's file holds it."""
+
+    name: str
+    content: bytes
+
+    def __str__(self) -> str:
+        return self.name
+
+
 def decode_all(
-    paths: Sequence[Path], size: int | None, mode: str | None, done: Callable[[], None]
+    paths: Sequence[ImageFile], size: int | None, mode: str | None, done: Callable[[], None]
 ) -> NDArray[np.uint8]:
     """The pixels of all files, (n, channels, height, width), resized and converted where asked."""
     headers = [_read_header(path) for path in paths]
@@ -44,7 +55,7 @@ def decode_all(
     shape = (len(paths), MODES[chosen], height, width)
     if math.prod(shape) > LARGEST:
         raise DataError(
-            f"{paths[0].parent} and the other class folders: {len(paths)} images make an array of the shape "
+            f"{paths[0]} and the others: {len(paths)} images make an array of the shape "
             f"{shape}, above the {LARGEST} bytes that are read; pass a smaller image_size"
         )
     pixels = np.empty(shape, dtype=np.uint8)
@@ -54,12 +65,15 @@ def decode_all(
     return pixels
 
 
-def _read_header(path: Path) -> ImageHeader:
+ImageFile = Path | StoredImage
+
+
+def _read_header(path: ImageFile) -> ImageHeader:
     with _opened(path) as image:
         return ImageHeader("gray" if image.mode in GRAY else "color", image.size)
 
 
-def _agreed_mode(paths: Sequence[Path], headers: Sequence[ImageHeader]) -> str:
+def _agreed_mode(paths: Sequence[ImageFile], headers: Sequence[ImageHeader]) -> str:
     for path, header in zip(paths, headers, strict=True):
         if header.mode != headers[0].mode:
             raise DataError(
@@ -69,7 +83,7 @@ def _agreed_mode(paths: Sequence[Path], headers: Sequence[ImageHeader]) -> str:
     return headers[0].mode
 
 
-def _agreed_size(paths: Sequence[Path], headers: Sequence[ImageHeader]) -> tuple[int, int]:
+def _agreed_size(paths: Sequence[ImageFile], headers: Sequence[ImageHeader]) -> tuple[int, int]:
     for path, header in zip(paths, headers, strict=True):
         if header.size != headers[0].size:
             (w, h), (width, height) = headers[0].size, header.size
@@ -80,7 +94,7 @@ def _agreed_size(paths: Sequence[Path], headers: Sequence[ImageHeader]) -> tuple
     return headers[0].size
 
 
-def _decode(path: Path, mode: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+def _decode(path: ImageFile, mode: str, size: tuple[int, int]) -> NDArray[np.uint8]:
     """One image, (channels, height, width)."""
     with _opened(path) as image:
         image.load()
@@ -113,7 +127,7 @@ def _eight_bits(image: Image, mode: str) -> Image:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image]:
+def _opened(path: ImageFile) -> Iterator[Image]:
     """The image in a file; any failure to read it is a DataError that names the file."""
     from PIL import Image as pillow
 
@@ -122,7 +136,7 @@ def _opened(path: Path) -> Iterator[Image]:
             warnings.simplefilter("ignore")  # warnings about metadata do not matter
             warnings.filterwarnings("error", message="(?i).*truncated")
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
-            with pillow.open(path) as image:
+            with pillow.open(path if isinstance(path, Path) else io.BytesIO(path.content)) as image:
                 yield image
     except DataError as error:
         raise DataError(f"{path}: {error}") from None

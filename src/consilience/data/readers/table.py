@@ -59,7 +59,7 @@ def raw_from_table(
         labels,
         test_inputs,
         test_targets,
-        owners=None if options.owners is None else _owner_of_rows(what, options.owners, columns[options.owners]),
+        owners=None if options.owners is None else owner_of_rows(what, options.owners, columns[options.owners]),
     )
     classes = tuple(map(str, names))
     plain = classes == tuple(map(str, range(len(classes))))
@@ -183,7 +183,7 @@ def _class_values(what: str, name: str, values: NDArray[Any]) -> NDArray[Any]:
     return numbers.astype(np.int64)
 
 
-def _owner_of_rows(what: str, name: str, values: NDArray[Any]) -> NDArray[Any]:
+def owner_of_rows(what: str, name: str, values: NDArray[Any]) -> NDArray[Any]:
     """The owner of each row, by name; a row without one is refused."""
     text = np.array([str(value).strip() for value in values])
     missing = np.isin(np.char.lower(text), ("", "nan", "null"))

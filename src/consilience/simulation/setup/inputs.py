@@ -14,8 +14,9 @@ from torch import nn
 from consilience.config.config import Config, make_config
 from consilience.config.overrides import parse_method
 from consilience.config.parts import DEFAULT_LEARNERS, DEFAULT_MODELS
-from consilience.data import DATASETS, Dataset, is_dataset_path, load
+from consilience.data import DATASETS, Dataset, Scaling, is_dataset_path, load
 from consilience.data.download import FOLDER_VARIABLE
+from consilience.data.own_data import ONE_PER_LEARNER
 from consilience.data.partition import parse_partition
 from consilience.data.paths import FILE_OPTIONS
 from consilience.data.raw_dataset import first_samples
@@ -58,6 +59,8 @@ def resolve_config(
 ) -> Config:
     """The configuration with these settings, data, model and method; your own objects are recorded by name."""
     given = {**(config.settings() if config else {}), **settings}
+    if isinstance(data, Dataset) and data.source == ONE_PER_LEARNER and given.get("partition", "iid") == "iid":
+        given["partition"] = "owners"
     if data is not None:
         given["data"] = data if isinstance(data, str) else data.name
     if isinstance(model, str):
@@ -78,8 +81,8 @@ def _model_name(model: Model) -> str:
     return model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
 
 
-def load_data(config: Config, progress: bool = False) -> Dataset:
-    """The data a configuration asks for."""
+def load_data(config: Config, progress: bool = False, scaling: Scaling | None = None) -> Dataset:
+    """The data a configuration asks for; scaling: the one to use, if it is fixed."""
     return load(
         config.data.source,
         directory=config.data.folder,
@@ -93,7 +96,7 @@ def load_data(config: Config, progress: bool = False) -> Dataset:
         owners=config.data.owners,
         drop=config.data.drop,
         test_data=config.data.test_data,
-        scaling=config.data.scaling,
+        scaling=scaling or config.data.scaling,
     )
 
 

@@ -1,0 +1,117 @@
+"""Data that a program has at hand: arrays, torch data sets, or a list with one of them for each learner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from consilience.data.arrays import GivenArrays, check_inputs, raw_from_arrays, to_numpy
+from consilience.data.dataset import Dataset
+from consilience.data.readers.torch_dataset import Samples, read_samples
+from consilience.errors import ConfigurationError, DataError
+
+DataSource = Dataset | str | Path | tuple[Any, ...] | list[Any] | Samples
+"""A name or path; a `Dataset`; arrays (inputs, labels) or (inputs, labels, test inputs, test labels); a torch data set,
+or two, (training, test); or a list with one of these for each learner."""
+
+ONE_PER_LEARNER = "one data set for each learner"
+"""The source of a data set that was given as a list."""
+
+Quarters = tuple[Any, Any, Any, Any]  # inputs, labels, test inputs, test labels
+
+
+def to_dataset(data: DataSource | None) -> Dataset | str | None:
+    """The data set of these data; a name or path stays one."""
+    if data is None or isinstance(data, Dataset | str):
+        return data
+    if isinstance(data, Path):
+        return os.fspath(data)
+    if isinstance(data, list):
+        return _one_per_learner(data)
+    if isinstance(data, tuple) and len(data) == 2 and not any(map(_is_array, data)):
+        return Dataset.from_torch(*data)
+    if isinstance(data, tuple):
+        return Dataset.from_arrays("arrays", *_quarters("data", data))
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not _is_array(data):
+        return Dataset.from_torch(data)
+    raise ConfigurationError(
+        f"data is a {type(data).__name__}; give a name, a path, a Dataset, arrays (inputs, labels), a torch data set, "
+        f"or a list with one of them for each learner"
+    )
+
+
+def _is_array(thing: Any) -> bool:
+    return hasattr(thing, "shape") or isinstance(thing, list)
+
+
+def _quarters(what: str, data: Any) -> Quarters:
+    """Inputs and labels for training and tests; None where there are no tests."""
+    if isinstance(data, Dataset):
+        inputs, tests = (data.scaling.undo(half) * data.scaling.pixel_max for half in (data.inputs, data.test_inputs))
+        return inputs, data.targets, tests, data.test_targets
+    if isinstance(data, tuple) and len(data) in (2, 4) and all(map(_is_array, data)):
+        return (*data, None, None) if len(data) == 2 else data
+    if isinstance(data, tuple) and len(data) == 2 and not any(map(_is_array, data)):
+        return *read_samples(f"{what}, training", data[0]), *read_samples(f"{what}, test", data[1])
+    if not isinstance(data, tuple | str | Path) and not _is_array(data):
+        return *read_samples(what, data), None, None
+    raise DataError(
+        f"{what} must be arrays (inputs, labels) or (inputs, labels, test inputs, test labels), a Dataset or a torch "
+        f"data set, got {type(data).__name__}{f' of length {len(data)}' if isinstance(data, tuple) else ''}"
+    )
+
+
+def _one_per_learner(items: Sequence[Any]) -> Dataset:
+    """All learners' data as one data set, scaled once; each learner owns its samples."""
+    if not items:
+        raise DataError("data is an empty list; give one data set for each learner")
+    quarters = [_quarters(f"the data of learner {who}", item) for who, item in enumerate(items)]
+    tested = [each[2] is not None for each in quarters]
+    if any(tested) and not all(tested):
+        without = tested.index(False)
+        raise DataError(
+            f"learner {without} has no test samples, and others have; give them to all learners, or to none"
+        )
+    inputs = [check_inputs(f"learner {who}: training inputs", each[0]) for who, each in enumerate(quarters)]
+    labels = [to_numpy(f"learner {who}: training labels", each[1]) for who, each in enumerate(quarters)]
+    for who, (mine, targets) in enumerate(zip(inputs, labels, strict=True)):
+        _check_alike(who, mine, inputs[0], targets)
+    test_inputs, test_labels = None, None
+    if all(tested):
+        test_inputs = np.concatenate([check_inputs(f"learner {w}: test inputs", q[2]) for w, q in enumerate(quarters)])
+        test_labels = np.concatenate([to_numpy(f"learner {w}: test labels", q[3]) for w, q in enumerate(quarters)])
+    owners = np.repeat(np.arange(len(items)), [len(mine) for mine in inputs])
+    given = GivenArrays(np.concatenate(inputs), np.concatenate(labels), test_inputs, test_labels, None, owners)
+    first = items[0] if isinstance(items[0], Dataset) else None
+    raw = raw_from_arrays(
+        "data",
+        given,
+        classes=None if first is None else max(item.classes for item in items if isinstance(item, Dataset)),
+        labels=() if first is None else first.labels,
+        source=ONE_PER_LEARNER,
+    )
+    scales = {item.scaling.pixel_max if isinstance(item, Dataset) else raw.pixel_max for item in items}
+    if len(scales) > 1:
+        raise DataError(f"learners' inputs are divided by {', '.join(map(str, sorted(scales)))}; give all one type")
+    names = tuple(f"learner {who}" for who in range(len(items)))
+    raw = raw._replace(pixel_max=scales.pop(), owner_names=names, columns=() if first is None else first.columns)
+    return Dataset.from_raw("learners", raw)
+
+
+def _check_alike(who: int, mine: NDArray[Any], first: NDArray[Any], targets: NDArray[Any]) -> None:
+    """Refuse a learner whose inputs cannot be stacked with those of learner 0."""
+    if mine.shape[1:] != first.shape[1:] or (mine.dtype == np.uint8) != (first.dtype == np.uint8):
+        raise DataError(
+            f"learner {who} has inputs of {mine.dtype} of the shape {mine.shape[1:]}, and learner 0 of {first.dtype} "
+            f"of the shape {first.shape[1:]}; give all one shape and type"
+        )
+    if targets.shape != mine.shape[:1]:
+        raise DataError(
+            f"learner {who} has {len(mine)} inputs and labels of the shape {targets.shape}; give one whole number for "
+            f"each input"
+        )
