@@ -19,6 +19,9 @@ from safetensors.torch import load_file
 
 import consilience
 from consilience import load
+from consilience.cli.member import load_member_data
+from consilience.config.config import make_config
+from consilience.errors import ConfigurationError
 from consilience.models import build_model
 from consilience.wire.charter import read_charter
 from tests.conftest import Command
@@ -64,6 +67,30 @@ def test_federation_command_writes_charter_and_start_values(command: Command, tm
     assert code == 0 and "federation.toml and federation.safetensors written" in err
     charter = read_charter((tmp_path / "federation.toml").read_text())
     assert charter.name == "digits" and charter.seed == 4 and charter.channel_settings["weights"].kind == "moving"
+
+
+def test_members_scale_by_the_charter(
+    command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = np.arange(40.0)
+    for name, shift in (("creator", 0.0), ("member", 1000.0)):
+        lines = [f"{v + shift},{v * v},{'oak' if v % 2 else 'elm'}" for v in values]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["size,weight,kind", *lines]))
+    assert command("federation", "fedproto", "--data", "creator.csv", "--label", "kind")[0] == 0
+    charter = read_charter((tmp_path / "federation.toml").read_text())
+    creator = load("creator.csv", label="kind")
+    assert charter.scaling is not None and charter.scaling.mean == creator.scaling.mean
+    assert (charter.labels, charter.columns) == (("elm", "oak"), ("size", "weight"))
+    config = make_config({"data": "member.csv", "label": "kind"})
+    data = load_member_data(charter, config)
+    assert data.scaling == creator.scaling and data.inputs[:, 0].mean() > 50  # 1000 above the creator's
+    assert not caplog.records
+    alone = load_member_data(charter.model_copy(update={"scaling": None}), config)
+    assert alone.inputs[:, 0].mean() == pytest.approx(0, abs=1e-5)
+    assert "fixes no scaling, so your inputs are scaled by your own samples" in caplog.text
+    with pytest.raises(ConfigurationError, match="has the classes elm, oak, and federation 'creator' has ash, oak"):
+        load_member_data(charter.model_copy(update={"labels": ("ash", "oak")}), config)
 
 
 @pytest.mark.parametrize(

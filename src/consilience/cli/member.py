@@ -76,7 +76,7 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     method = {**connection.charter.method, "name": built.source}
     given = config.settings()
     config = make_config({**given, "method": method, "learners": 1, "seed": connection.charter.seed})
-    data = _load_scaled(connection.charter, config)
+    data = load_member_data(connection.charter, config)
     config = with_absolute_paths(with_model(config, data))
     trainer = FederatedTrainer(connection, config, built, data, models_of(None, config)[0], options.wait)
     place = _open_folder(connection.folder, config)
@@ -106,7 +106,7 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     return bool(asked)
 
 
-def _load_scaled(charter: Charter, config: Config) -> Dataset:
+def load_member_data(charter: Charter, config: Config) -> Dataset:
     """The member's data, scaled as the charter says; by itself, with a warning, where the charter does not say."""
     if charter.scaling is None:
         data = load_data(config, progress=True)
