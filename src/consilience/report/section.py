@@ -121,8 +121,8 @@ def _answers(answers: Sequence[tuple[str, str]]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Sentences as HTML, in which no line begins with a percent sign."""
-    return escape(text).replace(" %", "&nbsp;%")
+    """Sentences as HTML, in which no line ends between a number and its unit."""
+    return re.sub(r"(\d) (%|[kMG]?B\b|points\b)", r"\1&nbsp;\2", escape(text))
 
 
 def script_json(value: Any) -> str:
