@@ -263,7 +263,7 @@ class ExecutionConfig(ConfigPart):
     engine: Literal["auto", "loop", "stack"] = Field(
         "auto", description="how learners are run: loop, one after the other; stack, all in one step; or auto"
     )
-    device: str = Field("cpu", description="cpu or cuda")
+    device: str = Field("cpu", description="cpu, cuda, cuda:NUMBER, or mps (Apple; loop engine)")
     workers: int | None = Field(None, ge=0, description="worker processes of the loop; by default one per core")
     precision: Literal["auto", "float32", "bf16", "float64"] = Field(
         "auto",

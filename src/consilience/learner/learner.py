@@ -15,6 +15,7 @@ from consilience.config.schedules import as_number, highest_value
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import BatchView, Contribution, Exchange, Received, View
 from consilience.exchanges.weights import covered_parameters
+from consilience.learner.device import widest_float
 from consilience.learner.model_binding import ModelBinding
 from consilience.learner.modules import LearnerModules, Representations
 from consilience.learner.residuals import as_sent
@@ -198,7 +199,7 @@ class Learner:
             term = e.penalty(_exchange_state(self.state, e), view, received[e.name])
             loss = loss + as_number(e.weight) * term
             terms.append(term.detach())
-        return loss, torch.stack([*terms, correct]).to(torch.float64)
+        return loss, torch.stack([*terms, correct]).to(widest_float(self.device))
 
     @torch.no_grad()
     def contribute(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from consilience.exchanges.base import Received
+from consilience.learner.device import widest_float
 from consilience.learner.learner import Batch, Learner
 
 
@@ -19,7 +20,7 @@ def train(
     The mean gradient is None where the local optimizer changes all parameters: nothing uses it then.
     """
     learner.modules.set_training(True)
-    losses = torch.zeros(len(learner.loss_terms) + 1, dtype=torch.float64, device=learner.device)
+    losses = torch.zeros(len(learner.loss_terms) + 1, dtype=widest_float(learner.device), device=learner.device)
     mean_gradient = zero_gradient(learner)
     steps, count = 0, learner.count(samples)
     for batch in batches:

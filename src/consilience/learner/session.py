@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from consilience.exchanges.base import Contribution, Received
 from consilience.learner.batches import LearnerKey, LocalWork, plan_batches
+from consilience.learner.device import drawn_on, seeded
 from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING, draw_uniform
 from consilience.learner.learner import Batch, Learner, batch_draws
 from consilience.learner.local_training import reset_optimizer, train, zero_gradient
@@ -68,7 +68,8 @@ class LearnerSession:
         if starting:
             draws = self._sample_draws(starting, round_, BEFORE_TRAINING)
             learner.start_round(self._represent(), learner.count(len(self.samples)), draws, received)
-        with self._model_draws(round_):
+        # Numbers that the model draws itself, as dropout does, depend on the learner and the round alone.
+        with seeded(self.samples.inputs.device, seed_of("model", self.key.seed, round_, self.key.number)):
             losses, self._mean_gradient = train(learner, self._batches(round_), len(self.samples), received)
         return losses
 
@@ -104,7 +105,7 @@ class LearnerSession:
         for step, positions in enumerate(planned):
             chosen = torch.from_numpy(samples.index[positions]).to(device)
             draw = partial(draw_uniform, key=self.key, round_=round_, step=step)
-            draws = {owner: draw(owner, (count, len(positions))).to(device) for owner, count in drawing.items()}
+            draws = {owner: drawn_on(device, draw(owner, (n, len(positions)))) for owner, n in drawing.items()}
             at = torch.from_numpy(positions).to(device)
             yield Batch(samples.inputs[chosen], samples.targets[chosen], draws, at)
 
@@ -112,7 +113,8 @@ class LearnerSession:
         """Random numbers for all samples, for those of the exchanges named that want them."""
         draw, size = partial(draw_uniform, key=self.key, round_=round_, step=step), len(self.samples)
         wanted = [e for e in self.learner.exchanges if e.name in names and e.sample_draws]
-        return {e.name: draw(e.name, (e.sample_draws, size)).to(self.samples.inputs.device) for e in wanted}
+        device = self.samples.inputs.device
+        return {e.name: drawn_on(device, draw(e.name, (e.sample_draws, size))) for e in wanted}
 
     def _represent(self) -> Representations:
         """One pass over the learner's samples."""
@@ -121,19 +123,6 @@ class LearnerSession:
         valid = samples.shareable
         valid_rows = None if valid is None else torch.from_numpy(valid).to(index.device, self.learner.dtype)
         return represent(self.learner, samples.inputs[index], samples.targets[index], valid_rows)
-
-    @contextmanager
-    def _model_draws(self, round_: int) -> Iterator[None]:
-        """Numbers that the model draws itself, as dropout does, depend on the learner and the round alone."""
-        device = self.samples.inputs.device
-        cpu = device.type == "cpu"
-        generator = torch.default_generator if cpu else torch.cuda.default_generators[device.index or 0]
-        before = generator.get_state()
-        generator.manual_seed(seed_of("model", self.key.seed, round_, self.key.number))
-        try:
-            yield
-        finally:
-            generator.set_state(before)
 
 
 def is_finite(contribution: Contribution) -> bool:

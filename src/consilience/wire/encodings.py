@@ -10,10 +10,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 Array = Any
 """An array of the array-API standard: NumPy's in the relay, torch's in a simulation."""
+WITHOUT_FLOAT64 = {"mps"}
+"""Kinds of torch's devices that cannot compute in float64."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ class Bit(Encoding):
     def scale(self, x: Array) -> Array:
         """The scale of a tensor, a scalar array; summed in float64, in which NumPy and torch agree."""
         xp = array_namespace(x)
-        total = xp.sum(xp.abs(x), dtype=xp.float64)
+        single = getattr(device(x), "type", "") in WITHOUT_FLOAT64
+        total = xp.sum(xp.abs(x), dtype=xp.float32 if single else xp.float64)
         mean = xp.astype(total / max(math.prod(x.shape), 1), x.dtype)
         return mean if self.unit is None else xp.full_like(mean, self.unit)
 

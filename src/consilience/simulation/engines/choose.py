@@ -13,6 +13,7 @@ from torch import nn
 
 from consilience.config.config import Config
 from consilience.errors import ConfigurationError, ConsilienceError
+from consilience.learner.device import has_float64
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.engines.loop.engine import LoopEngine, default_workers
@@ -36,9 +37,11 @@ def check_device(device: str) -> None:
     try:
         kind = torch.device(device).type
     except RuntimeError:
-        raise ConfigurationError(f"unknown device {device!r}; use cpu, cuda or cuda:NUMBER") from None
-    if kind not in ("cpu", "cuda"):
-        raise ConfigurationError(f"device {device!r} is not supported; use cpu, cuda or cuda:NUMBER")
+        raise ConfigurationError(f"unknown device {device!r}; use cpu, cuda, cuda:NUMBER or mps") from None
+    if kind not in ("cpu", "cuda", "mps"):
+        raise ConfigurationError(f"device {device!r} is not supported; use cpu, cuda, cuda:NUMBER or mps")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ConfigurationError(f"device {device!r} is not available: it is for a Mac with an Apple GPU; use cpu")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError(f"device {device!r} is not available: torch finds no GPU on this machine; use cpu")
     if kind == "cuda" and (torch.device(device).index or 0) >= (there := torch.cuda.device_count()):
@@ -81,6 +84,9 @@ def choose_engine(config: Config, setup: Setup) -> bool:
 
     By default: on a GPU where learners can be stacked, on a CPU for many small learners, where overhead dominates.
     """
+    if not has_float64(torch.device(config.execution.device)):
+        _refuse_without_float64(config)
+        return False
     if config.execution.engine == "loop":
         return False
     learners = [Learner(plan.spec) for plan in setup.cohorts.plans]
@@ -102,6 +108,15 @@ def choose_engine(config: Config, setup: Setup) -> bool:
             )
         return False
     return True
+
+
+def _refuse_without_float64(config: Config) -> None:
+    """Refuse what a device without float64 cannot do."""
+    device, execution = config.execution.device, config.execution
+    if execution.precision == "float64":
+        raise ConfigurationError(f"precision is 'float64', which device {device!r} does not have; use cpu, or float32")
+    if execution.engine == "stack":
+        raise ConfigurationError(f"device {device!r} runs on the loop engine only; leave out engine = 'stack'")
 
 
 def _many_and_small(plan: CohortPlan, learner: Learner) -> bool:

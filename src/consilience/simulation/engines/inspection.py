@@ -8,6 +8,7 @@ from torch import Tensor
 
 from consilience.evaluation.classification import classification_metrics
 from consilience.functional.distance_correlation import distance_correlation
+from consilience.learner.device import state_device
 from consilience.learner.learner import Learner
 from consilience.learner.passes import compute_logits, layer_outputs
 from consilience.objectives.two_stage import inputs_for_distances
@@ -26,7 +27,7 @@ def inspect_rows(learner: Learner, cohort: Cohort, inputs: Tensor, job: Inspect)
     for number in job.rows:
         learner.bind(cohort.state.row(int(number)).to(inputs.device))
         if job.logits:
-            logits = compute_logits(learner, inputs).to(torch.float64)
+            logits = compute_logits(learner, inputs).to(state_device(inputs.device)).to(torch.float64)
             total = logits if total is None else total + logits
         if job.layer is not None:
             dependence.append(_dependence(learner, inputs[:SAMPLES], job.layer))
@@ -43,8 +44,8 @@ def measure_rows(learner: Learner, cohort: Cohort, data: SharedData, job: Measur
     clock, targets, found = Clock(data.inputs.device), data.test_targets.numpy(force=True), []
     for number in job.rows:
         learner.bind(cohort.state.row(int(number)).to(data.inputs.device))
-        logits = compute_logits(learner, data.test_inputs)[0].to(torch.float64)  # (samples, classes)
-        found.append(classification_metrics(logits.numpy(force=True), targets, job.metrics))
+        logits = compute_logits(learner, data.test_inputs)[0].numpy(force=True).astype(np.float64)  # (samples, classes)
+        found.append(classification_metrics(logits, targets, job.metrics))
     clock.lap("evaluate")
     measured = {key: np.array([each[key] for each in found]) for key in found[0]}
     return JobResult(measured=measured, seconds=clock.each(len(job.rows)))

@@ -22,6 +22,8 @@ class Clock:
         """The time since the last lap was spent on this phase."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+        elif self.device.type == "mps":
+            torch.mps.synchronize()
         now = time.perf_counter()
         self.laps[phase] += now - self._last
         self._last = now

@@ -20,7 +20,8 @@ def start_learners(run: RunState) -> list[CommonValues]:
         plan = run.engine.plans[i]
         members, settings = plan.members, plan.settings_at(0)
         for f in np.unique(members.federation):
-            common[f] |= common_values(learner, run.setup.federations.seeds[f])
+            found, place = common_values(learner, run.setup.federations.seeds[f]), run.engine.example.device
+            common[f] |= {name: {key: t.to(place) for key, t in tensors.items()} for name, tensors in found.items()}
         first: dict[tuple[int, int], int] = {}  # the row that has a seed and a learner's weights: variants start alike
         for row, (f, number) in enumerate(zip(members.federation, members.learner, strict=True)):
             seed, rows = run.setup.federations.seeds[f], np.array([row])

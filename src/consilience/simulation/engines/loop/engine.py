@@ -17,12 +17,19 @@ from torch import Tensor
 
 from consilience.data import Dataset
 from consilience.data.local_test_sets import LocalTestSets
+from consilience.learner.device import state_device
 from consilience.learner.learner import Learner
 from consilience.learner.state import LearnerState
 from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.cohort import CohortPlan, Settings
 from consilience.simulation.engines.jobs import Job, JobResult, Receive, Work
-from consilience.simulation.engines.loop.memory_layout import fill_data, make_executor, shared_shapes, upload_values
+from consilience.simulation.engines.loop.memory_layout import (
+    fill_data,
+    is_data,
+    make_executor,
+    shared_shapes,
+    upload_values,
+)
 from consilience.simulation.engines.loop.shared_memory import SharedMemory, private_memory
 from consilience.simulation.engines.loop.worker_pool import WorkerPool, discard, portable, worker_pool_of
 from consilience.simulation.engines.shared_data import data_arrays
@@ -56,7 +63,8 @@ class LoopEngine:
             shared_memory = SharedMemory(shapes)
             tensors = shared_memory.tensors
         else:
-            tensors = private_memory(shapes, device)
+            tensors = private_memory(shapes, state_device(device))
+            tensors |= {key: tensor.to(device) for key, tensor in tensors.items() if is_data(key)}
         fill_data(tensors, arrays)
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # one thread in any process, so that bits do not depend on their number
@@ -95,7 +103,7 @@ class LoopEngine:
     @property
     def example(self) -> Tensor:
         """A tensor of the kind, and on the device, that channels should keep."""
-        return self._executor.data.inputs
+        return self._executor.data.inputs.new_empty(0, device=state_device(self._executor.data.inputs.device))
 
     @property
     def processes(self) -> list[int]:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.exchanges.base import Contribution
+from consilience.exchanges.base import Contribution, Received
 from consilience.learner.batches import LearnerKey
+from consilience.learner.device import has_float64
 from consilience.learner.learner import Learner
 from consilience.learner.session import LearnerSession, LocalSamples, is_finite
 from consilience.simulation.engines.answers import Batches, received
@@ -58,7 +59,24 @@ class LocalExecutor(Executor):
         samples = LocalSamples(
             data.inputs, data.targets, members.samples(row), members.shareable(row), bool(members.even[row])
         )
-        return LearnerSession(self.learners[cohort_number], cohort.state.row(row), key, samples, cohort.plan.work)
+        state = cohort.state.row(row)
+        if not has_float64(data.inputs.device):
+            state = state.to(data.inputs.device)
+        return LearnerSession(self.learners[cohort_number], state, key, samples, cohort.plan.work)
+
+    def _keep(self, cohort_number: int, row: int, session: LearnerSession) -> None:
+        """Copy a row back, where states are kept in other memory than the device's."""
+        if not has_float64(self.data.inputs.device):
+            self.cohorts[cohort_number].state.row(row).copy_(session.state)
+
+    def _received(self, number: int) -> Received:
+        """An answer by its number, on the device."""
+        found, device = received(self.batches, number), self.data.inputs.device
+        if has_float64(device):
+            return found
+        single = torch.float32 if found.count.dtype == torch.float64 else found.count.dtype
+        tensors = {name: tensor.to(device) for name, tensor in found.tensors.items()}
+        return Received(tensors, found.count.to(single).to(device), found.fresh.to(device))
 
     def work(self, job: Work) -> JobResult:
         """Local steps, tests and uploads, one learner after the other."""
@@ -73,7 +91,7 @@ class LocalExecutor(Executor):
     def _work_row(self, job: Work, i: int) -> RowResult:
         """Local steps, one pass for representations, contribute and encode, for entry i of a job."""
         session = self._session(job.cohort, int(job.rows[i]))
-        held = {name: received(self.batches, int(numbers[i])) for name, numbers in job.held.items()}
+        held = {name: self._received(int(numbers[i])) for name, numbers in job.held.items()}
         clock, correct, wrong = Clock(self.data.inputs.device), None, ""
         losses = torch.zeros(len(session.learner.loss_terms) + 1)
         if job.train:
@@ -88,6 +106,7 @@ class LocalExecutor(Executor):
             wrong = non_finite_upload(bad[0]) if bad else ""
         if job.train and not session.has_finite_parameters():
             wrong = non_finite_parameter()
+        self._keep(job.cohort, int(job.rows[i]), session)
         clock.lap("exchange")
         return RowResult(losses.numpy(force=True), correct, wrong, clock.laps)
 
@@ -104,7 +123,8 @@ class LocalExecutor(Executor):
         for i, row in enumerate(job.rows):
             session = self._session(job.cohort, int(row))
             new = {name: int(numbers[i]) for name, numbers in job.fresh.items() if numbers[i] >= 0}
-            session.receive({name: received(self.batches, number) for name, number in new.items()})
+            session.receive({name: self._received(number) for name, number in new.items()})
+            self._keep(job.cohort, int(row), session)
         return JobResult()
 
     def evaluate(self, job: Evaluate) -> JobResult:

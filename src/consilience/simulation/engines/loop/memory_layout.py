@@ -46,6 +46,11 @@ def shared_shapes(
     return shapes
 
 
+def is_data(key: Key) -> bool:
+    """Whether a tensor holds samples, and not states or uploads."""
+    return key[0] == _DATA
+
+
 def fill_data(tensors: Mapping[Key, Tensor], data: Mapping[str, NDArray[Any]]) -> None:
     """Copy the data into memory that is shared."""
     for key, array in data.items():
