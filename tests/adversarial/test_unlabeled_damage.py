@@ -249,7 +249,8 @@ def test_command_refuses_in_one_line(what: str, command: Any, tmp_path: Path) ->
 
 def test_command_refuses_a_table_before_training(command: Any, data: Dataset, tmp_path: Path) -> None:
     flat = table(data)
-    np.savez(tmp_path / "table.npz", x=flat.inputs, y=flat.targets)
+    noise = np.random.default_rng(0).random(flat.inputs.shape, dtype=np.float32)  # so that no column is constant
+    np.savez(tmp_path / "table.npz", x=flat.inputs + noise, y=flat.targets)
     code, out, err = command("run", "--data", "table.npz", "--method", "flesd", "--out", "mine")
     assert code == 2 and out == "" and err.count("\n") == 1 and "views are for images" in err
     assert [file.name for file in tmp_path.iterdir()] == ["table.npz"]
