@@ -14,6 +14,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # One process more than there are cores: many tests wait for other processes and for timeouts.
 TESTS := -m pytest --numprocesses $(shell expr `getconf _NPROCESSORS_ONLN` + 1) --dist worksteal
+# In a variable: call would take the commas for the ends of its arguments.
+RUN_EXTRAS := .[learn,relay,report]
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: run readme package test robustness check lint format docs clean
@@ -62,7 +64,7 @@ define install
 endef
 
 .venv/run: pyproject.toml constraints.txt
-	$(call install,.[learn,relay,report])
+	$(call install,$(RUN_EXTRAS))
 	touch .venv/run
 
 .venv/dev: pyproject.toml constraints.txt
