@@ -33,11 +33,13 @@ from tests.relay_tools import SOURCE, RelayProcess, serve, serving
 def digits(tmp_path: Path) -> list[Path]:
     """The digits of two data owners, and their common test set."""
     data = load("digits")
+    mean, std = data.scaling.of_pixels
+    images, test_images = (np.clip(inputs * std + mean, 0, 1) for inputs in (data.inputs, data.test_inputs))
     files = []
     for i in range(2):
         own = slice(120 * i, 120 * (i + 1))
-        arrays: dict[str, Any] = {"images": data.inputs[own], "labels": data.targets[own]}
-        arrays |= {"test_images": data.test_inputs[:200], "test_labels": data.test_targets[:200]}
+        arrays: dict[str, Any] = {"images": images[own], "labels": data.targets[own]}
+        arrays |= {"test_images": test_images[:200], "test_labels": data.test_targets[:200]}
         files.append(tmp_path / f"{'ab'[i]}.npz")
         np.savez(files[-1], allow_pickle=False, **arrays)
     return files
