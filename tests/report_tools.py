@@ -33,7 +33,7 @@ def line(round_: int, seed: int, learner: int, accuracy: float | None, **more: A
         "learner": learner,
         "loss": dict.fromkeys(TERMS, None if round_ == 0 else 1 / round_),
         "accuracy": accuracy,
-        "accuracy_local": accuracy,
+        "accuracy_own": accuracy,
         "mutual_information": None if round_ == 0 else 0.1 * round_,
         "bytes": {"up": 100 if round_ else 10, "down": 50 if round_ else 0},
         "seconds": {"train": 1.0},
@@ -56,7 +56,7 @@ def run_folder(path: Path, lines: Sequence[dict[str, Any]] | None = None, **chan
     data = about | {"case": case, "class_counts": {"10": [[4] * 10] * 2, "9": [[7] * 10] * 2}}
     (path / "data.json").write_text(json.dumps(data))
     accuracy = {"mean": 21.5, "std_seeds": 1.4, "std_learners": 0.5}
-    kind: dict[str, Any] = {"model": "mlp", "accuracy": accuracy, "accuracy_local": accuracy}
+    kind: dict[str, Any] = {"model": "mlp", "accuracy": accuracy, "accuracy_own": accuracy}
     kind["bytes"] = {"up": 100.0, "down": 50.0}
     method = {"method": config.method.name, "settings": config.method.settings}
     extent = {
@@ -77,7 +77,7 @@ def run_with_gain(path: Path, method: str, gain: float, sent: float) -> Path:
     """A run whose second learner gains on its own distribution."""
     lines = [
         line(r, s, w, 10.0 * r + 2 * s + w if r else None)
-        | ({"accuracy_local": 50.0 + 10 * s + gain * w} if r == 2 else {})
+        | ({"accuracy_own": 50.0 + 10 * s + gain * w} if r == 2 else {})
         for r, s, w in product(range(3), range(2), range(2))
     ]
     folder = run_folder(path, lines, method={"name": method})

@@ -38,7 +38,7 @@ KEYS = {
     "engine",
     "device",
     "accuracy",
-    "accuracy_local",
+    "accuracy_own",
     "bytes",
     "message_bytes",
     "bytes_total",
@@ -80,7 +80,7 @@ def assert_same_run(a: Path, b: Path) -> None:
 
 def assert_complete(summary: dict[str, Any]) -> None:
     assert set(summary) >= KEYS
-    for accuracy in (summary["accuracy"], summary["accuracy_local"]):
+    for accuracy in (summary["accuracy"], summary["accuracy_own"]):
         assert set(accuracy) >= {"mean", "std_seeds", "std_learners"} and 0 <= accuracy["mean"] <= 100
     assert set(summary["bytes"]) == set(summary["message_bytes"]) == {"up", "down"}
     seconds = summary["seconds"]
@@ -268,7 +268,7 @@ def test_run_folder_holds_configuration_data_metrics_and_result(command: Command
         "evaluate",
     }
     assert last["participated"] is True and isinstance(last["bytes"]["up"], int)
-    assert 0 <= last["accuracy"] <= 100 and 0 <= last["accuracy_local"] <= 100
+    assert 0 <= last["accuracy"] <= 100 and 0 <= last["accuracy_own"] <= 100
     # Theorem 1 for the class mean that training uses: log(C - 1) - C x penalty.
     assert last["mutual_information"] == pytest.approx(np.log(9) - 10 * last["loss"]["observations"])
     assert lines[2]["accuracy"] is None, "round 1 was not tested"

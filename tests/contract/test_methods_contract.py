@@ -51,8 +51,9 @@ VARIANTS: dict[str, Case] = {
     "fedavg different starts": ("fedavg", {"start": "different"}),
     "fedavg classifier only": ("fedavg", {"part": "classifier"}),
     "fedavg every 2": ("fedavg", {"every": 2}),
-    "fedavg int8": ("fedavg", {"encoding": "int8"}),
+    "fedavg int8": ("fedavg", {"up": "int8", "down": "int8"}),
     "consilience every 2": ("consilience", {"every": 2}),
+    "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
@@ -129,7 +130,7 @@ def assert_sound(record: Record) -> None:
         if name.startswith("loss."):
             assert np.isfinite(values[took_part]).all(), name
             assert np.isnan(values[~took_part]).all(), name
-    for name in ("accuracy", "accuracy_local"):
+    for name in ("accuracy", "accuracy_own"):
         assert ((record[name] >= 0) & (record[name] <= 100)).all(), name
 
 

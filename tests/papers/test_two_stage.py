@@ -167,9 +167,9 @@ def test_progress_uses_only_learners_that_participated(tmp_path: Path) -> None:
 def test_progress_uses_ensemble_accuracy_if_measured(tmp_path: Path) -> None:
     lines = [
         line(1, 0, 99.0, accuracy_ensemble=None),  # no ensemble in this round
-        line(2, 0, 20.0, accuracy_ensemble=90.0, accuracy_heads=80.0, accuracy_local=99.0),
-        line(2, 1, 30.0, accuracy_ensemble=90.0, accuracy_heads=80.0, accuracy_local=97.0, participated=False),
-        line(2, 0, 20.0, accuracy_ensemble=94.0, accuracy_heads=83.0, accuracy_local=98.0, seed=1),
+        line(2, 0, 20.0, accuracy_ensemble=90.0, accuracy_heads=80.0, accuracy_own=99.0),
+        line(2, 1, 30.0, accuracy_ensemble=90.0, accuracy_heads=80.0, accuracy_own=97.0, participated=False),
+        line(2, 0, 20.0, accuracy_ensemble=94.0, accuracy_heads=83.0, accuracy_own=98.0, seed=1),
     ]
     outcome = outcome_of(tmp_path, "two-stage", lines)
     course = progress_of(outcome)

@@ -26,7 +26,7 @@ def run(method: str, accuracies: list[float], local: list[list[float | None]], s
         "seed": 0,
         "seeds": len(accuracies),
         "accuracy": {"mean": mean, "std_seeds": 0.5, "std_learners": 1.0, "by_seed": accuracies},
-        "accuracy_local": {"mean": sum(known) / len(known), "by_learner": local},
+        "accuracy_own": {"mean": sum(known) / len(known), "by_learner": local},
         "bytes": {"up": sent / 4, "down": sent / 4},
         "bytes_total": sent,
         "seconds": {"total": 1.0},
@@ -62,7 +62,7 @@ def test_headline_names_the_default_method_fedavg_and_learning_alone() -> None:
 
 
 def test_most_accurate_method_leads_where_there_is_no_default() -> None:
-    better = run("fedprox", [97.0, 97.0, 97.0], FEDAVG["accuracy_local"]["by_learner"], 5e6)
+    better = run("fedprox", [97.0, 97.0, 97.0], FEDAVG["accuracy_own"]["by_learner"], 5e6)
     said = message([ALONE, FEDAVG, better])
     assert (
         said is not None and "digits, FedProx, the most accurate of 2, reaches 97.0 % for 5 MB; FedAvg" in said.headline
@@ -70,10 +70,10 @@ def test_most_accurate_method_leads_where_there_is_no_default() -> None:
 
 
 def test_difference_that_may_be_zero_is_not_claimed() -> None:
-    noisy = run("consilience", [92.0, 95.5, 93.0], DEFAULT["accuracy_local"]["by_learner"], 1e6)
+    noisy = run("consilience", [92.0, 95.5, 93.0], DEFAULT["accuracy_own"]["by_learner"], 1e6)
     said = message([ALONE, noisy])
     assert said is not None and said.helped.startswith("No clear difference on everybody's data: the default method is")
-    worse = run("consilience", [90.0, 90.3, 89.7], DEFAULT["accuracy_local"]["by_learner"], 1e6)
+    worse = run("consilience", [90.0, 90.3, 89.7], DEFAULT["accuracy_own"]["by_learner"], 1e6)
     said = message([ALONE, worse])
     assert said is not None and said.helped.startswith("No: on everybody's data the default method is 3.0 points less")
 

@@ -57,7 +57,7 @@ def test_table_has_gains_and_marks_the_best_row(tmp_path: Path, folders: list[Pa
 
 def test_gains_are_read_from_metrics_whatever_the_result_says(tmp_path: Path, folders: list[Path]) -> None:
     result = json.loads((folders[2] / "result.json").read_text())
-    result["accuracy_local"] |= {"by_learner": [["damaged"]]}
+    result["accuracy_own"] |= {"by_learner": [["damaged"]]}
     (folders[2] / "result.json").write_text(json.dumps(result | {"seed": "x"}))
     assert "helps 2 of 4 learners" in page_of(tmp_path, *folders)
 

@@ -89,7 +89,7 @@ def test_every_value_is_the_mean_over_metrics_lines(command: Command) -> None:
     curves = [read_events(Path("mine/tensorboard/representation-sharing") / f"seed-{seed}") for seed in (0, 1)]
     for seed in (0, 1):
         assert_same(curves[seed], expected(Path("mine"), seed))
-    named = {"accuracy", "accuracy_local", "accuracy_train", "bytes.up", "bytes.down"}
+    named = {"accuracy", "accuracy_own", "accuracy_train", "bytes.up", "bytes.down"}
     assert named | {"loss.cross_entropy", "loss.prototypes", "participated", "seconds.train"} <= set(curves[0])
     assert list(curves[0]["accuracy"]) == [1, 2, 3] and list(curves[0]["bytes.up"]) == [0, 1, 2, 3]
     assert curves[0]["loss.cross_entropy"] != curves[1]["loss.cross_entropy"], "each seed has its own"
@@ -136,10 +136,10 @@ def test_rounds_are_readable_during_the_run(command: Command, tmp_path: Path, mo
 
 def test_methods_of_a_comparison_have_separate_folders(command: Command) -> None:
     """Also if two are one method with different settings."""
-    names = "independent,fedavg,fedavg:encoding=float16"
+    names = "independent,fedavg,fedavg:up=float16:down=float16"
     assert command("compare", "--methods", names, *SMALL, "--out", "c", *TRACK)[0] == 0
-    assert event_folders(Path("c")) == ["fedavg-encoding-float16/seed-0", "fedavg/seed-0", "independent/seed-0"]
-    for method in ("independent", "fedavg", "fedavg-encoding-float16"):
+    assert event_folders(Path("c")) == ["fedavg-up-float16-down-float16/seed-0", "fedavg/seed-0", "independent/seed-0"]
+    for method in ("independent", "fedavg", "fedavg-up-float16-down-float16"):
         assert_same(read_events(Path("c/tensorboard") / method / "seed-0"), expected(Path("c") / method, 0))
 
 

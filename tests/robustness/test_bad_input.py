@@ -48,7 +48,7 @@ UNKNOWN = {
     ),
     "key nobody nearly knows": (["run", "--set", "zzz=3"], "unknown setting 'zzz'. Known: augment, batch_size,"),
     "method's choice": (["run", "--method", "fedavg", "--set", "method.start=same"], "Known: common, different"),
-    "encoding": (["run", "--method", "fedavg", "--set", "method.encoding=float"], "Did you mean 'float32'?"),
+    "encoding": (["run", "--method", "fedavg", "--set", "method.up=float"], "Did you mean 'float32'?"),
     "optimizer": (["run", "--optimizer", "adan"], "unknown optimizer 'adan'. Did you mean 'adam'?"),
     "partition": (["run", "--partition", "dirichlet"], "Did you mean 'dirichlet(ALPHA)'?"),
     "device": (["run", "--device", "quantum"], "unknown device 'quantum'; use cpu, cuda"),

@@ -187,7 +187,7 @@ def test_setting_equals_a_separate_run(command: Command) -> None:
     exact = [*SMALL, "--precision", "float64", "--seeds", "2", "--json"]
     last = objects(command("sweep", *exact, *RATES, "--out", "mine")[1])[-1]
     (alone,) = objects(command("run", *exact, "--lr", "0.02", "--set", "method.kd=10", "--out", "alone")[1])
-    assert last["accuracy"] == alone["accuracy"] and last["accuracy_local"] == alone["accuracy_local"]
+    assert last["accuracy"] == alone["accuracy"] and last["accuracy_own"] == alone["accuracy_own"]
     for key in ("bytes", "message_bytes", "bytes_total", "settings", "seeds", "learners"):
         assert last[key] == alone[key]
 
@@ -213,7 +213,7 @@ def test_csv_file_has_means_over_learners(command: Command) -> None:
     assert command("sweep", *SMALL, *RATES, "--seeds", "2", "--out", "mine")[0] == 0
     lines = table("mine")
     assert list(lines[0]) == [
-        *("lr", "method.kd", "seed", "round", "accuracy", "accuracy_local", "bytes.up", "bytes.down"),
+        *("lr", "method.kd", "seed", "round", "accuracy", "accuracy_own", "bytes.up", "bytes.down"),
         *("loss.cross_entropy", "loss.prototypes", "accuracy_std_learners"),
     ]
     where = [(line["lr"], line["method.kd"], line["seed"], line["round"]) for line in lines]
@@ -224,7 +224,7 @@ def test_csv_file_has_means_over_learners(command: Command) -> None:
     for i, line in enumerate(lines):
         both = learners[i // 4, int(line["seed"]), int(line["round"])]
         assert len(both) == 2
-        for name in ("accuracy", "accuracy_local"):
+        for name in ("accuracy", "accuracy_own"):
             assert float(line[name]) == pytest.approx(np.mean([one[name] for one in both]))
         assert float(line["accuracy_std_learners"]) == pytest.approx(np.std([one["accuracy"] for one in both]))
         assert float(line["bytes.up"]) == both[0]["bytes"]["up"] > 0

@@ -79,6 +79,11 @@ class Dataset:
             >>> Dataset.from_arrays("mine", np.arange(30).reshape(10, 3) / 10, np.arange(10) % 2).test_inputs.shape
             (2, 3)
         """
+        if not isinstance(name, str):
+            raise DataError(
+                f"the first argument of from_arrays is the data set's name, got {type(name).__name__}; write "
+                f'from_arrays("mine", inputs, targets)'
+            )
         raw = raw_from_arrays(
             f"data set {name!r}",
             GivenArrays(inputs, targets, test_inputs, test_targets, shareable, owners),

@@ -64,6 +64,7 @@ class View:
     gradients: Mapping[str, Tensor] = field(default_factory=dict)  # of the owned part, mean over the round's batches
     draws: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (numbers asked for, rows) uniform in [0, 1)
     batch: BatchView = field(default_factory=BatchView)
+    objective_state: Mapping[str, Tensor] = field(default_factory=dict)  # the objective's own, in its views
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,14 @@ def _means(member: Tensor, values: Tensor, total: Tensor, min_count: int) -> tup
     return torch.where(enough[:, None], means, torch.zeros_like(means)), torch.where(enough, taken, 0 * taken)
 
 
+def spread_of_means(means: Tensor, count: Tensor) -> Tensor:
+    """Mean squared distance, over classes and dimensions, of class means from their center; 0 for fewer than two."""
+    known = (count > 0).to(means.dtype)[:, None]  # (classes, 1)
+    total = known.sum().clamp(min=1)
+    center = (means * known).sum(0) / total
+    return ((means - center).square() * known).mean(1).sum() / total
+
+
 def distance_to_means(values: Tensor, targets: Tensor, means: Tensor, count: Tensor) -> Tensor:
     """Mean squared distance of rows to the means (classes, width) of their classes, without classes of count 0."""
     known = (count > 0)[targets].to(values.dtype)  # (rows,)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,6 +40,7 @@ def template_state(learner: Learner) -> LearnerState:
     state = drawn_state(learner, 0)
     learner.bind(state)
     state.exchange_state = _exchange_states(learner)
+    state.objective_state = _objective_state(learner, np.ones(learner.task.classes))
     return state
 
 
@@ -54,9 +56,13 @@ def first_state(
     federation_seed: int,
     number: int,
     common: Mapping[str, Mapping[str, Tensor]],
+    class_counts: np.ndarray,
     settings: Mapping[str, Tensors] | None = None,
 ) -> LearnerState:
-    """The state, initial weights and all, with which a learner of this number starts; common: see `common_values`."""
+    """The state, initial weights and all, with which a learner of this number starts; common: see `common_values`.
+
+    class_counts: how many samples of each class it trains on, (classes,).
+    """
     alike = learner.role.start == "common"
     seed = common_seed(federation_seed) if alike else learner_seed(federation_seed, number)
     state = drawn_state(learner, seed)
@@ -68,6 +74,7 @@ def first_state(
         if exchange.start == "common":
             learner.binding.assign(common.get(exchange.name, {}))
     state.exchange_state = _exchange_states(learner)
+    state.objective_state = _objective_state(learner, class_counts)
     return state
 
 
@@ -85,6 +92,12 @@ def _exchange_states(learner: Learner) -> dict[str, Tensors]:
     """The exchanges' own states at the start, for the state that is bound."""
     found = {e.name: e.init_state(learner.model_view(e)) for e in learner.exchanges}
     return {name: {k: v.detach().clone() for k, v in state.items()} for name, state in found.items() if state}
+
+
+def _objective_state(learner: Learner, class_counts: np.ndarray) -> Tensors:
+    """What the objective remembers of the learner's own data."""
+    counts = torch.from_numpy(class_counts).to(learner.device, learner.dtype)
+    return {name: value.clone() for name, value in learner.role.objective.init_state(learner.task, counts).items()}
 
 
 def _settings_before_training(learner: Learner) -> dict[str, Tensors]:

@@ -140,6 +140,7 @@ class Learner:
             outputs={k: outputs[k] for k in owner.layers if k in outputs},
             modules=self.modules.extra[owner.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
             samples=samples,
+            objective_state=self.state.objective_state if owner is self.role.objective else {},
             **{k: v for k, v in seen.items() if k != "outputs"},
             **more,
         )

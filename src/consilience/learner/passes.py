@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from consilience.errors import ConfigurationError
+from consilience.exchanges.base import View
 from consilience.functional.class_means import one_hot
 from consilience.learner.learner import Learner
 from consilience.learner.modules import Representations, keep_output
 
+AnswerKind = Literal["common", "own"]
+"""A learner's answer: its model's, for everybody's data, or the one for data like its own."""
 PASS_ROWS, EVALUATED_ROWS = 1024, 256
 """Samples in one forward pass when nothing is trained: bounds the memory it takes."""
 
@@ -45,18 +48,23 @@ def compute_features(learner: Learner, inputs: Tensor, rows: int = PASS_ROWS) ->
 
 @torch.no_grad()
 def compute_logits(learner: Learner, inputs: Tensor, rows: int = PASS_ROWS) -> Tensor:
-    """Logits of inputs, `rows` at a time, (1 or 2, samples, classes): the model's and the objective's own head's."""
+    """Logits of inputs, `rows` at a time, (1 or 2, samples, classes): the model's, and a private part's head's."""
     learner.modules.set_training(False)
     return torch.cat([_logits(learner, part) for part in torch.split(inputs, rows)], dim=1)
 
 
 def _logits(learner: Learner, inputs: Tensor) -> Tensor:
-    objective, seen = learner.role.objective, learner.modules.forward(inputs)
-    if not objective.has_own_head:
-        return seen["logits"][None]  # type: ignore[no-any-return]
+    objective, view = learner.role.objective, _unlabeled_view(learner, inputs)
+    if not objective.has_device_head:
+        return view.logits[None]
+    return torch.stack([view.logits, objective.device_logits(view)])
+
+
+def _unlabeled_view(learner: Learner, inputs: Tensor) -> View:
+    """What the objective sees of samples whose classes it does not know."""
     unknown = torch.zeros(len(inputs), dtype=torch.int64, device=learner.device)
-    own = objective.head_logits(learner.view(objective, seen | {"targets": unknown}, learner.count(0)))
-    return torch.stack([seen["logits"], own])
+    seen = learner.modules.forward(inputs) | {"targets": unknown}
+    return learner.view(learner.role.objective, seen, learner.count(0))
 
 
 @torch.no_grad()
@@ -81,13 +89,22 @@ def layer_outputs(
 
 
 @torch.no_grad()
-def count_correct(learner: Learner, inputs: Tensor, targets: Tensor, rows: int = EVALUATED_ROWS) -> Tensor:
-    """How many test samples of each class the model predicts correctly, (classes,); `rows` samples at a time."""
+def count_correct(
+    learner: Learner, inputs: Tensor, targets: Tensor, answer: AnswerKind = "common", rows: int = EVALUATED_ROWS
+) -> Tensor:
+    """How many test samples of each class an answer predicts correctly, (classes,); `rows` samples at a time."""
     learner.modules.set_training(False)
     parts = torch.split(inputs, rows)
-    predicted = torch.cat([learner.modules.forward(part)["logits"].argmax(1) for part in parts])
+    predicted = torch.cat([_answer(learner, part, answer).argmax(1) for part in parts])
     correct = one_hot(targets, learner.task.classes) & (predicted == targets)[:, None]  # (samples, classes)
     return correct.sum(0)
+
+
+def _answer(learner: Learner, inputs: Tensor, answer: AnswerKind) -> Tensor:
+    """A learner's answer for inputs, (rows, classes)."""
+    if answer == "common":
+        return learner.modules.forward(inputs)["logits"]  # type: ignore[no-any-return]
+    return learner.role.objective.own_logits(_unlabeled_view(learner, inputs))
 
 
 def _per_sample(output: Any, samples: int, what: str) -> Tensor:

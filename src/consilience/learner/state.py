@@ -32,6 +32,7 @@ class LearnerState:
     optimizer: Tensors = field(default_factory=dict)  # by slot, each as long as the parameters
     exchange_state: dict[str, Tensors] = field(default_factory=dict)  # by exchange and name
     residuals: dict[str, Tensors] = field(default_factory=dict)  # by exchange and tensor: what encodings rounded away
+    objective_state: Tensors = field(default_factory=dict)  # what the objective remembers of the learner's own data
     settings: dict[str, Tensors] = field(default_factory=dict)  # by owner and field: values that are the learner's own
 
     def __len__(self) -> int:

@@ -10,6 +10,7 @@ from consilience.config.schedules import Rate, Schedule, constant_number, number
 from consilience.errors import UnknownName
 from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
 from consilience.exchanges.base import Start
+from consilience.exchanges.class_means import Scale
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.similarity import Form
 from consilience.exchanges.weights import Buffers
@@ -27,21 +28,28 @@ Device = Literal["private", "1bit"]
 
 
 @register_method
-def centralized(objective: str = "cross-entropy") -> Method:
+def centralized(objective: str = "cross-entropy", own_head: bool = False) -> Method:
     """One learner holds all data: the yardstick, not a federation."""
-    return Method("centralized", {"learner": Role(build_objective(objective))}, pooled=True)
+    return Method("centralized", {"learner": Role(build_objective(objective, own_head))}, pooled=True)
 
 
 @register_method
-def independent(objective: str = "cross-entropy") -> Role:
+def independent(objective: str = "cross-entropy", own_head: bool = False) -> Role:
     """Every learner trains alone."""
-    return Role(build_objective(objective))
+    return Role(build_objective(objective, own_head))
 
 
 @register_method
-def self_distillation(kd: Rate = 10.0, contrast: Rate = 1.0, n_avg: int = 10) -> tuple[Exchange, ...]:
+def self_distillation(
+    kd: Rate = 10.0,
+    contrast: Rate = 1.0,
+    n_avg: int = 10,
+    objective: str = "cross-entropy",
+    own_head: bool = False,
+) -> Role:
     """Representation sharing of each learner with itself only: the control for mere regularization."""
-    return _representations(kd, Observations(weight=contrast, n_avg=n_avg, scope="oneself"))
+    exchanges = _representations(kd, Observations(weight=contrast, n_avg=n_avg, scope="oneself"))
+    return Role(build_objective(objective, own_head), exchanges)
 
 
 @register_method
@@ -56,28 +64,39 @@ def fedavg(
     part: str = "*",
     every: int = 1,
     buffers: Buffers = "share",
-    encoding: str = "float32",
+    up: str = "float32",
+    down: str = "float32",
     objective: str = "cross-entropy",
+    own_head: bool = False,
 ) -> Role:
     """The mean of all learners' weights (McMahan et al. 2017)."""
-    coded = _encoding(encoding)
-    shared = Weights(part=part, every=every, buffers=buffers, start=start, up=coded, down=coded)
-    return Role(build_objective(objective), (shared,))
+    shared = Weights(part=part, every=every, buffers=buffers, start=start, up=_encoding(up), down=_encoding(down))
+    return Role(build_objective(objective, own_head), (shared,))
 
 
 @register_method
 def fedprox(
-    mu: Rate = 0.01, start: Start = "common", part: str = "*", every: int = 1, objective: str = "cross-entropy"
+    mu: Rate = 0.01,
+    start: Start = "common",
+    part: str = "*",
+    every: int = 1,
+    up: str = "float32",
+    down: str = "float32",
+    objective: str = "cross-entropy",
+    own_head: bool = False,
 ) -> Role:
     """FedAvg with training held near the common weights (Li et al. 2020)."""
     number_or_schedule("mu", mu)
-    return Role(build_objective(objective), (Weights(part=part, every=every, start=start, prox=mu),))
+    shared = Weights(part=part, every=every, start=start, prox=mu, up=_encoding(up), down=_encoding(down))
+    return Role(build_objective(objective, own_head), (shared,))
 
 
 @register_method
-def fedproto(kd: Rate = 10.0, encoding: str = "float32") -> tuple[Exchange, ...]:
+def fedproto(
+    kd: Rate = 10.0, encoding: str = "float32", objective: str = "cross-entropy", own_head: bool = False
+) -> Role:
     """Mean features of each class, distilled (Tan et al. 2022)."""
-    return (Prototypes(weight=kd, encoding=_encoding(encoding)),)
+    return Role(build_objective(objective, own_head), (Prototypes(weight=kd, encoding=_encoding(encoding)),))
 
 
 @register_method
@@ -89,18 +108,28 @@ def representation_sharing(
     down: int = 1,
     discriminator: Discriminator = "classifier",
     encoding: str = "float32",
-) -> tuple[Exchange, ...]:
+    objective: str = "cross-entropy",
+    own_head: bool = False,
+) -> Role:
     """Mean features distilled, and contrasted with a random member's (Berdoz et al. 2022)."""
     observed = Observations(
         weight=contrast, n_avg=n_avg, up=up, down=down, discriminator=discriminator, encoding=_encoding(encoding)
     )
-    return _representations(kd, observed)
+    return Role(build_objective(objective, own_head), _representations(kd, observed))
 
 
 @register_method
-def fedavg_1bit(every: int = 1, start: Start = "common", objective: str = "cross-entropy") -> Role:
+def fedavg_1bit(
+    every: int = 1,
+    start: Start = "common",
+    up: str = "bit",
+    down: str = "bit",
+    objective: str = "cross-entropy",
+    own_head: bool = False,
+) -> Role:
     """FedAvg at one bit per weight, both ways, with error feedback."""
-    return Role(build_objective(objective), (Weights(every=every, start=start, up=BIT, down=BIT),))
+    shared = Weights(every=every, start=start, up=_encoding(up), down=_encoding(down))
+    return Role(build_objective(objective, own_head), (shared,))
 
 
 @register_method
@@ -108,13 +137,17 @@ def consilience(
     kd: Rate = _RISING,
     contrast: Rate = 0.3,
     n_avg: int = 10,
-    up: int = 1,
-    down: int = 1,
+    scale: Scale = "absolute",
+    up: str = "bit",
+    down: str = "bit",
     every: int = 1,
-) -> tuple[Exchange, ...]:
+    objective: str = "cross-entropy",
+    own_head: bool = False,
+) -> Role:
     """The default method: representation sharing in sixteen bits, and weights at one bit both ways."""
-    observed = Observations(weight=contrast, n_avg=n_avg, up=up, down=down, encoding=FLOAT16)
-    return (*_representations(kd, observed), Weights(every=every, up=BIT, down=BIT))
+    observed = Observations(weight=contrast, n_avg=n_avg, encoding=FLOAT16)
+    shared = Weights(every=every, up=_encoding(up), down=_encoding(down))
+    return Role(build_objective(objective, own_head), (*_representations(kd, observed, scale), shared))
 
 
 @register_method
@@ -201,9 +234,9 @@ def flesd_cc(**settings: Any) -> Method:
     return replace(made, once=True)
 
 
-def _representations(kd: Rate, observed: Observations) -> tuple[Exchange, ...]:
+def _representations(kd: Rate, observed: Observations, scale: Scale = "absolute") -> tuple[Exchange, ...]:
     """Prototypes, encoded and shared as the observations are, and these."""
-    return (Prototypes(weight=kd, encoding=observed.encoding, scope=observed.scope), observed)
+    return (Prototypes(weight=kd, encoding=observed.encoding, scope=observed.scope, scale=scale), observed)
 
 
 def _encoding(name: str) -> Encoding:

@@ -10,24 +10,50 @@ from consilience.functional.augmentation import Views
 from consilience.objectives.base import Objective
 from consilience.objectives.cross_entropy import CrossEntropy
 from consilience.objectives.simclr import Augmented, SimCLR
+from consilience.objectives.two_answers import TwoAnswers
 from consilience.objectives.two_stage import TwoStage
 
-__all__ = ["OBJECTIVES", "Augmented", "CrossEntropy", "Objective", "SimCLR", "TwoStage", "Views", "build_objective"]
+__all__ = [
+    "OBJECTIVES",
+    "Augmented",
+    "CrossEntropy",
+    "Objective",
+    "SimCLR",
+    "TwoAnswers",
+    "TwoStage",
+    "Views",
+    "build_objective",
+]
 
 OBJECTIVES: dict[str, Callable[[], Objective]] = {
     "cross-entropy": CrossEntropy,
+    "calibrated": TwoAnswers,
     "simclr": SimCLR,
     "nt-xent": lambda: SimCLR(both=True),
 }
 """Objectives by name; those that contrast may name their temperature, "simclr(0.4)"."""
 
 
-def build_objective(text: str) -> Objective:
-    """The objective of that name: "cross-entropy", "simclr" or "nt-xent", the latter two with a temperature or without.
+def build_objective(text: str, own_head: bool = False) -> Objective:
+    """The objective of that name; "simclr" and "nt-xent" may have a temperature.
+
+    own_head: also train a private head for data like the learner's own, which needs an objective with labels.
 
     >>> build_objective("simclr(0.2)").temperature
     0.2
     """
+    objective = _named_objective(text)
+    if not own_head:
+        return objective
+    if not isinstance(objective, CrossEntropy):
+        raise ConfigurationError(
+            f"own_head trains a classifier, and objective {text!r} learns without labels; leave own_head out, or use "
+            f"cross-entropy or calibrated"
+        )
+    return TwoAnswers(calibrated=isinstance(objective, TwoAnswers), own_head=True)
+
+
+def _named_objective(text: str) -> Objective:
     word, bracket, inside = text.strip().partition("(")
     if word.strip() not in OBJECTIVES:
         raise UnknownName("objective", word.strip(), OBJECTIVES)
@@ -40,5 +66,7 @@ def build_objective(text: str) -> Objective:
     except ValueError:
         temperature = None
     if temperature is None or not isinstance(objective, SimCLR):
-        raise ConfigurationError(f"objective {text!r}: write cross-entropy, simclr, nt-xent, or simclr(0.4)")
+        raise ConfigurationError(
+            f"objective {text!r}: write cross-entropy, calibrated, simclr, nt-xent, or simclr(0.4)"
+        )
     return SimCLR(temperature, objective.both)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -20,8 +21,10 @@ class Objective:
     """Whether it trains the model's classifier: where it does not, representations are evaluated by probes."""
     compares_samples: ClassVar[bool] = False
     """Whether it compares the samples of a batch: then a batch has at least two, and none twice."""
-    has_own_head: ClassVar[bool] = False
-    """Whether it has a classification head of its own beside the model's classifier: see `head_logits`."""
+    has_device_head: ClassVar[bool] = False
+    """Whether a split model's private part has a classification head of its own: see `device_logits`."""
+    has_private_modules: ClassVar[bool] = False
+    """Whether its modules stay with the learner, whatever part of the model exchanges share."""
     small_batch_hint: ClassVar[str] = "use another objective"
     """What an error advises where batches have one sample and it compares samples."""
     layers: tuple[str, ...] = ()
@@ -32,8 +35,20 @@ class Objective:
         """How many uniform numbers `prepare` needs for each row of a mini-batch."""
         return 0
 
+    @property
+    def has_own_answer(self) -> bool:
+        """Whether a learner answers for data like its own otherwise than for everybody's: see `own_logits`."""
+        return False
+
     def modules(self, task: Task) -> dict[str, nn.Module]:
         """Extra modules that the local optimizer trains beside the model, such as a projection head."""
+        return {}
+
+    def init_state(self, task: Task, class_counts: Tensor) -> Mapping[str, Tensor]:
+        """What it remembers of the learner's own data, by name: views have it as `objective_state`.
+
+        class_counts: how many samples of each class the learner trains on, (classes,). It never leaves the learner.
+        """
         return {}
 
     def prepare(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
@@ -47,8 +62,12 @@ class Objective:
         """The loss of a mini-batch."""
         raise NotImplementedError
 
-    def head_logits(self, view: View) -> Tensor:
-        """The logits of its own head, (rows, classes)."""
+    def own_logits(self, view: View) -> Tensor:
+        """The learner's own answer, (rows, classes): for data like its own."""
+        return view.logits
+
+    def device_logits(self, view: View) -> Tensor:
+        """The logits of the private part's own head, (rows, classes)."""
         raise NotImplementedError
 
     def batch_accuracy(self, view: View) -> Tensor:

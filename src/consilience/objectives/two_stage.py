@@ -30,7 +30,7 @@ class TwoStage(CrossEntropy):
     """
 
     name: ClassVar[str] = "two_stage"
-    has_own_head: ClassVar[bool] = True
+    has_device_head: ClassVar[bool] = True
     small_batch_hint: ClassVar[str] = "set alpha_1 to 0"
     layers = (CUT,)
     alpha_1: float = 0.1
@@ -57,12 +57,12 @@ class TwoStage(CrossEntropy):
         z = view.outputs[CUT].to(view.logits.dtype)  # (rows, ...)
         total = self.lam * super().loss(view)
         if self.alpha_2:
-            total = total + self.alpha_2 * F.cross_entropy(self.head_logits(view), view.targets)
+            total = total + self.alpha_2 * F.cross_entropy(self.device_logits(view), view.targets)
         if self.alpha_1:
             total = total + self.alpha_1 * log_distance_correlation(inputs_for_distances(view.task, view.inputs), z)
         return total
 
-    def head_logits(self, view: View) -> Tensor:
+    def device_logits(self, view: View) -> Tensor:
         """The logits of the device's own head, (rows, classes)."""
         logits: Tensor = view.modules["head"](view.outputs[CUT].to(view.logits.dtype).flatten(1))
         return logits

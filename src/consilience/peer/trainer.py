@@ -110,7 +110,8 @@ class FederatedTrainer:
     def _start_session(self, common: CommonValues) -> LearnerSession:
         """A session with the first state of a simulated learner of the member's number."""
         members, key = self.plan.members, LearnerKey(self.connection.charter.seed, self.connection.number)
-        state = first_state(self.learner, key.seed, key.number, common)
+        counts = self.setup.data.counts_of(members.samples(0))
+        state = first_state(self.learner, key.seed, key.number, common, counts)
         samples = LocalSamples(
             self.data.inputs, self.data.targets, members.samples(0), members.shareable(0), bool(members.even[0])
         )

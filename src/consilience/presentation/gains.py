@@ -98,7 +98,7 @@ def _gain(summary: Summary, summaries: Sequence[Summary]) -> Gain | None:
 
 def _local(summary: Summary) -> Iterator[tuple[tuple[int, int], float]]:
     """The accuracy on own distribution by seed and learner."""
-    for seed, row in enumerate(summary["accuracy_local"].get("by_learner") or (), start=int(summary.get("seed") or 0)):
+    for seed, row in enumerate(summary["accuracy_own"].get("by_learner") or (), start=int(summary.get("seed") or 0)):
         yield from (((seed, learner), float(value)) for learner, value in enumerate(row) if value is not None)
 
 

@@ -42,8 +42,8 @@ class RunMetrics:
             known[2] += value * value
         if "accuracy" in values:
             self.final[seed, learner] = values["accuracy"]
-        if "accuracy_local" in values:
-            self.final_local[seed, learner] = values["accuracy_local"]
+        if "accuracy_own" in values:
+            self.final_local[seed, learner] = values["accuracy_own"]
         if learner in self.group_of:
             self.groups.setdefault(self.group_of[learner], RunMetrics()).add(round_, seed, learner, values)
 

@@ -212,10 +212,10 @@ def _is_valid(summary: Any) -> bool:
     """Whether a summary has every field that a page shows."""
     try:
         numbers = [summary["accuracy"][key] for key in ("mean", "std_seeds", "std_learners")]
-        numbers += [summary["accuracy_local"]["mean"], summary["bytes_total"], *summary["seconds"].values()]
+        numbers += [summary["accuracy_own"]["mean"], summary["bytes_total"], *summary["seconds"].values()]
         numbers += [summary["bytes"]["up"], summary["bytes"]["down"], summary["seconds"]["total"], summary["seeds"]]
         for group in summary["groups"].values():
-            numbers += [group["accuracy"]["mean"], group["accuracy"]["std_seeds"], group["accuracy_local"]["mean"]]
+            numbers += [group["accuracy"]["mean"], group["accuracy"]["std_seeds"], group["accuracy_own"]["mean"]]
             numbers += [group["bytes"]["up"], group["bytes"]["down"]]
         numbers += [summary["rounds"], summary.get("public_bytes")]
         more = [
@@ -247,7 +247,7 @@ def _summary_so_far(run: RunFolder, config: Config | None, metrics: RunMetrics) 
         "rounds": metrics.rounds,
         "seeds": len(metrics.seeds),
         "accuracy": {**_last(metrics, "accuracy"), "std_learners": float(np.mean(spread)) if spread else None},
-        "accuracy_local": _last(metrics, "accuracy_local"),
+        "accuracy_own": _last(metrics, "accuracy_own"),
         "probes": {probe: found for probe, found in probes.items() if found["mean"] is not None},
         "ensemble": _last(metrics, "accuracy_ensemble"),
         "heads": _last(metrics, "accuracy_heads"),
@@ -273,7 +273,7 @@ def _by_seed(summary: Mapping[str, Any], config: Config | None, metrics: RunMetr
         "learners": len(finals[0]),
         "seed": metrics.seeds[0],
         "accuracy": {**summary["accuracy"], "by_seed": means},
-        "accuracy_local": {**summary["accuracy_local"], "by_learner": metrics.by_learner(metrics.final_local)},
+        "accuracy_own": {**summary["accuracy_own"], "by_learner": metrics.by_learner(metrics.final_local)},
     }
 
 

@@ -146,11 +146,11 @@ def _groups_over_rounds(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Se
         for group, metrics in (run.metrics.groups.items() if len(run.metrics.groups) > 1 else ())
     }
     names = list(lines)[:_MAX_LINES]
-    rows = [{"method": name, **row} for name in names for row in _thinned(lines[name].curve("accuracy_local"))]
+    rows = [{"method": name, **row} for name in names for row in _thinned(lines[name].curve("accuracy_own"))]
     if rows:
         cut = f" Of {len(lines)} lines the first {_MAX_LINES} are shown." if len(lines) > _MAX_LINES else ""
         text = f"On test samples like the learners' own; a line starts when its learners join. {_band(runs)}{cut}"
-        chart = charts.curves(rows, y="accuracy_local", title="accuracy on own distribution, %", names=names)
+        chart = charts.curves(rows, y="accuracy_own", title="accuracy on own distribution, %", names=names)
         yield Section(
             "Accuracy of each group of learners over rounds",
             text=text,

@@ -90,7 +90,7 @@ def _summary_row(
         "accuracy %": _with_spread(s["accuracy"]),
         **({} if gain is False else {which: format_count(gain, which) for which in GAIN_COLUMNS}),
         "total": format_bytes(s["bytes_total"]),
-        "accuracy on own distribution": _tenths(s["accuracy_local"]["mean"]),
+        "accuracy on own distribution": _tenths(s["accuracy_own"]["mean"]),
         "spread across learners": _tenths(s["accuracy"]["std_learners"]),
         **{OPTIONAL_NAMES[key]: format_optional(s, key) for key in more},
         **{PROBES[probe]: _with_spread(_probe_results(run).get(probe, _NO_VALUE)) for probe in probed},
@@ -108,7 +108,7 @@ def _group_rows(runs: Sequence[ReportedRun]) -> Rows:
             "model": Path(group["model"]).name,
             "method": run.label,
             "accuracy %": _with_spread(group["accuracy"]),
-            "accuracy on own distribution": _tenths(group["accuracy_local"]["mean"]),
+            "accuracy on own distribution": _tenths(group["accuracy_own"]["mean"]),
             "upload per round": format_bytes(group["bytes"]["up"]),
             "download per round": format_bytes(group["bytes"]["down"]),
         }

@@ -182,7 +182,7 @@ class Result:
         history, config = self.history, self.config
         rounds = max(history.rounds, 1)
         moved = {way: history.total(f"bytes.{way}") for way in ("up", "down")}
-        before, local = _spread(history.last("accuracy_before")), history.last("accuracy_local")
+        before, local = _spread(history.last("accuracy_before")), history.last("accuracy_own")
         return {
             "method": config.method.label,
             "settings": config.method.settings,
@@ -196,7 +196,7 @@ class Result:
             "device": config.execution.device,
             "accuracy": _spread(self.accuracy),
             "accuracy_source": self.accuracy_source,
-            "accuracy_local": _spread(local) | {"by_learner": _by_learner(local)},
+            "accuracy_own": _spread(local) | {"by_learner": _by_learner(local)},
             "accuracy_before": before if before["mean"] is not None else None,
             "accuracy_validation": _spread(self._optional_metric(VALIDATION)),
             "best_rounds": history.best_rounds(VALIDATION).tolist() if VALIDATION in history.records[0] else None,
@@ -240,7 +240,7 @@ class Result:
                 "learners": who,
                 "model": ", ".join(dict.fromkeys(models[w] for w in who)),
                 "accuracy": _spread(self.accuracy[:, who]),
-                "accuracy_local": _spread(history.last("accuracy_local")[:, who]),
+                "accuracy_own": _spread(history.last("accuracy_own")[:, who]),
                 "bytes": {way: float(total[:, who].mean() / rounds) for way, total in moved.items()},
             }
             for name, who in groups.items()

@@ -209,7 +209,7 @@ def test_learner_is_inactive_before_it_joins(data: Dataset, method: str, engine:
         heard = rounds.byte_counts[0].down(
             rounds.learners[0].channels, {"weights": 2} if method != "representation-sharing" else {}
         )
-    for name in ("accuracy", "accuracy_local", "loss.cross_entropy"):
+    for name in ("accuracy", "accuracy_own", "loss.cross_entropy"):
         known = np.stack([np.isfinite(record[name][0]) for record in records[1:]])
         assert known[:, :2].all() and known[:, 2].tolist() == [False, False, True, True], name
     for way in ("up", "down"):
@@ -235,7 +235,7 @@ def test_loop_equals_stack_with_learners_that_join_later(data: Dataset) -> None:
         simulate(data=data, method="consilience", **SMALL, groups=groups, precision="float64", engine=engine)
         for engine in ("loop", "stack")
     )
-    for metric in ("accuracy", "accuracy_local", "loss.cross_entropy", "bytes.down"):
+    for metric in ("accuracy", "accuracy_own", "loss.cross_entropy", "bytes.down"):
         there = np.isfinite(loop.history[metric][:, 0, 2])
         assert there.tolist() == [False, False, True, True] or metric == "bytes.down"
         found = loop.history[metric], stack.history[metric]
@@ -304,7 +304,7 @@ def test_resumed_run_with_later_learners_is_bit_identical(tmp_path: Path, method
     with pytest.raises(KeyboardInterrupt):
         simulate(method=method, out=tmp_path / "run", on_round=stop, **settings)
     again = simulate(resume=tmp_path / "run")
-    for metric in ("accuracy", "accuracy_local", "loss.cross_entropy", "bytes.down", "participated"):
+    for metric in ("accuracy", "accuracy_own", "loss.cross_entropy", "bytes.down", "participated"):
         assert np.array_equal(again.history[metric], whole.history[metric], equal_nan=True), metric
 
 
@@ -320,8 +320,8 @@ def test_means_cover_only_learners_that_have_joined(tmp_path: Path) -> None:
     assert np.allclose(
         [curve[1], curve[2], curve[3]], [accuracy[0, :2].mean(), accuracy[1, :2].mean(), accuracy[2].mean()]
     )
-    assert [row["round"] for row in read.metrics.groups["new"].curve("accuracy_local")] == [3]
-    assert [row["round"] for row in read.metrics.groups["others (mlp)"].curve("accuracy_local")] == [1, 2, 3]
+    assert [row["round"] for row in read.metrics.groups["new"].curve("accuracy_own")] == [3]
+    assert [row["round"] for row in read.metrics.groups["others (mlp)"].curve("accuracy_own")] == [1, 2, 3]
 
 
 def test_run_stopped_before_the_join_reports_the_other_learners(tmp_path: Path) -> None:

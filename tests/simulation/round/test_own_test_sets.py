@@ -61,6 +61,6 @@ def test_learner_with_swapped_labels_is_accurate_on_its_own_test_set(data: Datas
         "engine": engine,
     }
     result = simulate(data=data, method="independent", shift="swap(1)", **settings)
-    common, own = result.accuracy[0], result.history.last("accuracy_local")[0]
+    common, own = result.accuracy[0], result.history.last("accuracy_own")[0]
     assert common[0] > 70 and own[0] > 70
     assert common[1] < 25 and own[1] > 70

@@ -29,7 +29,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     text = f"{SETUP}. alpha: of the Dirichlet distribution that splits each class; case: of Table 2 of the thesis."
     same_model = [o for o in outcomes if o.labels["condition"] not in _MIXED_MODELS]
     mixed = [o for o in outcomes if o.labels["condition"] in _MIXED_MODELS]
-    common, own = (grid_table(same_model, "learners' data", metric) for metric in ("accuracy", "accuracy_local"))
+    common, own = (grid_table(same_model, "learners' data", metric) for metric in ("accuracy", "accuracy_own"))
     sections = [
         ResultSection("Accuracy on the common test set, %", text, common, name="heterogeneity"),
         ResultSection("Accuracy on own distribution, %", "", own, name="own"),

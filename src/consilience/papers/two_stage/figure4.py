@@ -78,8 +78,8 @@ def newcomer_progress(outcome: Outcome) -> NewcomerProgress:
             continue
         if line["round"] == group.joins:
             downloads.append(line["bytes"]["down"])
-        if line["accuracy_local"] is not None:
-            tested.setdefault(line["round"] - group.joins + 1, []).append(line["accuracy_local"])
+        if line["accuracy_own"] is not None:
+            tested.setdefault(line["round"] - group.joins + 1, []).append(line["accuracy_own"])
     accuracy = {r: fmean(found) for r, found in sorted(tested.items())}
     return NewcomerProgress(group.joins, accuracy, fmean(downloads))
 

@@ -64,7 +64,7 @@ def progress_of(outcome: Outcome) -> Progress:
     """
     newest: dict[tuple[int, int], float] = {}
     moved: dict[str, dict[int, float]] = {"bytes": defaultdict(float), "values": defaultdict(float)}
-    others: dict[str, dict[int, list[float]]] = {"accuracy_heads": {}, "accuracy_local": {}}
+    others: dict[str, dict[int, list[float]]] = {"accuracy_heads": {}, "accuracy_own": {}}
     seeds, learners, shared = set(), set(), 0.0
     for line in metric_lines(outcome):
         at = line["round"], line["seed"]

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
+from consilience.learner.passes import AnswerKind
 from consilience.simulation.engines.answers import Held
+
+TestSet = Literal["common", "own", "validation"]
+"""Samples to test on: everybody's, a learner's own test set, or what a learner held out for validation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +45,12 @@ class Receive:
 
 @dataclass(frozen=True, eq=False)
 class Evaluate:
-    """Test some rows of a cohort, on the common test set, each on its own, or on what each held out for validation."""
+    """Test an answer of some rows of a cohort: on the common test set, each on its own, or on what each held out."""
 
     cohort: int
     rows: np.ndarray
-    own: bool = False
-    validation: bool = False
+    tests: TestSet = "common"
+    answer: AnswerKind = "common"
 
 
 @dataclass(frozen=True, eq=False)

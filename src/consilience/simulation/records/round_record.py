@@ -17,7 +17,7 @@ def empty_record(federations: int, learners: int, cohorts: Iterable[Learner], mo
     shape = (federations, learners)
     terms = dict.fromkeys(f"loss.{t}" for cohort in cohorts for t in cohort.loss_terms)
     extra = dict.fromkeys(k for c in cohorts for e in c.exchanges for k in e.metrics(c.task, np.zeros(0)))
-    missing = [*terms, "accuracy", "accuracy_local", "accuracy_before", "accuracy_train", *extra]
+    missing = [*terms, "accuracy", "accuracy_own", "accuracy_before", "accuracy_train", *extra]
     missing += [key for key in more if not key.startswith("bytes.")]
     zero = ["bytes.up", "bytes.down", "values.up", "values.down", *(f"seconds.{p}" for p in PHASES), "participated"]
     zero += [key for key in more if key.startswith("bytes.")]

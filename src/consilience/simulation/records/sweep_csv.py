@@ -16,7 +16,7 @@ from consilience.files import replace_file, report_write_errors
 from consilience.simulation.records.run_folder import RunFolder
 
 SWEEP_CSV = "sweep.csv"
-_COLUMNS = ("accuracy", "accuracy_local", "bytes.up", "bytes.down")
+_COLUMNS = ("accuracy", "accuracy_own", "bytes.up", "bytes.down")
 _LEFT_OUT = ("accuracy_before", "accuracy_train")
 
 

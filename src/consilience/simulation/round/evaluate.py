@@ -10,8 +10,9 @@ from torch import Tensor
 
 from consilience.evaluation import accuracy
 from consilience.learner.learner import Learner
+from consilience.learner.passes import AnswerKind
 from consilience.simulation.engines.base import Engine
-from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, Measure, Probe
+from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, Measure, Probe, TestSet
 from consilience.simulation.records.round_record import Record
 from consilience.simulation.round.run_state import RunState
 
@@ -42,10 +43,8 @@ def evaluate_models(run: RunState, record: Record) -> None:
         if correct is None:
             continue  # there is nothing to measure accuracy by
         record["accuracy"][at] = accuracy(correct, setup.data.test_counts)
-        counts = setup.data.test_counts
-        if setup.data.local_test_sets is not None and setup.evaluation.labeled:
-            correct, counts = _correct(engine, cohort, rows, own=True), setup.data.local_test_sets.counts()[at[1]]
-        record["accuracy_local"][at] = accuracy(correct, counts, setup.data.shares[at])
+        own, counts = _own_correct(run, cohort, rows, correct)
+        record["accuracy_own"][at] = accuracy(own, counts, setup.data.shares[at])
     if setup.evaluation.ensemble:
         _evaluate_ensemble(run, record, joined)
     if setup.evaluation.metrics:
@@ -55,6 +54,24 @@ def evaluate_models(run: RunState, record: Record) -> None:
     elapsed = time.perf_counter() - started
     record["wall.evaluate"] += elapsed
     record["seconds.evaluate"][:, joined] += elapsed / record["accuracy"][:, joined].size
+
+
+def _own_correct(run: RunState, cohort: int, rows: np.ndarray, common: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Correct predictions of the own answer by class, on data like each learner's own, and the test samples.
+
+    common: those of the common answer on the common test set, which does where both answers and test sets are the same.
+    """
+    setup, answer = run.setup, _own_answer(run.engine, cohort)
+    if setup.data.local_test_sets is not None and setup.evaluation.labeled:
+        learners = run.at(cohort)[1][rows]
+        return _correct(run.engine, cohort, rows, "own", answer), setup.data.local_test_sets.counts()[learners]
+    own = common if answer == "common" else _correct(run.engine, cohort, rows, answer=answer)
+    return own, setup.data.test_counts
+
+
+def _own_answer(engine: Engine, cohort: int) -> AnswerKind:
+    """The answer that the learners of a cohort have for data like their own."""
+    return "own" if engine.learners[cohort].role.objective.has_own_answer else "common"
 
 
 def _rows_at_home(run: RunState, cohort: int, joined: np.ndarray) -> np.ndarray:
@@ -119,22 +136,24 @@ def _validate(engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:
     """Accuracy on what each learner held out for validation, (rows,); NaN where that is nothing."""
     members = engine.plans[cohort].members
     assert members.validation is not None
-    jobs: list[Job] = [Evaluate(cohort, some, validation=True) for some in engine.split(Evaluate, cohort, rows)]
-    correct = np.concatenate([result.correct for _, result in engine.run(jobs) if result.correct is not None])
+    correct = _correct(engine, cohort, rows, "validation", _own_answer(engine, cohort))
     total = np.array([len(members.validation[row]) for row in rows])
     return np.where(total > 0, 100 * correct.sum(-1) / np.maximum(total, 1), np.nan)
 
 
-def _correct(engine: Engine, cohort: int, rows: np.ndarray, own: bool = False) -> np.ndarray:
+def _correct(
+    engine: Engine, cohort: int, rows: np.ndarray, tests: TestSet = "common", answer: AnswerKind = "common"
+) -> np.ndarray:
     """Correct test samples of each class, (rows, classes)."""
-    jobs: list[Job] = [Evaluate(cohort, some, own) for some in engine.split(Evaluate, cohort, rows)]
+    jobs: list[Job] = [Evaluate(cohort, some, tests, answer) for some in engine.split(Evaluate, cohort, rows)]
     return np.concatenate([result.correct for _, result in engine.run(jobs) if result.correct is not None])
 
 
 def different_models(engine: Engine, cohort: int, rows: np.ndarray, classifiers: bool) -> tuple[np.ndarray, np.ndarray]:
     """Rows to test, and for each row which of them has its model: where weights are shared, one test does for all.
 
-    classifiers: whether classifiers are tested too; otherwise models with the same features are the same.
+    What learners train beside their model does not count. classifiers: whether classifiers are tested too; otherwise
+    models with the same features are the same.
     """
     state, learner = engine.read(cohort), engine.learners[cohort]
     if not any(e.changes_model for e in learner.exchanges):
@@ -143,16 +162,19 @@ def different_models(engine: Engine, cohort: int, rows: np.ndarray, classifiers:
     _, firsts, of = np.unique(federation[rows], return_index=True, return_inverse=True)
     first = rows[firsts[of]]  # of the row's federation
     same = np.ones(len(rows), dtype=bool)
-    for flat in (state.parameters if classifiers else _feature_parameters(learner, state.parameters), state.buffers):
+    for flat in (_model_parameters(learner, state.parameters, classifiers), state.buffers):
         same &= _equal_rows(flat, rows, first)
     return np.unique(np.where(same, first, rows), return_inverse=True)
 
 
-def _feature_parameters(learner: Learner, parameters: Tensor) -> Tensor:
-    """Of stacked parameters those that make features, (rows, values): without the classifier and heads."""
+def _model_parameters(learner: Learner, parameters: Tensor, classifiers: bool) -> Tensor:
+    """Of stacked parameters those of the model, (rows, values), with its classifier or without."""
+    size = sum(parameter.numel() for parameter in learner.model.parameters())
+    model = parameters[:, :size]  # what is trained beside it comes after it
+    if classifiers:
+        return model
     classifier = {f"classifier.{name}" for name, _ in learner.model.classifier.named_parameters()}
-    making = {name for name, _ in learner.model.named_parameters()} - classifier
-    return parameters[:, learner.binding.parameters.mask(making).to(parameters.device)]
+    return model[:, ~learner.binding.parameters.mask(classifier)[:size].to(parameters.device)]
 
 
 def _equal_rows(stacked: Tensor, rows: np.ndarray, other: np.ndarray) -> np.ndarray:

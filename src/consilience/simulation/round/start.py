@@ -28,7 +28,8 @@ def start_learners(run: RunState) -> list[CommonValues]:
             like = first.setdefault((seed, int(number)), row)
             if like == row:
                 own = _settings_of(settings, row)
-                state = first_state(learner, seed, int(number), common[f], own).map(_stacked)
+                counts = run.setup.data.counts_of(members.samples(row))
+                state = first_state(learner, seed, int(number), common[f], counts, own).map(_stacked)
             else:
                 state = run.engine.read(i, np.array([like]))
                 for owner, values in _settings_of(settings, row).items():

@@ -40,6 +40,10 @@ class AssignedData:
         shares: np.ndarray = self.counts / self.counts.sum(-1, keepdims=True)
         return shares
 
+    def counts_of(self, samples: np.ndarray) -> np.ndarray:
+        """How many training samples at these positions are of each class, (classes,)."""
+        return np.bincount(self.train.targets[samples], minlength=self.train.classes)
+
     @property
     def ranges(self) -> np.ndarray:
         """Start and stop of each federation's samples in the training set, (federations, 2)."""

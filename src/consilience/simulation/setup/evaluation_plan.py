@@ -30,7 +30,7 @@ def plan_evaluation(config: Config, variants: Variants) -> EvaluationPlan:
     """What the configuration asks for; what is left to `auto` depends on the method."""
     return EvaluationPlan(
         labeled=variants.labeled,
-        headed=all(participant.role.objective.has_own_head for participant in variants.all),
+        headed=all(participant.role.objective.has_device_head for participant in variants.all),
         probes=() if config.evaluation.probe == "auto" and variants.labeled else PROBES[config.evaluation.probe],
         ensemble=config.evaluation.ensemble == "on"
         or (config.evaluation.ensemble == "auto" and _has_private_parts(variants) and variants.labeled),

@@ -131,10 +131,10 @@ class LocalExecutor(Executor):
         """Test learners one after the other."""
         clock, correct, members = Clock(self.data.inputs.device), [], self.cohorts[job.cohort].plan.members
         for row in job.rows:
-            if job.validation:
+            if job.tests == "validation":
                 tests = self.data.held_out(members.held_out(np.array([row]))[0])
             else:
-                tests = self.data.tests(int(members.learner[row]) if job.own else None)
-            correct.append(self._session(job.cohort, int(row)).evaluate(*tests).numpy(force=True))
+                tests = self.data.tests(int(members.learner[row]) if job.tests == "own" else None)
+            correct.append(self._session(job.cohort, int(row)).evaluate(*tests, job.answer).numpy(force=True))
         clock.lap("evaluate")
         return JobResult(correct=np.stack(correct), seconds=clock.each(len(job.rows)))

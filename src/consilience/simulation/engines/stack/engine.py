@@ -20,6 +20,7 @@ from consilience.data.local_test_sets import LocalTestSets
 from consilience.errors import ConsilienceError
 from consilience.learner.initial_state import template_state
 from consilience.learner.learner import Learner
+from consilience.learner.passes import AnswerKind
 from consilience.learner.state import LearnerState, stacked_shapes
 from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.cohort import Cohort, CohortPlan, Settings
@@ -226,19 +227,21 @@ class StackEngine(Executor):
             rows = job.rows[entries]
             state = _rows(self.cohorts[job.cohort].state, rows, len(members), self.device)
             tests: OwnTests | None = None
-            if job.validation:
+            if job.tests == "validation":
                 held = members.held_out(rows)
                 tests = lambda some: self.data.held_out(held[some])  # noqa: E731
-            elif job.own:
+            elif job.tests == "own":
                 numbers = torch.from_numpy(members.learner[rows]).to(self.device)
                 tests = lambda some: self.data.tests(numbers[some])  # noqa: E731
-            correct[entries] = self._correct(job.cohort, state, tests).numpy(force=True)
+            correct[entries] = self._correct(job.cohort, state, tests, job.answer).numpy(force=True)
 
         self._run_parts(job.cohort, self.split(Evaluate, job.cohort, np.arange(len(job.rows))), work)
         clock.lap("evaluate")
         return JobResult(correct=correct, seconds=clock.each(len(job.rows)))
 
-    def _correct(self, cohort: int, state: LearnerState, own: OwnTests | None = None) -> Tensor:
+    def _correct(
+        self, cohort: int, state: LearnerState, own: OwnTests | None = None, answer: AnswerKind = "common"
+    ) -> Tensor:
         """Correct test samples of each class, (rows, classes); few enough rows at once that each sees enough samples.
 
         own: the test samples of some of the rows, where each is tested on its own.
@@ -248,7 +251,7 @@ class StackEngine(Executor):
         for i in range(0, len(state), rows):
             some = slice(i, i + rows)
             part, tests = state.rows(some), self.data.tests() if own is None else own(some)
-            found.append(correct_stacked(self.learners[cohort], part, tests, own is not None, samples))
+            found.append(correct_stacked(self.learners[cohort], part, tests, answer, own is not None, samples))
         return torch.cat(found)
 
     def __enter__(self) -> Self:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.learner.learner import Learner
-from consilience.learner.passes import count_correct
+from consilience.learner.passes import AnswerKind, count_correct
 from consilience.learner.state import LearnerState
 from consilience.simulation.engines.stack.batched_layers import Layers
 from consilience.simulation.engines.stack.stacked_answers import StackedAnswers, one_received, vmap_answers
@@ -31,18 +31,23 @@ def receive_stacked(learner: Learner, state: LearnerState, answers: Mapping[str,
 
 @torch.no_grad()
 def correct_stacked(
-    learner: Learner, state: LearnerState, tests: tuple[Tensor, Tensor], own: bool, samples: int
+    learner: Learner,
+    state: LearnerState,
+    tests: tuple[Tensor, Tensor],
+    answer: AnswerKind,
+    stacked: bool,
+    samples: int,
 ) -> Tensor:
     """Test samples of each class that each learner predicts correctly, (rows, classes), `samples` at a time.
 
-    own: whether the tests are stacked, each learner's own.
+    stacked: whether the tests are each learner's own.
     """
-    axis = 0 if own else None
+    axis = 0 if stacked else None
 
     def one(state: dict[str, Any], inputs: Tensor, targets: Tensor) -> Tensor:
         row = LearnerState.from_dict(state)
         with learner.bound(row, *learner.binding.tensors(row)):
-            return count_correct(learner, inputs, targets, samples)
+            return count_correct(learner, inputs, targets, answer, samples)
 
     with Layers():
         return vmap(one, in_dims=(0, axis, axis))(state.as_dict(), *tests)
