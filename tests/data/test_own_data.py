@@ -230,9 +230,16 @@ def test_class_names_are_read_from_torchvision_attributes() -> None:
             r"training: sample 1 is float64 of the shape \(3,\), but sample 0",
         ),
         (ListDataset((np.ones(2), 0), (np.ones(2, dtype=np.uint8), 1)), "sample 1 is uint8"),
-        (ListDataset((np.ones(2), 0), (np.ones(2), [0, 1])), r"label of sample 1 must be a whole number, got \[0, 1\]"),
+        (
+            ListDataset((np.ones(2), 0), (np.ones(2), [0, 1])),
+            r"label of sample 1 must be a whole number, got \[0, 1\] of the shape \(2,\); .*multi-label",
+        ),
         (ListDataset((np.ones(2), "cat")), "label of sample 0 must be a whole number, got 'cat'"),
-        (ListDataset((np.ones(2), 0), (np.ones(2), 0.5)), r"label of sample 1.*got 0\.5"),
+        (ListDataset((np.ones(2), 0), (np.ones(2), 0.5)), r"label of sample 1.*got 0\.5; regression is not supported"),
+        (
+            ListDataset((np.ones(2), torch.zeros(9, 9))),
+            r"sample 0.{40,120}\.\.\. of.*\(9, 9\); segmentation is not",
+        ),
         (ListDataset((np.ones(2), 0), (np.ones(2), float("inf"))), "label of sample 1.*got inf"),
         (ListDataset((np.ones(2), 0), np.ones(2)), r"sample 1 must be a pair \(input, label\), got ndarray"),
         (ListDataset((np.ones(2), 0), (torch.ones(2, dtype=torch.bfloat16), 1)), "sample 1 cannot be read as an array"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ def test_arrays_and_torch_data_sets_are_data() -> None:
         found = to_dataset(given)
         assert isinstance(found, Dataset) and found.shape == (3,)
     assert simulate(data=(TABLE, LABELS), learners=2, rounds=1, workers=0).accuracy.shape == (1, 2)
-    with pytest.raises(ConfigurationError, match="data is a int; give a name, a path, a Dataset"):
+    with pytest.raises(ConfigurationError, match="data is of type int; give a name, a path, a Dataset"):
         simulate(data=3)  # type: ignore[arg-type]
 
 
@@ -174,6 +175,44 @@ def test_a_list_has_one_data_set_for_each_learner() -> None:
         to_dataset([(TABLE, LABELS), (TABLE[:, :2], LABELS)])
     with pytest.raises(DataError, match="learner 0 has no test samples, and others have"):
         to_dataset([(TABLE, LABELS), (TABLE, LABELS, TABLE, LABELS)])
+
+
+def test_data_sets_of_a_list_keep_their_marks_and_their_scaling() -> None:
+    marked = Dataset.from_arrays("mine", TABLE, LABELS, TABLE, LABELS, shareable=np.arange(40) % 2)
+    plain = Dataset.from_arrays("mine", TABLE, LABELS, TABLE, LABELS)
+    joined = to_dataset([plain, marked])
+    assert isinstance(joined, Dataset) and joined.shareable is not None
+    assert joined.shareable.tolist() == [True] * 40 + [i % 2 == 1 for i in range(40)]
+    tokens = Dataset.from_arrays("mine", np.arange(80).reshape(40, 2), LABELS)
+    both = to_dataset([tokens, tokens])
+    assert isinstance(both, Dataset) and both.scaling.kind == "none"
+    texts = Dataset.from_text("songs", {"ann": "do re mi fa " * 20, "bob": "la ti do re " * 20}, length=10, step=5)
+    again = to_dataset([texts, texts])
+    assert isinstance(again, Dataset) and again.alphabet == texts.alphabet
+
+
+def test_data_sets_of_a_list_have_one_task() -> None:
+    cats, dogs = (
+        Dataset.from_arrays("mine", TABLE, LABELS, labels=names) for names in (["cat", "dog"], ["dog", "fox"])
+    )
+    with pytest.raises(DataError, match=r"learner 1 has the labels \('dog', 'fox'\), and learner 0 \('cat', 'dog'\)"):
+        to_dataset([cats, dogs])
+    whole = Dataset.from_arrays("mine", TABLE, LABELS, scaling="none")
+    with pytest.raises(DataError, match="inputs are scaled by columns and by none; give all the same scaling"):
+        to_dataset([whole, Dataset.from_arrays("mine", TABLE, LABELS)])
+
+
+def test_owners_that_a_partition_ignores_are_named(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("consilience"), "propagate", True)  # commands switch it off
+    caplog.set_level(logging.WARNING)
+    data = Dataset.from_arrays("visits", TABLE, LABELS, owners=OWNERS)
+    simulate(data=data, learners=2, rounds=1, workers=0)
+    assert "visits: samples have 2 owners, and partition iid ignores them" in caplog.text
+    caplog.clear()
+    simulate(data=data, partition="owners", rounds=1, workers=0)
+    assert not caplog.records
 
 
 def test_tokens_are_not_scaled_and_a_scaling_may_be_chosen() -> None:

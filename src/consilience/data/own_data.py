@@ -40,8 +40,8 @@ def to_dataset(data: DataSource | None) -> Dataset | str | None:
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and not _is_array(data):
         return Dataset.from_torch(data)
     raise ConfigurationError(
-        f"data is a {type(data).__name__}; give a name, a path, a Dataset, arrays (inputs, labels), a torch data set, "
-        f"or a list with one of them for each learner"
+        f"data is of type {type(data).__name__}; give a name, a path, a Dataset, arrays (inputs, labels), a torch "
+        f"data set, or a list with one of them for each learner"
     )
 
 
@@ -86,21 +86,51 @@ def _one_per_learner(items: Sequence[Any]) -> Dataset:
         test_inputs = np.concatenate([check_inputs(f"learner {w}: test inputs", q[2]) for w, q in enumerate(quarters)])
         test_labels = np.concatenate([to_numpy(f"learner {w}: test labels", q[3]) for w, q in enumerate(quarters)])
     owners = np.repeat(np.arange(len(items)), [len(mine) for mine in inputs])
-    given = GivenArrays(np.concatenate(inputs), np.concatenate(labels), test_inputs, test_labels, None, owners)
-    first = items[0] if isinstance(items[0], Dataset) else None
+    given = GivenArrays(
+        np.concatenate(inputs), np.concatenate(labels), test_inputs, test_labels, _shareable(items, inputs), owners
+    )
+    known = [item for item in items if isinstance(item, Dataset)]
+    _check_same_task(items)
     raw = raw_from_arrays(
         "data",
         given,
-        classes=None if first is None else max(item.classes for item in items if isinstance(item, Dataset)),
-        labels=() if first is None else first.labels,
+        classes=max((item.classes for item in known), default=None),
+        labels=known[0].labels if known else (),
         source=ONE_PER_LEARNER,
     )
     scales = {item.scaling.pixel_max if isinstance(item, Dataset) else raw.pixel_max for item in items}
     if len(scales) > 1:
         raise DataError(f"learners' inputs are divided by {', '.join(map(str, sorted(scales)))}; give all one type")
-    names = tuple(f"learner {who}" for who in range(len(items)))
-    raw = raw._replace(pixel_max=scales.pop(), owner_names=names, columns=() if first is None else first.columns)
-    return Dataset.from_raw("learners", raw)
+    raw = raw._replace(pixel_max=scales.pop(), owner_names=tuple(f"learner {who}" for who in range(len(items))))
+    if not known:
+        return Dataset.from_raw("learners", raw)
+    raw = raw._replace(columns=known[0].columns, alphabet=known[0].alphabet)
+    return Dataset.from_raw("learners", raw, known[0].scaling.kind)
+
+
+def _shareable(items: Sequence[Any], inputs: Sequence[NDArray[Any]]) -> NDArray[np.bool_] | None:
+    """Which training samples may be shared, (n,): all but those that a learner's data set marks; None if none is."""
+    marks = [item.shareable if isinstance(item, Dataset) else None for item in items]
+    if all(each is None for each in marks):
+        return None
+    pairs = zip(marks, inputs, strict=True)
+    return np.concatenate([np.ones(len(mine), dtype=np.bool_) if each is None else each for each, mine in pairs])
+
+
+def _check_same_task(items: Sequence[Any]) -> None:
+    """Refuse data sets with other names of classes or columns, another alphabet, or another kind of scaling."""
+    known = {who: item for who, item in enumerate(items) if isinstance(item, Dataset)}
+    for what in ("labels", "columns", "alphabet"):
+        values = {who: getattr(item, what) for who, item in known.items()}
+        other = next((who for who, value in values.items() if value != values[min(values)]), None)
+        if other is not None:
+            raise DataError(
+                f"learner {other} has the {what} {values[other]}, and learner {min(values)} {values[min(values)]}; "
+                f"name and order them in the same way"
+            )
+    kinds = sorted({item.scaling.kind for item in known.values()})
+    if len(kinds) > 1:
+        raise DataError(f"learners' inputs are scaled by {' and by '.join(kinds)}; give all the same scaling")
 
 
 def _check_alike(who: int, mine: NDArray[Any], first: NDArray[Any], targets: NDArray[Any]) -> None:

@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 
 from consilience.errors import ConfigurationError
 
+Selection = slice | NDArray[np.int64]
+"""Which samples are used: a range, or their positions."""
+
 
 class RawDataset(NamedTuple):
     """A data set before anything is left out or scaled: any real numbers, images with their channels first."""
@@ -33,35 +36,30 @@ class RawDataset(NamedTuple):
         Samples with owners are ordered by owner, so the first N would be those of the first owners alone: N samples
         spread evenly over all are used instead.
         """
-        kept = first_samples(
-            _count(what, "training", train, len(self.inputs)), len(self.inputs), self.owners is not None
-        )
-        tested = first_samples(
-            _count(what, "test", test, len(self.test_inputs)), len(self.test_inputs), self.owners is not None
-        )
-        return self._replace(
-            inputs=self.inputs[kept],
-            targets=self.targets[kept],
-            test_inputs=self.test_inputs[tested],
-            test_targets=self.test_targets[tested],
-            shareable=None if self.shareable is None else self.shareable[kept],
-            owners=None if self.owners is None else self.owners[kept],
+        kept = _count(what, "training", train, len(self.inputs))
+        tested = _count(what, "test", test, len(self.test_inputs))
+        spread = self.owners is not None
+        return self._select(
+            first_samples(kept, len(self.inputs), spread), first_samples(tested, len(self.test_inputs), spread)
         )
 
     def balanced(self, seed: int) -> RawDataset:
         """The same samples in an order in which classes alternate, so that any first N are balanced."""
-        kept, tested = balanced_order(self.targets, seed), balanced_order(self.test_targets, seed)
+        return self._select(balanced_order(self.targets, seed), balanced_order(self.test_targets, seed))
+
+    def _select(self, train: Selection, test: Selection) -> RawDataset:
+        """Some of the samples, in the order in which they are named."""
         return self._replace(
-            inputs=self.inputs[kept],
-            targets=self.targets[kept],
-            test_inputs=self.test_inputs[tested],
-            test_targets=self.test_targets[tested],
-            shareable=None if self.shareable is None else self.shareable[kept],
-            owners=None if self.owners is None else self.owners[kept],
+            inputs=self.inputs[train],
+            targets=self.targets[train],
+            test_inputs=self.test_inputs[test],
+            test_targets=self.test_targets[test],
+            shareable=None if self.shareable is None else self.shareable[train],
+            owners=None if self.owners is None else self.owners[train],
         )
 
 
-def first_samples(asked: int | None, available: int, spread: bool) -> slice | NDArray[np.int64]:
+def first_samples(asked: int | None, available: int, spread: bool) -> Selection:
     """The samples to use: the first `asked`, or as many spread evenly over all; None: all.
 
     >>> first_samples(3, 10, spread=True)

@@ -172,8 +172,8 @@ def _by_column(what: str, raw: RawDataset) -> Scaling:
             f"leave it out with --drop {left_out!r}" if left_out else "remove it, or use scaling 'pixels' or 'none'"
         )
         raise DataError(
-            f"{what}: {which} the same value in all {len(raw.inputs)} training samples, which says nothing and has no "
-            f"deviation to scale by; {advice}"
+            f"{what}: {which} the same value in all {len(raw.inputs)} training samples, which carries no information "
+            f"and cannot be scaled; {advice}"
         )
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = values.mean(axis=0), values.std(axis=0)  # (columns,)

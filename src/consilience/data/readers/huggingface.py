@@ -52,7 +52,7 @@ def read_saved_dataset(folder: Path, table: TableOptions, images: ImageOptions, 
     """The data set in a folder that `save_to_disk` wrote, not scaled yet."""
     train, test = _splits(folder)
     kinds = {name: _kind(feature) for name, feature in train.features.items()}
-    options = TableOptions(table.label or _label(train, kinds), table.owners, table.drop)
+    options = TableOptions(table.label or _label(kinds), table.owners, table.drop)
     for name in (options.label, options.owners, *options.drop):
         if name and name not in kinds:
             raise UnknownName("column", name, kinds, of=str(folder))
@@ -124,8 +124,8 @@ def _kind(feature: Any) -> str:
     return kind if kind in ("Image", "ClassLabel", "Value") else "list"
 
 
-def _label(split: _Split, kinds: Mapping[str, str]) -> str | None:
-    """The column of classes, if it can be told."""
+def _label(kinds: Mapping[str, str]) -> str | None:
+    """The column with the classes: the only one of type ClassLabel, else one named "label"; None if there is none."""
     found = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     return found[0] if len(found) == 1 else next((name for name in ("label", "labels") if name in kinds), None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,7 +120,8 @@ def _numbers(what: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
     except (TypeError, ValueError):
         numbers = _parsed(what, name, values)
     if not (fine := np.isfinite(numbers)).all():
-        _refuse_missing(what, name, values, int(np.argmin(fine)), int(np.sum(~fine)))
+        advice = f"fill in the values, remove the rows, or leave the column out with --drop {name!r}"
+        _refuse_missing(what, name, values, ~fine, advice)
     return numbers
 
 
@@ -140,14 +141,13 @@ def _parsed(what: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
     return found
 
 
-def _refuse_missing(what: str, name: str, values: NDArray[Any], row: int, count: int) -> None:
+def _refuse_missing(what: str, name: str, values: NDArray[Any], missing: NDArray[np.bool_], advice: str) -> NoReturn:
+    """The error for a column without a value in some rows: it names the first of them."""
+    row, count = int(np.argmax(missing)), int(missing.sum())
     received = str(values[row]).strip()
     found = "empty" if received.lower() in EMPTY else f"{received!r}"
-    rows = f"{count} rows have no number there" if count > 1 else "it is the only such row"
-    raise DataError(
-        f"{what}: column {name!r}, row {row + 1} is {found}, and {rows}; fill in the values, remove the rows, or leave "
-        f"the column out with --drop {name!r}"
-    )
+    rows = f"{count} rows have no usable value in this column" if count > 1 else "all other rows have a value"
+    raise DataError(f"{what}: column {name!r}, row {row + 1} is {found}; {rows}; {advice}")
 
 
 def _number_classes(what: str, name: str, values: NDArray[Any]) -> tuple[NDArray[np.int64], list[Any]]:
@@ -172,12 +172,12 @@ def _class_values(what: str, name: str, values: NDArray[Any]) -> NDArray[Any]:
     text = np.array([str(value).strip() for value in values])
     missing = np.isin(np.char.lower(text), [each for each in EMPTY if each not in ("none", "-", "?")])
     if missing.any():
-        _refuse_missing(what, name, text, int(np.argmax(missing)), int(missing.sum()))
+        _refuse_missing(what, name, text, missing, "fill in the labels, or remove the rows")
     try:
         numbers = text.astype(np.float64)
     except ValueError:
         return text
-    if (fractions := numbers != np.floor(numbers)).any():
+    if (fractions := ~np.isfinite(numbers) | (numbers != np.floor(numbers))).any():
         row = int(np.argmax(fractions))
         raise DataError(f"{what}: the label {name!r} of row {row + 1} is {numbers[row]}, not a class; {REGRESSION}")
     return numbers.astype(np.int64)

@@ -7,8 +7,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from consilience.data.arrays import to_numpy
+from consilience.data.arrays import MULTI_LABEL, REGRESSION, SEGMENTATION, to_numpy
 from consilience.errors import DataError
+
+_LONGEST = 60  # characters of a label that an error shows
 
 
 class Samples(Protocol):
@@ -53,10 +55,21 @@ def _pair(what: str, samples: Samples, index: int) -> tuple[NDArray[Any], int]:
     value, label = sample
     number = to_numpy(f"{what}: label {index}", label)
     if number.shape != () or number.dtype.kind not in "biuf" or not np.isfinite(number) or number != np.floor(number):
-        raise DataError(
-            f"{what}: the label of sample {index} must be a whole number, got {label!r}; number the classes"
-        )
+        shown = f"{label!r}" if number.size == 1 else f"{_shortened(label)} of the shape {number.shape}"
+        raise DataError(f"{what}: the label of sample {index} must be a whole number, got {shown}; {_advice(number)}")
     return _input(f"{what}: sample {index}", value), int(number)
+
+
+def _shortened(label: Any) -> str:
+    text = " ".join(repr(label).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _advice(label: NDArray[Any]) -> str:
+    """What is supported, by the task that such a label belongs to."""
+    if label.ndim:
+        return MULTI_LABEL if label.ndim == 1 else SEGMENTATION
+    return REGRESSION if label.dtype.kind == "f" and np.isfinite(label) else "number the classes"
 
 
 def _input(what: str, value: Any) -> NDArray[Any]:
