@@ -48,18 +48,6 @@ def field(name: str) -> str:
     return name.replace(".", r"\.").replace("[", r"\[").replace("]", r"\]").replace(":", r"\:")
 
 
-def text_width(text: str) -> float:
-    """About how many pixels a text takes in a chart."""
-    return 6.4 * len(text) + 4
-
-
-def direct_labels(chart: Chart, labels: Sequence[Chart], legend: Mapping[str, Any]) -> Chart:
-    """A chart with names beside its marks; a page too narrow for them draws the legend instead."""
-    alt = altair()
-    layers = [label.properties(name=f"label_{i}") for i, label in enumerate(labels)]
-    return alt.layer(chart, *layers).properties(usermeta={"narrowLegend": dict(legend)})
-
-
 def bytes_axis(sent: Sequence[float], zero: float | None = None) -> Any:
     """A logarithmic axis of bytes with few round labels: 20 kB, 3 MB. zero: the position at which 0 is drawn."""
     low, high = math.log10(min(sent, default=1.0)), math.log10(max(sent, default=1.0))

@@ -18,12 +18,11 @@ from consilience.presentation.chart import (
     altair,
     bytes_axis,
     chart_data,
-    direct_labels,
     field,
     names_of,
     tooltip,
 )
-from consilience.presentation.line_labels import can_label, end_labels, label_x
+from consilience.presentation.line_labels import can_label, direct_labels, end_labels, label_x
 
 Names = Sequence[str] | None
 """All names of a page, in order, so that each has the same color and dashes in every chart; None: those of the rows."""

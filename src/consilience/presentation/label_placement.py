@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 Place = tuple[float, float]
 Box = tuple[float, float, float, float]
@@ -20,26 +20,34 @@ def place_labels(points: Sequence[Place], sizes: Sequence[Place], word: Place) -
     points: as shares of the chart's width and height, from the top left. sizes: in which the chart may be drawn. word:
     width and height of the longest label. Each label takes the nearest offset with the least overlap.
     """
-    charts = [[(x * width, y * height) for x, y in points] for width, height in sizes]
-    taken = [[_around(place, (2 * _POINT, 2 * _POINT)) for place in chart] for chart in charts]
-    found = []
-    for i in range(len(points)):
-        best = min(_offsets(), key=lambda off: _covered(off, i, charts, taken, sizes, word))
-        for chart, there in zip(charts, taken, strict=True):
-            there.append(_around(_moved(chart[i], best), word))
-        found.append(best)
-    return found
+    return _place(points, sizes, [word] * len(points), lambda _: _offsets())
 
 
 def place_names(
     points: Sequence[Place], sizes: Sequence[Place], words: Sequence[Place], taken: Sequence[Box] = ()
 ) -> list[Place]:
     """Like `place_labels`, for names of different widths; taken: boxes of other text, in pixels from the top left."""
+    return _place(points, sizes, words, _beside, taken)
+
+
+def text_width(text: str) -> float:
+    """About how many pixels a text takes in a chart."""
+    return 6.4 * len(text) + 4
+
+
+def _place(
+    points: Sequence[Place],
+    sizes: Sequence[Place],
+    words: Sequence[Place],
+    offsets: Callable[[Place], Iterator[Place]],
+    taken: Sequence[Box] = (),
+) -> list[Place]:
+    """offsets: those to try for a label of this size, the nearest first."""
     charts = [[(x * width, y * height) for x, y in points] for width, height in sizes]
     boxes = [[*taken, *(_around(place, (2 * _POINT, 2 * _POINT)) for place in chart)] for chart in charts]
     found = []
     for i, word in enumerate(words):
-        best = min(_beside(word), key=lambda off: _covered(off, i, charts, boxes, sizes, word))
+        best = min(offsets(word), key=lambda off: _covered(off, i, charts, boxes, sizes, word))
         for chart, there in zip(charts, boxes, strict=True):
             there.append(_around(_moved(chart[i], best), word))
         found.append(best)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from consilience.presentation.chart import HEIGHT, Chart, Row, altair, chart_data, field, names_of, text_width
+from consilience.presentation.chart import HEIGHT, Chart, Row, altair, chart_data, field, names_of
+from consilience.presentation.label_placement import text_width
 from consilience.presentation.scatter_charts import HALO_TEXT
 
 _MAX_LABELED = 10  # lines of a chart
@@ -15,6 +16,13 @@ _GAP = 14  # pixels between the names of two lines
 _LEADER = 14  # pixels from the end of a line to its name
 _TICKS = 10
 _NARROW = 400  # pixels of a chart that has no room for names; its page draws a legend instead
+
+
+def direct_labels(chart: Chart, labels: Sequence[Chart], legend: Mapping[str, Any]) -> Chart:
+    """A chart with names beside its marks; a page too narrow for them draws the legend instead."""
+    alt = altair()
+    layers = [label.properties(name=f"label_{i}") for i, label in enumerate(labels)]
+    return alt.layer(chart, *layers).properties(usermeta={"narrowLegend": dict(legend)})
 
 
 def can_label(rows: Sequence[Row], x: str, by: str) -> bool:

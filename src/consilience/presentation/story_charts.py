@@ -9,21 +9,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from consilience.presentation.chart import (
-    HEIGHT,
-    WIDTH,
-    Chart,
-    Row,
-    altair,
-    bytes_axis,
-    chart_data,
-    direct_labels,
-    names_of,
-    text_width,
-    tooltip,
-)
+from consilience.presentation.chart import HEIGHT, WIDTH, Chart, Row, altair, bytes_axis, chart_data, names_of, tooltip
 from consilience.presentation.gains import MARGIN
-from consilience.presentation.label_placement import place_names
+from consilience.presentation.label_placement import place_names, text_width
+from consilience.presentation.line_labels import direct_labels
 from consilience.presentation.scatter_charts import CLOSED_SHAPES, HALO_TEXT
 
 _WIDTHS = (440, 560, WIDTH, 1080)  # in which names are drawn beside points
