@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from consilience import ConsilienceError, Result, load, load_model, simulate
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.export import read_card
+from consilience.simulation.records.run_lock import lock_folder
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -178,6 +181,35 @@ def test_onnx_gives_the_same_logits(tmp_path: Path) -> None:
         inputs = np.random.default_rng(0).normal(size=(samples, 1, 8, 8)).astype(np.float32)
         (found,) = session.run(["logits"], {"inputs": inputs})
         np.testing.assert_allclose(found, result.model()(torch.from_numpy(inputs)).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_an_export_replaces_all_files_of_an_earlier_one(tmp_path: Path) -> None:
+    result = simulate(**SMALL)
+    (folder,) = result.export(tmp_path / "model", learner=0)
+    (folder / "model.onnx").write_bytes(b"of other weights")
+    result.export(folder, learner=1)
+    assert sorted(file.name for file in folder.iterdir()) == ["model.json", "model.safetensors"]
+
+
+def test_models_of_a_run_that_was_resumed_and_killed_are_those_of_its_checkpoint(tmp_path: Path) -> None:
+    def stop(method: str, round_: int, rounds: int, history: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert not simulate(out=tmp_path / "run", on_round=stop, **SMALL).finished
+    stopped = (tmp_path / "run" / "result.json").read_bytes()
+    whole = simulate(resume=tmp_path / "run")
+    (tmp_path / "run" / "result.json").write_bytes(stopped)  # as if killed before it ended
+    result = Result.load(tmp_path / "run")
+    assert result.history.rounds == 2 and np.array_equal(result.accuracy, whole.accuracy)
+    (folder,) = result.export(tmp_path / "out", learner=1)
+    assert read_card(folder).trained["round"] == 2
+    (tmp_path / "run" / "result.json").unlink()
+    with pytest.raises(
+        CheckpointError, match="no result yet, it is stopped, round 2 of 2; finish it with: consilience"
+    ):
+        Result.load(tmp_path / "run")
+    with lock_folder(tmp_path / "run"), pytest.raises(CheckpointError, match=r"it is running, .* wait until"):
+        Result.load(tmp_path / "run")
 
 
 def test_what_cannot_be_exported_or_loaded_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class _Record(BaseModel):
 
 
 class InputDescription(_Record):
-    """What a model takes, and what it tells apart."""
+    """What a model takes as input, and the classes it distinguishes."""
 
     kind: InputKind
     shape: tuple[int, ...]

@@ -25,7 +25,7 @@ def onnx_model(module: nn.Module, inputs: InputDescription) -> bytes:
     if missing:
         raise ConfigurationError(f"{missing[0]} is not installed, and model.onnx needs it: {install_command('onnx')}")
     example = torch.zeros((_SAMPLES, *inputs.shape), dtype=next(module.parameters()).dtype)
-    # The exporter tells its progress and its optional parts in warnings and on standard output.
+    # The exporter reports its progress and its optional parts in warnings and on standard output.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         before = logging.root.manager.disable

@@ -61,6 +61,8 @@ def write_model(folder: Path, model: SplitModel, card: ModelCard, name: str, *, 
             replace_file(folder / card.file.name, source)
         if graph is not None:
             replace_file(folder / ONNX, graph)
+        else:
+            (folder / ONNX).unlink(missing_ok=True)  # of an earlier export, with other weights
         replace_file(folder / CARD, f"{readable_json(card.model_dump())}\n".encode())
 
 

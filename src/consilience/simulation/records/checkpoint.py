@@ -209,7 +209,7 @@ class SavedModels:
         _refuse_other_layout(self.folder, saved[1])
         if "models" not in saved[1]:
             raise CheckpointError(
-                f"the checkpoint in {self.folder.path} does not tell whose models it has: an earlier version of "
+                f"the checkpoint in {self.folder.path} does not say whose models it has: an earlier version of "
                 f"consilience wrote it; start the run again in another folder"
             )
         return saved

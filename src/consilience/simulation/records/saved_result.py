@@ -15,6 +15,7 @@ from consilience.simulation.records.checkpoint import SavedModels
 from consilience.simulation.records.history import VALIDATION, History
 from consilience.simulation.records.learner_models import LearnerModels, models_of_folder
 from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, resume_command
+from consilience.simulation.records.run_lock import run_status
 from consilience.simulation.setup.participants import Model
 
 
@@ -23,10 +24,14 @@ def read_result(folder: Path, model: Model | Sequence[Model] | None) -> dict[str
     run = RunFolder.open(folder)
     config, summary = run.config, run.result
     if summary is None:
-        raise CheckpointError(f"{folder} has no result yet; finish the run with: {resume_command(folder)}")
+        status = run_status(run)
+        hint = "wait until it ends" if status.state == "running" else f"finish it with: {resume_command(folder)}"
+        raise CheckpointError(f"{folder} has no result yet, it is {status.describe()}; {hint}")
     seeds = tuple(range(config.federation.seed, config.federation.seed + config.federation.seeds))
     history = History(seeds, int(summary["learners"]), len(config.variants) or 1)
-    history.read(run.lines(), int(summary["rounds"]), str(run.metrics))
+    # A run that was stopped, resumed and then killed has a checkpoint of a later round than its result.
+    rounds = int(SavedModels(run).numbers["round"]) if run.has_checkpoint else int(summary["rounds"])
+    history.read(run.lines(), rounds, str(run.metrics))
     history.seconds = {phase: float(summary["seconds"][phase]) for phase in history.seconds}
     history.folder = folder
     return {
@@ -61,6 +66,6 @@ def _inputs(run: RunFolder) -> InputDescription:
         return InputDescription.of_record(json.loads(file.read_text(encoding="utf-8"))["data"])
     except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
         raise CheckpointError(
-            f"{file} does not tell what the models take as inputs ({type(error).__name__}: {error}); it was changed or "
+            f"{file} does not say what the models take as inputs ({type(error).__name__}: {error}); it was changed or "
             f"written by an earlier version of consilience: start the run again in another folder"
         ) from error
