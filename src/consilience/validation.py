@@ -12,6 +12,7 @@ from consilience.errors import ConfigurationError, UnknownName
 
 _KINDS = {
     "bool",
+    "callable",
     "int",
     "str",
     "float",
@@ -69,6 +70,7 @@ def _describe_one(error: Any) -> tuple[str, str]:
         "float_type": "it must be a number",
         "literal_error": "it must be {expected}",
         "string_type": "it must be a word",
+        "callable_type": "it must be a function",
         "bool_type": "it must be true or false",
         "bool_parsing": "it must be true or false",
         "list_type": "it must be a list",

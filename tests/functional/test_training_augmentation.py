@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from consilience import simulate
+from consilience import compare, simulate, sweep
 from consilience.config.augment import AugmentSetting, parse_augment
 from consilience.config.config import make_config
 from consilience.errors import ConfigurationError, UnknownName
@@ -159,6 +159,33 @@ def test_a_transform_of_ones_own_gives_the_same_numbers_in_any_process(own: str)
 def test_transforms_that_cannot_work_are_refused(own: str, name: str, settings: dict[str, Any], said: str) -> None:
     with pytest.raises((ConfigurationError, UnknownName), match=said):
         simulate(method="fedavg", augment=f"{own}:{name}", workers=0, **(SMALL | settings))
+
+
+def darker(image: torch.Tensor) -> torch.Tensor:
+    return image * torch.rand(())
+
+
+def test_a_function_of_the_program_is_an_augmentation(own: str, tmp_path: Path) -> None:
+    noisy = OwnTransform(f"{own}:noisy").function
+    named, given, module, drawn, plain = (
+        simulate(method="fedavg", workers=0, augment=augment, **SMALL).history["loss.cross_entropy"]
+        for augment in (f"{own}:noisy", noisy, torch.nn.Identity(), darker, "none")
+    )
+    assert np.array_equal(named, given) and not np.allclose(drawn, plain)
+    assert module == pytest.approx(plain, rel=1e-5)
+    settings: dict[str, Any] = {"augment": darker, **SMALL}
+    found = compare(methods=["independent", "fedavg"], **settings)
+    assert found.finished
+    for call in (simulate, compare):
+        with pytest.raises(ConfigurationError, match=r"'darker', an object of your program, which cannot be saved"):
+            call(out=tmp_path / "run", **settings)
+    with pytest.raises(ConfigurationError, match="'darker', an object of your program"):
+        sweep(method="fedavg", grid={"lr": [0.1, 0.2]}, out=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigurationError, match="augment: <lambda> failed: ZeroDivisionError"):
+        simulate(augment=lambda image: 1 / 0, **SMALL)
+    with pytest.raises(ConfigurationError, match="augment is 3; it must be a word or a function"):
+        simulate(augment=3, **SMALL)  # type: ignore[arg-type]
 
 
 def test_a_table_and_an_objective_without_labels_are_refused() -> None:

@@ -107,6 +107,17 @@ def test_plots_have_the_mean_of_each_round(result: Result, comparison: Compariso
         result.plot("acc")
 
 
+def test_a_sweep_has_a_line_per_setting(found: Sweep, tmp_path: Path) -> None:
+    drawn = points(found.plot("loss.cross_entropy"))
+    assert {row["method"] for row in drawn} == {"method.kd=0", "method.kd=1"} and len(drawn) == 2 * 2
+    settings: dict[str, Any] = {"method": "fedproto", "grid": {"lr": [0.1, 0.2], "width": [4, 8]}, **SMALL}
+    apart = sweep(out=tmp_path / "apart", **settings)  # a run for each width
+    names = {f"lr={lr} width={width}" for lr in (0.1, 0.2) for width in (4, 8)}
+    assert {row["method"] for row in points(apart.plot())} == names
+    with pytest.raises(ConfigurationError, match="every run was finished before"):
+        sweep(resume=tmp_path / "apart").plot()
+
+
 def test_variants_have_a_line_each() -> None:
     variants = [{"method.kd": 0.0}, {"method.kd": 1.0}]
     both = simulate(method="fedproto", variants=variants, **SMALL)  # type: ignore[arg-type]

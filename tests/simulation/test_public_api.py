@@ -32,6 +32,13 @@ def test_compare_in_memory_returns_results_summaries_and_a_table() -> None:
     assert "independent" in found.table() and "fedavg" in found.table()
 
 
+def test_summaries_have_gains_wherever_learning_alone_is_listed() -> None:
+    seen: list[tuple[str, bool]] = []
+    methods = ["centralized", "fedavg", "independent", "fedproto"]
+    consilience.compare(methods=methods, on_summary=lambda s: seen.append((s["method"], "gain" in s)), **SMALL)
+    assert seen == [("centralized", False), ("fedavg", True), ("independent", False), ("fedproto", True)]
+
+
 def test_compare_in_a_folder_is_resumed(tmp_path: Path, digits: Dataset) -> None:
     first = consilience.compare(methods=["independent"], data=digits, out=tmp_path / "c", **SMALL)
     again = consilience.compare(resume=tmp_path / "c", data=digits)

@@ -179,8 +179,18 @@ class Config(BaseModel):
 
     __str__ = __repr__
 
+    def check_savable(self) -> None:
+        """Refuse a setting that no file can hold: a function, which is not a name."""
+        if not isinstance(augment := self.training.augment, str):
+            name = getattr(augment, "__name__", type(augment).__name__)
+            raise ConfigurationError(
+                f"augment is {name!r}, an object of your program, which cannot be saved in a run's folder; define it "
+                f"in a file and give its name, augment='FILE.py:NAME', or run without `out`"
+            )
+
     def to_toml(self) -> str:
         """The flat settings as a file that alone reproduces the run."""
+        self.check_savable()
         return tomli_w.dumps(self.settings())
 
 

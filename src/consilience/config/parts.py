@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from consilience.config.augment import parse_augment
+from consilience.config.augment import Transform, parse_augment
 from consilience.config.groups import Rate
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.user_code import absolute_name
@@ -180,17 +180,17 @@ class TrainingConfig(ConfigPart):
         None, gt=0, allow_inf_nan=False, description="largest norm of a learner's gradient; a longer one is shortened"
     )
 
-    augment: str = Field(
+    augment: str | Transform = Field(
         "none",
         description="random changes of images in training: crop, crop(PIXELS), flip, joined by +; or FILE.py:NAME, a "
-        "function of one sample",
+        "function of one sample; in Python also the function itself",
     )
 
     @field_validator("augment")
     @classmethod
-    def _known_augmentation(cls, text: str) -> str:
-        parse_augment(text)
-        return absolute_name(text)
+    def _known_augmentation(cls, given: str | Transform) -> str | Transform:
+        parse_augment(given)
+        return absolute_name(given) if isinstance(given, str) else given
 
     @field_validator("optimizer")
     @classmethod

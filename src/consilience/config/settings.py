@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from consilience.config.augment import Transform
 from consilience.config.groups import GroupConfig
 from consilience.config.schedules import Schedule
 
@@ -43,7 +44,7 @@ class Settings(TypedDict, total=False):
     nesterov: bool
     weight_decay: float
     clip: float | None
-    augment: str
+    augment: str | Transform
     eval_every: int
     validation: float
     probe: Literal["auto", "none", "linear", "scaled", "knn", "both"]

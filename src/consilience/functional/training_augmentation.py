@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from consilience.config.augment import parse_augment
+from consilience.config.augment import Transform, parse_augment
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.task import Task
 from consilience.user_code import defined_names, load_module, naming_failures, split_file_name
@@ -88,21 +89,24 @@ def _pixels_at(images: Tensor, place: Tensor, dim: int, outside: float) -> Tenso
 class OwnTransform:
     """A user's own function of one sample, called for each; it sees images as pixels, before they were scaled."""
 
-    name: str
+    source: str | Transform
+    """FILE.py:NAME, or the function itself."""
     draws = 0
     stackable = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OwnTransform, (self.name,)  # another process loads the function by its name
+        return OwnTransform, (self.source,)  # another process loads a named function by its name
 
     @cached_property
-    def function(self) -> Any:
-        """The function, loaded in each process that uses it."""
-        file, thing = split_file_name(self.name)
+    def function(self) -> Transform:
+        """The function; a named one is loaded in each process that uses it."""
+        if not isinstance(self.source, str):
+            return self.source
+        file, thing = split_file_name(self.source)
         module = load_module(file, _USAGE)
         if thing not in vars(module):
             raise UnknownName("transform", thing, defined_names(module), of=str(file), also=_USAGE)
-        found = vars(module)[thing]
+        found: Transform = vars(module)[thing]
         if not callable(found):
             kind = type(found).__name__
             raise ConfigurationError(f"{file}: {thing} is of type {kind} and cannot be called; {_USAGE}")
@@ -111,8 +115,7 @@ class OwnTransform:
     def __call__(self, task: Task, inputs: Tensor, draws: Tensor) -> Tensor:
         """The changed samples, (rows, ...)."""
         mean, std = task.scaling
-        file, thing = split_file_name(self.name)
-        function = self.function
+        (file, thing), function = self._place(), self.function
         with naming_failures(file, f"{thing} failed"):
             changed = [function(sample) for sample in inputs * std + mean]
         shape = tuple(inputs.shape[1:])
@@ -125,10 +128,16 @@ class OwnTransform:
                 )
         return (torch.stack(changed).to(inputs) - mean) / std
 
+    def _place(self) -> tuple[Path, str]:
+        """The file and the name of the function, for errors; the setting stands for the file where there is none."""
+        if isinstance(self.source, str):
+            return split_file_name(self.source)
+        return Path("augment"), getattr(self.source, "__name__", type(self.source).__name__)
 
-def build_augmentation(text: str) -> Augmentation | None:
+
+def build_augmentation(given: str | Transform) -> Augmentation | None:
     """The augmentation that the setting `augment` asks for; None where it asks for none."""
-    setting = parse_augment(text)
+    setting = parse_augment(given)
     if setting.own:
         return OwnTransform(setting.own)
     return CropAndFlip(setting.crop, setting.flip) if setting else None

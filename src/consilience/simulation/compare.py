@@ -16,11 +16,11 @@ from consilience.data import Dataset
 from consilience.data.own_data import DataSource, to_dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
-from consilience.presentation.gains import add_gains
+from consilience.presentation.gains import ALONE, add_gains
 from consilience.presentation.message import message
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
 from consilience.presentation.tables import table_text
-from consilience.simulation.plots import plot_runs
+from consilience.simulation.plots import FINISHED_BEFORE, plot_runs
 from consilience.simulation.records.run_folder import RunFolder, read_plan, resume_command, save_plan
 from consilience.simulation.records.run_lock import lock_folder, read_owner
 from consilience.simulation.result import Result, summary_tables
@@ -86,7 +86,7 @@ class Comparison:
     def plot(self, metric: str = "accuracy") -> Any:
         """A metric over rounds as an Altair chart, a line per method that was run now."""
         if not self.results:
-            raise ConfigurationError("every run was finished before, so none has curves here; write_report draws them")
+            raise ConfigurationError(FINISHED_BEFORE)
         return plot_runs({short_name(name): result.history for name, result in self.results.items()}, metric)
 
 
@@ -107,7 +107,7 @@ def compare(
     methods: names, each with settings if you like: ["fedavg", "consilience:kd=3"]; by default `DEFAULT_METHODS`.
     data, model, settings: as in `simulate`. out: a folder to save all runs in. resume: the folder of a comparison to
     continue; finished runs are not run again. on_round: as in `simulate`. on_summary: called with each run's summary
-    when it ends.
+    when it ends; where `independent`, with which its learners are compared, comes later, when that has ended.
 
         >>> comparison = compare(methods=["independent", "fedavg"], rounds=1, learners=2, train=40, test=20)
         >>> [summary["method"] for summary in comparison.summaries]
@@ -123,17 +123,25 @@ def compare(
         config = resolve_config(config, given, model, None, settings)
         names = DEFAULT_METHODS if methods is None else methods
         plan = plan_comparison(config, names, Path(out) if out is not None else None, own, model)
-    summaries, results = [], {}
+    summaries, results, reported = [], {}, 0
     with lock_folder(plan.folder) if plan.folder is not None else nullcontext():
         for name, found in plan.run(on_round, own, model):
             if isinstance(found, Result):
                 results[name] = found
             summaries.append(found.summary() if isinstance(found, Result) else found)
-            if on_summary is not None:
-                on_summary(add_gains(summaries)[-1])
-            if not summaries[-1]["finished"]:
+            stopped = not summaries[-1]["finished"]
+            if on_summary is not None and (stopped or not _learns_alone(plan.methods[len(summaries) :])):
+                for summary in add_gains(summaries)[reported:]:
+                    on_summary(summary)
+                reported = len(summaries)
+            if stopped:
                 break
     return Comparison(plan.methods, tuple(add_gains(summaries)), results, plan.folder)
+
+
+def _learns_alone(methods: Sequence[str]) -> bool:
+    """Whether learning alone is among these methods."""
+    return any(parse_method(method)["name"] == ALONE for method in methods)
 
 
 @dataclass(frozen=True)
@@ -207,6 +215,8 @@ def plan_comparison(
         raise ConfigurationError("no method to compare; name at least one")
     if folder is not None and (folder / _PLAN).exists() and run_folders(folder):
         raise ConfigurationError(f"{folder} already holds a comparison; resume it, or choose another folder")
+    if folder is not None:
+        config.check_savable()
     if config.variants:
         raise ConfigurationError("the configuration has variants, which belong to one method; sweep it instead")
     names = tuple(dict.fromkeys(absolute_name(name) for name in methods))

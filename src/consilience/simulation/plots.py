@@ -12,6 +12,9 @@ from consilience.presentation.charts import curves
 from consilience.presentation.method_looks import look_order
 from consilience.simulation.records.history import History
 
+FINISHED_BEFORE = "every run was finished before, so none has curves here; write_report draws them"
+"""The error of a comparison or a sweep whose runs were read from its folder."""
+
 
 def plot_runs(runs: Mapping[str, History], metric: str) -> Chart:
     """A metric over rounds, one line for each run; the band is the deviation over seeds, or of one seed's learners."""

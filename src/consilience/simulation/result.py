@@ -95,7 +95,7 @@ class Result:
             )
         if round_ not in ("last", "best"):
             raise ConfigurationError(f"round is {round_!r}; it must be 'last' or 'best'")
-        if round_ == "best" and "best" not in self.trained:
+        if round_ == "best" and not self.config.evaluation.validation:
             raise ConfigurationError(
                 "the run had no validation split, so no round is known to be the best; set validation=0.1 to hold out "
                 "a tenth of each learner's samples, or use the last round"
@@ -108,7 +108,7 @@ class Result:
         return ModelsBySeed(self.trained[round_], self.history.seeds)
 
     def _about_training(self, round_: str, federation: int, learner: int) -> dict[str, Any]:
-        """What a model's card tells of its training."""
+        """What a model's card says about its training."""
         after = int(self.trained[round_].rounds[federation])
         record = self.history.records[after]
         kept = [key for key in record if key.startswith("accuracy")]
@@ -278,10 +278,15 @@ class Result:
         """A metric over rounds as an Altair chart: the mean of learners, and its deviation over seeds or learners."""
         from consilience.simulation.plots import plot_runs
 
-        if not self.config.variants:
-            return plot_runs({self.config.method.label: self.history}, metric)
-        names = (" ".join(f"{key}={value}" for key, value in changes.items()) for changes in self.config.variants)
-        return plot_runs(dict(zip(names, (each.history for each in self.variants), strict=True)), metric)
+        return plot_runs(histories_of(self), metric)
+
+
+def histories_of(result: Result) -> dict[str, History]:
+    """The history of each variant by its settings; that of a run without variants by its method."""
+    if not result.config.variants:
+        return {result.config.method.label: result.history}
+    names = (" ".join(f"{key}={value}" for key, value in changes.items()) for changes in result.config.variants)
+    return dict(zip(names, (each.history for each in result.variants), strict=True))
 
 
 def summary_tables(summaries: Sequence[Mapping[str, Any]]) -> list[Any]:

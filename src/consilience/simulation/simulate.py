@@ -15,6 +15,7 @@ from consilience.config.config import Config
 from consilience.config.settings import Settings
 from consilience.data import Dataset
 from consilience.data.own_data import DataSource, to_dataset
+from consilience.data.partition import parse_partition
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.methods import build_method
@@ -82,6 +83,7 @@ def simulate(
     config = _in_one_round(config, chosen)
     if out is not None:
         refuse_used_folder(Path(out))
+        config.check_savable()
     show_progress = on_round is not None and sys.stderr.isatty()  # of a download
     dataset = select_samples(own, config) if isinstance(own, Dataset) else load_data(config, show_progress)
     config = with_learners(with_model(config, dataset), dataset)
@@ -128,8 +130,15 @@ def _in_one_round(config: Config, method: Method) -> Config:
 
 
 def _log_data(config: Config, data: Dataset, setup: Setup) -> None:
-    """Log how the data is split, and warn of classes that are in the test set and not in any learner's data."""
+    """Log how the data is split; warn of owners that it mixes, and of tested classes that no learner has."""
     log.info("%s", describe_split(config, data, setup.data.local_datasets[0]))
+    if data.owners is not None and parse_partition(config.federation.partition).word != "owners":
+        log.warning(
+            "%s: samples have %d owners, and partition %s ignores them; partition owners gives each its learner",
+            data.name,
+            len(data.owner_names),
+            config.federation.partition,
+        )
     assigned = np.concatenate(setup.data.local_datasets[0].parts)  # not all owners need be learners
     seen, tested = np.unique(data.targets[assigned]), np.unique(data.test_targets)
     if len(unseen := np.setdiff1d(tested, seen)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
@@ -18,9 +18,10 @@ from consilience.data.own_data import DataSource, to_dataset
 from consilience.errors import ConfigurationError
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
 from consilience.presentation.tables import sweep_table, table_text
+from consilience.simulation.plots import FINISHED_BEFORE, plot_runs
 from consilience.simulation.records.run_folder import refuse_used_folder
 from consilience.simulation.records.run_lock import lock_folder
-from consilience.simulation.result import Result, best_of
+from consilience.simulation.result import Result, best_of, histories_of
 from consilience.simulation.run import OnRound
 from consilience.simulation.setup.inputs import resolve_config, select_samples
 from consilience.simulation.setup.participants import Model
@@ -39,6 +40,8 @@ class Sweep:
     rows: tuple[dict[str, Any], ...]
     """The summaries of finished settings, in that order; row["set"] has the settings."""
     folder: Path | None = None
+    results: tuple[Result, ...] = ()
+    """The results of the runs made now, each with one variant or more."""
 
     @property
     def finished(self) -> bool:
@@ -61,6 +64,12 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         return tables_html([sweep_table(self.rows)]) if self.rows else f"<p>{escape(repr(self))}</p>"
+
+    def plot(self, metric: str = "accuracy") -> Any:
+        """A metric over rounds as an Altair chart, a line per setting that was run now."""
+        if not self.results:
+            raise ConfigurationError(FINISHED_BEFORE)
+        return plot_runs({name: one for result in self.results for name, one in histories_of(result).items()}, metric)
 
     def to_pandas(self) -> Any:
         """The summaries as a pandas data frame, a row per setting, with the settings as the first columns."""
@@ -105,8 +114,8 @@ def sweep(
         keys = ", ".join(plan.separating)
         log.warning("%s cannot differ within a run: %d runs, one after the other", keys, len(plan.parts))
     with lock_folder(plan.folder) if plan.folder is not None else nullcontext():
-        rows = list(_run_settings(plan, on_round, own, model))
-    return Sweep(tuple(plan.settings), tuple(rows), plan.folder)
+        rows, results = _run_settings(plan, on_round, own, model)
+    return Sweep(tuple(plan.settings), tuple(rows), plan.folder, tuple(results))
 
 
 def plan_sweep(
@@ -121,6 +130,7 @@ def plan_sweep(
         raise ConfigurationError("nothing to sweep over; give a setting several values, such as --set method.kd=0,1,10")
     if folder is not None:
         refuse_used_folder(folder)
+        config.check_savable()
     if config.variants:
         raise ConfigurationError("the configuration already has variants; sweep over one that has none")
     plan = SweepPlan(config, check_grid(grid), folder)
@@ -133,8 +143,8 @@ def plan_sweep(
 
 def _run_settings(
     plan: SweepPlan, on_round: OnRound | None, data: Dataset | None, model: Model | Sequence[Model] | None
-) -> Iterator[dict[str, Any]]:
-    """Run what is not finished, and yield the summaries of all finished settings."""
+) -> tuple[list[dict[str, Any]], list[Result]]:
+    """Run what is not finished: the summaries of all finished settings, and the results of the runs made now."""
     if plan.folder is None:
         results = [simulate(config, data=data, model=model, on_round=on_round) for config in plan.configs()]
         found = {
@@ -142,19 +152,18 @@ def _run_settings(
             for part, result in zip(plan.parts, results, strict=True)
             for number, summary in zip(part, result.summary()["variants"], strict=True)
         }
-        yield from (found[number] for number in sorted(found))
-        return
-    result: Result | None = None
+        return [found[number] for number in sorted(found)], results
+    results = []
     for run, _, config in plan.runs():
-        if result is not None:
-            result.raise_if_interrupted()
+        if results:
+            results[-1].raise_if_interrupted()
         if is_finished(run):
             continue
         if (run.path / "config.toml").exists():
-            result = simulate(resume=run.path, data=data, model=model, on_round=on_round)
+            results.append(simulate(resume=run.path, data=data, model=model, on_round=on_round))
         else:
-            result = simulate(config, data=data, model=model, out=run.path, on_round=on_round)
-        if not result.finished:
+            results.append(simulate(config, data=data, model=model, out=run.path, on_round=on_round))
+        if not results[-1].finished:
             break
     plan.write_csv()
-    yield from plan.summaries()
+    return plan.summaries(), results

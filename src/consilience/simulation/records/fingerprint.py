@@ -24,8 +24,9 @@ def run_fingerprints(data: Dataset, method: Method, config: Config) -> dict[str,
     ]
     if is_file_name(method.source):
         found["method file"] = method_digest(method.source)[:16]
-    if is_file_name(config.training.augment):
-        found["augment file"] = file_digest(split_file_name(config.training.augment)[0])[:16]
+    augment = config.training.augment
+    if isinstance(augment, str) and is_file_name(augment):  # a function is never in a folder's settings
+        found["augment file"] = file_digest(split_file_name(augment)[0])[:16]
     return found | ({"model": hashlib.sha256("".join(files).encode()).hexdigest()[:16]} if files else {})
 
 

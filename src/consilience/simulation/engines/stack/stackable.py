@@ -32,7 +32,7 @@ def refuse_unstackable(learner: Learner) -> None:
     model, augmentation = learner.task.model, learner.spec.augmentation
     if augmentation is not None and not augmentation.stackable:
         raise ConfigurationError(
-            f"augment names a function of one sample, which stacked learners cannot call together{_USE_LOOP}; crop and "
+            f"augment is a function of one sample, which stacked learners cannot call together{_USE_LOOP}; crop and "
             f"flip run on both engines"
         )
     layers = [(name, m) for name, m in learner.model.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
