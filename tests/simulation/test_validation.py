@@ -67,6 +67,11 @@ def test_the_best_models_are_those_of_the_best_round_and_resuming_gives_the_same
             accuracy = 100 * np.mean(result.model(learner, seed, "best")(inputs).argmax(1).numpy() == targets)
             assert accuracy == pytest.approx(result.history["accuracy"][best[seed] - 1, seed, learner])
         assert (result.history["accuracy"][best - 1, [0, 1]] != result.accuracy).all()
+    table = " ".join(whole.table().split())
+    assert "validation" in table and f"{whole.summary()['accuracy_validation']['mean']:.1f}" in table
+    dropped = simulate(keep_models=False, **(FAILING | {"rounds": 1, "lr": 0.01}))
+    with pytest.raises(ConfigurationError, match="has no models: it was run with keep_models=False"):
+        dropped.model(round="best")
     (folder,) = resumed.export(tmp_path / "out", learner=0, round="best")
     assert f'"round": {best[0]},' in (folder / "model.json").read_text()
 

@@ -15,6 +15,10 @@ from consilience.presentation.gains import CENTRALIZED, Gain, Summary, gains
 from consilience.presentation.ranking import ranked_by
 
 OPTIONAL_METRICS = {
+    "accuracy_validation": (
+        "validation\n%",
+        "Validation: accuracy on the samples that each learner held out, after the last round.",
+    ),
     "ensemble": ("ensemble", "Ensemble: accuracy of the mean of all learners' logits."),
     "heads": ("own\nheads", "Own heads: accuracy of the mean of the logits of devices' own heads."),
     "top5": ("top-5\n%", "Top-5: accuracy of the five most likely classes."),

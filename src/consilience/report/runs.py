@@ -23,6 +23,7 @@ from consilience.report.reproduction_folder import RESUME, is_reproduction, repr
 from consilience.simulation.compare import read_comparison, run_folders
 from consilience.simulation.records.provenance import describe_shifts
 from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, kind_of, resume_command, wrong_folder_error
+from consilience.simulation.records.run_lock import read_owner
 from consilience.simulation.sweep_plan import read_sweep
 
 _UNKNOWN = "unknown settings"
@@ -251,7 +252,7 @@ def _summary_so_far(run: RunFolder, config: Config | None, metrics: RunMetrics) 
         "probes": {probe: found for probe, found in probes.items() if found["mean"] is not None},
         "ensemble": _last(metrics, "accuracy_ensemble"),
         "heads": _last(metrics, "accuracy_heads"),
-        "dependence": _last(metrics, "dependence"),
+        **{name: _last(metrics, name) for name in OPTIONAL_METRICS if name not in ("ensemble", "heads")},
         "bytes": {way: float(np.mean([r[f"bytes.{way}"] for r in rows[way]] or [0.0])) for way in rows},
         "bytes_total": metrics.cumulative_bytes().get(metrics.rounds, 0.0),
         "seconds": {},
@@ -311,9 +312,12 @@ def _note_missing(run: RunFolder, config: Config | None, found: Sequence[Reporte
     reached = max(each.rounds for each in metrics)
     if config is None:
         return
+    owner, rounds = read_owner(run.path), f"{reached} of {config.training.rounds} rounds are finished"
+    if owner is not None:
+        notes.append(f"{run.path}: {rounds}; it is running ({owner}), so the page shows what there is so far")
+        return
     if not found[0].summary["finished"]:
-        resume = resume_command(run.path)
-        notes.append(f"{run.path}: {reached} of {config.training.rounds} rounds are finished; resume with: {resume}")
+        notes.append(f"{run.path}: {rounds}; resume with: {resume_command(run.path)}")
     elif reached < config.training.rounds:
         notes.append(f"{run.metrics} ends with round {reached} of {config.training.rounds}; curves end there.")
     learners = {learner for each in metrics for _, _, learner in each.seen}
