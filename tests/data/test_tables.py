@@ -122,6 +122,7 @@ def test_learners_alone_learn_wine_by_scaled_columns(tmp_path: Path) -> None:
 BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"label": None}, r"which column is the class with --label COLUMN; it has the columns 'size', 'weight'"),
     ({}, {"label": "kinds"}, r"unknown column 'kinds' of .*trees.csv. Did you mean 'kind'\? Known: garden, kind"),
+    ({f"x{i}": [i % 3] * ROWS for i in range(20)}, {"label": None}, "'size', .*, 12 more, .*'x18', 'x19'"),
     ({}, {"owners": "gardens"}, "unknown column 'gardens'"),
     ({}, {"drop": "price"}, "unknown column 'price'"),
     ({}, {"drop": "size,weight"}, "no column is left for inputs"),
@@ -130,7 +131,11 @@ BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (with_cell("size", 7, "NA"), {}, "column 'size', row 7 is empty"),
     ({"size": ["?"] * 3 + [1.0] * 37}, {}, "row 1 is empty; 3 rows have no usable value in this column"),
     (with_cell("size", 7, "inf"), {}, "column 'size', row 7 is 'inf'"),
-    ({"size": ["tall"] * ROWS}, {}, "column 'size' holds text: row 1 is 'tall'.*--drop 'size', or encode it"),
+    (
+        {"size": ["tall"] * ROWS},
+        {},
+        "column 'size' holds text: row 1 is 'tall'.*correct it or encode the column.*--drop 'size'",
+    ),
     ({"size": [4.0] * ROWS}, {}, "column 'size' has the same value in all 32 training samples.*--drop 'size'"),
     (with_cell("kind", 3, ""), {}, "column 'kind', row 3 is empty; .* fill in the labels, or remove the rows$"),
     ({"kind": [0, 1, "inf"] + [1] * 37}, {}, "label 'kind' of row 3 is inf, not a class"),

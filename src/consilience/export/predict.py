@@ -50,7 +50,7 @@ class Predictions:
         if not known:
             return f"{count} samples"
         correct = sum(label == predicted for label, predicted in known)
-        return f"{count} samples, {100 * correct / len(known):.2f} % of {len(known)} labels predicted"
+        return f"{count} samples, {100 * correct / len(known):.2f} % of {len(known)} labels predicted correctly"
 
 
 def predict_samples(

@@ -100,12 +100,14 @@ def _arrays(path: Path, inputs: InputDescription) -> NamedSamples:
 
 def _table(path: Path, inputs: InputDescription, label: str | None, usual_label: str | None) -> NamedSamples:
     """The rows of a table: columns by the names that the model was trained with; further ones are not used."""
+    if inputs.kind != "table":
+        raise DataError(f"{path} is a table, and the model takes inputs of the kind {inputs.kind!r}")
     columns = read_table(path)
     if label is not None and label not in columns:
         raise UnknownName("column", label, columns, of=str(path))
     label = usual_label if label is None and usual_label in columns else label
     names = inputs.columns or [name for name in columns if name != label]
-    values = read_inputs(str(path), columns, names)
+    values = read_inputs(str(path), columns, names, may_drop=False)
     labels = [] if label is None else [_class_name(value) for value in columns[label]]
     known = set(inputs.class_names)
     return NamedSamples(
@@ -158,5 +160,10 @@ def _scaled(what: str, values: NDArray[Any], inputs: InputDescription) -> NDArra
         raise DataError(
             f"{what}: inputs are {values.dtype}, and the model was trained on images of bytes, 0 to 255; save them as "
             f"uint8"
+        )
+    if scaling.pixel_max > 1 and (largest := values.max(initial=0)) > scaling.pixel_max:
+        raise DataError(
+            f"{what}: inputs go up to {largest}, and the model was trained on values from 0 to {scaling.pixel_max}; "
+            f"rescale them first"
         )
     return scaling.apply(values)

@@ -79,12 +79,16 @@ def input_columns(columns: Columns, options: TableOptions) -> list[str]:
     return [name for name in columns if name not in (options.label, options.owners, *options.drop)]
 
 
-def read_inputs(what: str, columns: Columns, names: Sequence[str]) -> NDArray[np.float64]:
-    """The values of some columns as numbers, (rows, columns); a missing one or text is refused."""
+def read_inputs(what: str, columns: Columns, names: Sequence[str], *, may_drop: bool = True) -> NDArray[np.float64]:
+    """The values of some columns as numbers, (rows, columns); a missing one or text is refused.
+
+    may_drop: whether the error may advise to leave the column out.
+    """
     for name in names:
         if name not in columns:
             raise DataError(f"{what}: there is no column {name!r}; it has {_listed(list(columns))}")
-    return np.stack([_numbers(what, name, columns[name]) for name in names], axis=1)
+    drops = {name: f", or leave the column out with --drop {name!r}" if may_drop else "" for name in names}
+    return np.stack([_numbers(what, name, columns[name], drops[name]) for name in names], axis=1)
 
 
 def _check_columns(what: str, columns: Columns, options: TableOptions) -> None:
@@ -108,24 +112,23 @@ def _check_columns(what: str, columns: Columns, options: TableOptions) -> None:
         raise DataError(f"{what}: the table has no rows")
 
 
-def _numbers(what: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
-    """A column as numbers; the error names the first row that is none. Rows are counted from 1."""
+def _numbers(what: str, name: str, values: NDArray[Any], drop: str) -> NDArray[np.float64]:
+    """A column as numbers; the error names the first row that is none. Rows are counted from 1. drop: more advice."""
     if values.ndim != 1:
         raise DataError(
-            f"{what}: column {name!r} has {values.shape[1:]} values in each row; one number is needed: leave it out "
-            f"with --drop {name!r}, or save it as several columns"
+            f"{what}: column {name!r} has {values.shape[1:]} values in each row; one number is needed: save it as "
+            f"several columns{drop}"
         )
     try:
         numbers = values.astype(np.float64)
     except (TypeError, ValueError):
-        numbers = _parsed(what, name, values)
+        numbers = _parsed(what, name, values, drop)
     if not (fine := np.isfinite(numbers)).all():
-        advice = f"fill in the values, remove the rows, or leave the column out with --drop {name!r}"
-        _refuse_missing(what, name, values, ~fine, advice)
+        _refuse_missing(what, name, values, ~fine, f"fill in the values or remove the rows{drop}")
     return numbers
 
 
-def _parsed(what: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
+def _parsed(what: str, name: str, values: NDArray[Any], drop: str) -> NDArray[np.float64]:
     """A column of text as numbers, NaN where a cell is empty; "true" and "false" are 1 and 0."""
     found = np.empty(len(values), dtype=np.float64)
     for row, value in enumerate(values):
@@ -136,7 +139,7 @@ def _parsed(what: str, name: str, values: NDArray[Any]) -> NDArray[np.float64]:
         except ValueError:
             raise DataError(
                 f"{what}: column {name!r} holds text: row {row + 1} is {str(value)[:40]!r}, and inputs must be "
-                f"numbers; leave it out with --drop {name!r}, or encode it, such as a column of 0 and 1 for each value"
+                f"numbers; correct it or encode the column, such as a column of 0 and 1 for each value{drop}"
             ) from None
     return found
 
@@ -217,5 +220,12 @@ def _test_half(
 
 
 def _listed(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"the columns {', '.join(map(repr, names[:_SHOWN]))}{rest}" if names else "no columns"
+    """The names of columns; of many the first and the last, since a label is often the last."""
+    if not names:
+        return "no columns"
+    half = _SHOWN // 2
+    shown = names if len(names) <= _SHOWN else [*names[:half], *names[-half:]]
+    words = [repr(name) for name in shown]
+    if len(names) > _SHOWN:
+        words.insert(half, f"{len(names) - _SHOWN} more")
+    return f"the columns {', '.join(words)}"
