@@ -197,6 +197,8 @@ def test_data_sets_of_a_list_have_one_task() -> None:
     )
     with pytest.raises(DataError, match=r"learner 1 has the labels \('dog', 'fox'\), and learner 0 \('cat', 'dog'\)"):
         to_dataset([cats, dogs])
+    with pytest.raises(DataError, match=r"learner 0 is the name or path 'a.csv'; load it first: load\('a.csv'\)"):
+        to_dataset(["a.csv", "b.csv"])
     whole = Dataset.from_arrays("mine", TABLE, LABELS, scaling="none")
     with pytest.raises(DataError, match="inputs are scaled by columns and by none; give all the same scaling"):
         to_dataset([whole, Dataset.from_arrays("mine", TABLE, LABELS)])

@@ -310,6 +310,9 @@ def test_predict_reads_tables_and_folders_of_images(command: Command, tmp_path: 
     Path("less.csv").write_text("weight\n1\n")
     code, _, err = command("predict", "table", "less.csv")
     assert code == 1 and "there is no column 'age'" in err
+    Path("empty.csv").write_text("age,weight\n,1\n")
+    code, _, err = command("predict", "table", "empty.csv")
+    assert code == 1 and "column 'age', row 1 is empty" in err and "--drop" not in err
 
     for name, dark in (("night", 20), ("day", 200)):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -328,12 +331,23 @@ def test_predict_reads_tables_and_folders_of_images(command: Command, tmp_path: 
     assert rows[-1].split(",")[1] == "day" and "25 samples, 100.00 % of 24 labels" in err
     code, _, err = command("predict", "table", "photos")
     assert code == 1 and "the model takes inputs of the kind 'table'" in err
+    code, _, err = command("predict", "image", "new.csv")
+    assert code == 1 and "new.csv is a table, and the model takes inputs of the kind 'image'" in err
+
+
+def test_pixels_of_another_range_are_refused(command: Command, tmp_path: Path) -> None:
+    (folder,) = simulate(**SMALL).export(tmp_path / "model", learner=0)  # digits have pixels from 0 to 16
+    np.savez("bytes.npz", x=np.full((2, 8, 8), 255, dtype=np.uint8))
+    code, _, err = command("predict", str(folder), "bytes.npz")
+    assert code == 1 and "inputs go up to 255, and the model was trained on values from 0 to 16" in err
 
 
 def test_export_of_a_sweep_s_run_needs_its_variant(command: Command) -> None:
     small = ["--learners", "2", "--rounds", "1", "--train", "60", "--test", "40"]
     command("sweep", "--method", "fedprox", "--set", "method.mu=0,5", *small, "--out", "many")
     (run,) = (str(config.parent) for config in Path("many").rglob("config.toml"))
+    code, _, err = command("export", "many", "--out", "models")
+    assert code == 2 and f"many is a sweep; name one of its runs: {run}" in err
     code, _, err = command("export", run, "--learner", "0", "--out", "models")
     assert code == 2 and "2 variants, numbered from 0" in err
     assert command("export", run, "--learner", "0", "--variant", "1", "--out", "models")[0] == 0
@@ -346,6 +360,6 @@ def test_export_of_a_comparison_names_its_runs(command: Command) -> None:
     small = ["--learners", "2", "--rounds", "1", "--train", "60", "--test", "40"]
     command("compare", "--methods", "independent,fedavg", *small, "--out", "both")
     code, _, err = command("export", "both", "--out", "models")
-    assert code == 2 and "name one of its runs: both/independent, both/fedavg" in err
+    assert code == 2 and "both is a comparison; name one of its runs: both/fedavg, both/independent" in err
     assert command("export", "both/fedavg", "--learner", "1", "--out", "models")[0] == 0
     assert isinstance(load_model("models"), nn.Module)

@@ -56,6 +56,11 @@ def test_reprs_are_one_short_line(result: Result, comparison: Comparison, found:
     assert repr(found).startswith("Sweep(2 of 2 settings finished, best {'method.kd': ")
 
 
+def test_one_of_a_kind_is_named_in_the_singular() -> None:
+    one = repr(simulate(method="independent", learners=1, rounds=1, train=40, test=20, workers=0))
+    assert one.endswith("1 learner, 1 round, 1 seed)")
+
+
 def test_history_has_the_keys_of_a_mapping(result: Result) -> None:
     assert "accuracy" in result.history and set(result.history) == set(result.history.keys())
     assert dict(result.history)["accuracy"].shape == (2, 2, 2)

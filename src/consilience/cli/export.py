@@ -21,10 +21,9 @@ def export(
     onnx: Annotated[bool, typer.Option("--onnx", help="write model.onnx as well; needs the extra `onnx`")] = False,
 ) -> None:
     """Write the trained models of a run: weights, and all that is needed to use them elsewhere."""
-    from consilience.simulation.compare import single_run
     from consilience.simulation.result import Result
 
-    result = Result.load(single_run(run))
+    result = Result.load(run)
     result = result if variant is None else result.variant(variant)
     written = result.export(out, learner=learner, seed=seed, round="best" if best else "last", onnx=onnx)
     for folder in written:

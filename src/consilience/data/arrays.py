@@ -177,9 +177,13 @@ def check_labels(what: str, thing: Any, count: int) -> NDArray[Any]:
         where = int(np.argmax(bad))
         raise DataError(
             f"{what} must be whole numbers from 0, but label {where} is {labels[where]}; "
-            f"renumber them, and remove samples without a label{_REGRESSION if labels[where] > 0 else ''}"
+            f"renumber them, and remove samples without a label{_REGRESSION if _is_fraction(labels[where]) else ''}"
         )
     return labels
+
+
+def _is_fraction(value: Any) -> bool:
+    return bool(np.isfinite(value) and value != np.floor(value))
 
 
 def _refuse_other_tasks(what: str, labels: NDArray[Any], count: int) -> None:

@@ -60,6 +60,8 @@ def _quarters(what: str, data: Any) -> Quarters:
         return *read_samples(f"{what}, training", data[0]), *read_samples(f"{what}, test", data[1])
     if not isinstance(data, tuple | str | Path) and not _is_array(data):
         return *read_samples(what, data), None, None
+    if isinstance(data, str | Path):
+        raise DataError(f"{what} is the name or path {os.fspath(data)!r}; load it first: load({os.fspath(data)!r})")
     raise DataError(
         f"{what} must be arrays (inputs, labels) or (inputs, labels, test inputs, test labels), a Dataset or a torch "
         f"data set, got {type(data).__name__}{f' of length {len(data)}' if isinstance(data, tuple) else ''}"

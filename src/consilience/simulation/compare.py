@@ -258,14 +258,6 @@ def run_folders(folder: Path) -> list[RunFolder]:
     return [RunFolder.open(folder)]
 
 
-def single_run(folder: Path) -> Path:
-    """The folder of one run; of a comparison, the error names the folders of its runs."""
-    if (folder / _PLAN).is_file():
-        runs = ", ".join(str(run.path) for run in run_folders(folder)) or "none yet"
-        raise ConfigurationError(f"{folder} is a comparison; name one of its runs: {runs}")
-    return RunFolder.open(folder).path
-
-
 def read_summaries(folder: Path) -> list[dict[str, Any]]:
     """The summaries of the run or the comparison in a folder; runs that have not ended have none."""
     runs = run_folders(folder)

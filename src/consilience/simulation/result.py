@@ -258,9 +258,12 @@ class Result:
         return "\n".join(map(table_text, summary_tables([self.summary()])))
 
     def __repr__(self) -> str:
+        from consilience.presentation.tables import plural
+
         mean = _spread(self.accuracy)["mean"] if self.history.records else None
         found = "not evaluated" if mean is None else f"accuracy {mean:.1f} %"
-        size = f"{self.history.learners} learners, {self.history.rounds} rounds, {len(self.history.seeds)} seeds"
+        counts = {"learner": self.history.learners, "round": self.history.rounds, "seed": len(self.history.seeds)}
+        size = ", ".join(plural(count, noun) for noun, count in counts.items())
         return f"Result({self.config.method.label} on {self.config.data_name}: {found}; {size})"
 
     def _repr_html_(self) -> str:

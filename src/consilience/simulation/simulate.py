@@ -134,7 +134,7 @@ def _log_data(config: Config, data: Dataset, setup: Setup) -> None:
     log.info("%s", describe_split(config, data, setup.data.local_datasets[0]))
     if data.owners is not None and parse_partition(config.federation.partition).word != "owners":
         log.warning(
-            "%s: samples have %d owners, and partition %s ignores them; partition owners gives each its learner",
+            "%s: samples have %d owners, and partition %s ignores them; with partition owners each is a learner",
             data.name,
             len(data.owner_names),
             config.federation.partition,

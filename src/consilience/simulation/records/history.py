@@ -41,7 +41,7 @@ class History:
     def __getitem__(self, metric: str) -> np.ndarray:
         """A metric over rounds 1, 2, ...: (rounds, federations, learners)."""
         if metric not in self.keys():
-            raise UnknownName("metric", metric, self.keys())
+            raise UnknownName("metric", metric, [key for key in self.keys() if not key.startswith("confusion.")])
         return np.stack([r[metric] for r in self.records[1:]])
 
     def keys(self) -> tuple[str, ...]:

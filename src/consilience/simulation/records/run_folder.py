@@ -215,7 +215,8 @@ def refuse_used_folder(path: Path) -> None:
 def wrong_folder_error(wanted: str, file: str, path: Path) -> ConfigurationError:
     """The error for a folder that holds something else."""
     kind = kind_of(path)
-    hint = f"it is a {kind[0]}: consilience {kind[1]} --resume {path}" if kind else f"it has no {file}"
+    missing = f"it has no {file}" if path.is_dir() else "there is no such folder"
+    hint = f"it is a {kind[0]}: consilience {kind[1]} --resume {path}" if kind else missing
     return ConfigurationError(f"{path} is not a {wanted}: {hint}")
 
 

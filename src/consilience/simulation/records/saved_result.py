@@ -9,18 +9,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from consilience.errors import CheckpointError
+from consilience.errors import CheckpointError, ConfigurationError
 from consilience.export import InputDescription
 from consilience.simulation.records.checkpoint import SavedModels
 from consilience.simulation.records.history import VALIDATION, History
 from consilience.simulation.records.learner_models import LearnerModels, models_of_folder
-from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, resume_command
+from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, kind_of, resume_command
 from consilience.simulation.records.run_lock import run_status
 from consilience.simulation.setup.participants import Model
 
 
 def read_result(folder: Path, model: Model | Sequence[Model] | None) -> dict[str, Any]:
     """The fields of the `Result` of the run in a folder; model: what builds its models, where names do not."""
+    kind = kind_of(folder)
+    if kind is not None and kind[0] != "run":
+        runs = ", ".join(str(path.parent) for path in sorted(folder.glob("*/config.toml"))) or "none yet"
+        raise ConfigurationError(f"{folder} is a {kind[0]}; name one of its runs: {runs}")
     run = RunFolder.open(folder)
     config, summary = run.config, run.result
     if summary is None:

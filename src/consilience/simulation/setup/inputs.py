@@ -113,7 +113,8 @@ def select_samples(data: Dataset, config: Config) -> Dataset:
     """The first N samples of your own data, if N is set; spread evenly over the data if samples have owners."""
     for key, of in FILE_OPTIONS.items():
         if getattr(config.data, key) is not None:
-            raise ConfigurationError(f"{key} is for {of} and cannot change a Dataset; leave it out")
+            advice = "give it to Dataset.from_arrays" if key == "owners" else "leave it out"
+            raise ConfigurationError(f"{key} is for {of} and cannot change arrays or a Dataset; {advice}")
     if config.data.scaling != "auto":
         raise ConfigurationError("scaling cannot change a Dataset; give it where the Dataset is made")
     selected: dict[str, Any] = {}
