@@ -58,6 +58,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in 
     "fedavg classifier only": ("fedavg", {"part": "classifier"}),
     "fedavg every 2": ("fedavg", {"every": 2}),
     "fedavg int8": ("fedavg", {"up": "int8", "down": "int8"}),
+    "fedavg int4 down": ("fedavg", {"up": "bit", "down": "int4"}),
     "consilience every 2": ("consilience", {"every": 2}),
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),

@@ -52,6 +52,7 @@ VARIANTS: dict[str, Case] = {
     "fedavg classifier only": ("fedavg", {"part": "classifier"}),
     "fedavg every 2": ("fedavg", {"every": 2}),
     "fedavg int8": ("fedavg", {"up": "int8", "down": "int8"}),
+    "fedavg int4 down": ("fedavg", {"up": "bit", "down": "int4"}),
     "consilience every 2": ("consilience", {"every": 2}),
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
@@ -519,7 +520,7 @@ def test_resuming_with_partial_participation_gives_the_same_bits(case: str, data
     assert_resumes(config, data, tmp_path, stops=(3,))
 
 
-@pytest.mark.parametrize("case", ["fedavg-1bit", "consilience", "fedavg int8"])
+@pytest.mark.parametrize("case", ["fedavg-1bit", "consilience", "fedavg int8", "fedavg int4 down"])
 def test_resuming_convolutions_gives_the_same_bits(case: str, data: Dataset, tmp_path: Path) -> None:
     assert_resumes(settings(case, model="lenet5", rounds=3), data, tmp_path, stops=(1, 2))
 

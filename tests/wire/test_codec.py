@@ -18,12 +18,12 @@ from safetensors.numpy import load, save
 
 from consilience.errors import WireError
 from consilience.wire import codec
-from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8, INT32, Bit, Encoding
+from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8, INT32, Bit, Encoding
 from consilience.wire.schema import Channel, Field, Mean, Pool, Tensor
 
 Values = np.ndarray[Any, Any]
 LARGEST = float(np.finfo(np.float32).max)
-LOSSY = [FLOAT16, INT8, BIT, Bit(unit=0.5)]
+LOSSY = [FLOAT16, INT8, INT4, BIT, Bit(unit=0.5)]
 
 
 def floats(*values: Any) -> Values:
@@ -244,7 +244,7 @@ def test_bounds_of_counts_are_exact() -> None:
         codec.encode({"x": field}, {"x": x + 1})
 
 
-@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT], ids=str)
+@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, INT4, BIT], ids=str)
 @pytest.mark.parametrize("value", [1.02, -1.02])
 def test_values_beyond_the_bounds_are_refused_by_decode(encoding: Encoding, value: float) -> None:
     body = codec.encode({"x": Field((1, 2), encoding)}, {"x": floats([value, value])})

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, FLOAT32, INT8, INT32, Bit, Encoding, encoding_name
+from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, FLOAT32, INT4, INT8, INT32, Bit, Encoding, encoding_name
 
 Values = np.ndarray[Any, Any]
 
@@ -70,7 +70,7 @@ def test_bit_with_a_fixed_unit_is_a_vote() -> None:
     assert np.sign(sum(votes)).tolist() == [1.0, -1.0]
 
 
-@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT, Bit(unit=0.5)], ids=str)
+@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, INT4, BIT, Bit(unit=0.5)], ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (2, 0, 4)], ids=str)
 def test_scalars_and_empty_tensors_keep_their_shape(encoding: Encoding, shape: tuple[int, ...]) -> None:
     for x in (np.ones(shape, dtype=np.float32), torch.ones(shape)):
@@ -91,9 +91,10 @@ def test_names_and_kinds_of_encodings() -> None:
         "int32": 32,
         "float16": 16,
         "int8": 8,
+        "int4": 4,
         "bit": 1,
     }
-    assert [e.name for e in ENCODINGS.values() if e.feedback] == ["int8", "bit"]
+    assert [e.name for e in ENCODINGS.values() if e.feedback] == ["int8", "int4", "bit"]
     assert [e.name for e in ENCODINGS.values() if not e.lossy] == ["float32", "int32"]
 
 
@@ -101,7 +102,7 @@ def test_names_and_kinds_of_encodings() -> None:
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60))
 def test_numpy_and_torch_quantize_equally(values: list[float]) -> None:
     x = floats(*values).reshape(-1, 1 + (len(values) % 2 == 0))
-    for encoding in (FLOAT32, FLOAT16, INT8, Bit(unit=0.3)):
+    for encoding in (FLOAT32, FLOAT16, INT8, INT4, Bit(unit=0.3)):
         assert encoding.quantize(x).tobytes() == encoding.quantize(torch.from_numpy(x)).numpy().tobytes()
     # the libraries add in different orders, so a mean may differ in its last bits
     np.testing.assert_allclose(BIT.quantize(x), BIT.quantize(torch.from_numpy(x)).numpy(), rtol=1e-6)
@@ -122,11 +123,12 @@ def test_quantization_errors_stay_within_the_documented_bounds(values: list[floa
     tiny = 1e-37
     assert (np.abs(FLOAT16.quantize(x) - np.clip(x, -65504, 65504)) <= np.abs(x) * 2**-11 + 2**-25).all()
     assert (np.abs(INT8.quantize(x) - x) <= 0.5001 * np.abs(x).max() / 127 + tiny).all()
+    assert (np.abs(INT4.quantize(x) - x) <= 0.5001 * np.abs(x).max() / 7 + tiny).all()
     assert ((BIT.quantize(x) >= 0) == (x >= 0)).all() or float(BIT.scale(x)) == 0.0
 
 
 def test_votes_have_no_error_feedback_and_scaled_encodings_do() -> None:
-    assert BIT.feedback and INT8.feedback
+    assert BIT.feedback and INT4.feedback and INT8.feedback
     assert not Bit(unit=1.0).feedback and not FLOAT16.feedback and not FLOAT32.feedback
 
 

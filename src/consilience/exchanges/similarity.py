@@ -75,7 +75,9 @@ class Similarity(Exchange):
         if not 0 < self.keep <= 1:
             raise ConfigurationError(f"keep is {self.keep!r}; it must be a share, above 0 and at most 1")
         if self.encoding.bits == 1:
-            raise ConfigurationError("representations of one bit have no similarities; use float32, float16 or int8")
+            raise ConfigurationError(
+                "representations of one bit have no similarities; use float32, float16, int8 or int4"
+            )
 
     def for_federation(self, learners: int) -> Self:
         """With `down` 0, a download brings the entries of all other learners."""

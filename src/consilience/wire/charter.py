@@ -322,5 +322,5 @@ def _encoding(text: str) -> Encoding:
     except ValueError:
         unit = math.nan
     if not _FLOAT32[0] <= unit <= _FLOAT32[1]:
-        raise ValueError(f"encoding {text[:80]!r} is unknown; known: float32, float16, int8, bit, bit(UNIT)")
+        raise ValueError(f"encoding {text[:80]!r} is unknown; known: float32, float16, int8, int4, bit, bit(UNIT)")
     return Bit(unit=unit)

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from consilience.errors import WireError
-from consilience.wire.encodings import Bit, Byte
+from consilience.wire.encodings import Bit, Byte, RowScaled
 from consilience.wire.layout import (
     CODES,
     TYPES,
@@ -21,9 +21,11 @@ from consilience.wire.layout import (
     check_header,
     check_names,
     encode_header,
+    nibble_fields,
     stored_layout,
     units_fixed,
 )
+from consilience.wire.nibbles import Nibbles
 from consilience.wire.schema import Field, Message
 from consilience.wire.value_check import (
     TINY,
@@ -76,6 +78,7 @@ class Codec:
             for name, part in self._layout.items()
         }
         self.size = len(self._header) + max((part["data_offsets"][1] for part in self._layout.values()), default=0)
+        self._nibbles = Nibbles(nibble_fields(message))
         self._bits = bit_fields(message)
         self._scaled = not units_fixed(self._bits)
         units = [cast(Bit, field.encoding).unit for field in self._bits.values()]
@@ -97,9 +100,9 @@ class Codec:
         with np.errstate(over="ignore", invalid="ignore"):  # such values are refused below
             arrays = {name: self._checked(name, tensors[name]) for name in self.message}
             for name, field in self.message.items():
-                if name not in self._bits:
+                if name not in self._bits and name not in self._nibbles.fields:
                     stored |= _write(name, field, arrays[name])
-            stored |= self._write_bits(arrays)
+            stored |= self._nibbles.write(arrays) | self._write_bits(arrays)
         data = [stored[name].astype(dtype, copy=False).tobytes() for name, (_, dtype, _) in self._parts.items()]
         return b"".join([self._header, *data])
 
@@ -125,8 +128,10 @@ class Codec:
     def read(self, body: Body, only: Collection[str] | None = None) -> dict[str, Values]:
         """The tensors of a body that `decode` accepted before: nothing is checked again."""
         wanted = [name for name in self.message if only is None or name in only]
-        signs = {} if self._bits.keys().isdisjoint(wanted) else self._read_bits(body)
-        return {name: signs[name] if name in signs else self._read_tensor(name, body) for name in wanted}
+        packed = {} if self._bits.keys().isdisjoint(wanted) else self._read_bits(body)
+        if not self._nibbles.fields.keys().isdisjoint(wanted):
+            packed |= self._nibbles.read(self._part("int4", body), self._part("int4_scales", body))
+        return {name: packed[name] if name in packed else self._read_tensor(name, body) for name in wanted}
 
     def _part(self, name: str, body: Body) -> Values:
         """A stored tensor, as a view of the body."""
@@ -174,6 +179,8 @@ class Codec:
             refuse_first(
                 "scales", scales, ~np.isnan(fixed) & (scales != fixed), f"the schema fixes {units}", "bad-scale"
             )
+        if self._nibbles.fields:
+            self._nibbles.check(self._part("int4", body), self._part("int4_scales", body))
         for name, field in self.message.items():
             if isinstance(field.encoding, Byte):
                 levels = self._part(name, body)
@@ -194,19 +201,22 @@ class Codec:
     def _refuse_received(self, name: str, x: Values, body: Body) -> None:
         """Refuse values that cannot come from values within the bounds, even with the rounding of their encoding."""
         low, high = self._received[name]
-        field, slack = self.message[name], np.zeros(())
-        if isinstance(field.encoding, Byte):
+        field, slack, reach = self.message[name], np.zeros(()), np.inf
+        if isinstance(field.encoding, RowScaled):
             # Half a step and a little: of the step received, but at most the widest step that the bounds allow.
-            scale = self._part(f"{name}.scale", body).astype(np.float64)
+            scale = self._row_scales(name, body).astype(np.float64)
             steps = np.repeat(scale, field.size // len(scale)).reshape(field.shape)
-            slack = 0.51 * np.minimum(steps, max(abs(low), abs(high)) / 127) + TINY
+            widest = max(abs(low), abs(high))
+            slack = 0.51 * np.minimum(steps, widest / field.encoding.top) + TINY
+            # The largest value of a row, which sets its scale, is not rounded, and none is rounded to more than it.
+            reach = widest * (1 + 1e-6) + TINY
         rounding = f", plus the rounding of {field.encoding.name}" if field.encoding.lossy else ""
         refuse_first(name, x, ~np.isfinite(x), "a finite number is needed", "not-finite")
-        outside = (x < low - slack) | (x > high + slack)
+        outside = (x < low - slack) | (x > high + slack) | (np.abs(x) > reach)
         refuse_first(name, x, outside, f"allowed is {field.low} to {field.high}{rounding}", "out-of-bounds")
 
     def _read_tensor(self, name: str, body: Body) -> Values:
-        """A tensor that is not 1-bit."""
+        """A tensor that is not packed with others."""
         field = self.message[name]
         x = self._part(name, body)
         if isinstance(field.encoding, Byte):
@@ -214,6 +224,12 @@ class Codec:
             rows = x.reshape(len(scale), field.size // max(len(scale), 1))
             return (rows.astype(np.float32) * scale).reshape(field.shape)
         return x.astype(np.float32) if x.dtype == np.float16 else x
+
+    def _row_scales(self, name: str, body: Body) -> Values:
+        """The scales of the rows of an 8-bit or a 4-bit tensor."""
+        if name in self._nibbles.fields:
+            return self._nibbles.scales_of(name, self._part("int4_scales", body))
+        return self._part(f"{name}.scale", body)
 
     def _read_bits(self, body: Body) -> dict[str, Values]:
         """All 1-bit tensors: the scale of each, with the sign bit of the float32 set where the stored bit is 0."""
@@ -233,7 +249,7 @@ class Codec:
 
 
 def _write(name: str, field: Field, x: Values) -> dict[str, Values]:
-    """The stored form of a tensor that is not 1-bit."""
+    """The stored form of a tensor that is not packed with others."""
     encoding = field.encoding
     if isinstance(encoding, Byte):
         levels, scale = encoding.levels(x)

@@ -70,26 +70,29 @@ class Half(Encoding):
 
 
 @dataclass(frozen=True)
-class Byte(Encoding):
-    """Eight bits per value, in 255 equal steps, and one scale per row (of the first `axes` axes)."""
+class RowScaled(Encoding):
+    """Integer levels in equal steps, and one scale per row (of the first `axes` axes), in float32."""
 
-    name: str = "int8"
-    bits: int = 8
     axes: int = 1
 
-    def stacked(self) -> Byte:
+    @property
+    def top(self) -> int:
+        """The largest level; the smallest is its negative."""
+        return int(2 ** (self.bits - 1)) - 1
+
+    def stacked(self) -> RowScaled:
         """Every entry has a scale for each of its rows."""
         return replace(self, axes=self.axes + 1)
 
     def levels(self, x: Array) -> tuple[Array, Array]:
-        """Integers from -127 to 127, (rows, rest), and the scale of each row, (rows,)."""
+        """Integers from -top to top, (rows, rest), and the scale of each row, (rows,)."""
         xp = array_namespace(x)
         width = math.prod(x.shape[max(min(self.axes, x.ndim - 1), 0) :])
         rows = xp.reshape(x, (self.rows(tuple(x.shape)), width))
-        largest = xp.max if width else xp.sum  # an empty row has no largest value; its sum is 0
-        scale = largest(xp.abs(rows), axis=1) / 127.0  # (rows,)
+        largest = (xp.max if width else xp.sum)(xp.abs(rows), axis=1)  # an empty row has no largest value; its sum is 0
+        scale = largest / xp.full_like(largest, float(self.top))  # (rows,); a GPU divides by a number less exactly
         safe = xp.where(scale > 0, scale, xp.ones_like(scale))
-        levels = xp.clip(xp.round(rows / safe[:, None]), -127.0, 127.0)
+        levels = xp.clip(xp.round(rows / safe[:, None]), -float(self.top), float(self.top))
         return levels + 0.0, scale  # + 0.0 turns -0 into 0: encoded integers have only one zero
 
     def quantize(self, x: Array) -> Array:
@@ -101,6 +104,30 @@ class Byte(Encoding):
     def rows(self, shape: tuple[int, ...]) -> int:
         """The number of scales of a tensor of this shape; a vector is one row."""
         return math.prod(shape[: max(min(self.axes, len(shape) - 1), 0)])
+
+
+@dataclass(frozen=True)
+class Byte(RowScaled):
+    """Eight bits per value: 255 levels, from -127 to 127."""
+
+    name: str = "int8"
+    bits: int = 8
+
+
+@dataclass(frozen=True)
+class Nibble(RowScaled):
+    """Four bits per value: 15 levels, from -7 to 7, packed two to a byte.
+
+    A scale per row, as in `Byte`, and not per block within a row: shorter blocks round less, but each scale takes the
+    bits of eight values, and per byte a row is the better choice. Rounding errors of the changes of a common model,
+    relative to the changes: LeNet5 on MNIST 5.9 % at 4.25 bits per value, with blocks of 64 values 5.6 % at 4.63;
+    ResNet9 on Fashion-MNIST 11.1 % at 4.02 bits, with blocks of 64 9.4 % at 4.50, where half a bit more would give
+    7.8 %. If members upload one bit per value, blocks of 64 round as much as rows do (4.8 % and 9.0 %). Scales
+    are not in float16, in whose smallest steps of 6e-8 the changes of a model that has nearly converged are lost.
+    """
+
+    name: str = "int4"
+    bits: int = 4
 
 
 @dataclass(frozen=True)
@@ -137,6 +164,7 @@ class Bit(Encoding):
 FLOAT32 = Exact()
 FLOAT16 = Half()
 INT8 = Byte()
+INT4 = Nibble()
 BIT = Bit()
 INT32 = Exact(name="int32")
 """Counts: exact integers."""
@@ -150,10 +178,10 @@ def is_vote(encoding: Encoding) -> bool:
 def encoding_name(encoding: Encoding) -> str:
     """The name of an encoding as a charter writes it, with the unit of a vote.
 
-    >>> spelled(INT8), spelled(Bit(unit=0.001))
+    >>> encoding_name(INT8), encoding_name(Bit(unit=0.001))
     ('int8', 'bit(0.001)')
     """
     return f"bit({encoding.unit!r})" if isinstance(encoding, Bit) and encoding.unit is not None else encoding.name
 
 
-ENCODINGS: dict[str, Encoding] = {e.name: e for e in (FLOAT32, FLOAT16, INT8, BIT, INT32)}
+ENCODINGS: dict[str, Encoding] = {e.name: e for e in (FLOAT32, FLOAT16, INT8, INT4, BIT, INT32)}

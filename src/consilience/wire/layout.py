@@ -1,7 +1,8 @@
 """The header that a message's schema fixes, and the strict check of a header that was received.
 
 A body is a safetensors file without metadata. All 1-bit tensors of a message share one packed tensor, `bits`, and
-one of `scales` (left out if every unit is fixed); an 8-bit tensor has its scales beside it in `NAME.scale`.
+one of `scales` (left out if every unit is fixed). All 4-bit tensors share `int4`, packed, and `int4_scales`. An 8-bit
+tensor has its scales beside it in `NAME.scale`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from consilience.errors import WireError
-from consilience.wire.encodings import Bit, Byte
+from consilience.wire.encodings import Bit, Byte, Nibble
 from consilience.wire.schema import Field, Message
 
 CODES = {
@@ -50,19 +51,28 @@ def bit_fields(message: Message) -> dict[str, Field]:
     return {name: field for name, field in message.items() if isinstance(field.encoding, Bit)}
 
 
+def nibble_fields(message: Message) -> dict[str, Field]:
+    """The 4-bit tensors of a message."""
+    return {name: field for name, field in message.items() if isinstance(field.encoding, Nibble)}
+
+
 def _stored(message: Message) -> list[tuple[str, str, tuple[int, ...]]]:
     """Name, type and shape of every stored tensor."""
     parts: list[tuple[str, str, tuple[int, ...]]] = []
-    bits = bit_fields(message)
+    bits, nibbles = bit_fields(message), nibble_fields(message)
     for name, field in message.items():
-        if name in bits:
+        if name in bits or name in nibbles:
             continue
         if field.encoding.name not in _STORED:
-            why = f"tensor {name!r} has encoding {field.encoding.name!r}; known: {', '.join(_STORED)}, bit"
+            why = f"tensor {name!r} has encoding {field.encoding.name!r}; known: {', '.join(_STORED)}, int4, bit"
             raise WireError(why, code="wrong-layout", field=name)
         parts.append((name, _STORED[field.encoding.name], field.shape))
         if isinstance(field.encoding, Byte):
             parts.append((f"{name}.scale", "F32", (field.encoding.rows(field.shape),)))
+    if nibbles:
+        parts.append(("int4", "U8", (math.ceil(sum(field.size for field in nibbles.values()) / 2),)))
+        scales = sum(cast(Nibble, field.encoding).rows(field.shape) for field in nibbles.values())
+        parts.append(("int4_scales", "F32", (scales,)))
     if bits:
         parts.append(("bits", "U8", (math.ceil(sum(field.size for field in bits.values()) / 8),)))
         if not units_fixed(bits):

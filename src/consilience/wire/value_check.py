@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from consilience.errors import WireError
-from consilience.wire.encodings import Bit, Byte
+from consilience.wire.encodings import Bit, RowScaled
 from consilience.wire.schema import Field
 
 Values = np.ndarray[Any, Any]
@@ -48,10 +48,10 @@ def bounds_sent(field: Field) -> Bounds:
 
 
 def bounds_received(field: Field) -> Bounds:
-    """What values at the bounds become when they are encoded; the steps of an 8-bit tensor are added by the codec."""
+    """What values at the bounds become when they are encoded; the steps of levels are added by the codec."""
     if isinstance(field.encoding, Bit):
         return _bit_bounds(field)
-    if isinstance(field.encoding, Byte) or field.encoding.name == "int32":
+    if isinstance(field.encoding, RowScaled) or field.encoding.name == "int32":
         return bounds_sent(field)
     # rounding keeps the order, so values within the bounds stay within the rounded bounds
     low, high = map(float, field.encoding.quantize(np.asarray(bounds_sent(field), dtype=np.float32)))
