@@ -69,7 +69,7 @@ def test_finished_run_has_all_sections_and_no_notes(tmp_path: Path) -> None:
     assert cells[:4] == [
         ("accuracy %", "21.5 ± 1.4"),
         ("total", "640 B"),
-        ("accuracy on own distribution", "21.5"),
+        ("own accuracy %", "21.5"),
         ("spread across learners", "0.5"),
     ]
     assert cells[4:7] == [("upload per round", "100 B"), ("download per round", "50 B"), ("time", "3.0 s")]

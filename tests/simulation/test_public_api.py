@@ -39,6 +39,37 @@ def test_summaries_have_gains_wherever_learning_alone_is_listed() -> None:
     assert seen == [("centralized", False), ("fedavg", True), ("independent", False), ("fedproto", True)]
 
 
+def test_baseline_is_one_of_the_methods_and_stays_with_the_folder(tmp_path: Path) -> None:
+    seen: list[tuple[str, bool]] = []
+    methods = ["fedproto", "fedavg:every=2", "fedprox"]
+    found = consilience.compare(
+        methods=methods,
+        against="fedavg",  # the only fedavg
+        out=tmp_path / "c",
+        on_summary=lambda s: seen.append((s["method"], "against" in s)),
+        **SMALL | {"seeds": 2},
+    )
+    assert found.against == "fedavg:every=2" and seen == [("fedproto", True), ("fedavg", False), ("fedprox", True)]
+    first, baseline, _ = found.summaries
+    mean = first["accuracy"]["mean"] - baseline["accuracy"]["mean"]
+    assert first["against"]["accuracy"]["mean"] == pytest.approx(mean)
+    assert "Difference to fedavg every=2" in found.table() and "Difference to fedavg" in found._repr_html_()
+    again = consilience.compare(resume=tmp_path / "c")
+    assert again.summaries == found.summaries
+    page = consilience.write_report(tmp_path / "c", tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Difference to fedavg every=2 with the same seeds (2 seeds)" in page
+
+
+def test_baseline_that_is_not_among_the_methods_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    said = "against is 'fedavgg', which is not among the methods that are compared: independent, fedprox; name one"
+    with pytest.raises(ConfigurationError, match=said):
+        consilience.compare(methods=["independent", "fedprox"], against="fedavgg", out=tmp_path / "c", **SMALL)
+    assert not (tmp_path / "c").exists()
+    twice = ["fedavg:every=1", "fedavg:every=2"]
+    with pytest.raises(ConfigurationError, match="2 of the methods are: fedavg:every=1, fedavg:every=2; name one with"):
+        consilience.compare(methods=twice, against="fedavg", **SMALL)
+
+
 def test_compare_in_a_folder_is_resumed(tmp_path: Path, digits: Dataset) -> None:
     first = consilience.compare(methods=["independent"], data=digits, out=tmp_path / "c", **SMALL)
     again = consilience.compare(resume=tmp_path / "c", data=digits)

@@ -26,6 +26,13 @@ MethodName = Annotated[
         autocompletion=complete_method,
     ),
 ]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        metavar="METHOD",
+        help="one of the methods; prints the others' differences to it with the same seeds, and 95 % intervals",
+    ),
+]
 Out = Annotated[Path | None, typer.Option(help="folder to save the run in (default: a new one under runs/)")]
 Resume = Annotated[Path | None, typer.Option(help="resume the run in this folder")]
 Track = Annotated[str | None, typer.Option(metavar="NAME", help="record curves during the run: tensorboard")]

@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from consilience.cli.known_methods import refuse_unknown_method
-from consilience.cli.options import ConfigFile, Json, MethodName, Out, Resume, Set, Track, gather_config, with_settings
+from consilience.cli.options import (
+    Against,
+    ConfigFile,
+    Json,
+    MethodName,
+    Out,
+    Resume,
+    Set,
+    Track,
+    gather_config,
+    with_settings,
+)
 from consilience.errors import ConfigurationError, TrainingError
 
 if TYPE_CHECKING:
@@ -56,6 +67,7 @@ def compare(
             help="methods to compare, separated by commas, each NAME or FILE.py:NAME, with :KEY=VALUE (default: eight)"
         ),
     ] = None,
+    against: Against = None,
     set_: Set = None,
     out: Out = None,
     resume: Resume = None,
@@ -66,7 +78,7 @@ def compare(
     """Run several methods on the same data and seeds, and print one table."""
     from consilience.config.overrides import parse_method, split_list
 
-    _refuse_beside_resume(resume, (config, methods, set_, out, settings))
+    _refuse_beside_resume(resume, (config, methods, against, set_, out, settings))
     wanted = gather_config(config, set_, settings or {}, None) if resume is None else None
     names = None if methods is None else split_list(methods)
     for name in names or ():
@@ -79,7 +91,9 @@ def compare(
     if wanted is not None:
         task.choose_folder(out, wanted, "compare")
         with task.running() as on_round:
-            found = compare_methods(wanted, methods=names, out=task.folder, on_round=on_round, on_summary=each)
+            found = compare_methods(
+                wanted, methods=names, against=against, out=task.folder, on_round=on_round, on_summary=each
+            )
     else:
         with task.running() as on_round:
             found = compare_methods(resume=resume, on_round=on_round, on_summary=each)

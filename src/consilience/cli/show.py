@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from consilience.cli.options import Json
+from consilience.cli.options import Against, Json
 
 if TYPE_CHECKING:
     from consilience.cli.terminal import Screen
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def show(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run, a comparison or a sweep")],
+    against: Against = None,
     json_: Json = False,
 ) -> None:
     """Show the results of a run, a comparison or a sweep."""
     from consilience.cli.terminal import Screen
-    from consilience.presentation.gains import add_gains
-    from consilience.simulation.compare import read_summaries, run_folders
+    from consilience.simulation.compare import compared_summaries, run_folders
     from consilience.simulation.sweep_plan import SWEEP_PLAN, read_sweep
 
     screen = Screen(json_)
@@ -34,7 +34,7 @@ def show(
         finished = f"{len(rows)} of {len(plan.settings)} settings are finished"
         _say_unfinished(screen, folder, runs, finished if len(rows) < len(plan.settings) else "")
         return
-    found = add_gains(read_summaries(folder))
+    found = compared_summaries(folder, against)
     for summary in found:
         screen.each(summary)
     if found:

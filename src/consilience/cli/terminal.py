@@ -20,6 +20,7 @@ from consilience.data.description import describe_dataset
 from consilience.data.local_datasets import LocalDatasets, make_local_datasets
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import report_write_errors
+from consilience.presentation.baseline import differences_table
 from consilience.presentation.data_overview import (
     classes_table,
     distances_table,
@@ -116,6 +117,8 @@ class Screen:
             self.out.print(comparison_table(plain, self.out.width))
             if any(summary.get("groups") for summary in plain):
                 self.out.print(groups_table(plain))
+            if (differences := differences_table(plain)) is not None:
+                self.out.print(differences)
             if len(plain) > 1 and (said := message(plain)) is not None:
                 self._say_message(said)
 

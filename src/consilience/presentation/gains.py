@@ -75,6 +75,12 @@ def by_seed(summary: Summary) -> dict[int, float]:
     return {seed: float(mean) for seed, mean in found if mean is not None}
 
 
+def own_by_seed(summary: Summary) -> dict[int, float]:
+    """The own accuracy of each seed, the mean over learners."""
+    found = dict(_local(summary))
+    return _means(found, found)
+
+
 def add_gains(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
     """The summaries, with `gain` where it is known: how many learners are helped and harmed, and by how much."""
     return [
@@ -97,7 +103,7 @@ def _gain(summary: Summary, summaries: Sequence[Summary]) -> Gain | None:
 
 
 def _local(summary: Summary) -> Iterator[tuple[tuple[int, int], float]]:
-    """The accuracy on own distribution by seed and learner."""
+    """The own accuracy by seed and learner."""
     for seed, row in enumerate(summary["accuracy_own"].get("by_learner") or (), start=int(summary.get("seed") or 0)):
         yield from (((seed, learner), float(value)) for learner, value in enumerate(row) if value is not None)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, stdev
+from typing import Any
 
 # The 97.5 % quantile of Student's t by degrees of freedom.
 _QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
@@ -43,6 +44,11 @@ class Difference:
             first, second = self.by_seed
             return f"{first:+.1f} and {second:+.1f} in two seeds"
         return f"95 % interval {self.low:+.1f} to {self.high:+.1f}, {self.seeds} seeds"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The difference as JSON: its mean, its 95 % interval, which one seed does not have, and how many seeds."""
+        interval = None if self.low is None or self.high is None else [self.low, self.high]
+        return {"mean": self.mean, "interval": interval, "seeds": self.seeds}
 
 
 def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Difference | None:

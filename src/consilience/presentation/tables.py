@@ -28,19 +28,23 @@ OPTIONAL_METRICS = {
 }
 """Metrics that only some runs record: the heading of the column, and its meaning."""
 
-_ACCURACY, _SPREAD, _OWN = "accuracy\n%", "spread\nacross\nlearners", "accuracy\non own\ndistrib."
+METRIC_HEADINGS = {"accuracy": "accuracy %", "accuracy_own": "own accuracy %"}
+"""The headings of the two accuracies: of the common answer on common data, and of the own answer on own data."""
+_ACCURACY, _OWN = (heading.replace(" ", "\n") for heading in METRIC_HEADINGS.values())
+_SPREAD = "spread\nacross\nlearners"
 _UPLOAD, _DOWNLOAD = "upload\nper\nround", "download\nper\nround"
 
 CAPTION = (
-    "Accuracy on the test set after the last round: mean over learners, ± standard deviation over seeds; spread across "
-    "learners: their standard deviation; accuracy on own distribution: test classes weighted as in the learner's own "
-    "data, and shifted like it. Upload and download: bytes per learner; total: bytes of the federation, both ways."
+    "Accuracy: the common answer on the whole test set after the last round, mean over learners, ± standard deviation "
+    "over seeds; spread across learners: their standard deviation. Own accuracy: a learner's own answer on data like "
+    "its own: test classes weighted as in its data, and shifted like it. Upload and download: bytes per learner; "
+    "total: bytes of the federation, both ways."
 )
 
 GAIN_COLUMNS: tuple[Literal["helped"], Literal["harmed"]] = ("helped", "harmed")
 GAIN_CAPTION = (
-    "Helped, harmed: learners, those of every seed counted, whose accuracy on own distribution is at least one point "
-    "higher or lower than that of the same learner alone with the same seed."
+    "Helped, harmed: learners, those of every seed counted, whose own accuracy is more than one point higher or lower "
+    "than that of the same learner alone with the same seed."
 )
 
 SWEEP_CAPTION = (

@@ -22,7 +22,7 @@ class RunMetrics:
     final: dict[tuple[int, int], float] = field(default_factory=dict)
     """The last accuracy by seed and learner."""
     final_local: dict[tuple[int, int], float] = field(default_factory=dict)
-    """The last accuracy on own distribution by seed and learner."""
+    """The last own accuracy by seed and learner."""
     seen: set[tuple[int, int, int]] = field(default_factory=set)
     group_of: Mapping[int, str] = field(default_factory=dict)
     """The group of each learner, if there are several groups."""

@@ -20,7 +20,7 @@ from consilience.methods import build_method
 from consilience.presentation.tables import OPTIONAL_METRICS, method_label, plural
 from consilience.report.metrics import RunMetrics
 from consilience.report.reproduction_folder import RESUME, is_reproduction, reproduction_cells
-from consilience.simulation.compare import read_comparison, run_folders
+from consilience.simulation.compare import baseline_folder, read_comparison, run_folders
 from consilience.simulation.records.provenance import describe_shifts
 from consilience.simulation.records.run_folder import PROVENANCE, RunFolder, kind_of, resume_command, wrong_folder_error
 from consilience.simulation.records.run_lock import read_owner
@@ -42,6 +42,8 @@ class ReportedRun:
     config: str = ""
     labeled: bool = True
     """Whether it trains classifiers; else its accuracy is that of the first probe."""
+    baseline: Path | None = None
+    """The folder of the run that it is compared with, in a comparison with a baseline."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,16 @@ def read_runs(folders: Sequence[Path]) -> FoundRuns:
     runs: list[ReportedRun] = []
     notes: list[str] = []
     inside: dict[Path, RunFolder] = {}  # a run that is given twice counts once
+    baselines: dict[Path, Path | None] = {}
     for folder in dict.fromkeys(folders):
         there = list(_run_folders(folder, notes))
         if not there:
             hint = RESUME if is_reproduction(folder) else f"resume with: {resume_command(folder)}"
             raise CheckpointError(f"{folder} has no run yet; {hint}")
         inside |= {run.path.resolve(): run for run in there if run.path.resolve() not in inside}
+        baselines |= dict.fromkeys((run.path for run in there), _baseline(folder))
     for run in inside.values():
-        runs += _read(run, notes)
+        runs += [replace(each, baseline=baselines[run.path]) for each in _read(run, notes)]
     labels = [(run.task, run.label) for run in runs]
     return FoundRuns(
         [
@@ -107,6 +111,14 @@ def _run_folders(folder: Path, notes: list[str]) -> Iterator[RunFolder]:
         resume = resume_command(folder)
         notes.append(f"{folder}: {len(there)} of {wanted} runs have started; resume with: {resume}")
     yield from there
+
+
+def _baseline(folder: Path) -> Path | None:
+    """The folder of the run that others of a comparison are compared with; None without one, or a damaged plan."""
+    try:
+        return baseline_folder(folder)
+    except ConsilienceError:  # of a damaged plan; there is a note about it
+        return None
 
 
 def _read(run: RunFolder, notes: list[str]) -> list[ReportedRun]:

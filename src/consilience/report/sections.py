@@ -12,6 +12,7 @@ import numpy as np
 from consilience.presentation import charts
 from consilience.presentation.method_looks import look_order
 from consilience.presentation.tables import OPTIONAL_METRICS
+from consilience.report.baseline_section import baseline_sections
 from consilience.report.confusion_section import confusion_sections
 from consilience.report.feature_sections import feature_sections, folders_with_checkpoint
 from consilience.report.leakage_section import leakage_sections
@@ -53,6 +54,7 @@ def _task_sections(
     first = [cost or over.pop("bytes", None), gained or over.pop("accuracy", None)]
     yield from (replace(section, beside="first") for section in first if section is not None)
     yield from summary_sections(runs, prefix)
+    yield from baseline_sections(runs, prefix)
     yield from _groups_over_rounds(runs, prefix)
     yield from [] if settings is None else [settings]
     yield from over.values()
@@ -139,7 +141,7 @@ def _accuracy(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[S
 
 
 def _groups_over_rounds(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:
-    """The accuracy on own distribution of each group of learners, from the round in which it joined."""
+    """The own accuracy of each group of learners, from the round in which it joined."""
     lines = {
         group if len(runs) == 1 else f"{run.label}, {group}": metrics
         for run in runs
@@ -150,7 +152,7 @@ def _groups_over_rounds(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Se
     if rows:
         cut = f" Of {len(lines)} lines the first {_MAX_LINES} are shown." if len(lines) > _MAX_LINES else ""
         text = f"On test samples like the learners' own; a line starts when its learners join. {_band(runs)}{cut}"
-        chart = charts.curves(rows, y="accuracy_own", title="accuracy on own distribution, %", names=names)
+        chart = charts.curves(rows, y="accuracy_own", title="own accuracy, %", names=names)
         yield Section(
             "Accuracy of each group of learners over rounds",
             text=text,

@@ -12,6 +12,7 @@ from consilience.presentation.tables import (
     CAPTION,
     GAIN_CAPTION,
     GAIN_COLUMNS,
+    METRIC_HEADINGS,
     OPTIONAL_METRICS,
     best_row,
     format_bytes,
@@ -87,10 +88,10 @@ def _summary_row(
     total = s["seconds"].get("total")
     return {
         "method": run.label + ("" if s["finished"] else " (unfinished)"),
-        "accuracy %": _with_spread(s["accuracy"]),
+        METRIC_HEADINGS["accuracy"]: _with_spread(s["accuracy"]),
         **({} if gain is False else {which: format_count(gain, which) for which in GAIN_COLUMNS}),
         "total": format_bytes(s["bytes_total"]),
-        "accuracy on own distribution": _tenths(s["accuracy_own"]["mean"]),
+        METRIC_HEADINGS["accuracy_own"]: _tenths(s["accuracy_own"]["mean"]),
         "spread across learners": _tenths(s["accuracy"]["std_learners"]),
         **{OPTIONAL_NAMES[key]: format_optional(s, key) for key in more},
         **{PROBES[probe]: _with_spread(_probe_results(run).get(probe, _NO_VALUE)) for probe in probed},
@@ -107,8 +108,8 @@ def _group_rows(runs: Sequence[ReportedRun]) -> Rows:
             "learners": Path(name).name if name == group["model"] else name,
             "model": Path(group["model"]).name,
             "method": run.label,
-            "accuracy %": _with_spread(group["accuracy"]),
-            "accuracy on own distribution": _tenths(group["accuracy_own"]["mean"]),
+            METRIC_HEADINGS["accuracy"]: _with_spread(group["accuracy"]),
+            METRIC_HEADINGS["accuracy_own"]: _tenths(group["accuracy_own"]["mean"]),
             "upload per round": format_bytes(group["bytes"]["up"]),
             "download per round": format_bytes(group["bytes"]["down"]),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,6 +16,7 @@ from consilience.data import Dataset
 from consilience.data.own_data import DataSource, to_dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
+from consilience.presentation.baseline import add_differences, differences_table
 from consilience.presentation.gains import ALONE, add_gains
 from consilience.presentation.message import message
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
@@ -56,6 +57,8 @@ class Comparison:
     results: Mapping[str, Result] = field(default_factory=dict)
     """By method, the results of the runs made now; runs that were finished before have only a summary."""
     folder: Path | None = None
+    against: str | None = None
+    """The baseline: the method that the others are compared with, `against` in their summaries."""
 
     @property
     def finished(self) -> bool:
@@ -65,7 +68,11 @@ class Comparison:
 
     def table(self) -> str:
         """One line for each method, as text, and what the numbers say in sentences."""
-        return "\n".join([*map(table_text, summary_tables(self.summaries)), *self._sentences()])
+        return "\n".join([*map(table_text, self._tables()), *self._sentences()])
+
+    def _tables(self) -> list[Any]:
+        differences = differences_table(self.summaries)
+        return [*summary_tables(self.summaries), *([] if differences is None else [differences])]
 
     def _sentences(self) -> list[str]:
         said = message(self.summaries)
@@ -77,7 +84,7 @@ class Comparison:
         return f"Comparison({len(self.summaries)} of {len(self.methods)} methods: {found})"
 
     def _repr_html_(self) -> str:
-        return tables_html(summary_tables(self.summaries), self._sentences())
+        return tables_html(self._tables(), self._sentences())
 
     def to_pandas(self) -> Any:
         """The summaries as a pandas data frame, a row per method."""
@@ -94,6 +101,7 @@ def compare(
     config: Config | None = None,
     *,
     methods: Sequence[str] | None = None,
+    against: str | None = None,
     data: DataSource | None = None,
     model: Model | Sequence[Model] | None = None,
     out: str | Path | None = None,
@@ -105,9 +113,11 @@ def compare(
     """Run several methods on the same data and seeds.
 
     methods: names, each with settings if you like: ["fedavg", "consilience:kd=3"]; by default `DEFAULT_METHODS`.
+    against: one of the methods, the baseline; the summaries of the others have `against`, the differences of `accuracy`
+    and `accuracy_own` to it with the same seeds, and their 95 % intervals.
     data, model, settings: as in `simulate`. out: a folder to save all runs in. resume: the folder of a comparison to
     continue; finished runs are not run again. on_round: as in `simulate`. on_summary: called with each run's summary
-    when it ends; where `independent`, with which its learners are compared, comes later, when that has ended.
+    when it ends; where `independent` or the baseline, with which it is compared, comes later, when that has ended.
 
         >>> comparison = compare(methods=["independent", "fedavg"], rounds=1, learners=2, train=40, test=20)
         >>> [summary["method"] for summary in comparison.summaries]
@@ -116,13 +126,14 @@ def compare(
     given = to_dataset(data)
     own = given if isinstance(given, Dataset) else None
     if resume is not None:
-        if config is not None or settings or out is not None or methods is not None or isinstance(given, str):
+        others = (config, out, methods, against, settings or None, given if isinstance(given, str) else None)
+        if any(other is not None for other in others):
             raise ConfigurationError("resume takes its settings from the comparison's folder; give it no others")
         plan = read_comparison(Path(resume))
     else:
         config = resolve_config(config, given, model, None, settings)
         names = DEFAULT_METHODS if methods is None else methods
-        plan = plan_comparison(config, names, Path(out) if out is not None else None, own, model)
+        plan = plan_comparison(config, names, Path(out) if out is not None else None, own, model, against=against)
     summaries, results, reported = [], {}, 0
     with lock_folder(plan.folder) if plan.folder is not None else nullcontext():
         for name, found in plan.run(on_round, own, model):
@@ -130,18 +141,13 @@ def compare(
                 results[name] = found
             summaries.append(found.summary() if isinstance(found, Result) else found)
             stopped = not summaries[-1]["finished"]
-            if on_summary is not None and (stopped or not _learns_alone(plan.methods[len(summaries) :])):
-                for summary in add_gains(summaries)[reported:]:
+            if on_summary is not None and (stopped or not plan.compares_with(plan.methods[len(summaries) :])):
+                for summary in plan.add_comparisons(summaries)[reported:]:
                     on_summary(summary)
                 reported = len(summaries)
             if stopped:
                 break
-    return Comparison(plan.methods, tuple(add_gains(summaries)), results, plan.folder)
-
-
-def _learns_alone(methods: Sequence[str]) -> bool:
-    """Whether learning alone is among these methods."""
-    return any(parse_method(method)["name"] == ALONE for method in methods)
+    return Comparison(plan.methods, tuple(plan.add_comparisons(summaries)), results, plan.folder, plan.against)
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,16 @@ class ComparisonPlan:
     config: Config
     methods: tuple[str, ...]
     folder: Path | None
+    against: str | None = None
+
+    def compares_with(self, methods: Sequence[str]) -> bool:
+        """Whether others are compared with one of these methods: learning alone, or the baseline."""
+        return any(method == self.against or parse_method(method)["name"] == ALONE for method in methods)
+
+    def add_comparisons(self, summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The summaries of the first methods, with their gains over learning alone and differences to the baseline."""
+        baseline = None if self.against is None else self.methods.index(self.against)
+        return add_differences(add_gains(summaries), baseline)
 
     def run(
         self,
@@ -209,6 +225,8 @@ def plan_comparison(
     folder: Path | None,
     data: Dataset | None = None,
     model: Model | Sequence[Model] | None = None,
+    *,
+    against: str | None = None,
 ) -> ComparisonPlan:
     """A new comparison; every method is set up first, so that what cannot work is refused before any run."""
     if not methods:
@@ -220,6 +238,7 @@ def plan_comparison(
     if config.variants:
         raise ConfigurationError("the configuration has variants, which belong to one method; sweep it instead")
     names = tuple(dict.fromkeys(absolute_name(name) for name in methods))
+    baseline = None if against is None else find_baseline(against, names)
     if config.method.settings and config.method.name not in [parse_method(name)["name"] for name in names]:
         raise ConfigurationError(
             f"method.{next(iter(config.method.settings))} is set for method {config.method.name!r}, which is not "
@@ -238,15 +257,38 @@ def plan_comparison(
     for each in configs:
         check_run(each, dataset, model)
     if folder is not None:
-        save_plan(folder, _KIND, {"methods": list(names), "config": config.settings()})
-    return ComparisonPlan(config, names, folder)
+        compared = {"methods": list(names), **({} if baseline is None else {"against": baseline})}
+        save_plan(folder, _KIND, {**compared, "config": config.settings()})
+    return ComparisonPlan(config, names, folder, baseline)
+
+
+def find_baseline(against: str, methods: Sequence[str]) -> str:
+    """The method that others are compared with, by its name, or by its name and settings; others are refused."""
+    wanted, shown = absolute_name(against), ", ".join(map(short_name, methods))
+    named = [method for method in methods if parse_method(method)["name"] == wanted]
+    if wanted in methods or len(named) == 1:
+        return wanted if wanted in methods else named[0]
+    if named:
+        several = ", ".join(map(short_name, named))
+        raise ConfigurationError(
+            f"against is {against!r}, and {len(named)} of the methods are: {several}; name one with its settings"
+        )
+    raise ConfigurationError(
+        f"against is {against!r}, which is not among the methods that are compared: {shown}; name one of them, or add "
+        f"it to the methods"
+    )
 
 
 def read_comparison(folder: Path) -> ComparisonPlan:
     """The comparison of a folder."""
-    return read_plan(
-        folder, _KIND, lambda plan: ComparisonPlan(make_config(plan["config"]), tuple(plan["methods"]), folder)
-    )
+
+    def make(plan: dict[str, Any]) -> ComparisonPlan:
+        methods, against = tuple(plan["methods"]), plan.get("against")
+        if against is not None and against not in methods:
+            raise KeyError(f"against is {against!r}, which is not among its methods")
+        return ComparisonPlan(make_config(plan["config"]), methods, folder, against)
+
+    return read_plan(folder, _KIND, make)
 
 
 def run_folders(folder: Path) -> list[RunFolder]:
@@ -258,6 +300,12 @@ def run_folders(folder: Path) -> list[RunFolder]:
     return [RunFolder.open(folder)]
 
 
+def baseline_folder(folder: Path) -> Path | None:
+    """The folder of the baseline's run; None if the folder is not a comparison, or one without a baseline."""
+    against = read_comparison(folder).against if (folder / _PLAN).is_file() else None
+    return None if against is None else folder / _folder_name(against)
+
+
 def read_summaries(folder: Path) -> list[dict[str, Any]]:
     """The summaries of the run or the comparison in a folder; runs that have not ended have none."""
     runs = run_folders(folder)
@@ -266,3 +314,21 @@ def read_summaries(folder: Path) -> list[dict[str, Any]]:
         doing = f"{owner} is preparing the first" if owner else f"start it with: {resume_command(folder)}"
         raise CheckpointError(f"{folder} has no run yet; {doing}")
     return [run.result for run in runs if run.result is not None]
+
+
+def compared_summaries(folder: Path, against: str | None = None) -> list[dict[str, Any]]:
+    """The summaries in a folder with gains over learning alone and differences to the baseline.
+
+    against: another baseline than the comparison's own.
+    """
+    found = read_summaries(folder)
+    if not (folder / _PLAN).is_file():
+        if against is not None:
+            raise ConfigurationError(f"{folder} is not a comparison, so there is nothing to compare {against!r} with")
+        return add_gains(found)
+    plan = read_comparison(folder)
+    if against is not None:
+        plan = replace(plan, against=find_baseline(against, plan.methods))
+    runs = [run.path.name for run in run_folders(folder) if run.result is not None]
+    baseline = "" if plan.against is None else _folder_name(plan.against)
+    return add_differences(add_gains(found), runs.index(baseline) if baseline in runs else None)
