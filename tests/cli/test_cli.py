@@ -295,6 +295,10 @@ def test_show_of_an_unfinished_run_says_how_to_resume(command: Command, interrup
     interrupt("fedavg", 1)
     assert command("run", "--method", "fedavg", *SMALL, "--eval-every", "2", "--out", "untested")[0] == 130
     assert "–" in command("show", "untested")[1]
+    Path("untested/metrics.jsonl").unlink()  # as in a run that has not begun its first round
+    Path("untested/result.json").unlink()
+    code, _, err = command("show", "untested")
+    assert code == 0 and "was stopped after round 0; resume with" in err
     interrupt("fedavg", 1)
     assert command("compare", "--methods", "independent,fedavg", *SMALL, "--out", "both")[0] == 130
     code, out, err = command("show", "both")

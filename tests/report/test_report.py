@@ -20,6 +20,7 @@ from consilience.report.metrics import RunMetrics
 from consilience.report.page import Section, write_page, write_report
 from consilience.report.runs import read_runs
 from consilience.simulation.compare import plan_comparison
+from consilience.simulation.records.run_lock import lock_folder
 from consilience.simulation.sweep import sweep
 
 pytest.importorskip("altair")
@@ -112,6 +113,19 @@ def test_page_of_many_runs_shows_the_best_and_states_so(tmp_path: Path) -> None:
     assert "prox=1<" in page and page.count("<tr") == 1 + 13 + 1 + 13
 
 
+def test_confusion_matrix_has_the_names_of_classes(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "a")
+    result = json.loads((folder / "result.json").read_text())
+    matrix = [[3 if i == j else 1 for j in range(10)] for i in range(10)]
+    (folder / "result.json").write_text(json.dumps(result | {"confusion": matrix}))
+    about = json.loads((folder / "data.json").read_text())
+    about["data"]["labels"] = [f"kind {number}" for number in range(10)]
+    (folder / "data.json").write_text(json.dumps(about))
+    charted = specs_of(page_of(tmp_path, folder)).values()
+    cells = [row for spec in charted for row in values_of(spec) if "predicted" in row]
+    assert len(cells) == 100 and cells[1] == {"class": "kind 0", "predicted": "kind 1", "share": 8.3}
+
+
 # -- missing and damaged files -----------------------------------------------------------------------------------------
 
 
@@ -122,6 +136,9 @@ def test_interrupted_run_shows_its_finished_rounds(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("".join(text[:12]) + text[12][:30])  # rounds 0 to 2, and a truncated line
     page = page_of(tmp_path, folder)
     assert f"2 of 5 rounds are finished; resume with: consilience run --resume {folder}" in page
+    with lock_folder(folder):
+        page = page_of(tmp_path, folder)
+    assert "2 of 5 rounds are finished; it is running (process " in page and "resume with" not in page
     assert "1 damaged line left out" in page and "(unfinished)" in page
     assert ">21.5 ± 1.4<" in page and ">620 B<" in page
     assert shown(page) == ALL[:-1]  # its time is not known

@@ -230,9 +230,10 @@ class Screen:
             table.add_column(heading, no_wrap=True)
         for run in run_folders(folder):
             running = read_owner(run.path) is not None
+            started = run.result is not None or run.metrics.exists()
             configs = [run.config.variant(i) for i in range(len(run.config.variants))] or [run.config]
             for i, config in enumerate(configs):
-                curve = _curve(run.metrics, i, running)
+                curve = _curve(run.metrics, i, running) if started else []
                 first, last = (f"{curve[0]:.1f}", f"{curve[-1]:.1f}") if curve else ("–", "–")  # not evaluated yet
                 table.add_row(method_label(config.method.label, config.method.settings), first, bars(curve), last)
         self.out.print(table)

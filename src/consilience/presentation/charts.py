@@ -284,7 +284,8 @@ def _lines(rows: Sequence[Row], x: str, by: str, labeled: bool = False) -> tuple
     """A chart for lines over `x`, and a selection of lines: by the legend, or by a click on a line that is labeled."""
     alt = altair()
     values = sorted(names_of(rows, x))
-    axis = alt.Axis(values=values) if _few(rows, x) else alt.Axis(tickMinStep=1)
+    whole = {"format": "d"} if all(float(value).is_integer() for value in values) else {}  # 1, 2, 3 and not 1.0
+    axis = alt.Axis(values=values, **whole) if _few(rows, x) else alt.Axis(tickMinStep=1, **whole)
     across = {"title": x, "axis": axis, "scale": alt.Scale(zero=False, nice=False)}
     base = alt.Chart(chart_data(rows), width=WIDTH, height=HEIGHT).encode(
         x=alt.X(f"{field(x)}:Q", **(label_x(rows, x, by) if labeled else across))
