@@ -15,7 +15,8 @@ from typing import Any
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.user_code import is_file_name
 
-_OBJECTIVE = {"objective": "cross-entropy"}
+_OBJECTIVE = {"objective": "cross-entropy", "own_head": False}
+_WEIGHTS = {"up": "float32", "down": "float32"}
 _FLESD = {
     "objective": "simclr",
     "distill": "distiller",
@@ -47,21 +48,21 @@ BUILT_IN = {
     "independent": KnownMethod("Every learner trains alone.", _OBJECTIVE),
     "self-distillation": KnownMethod(
         "Representation sharing of each learner with itself only: the control for mere regularization.",
-        {"kd": 10.0, "contrast": 1.0, "n_avg": 10},
+        {"kd": 10.0, "contrast": 1.0, "n_avg": 10, **_OBJECTIVE},
     ),
     "federated-distillation": KnownMethod(
         "Mean logits of each class, distilled (Jeong et al. 2018).", {"kd": 10.0, "encoding": "float32"}
     ),
     "fedavg": KnownMethod(
         "The mean of all learners' weights (McMahan et al. 2017).",
-        {"start": "common", "part": "*", "every": 1, "buffers": "share", "encoding": "float32", **_OBJECTIVE},
+        {"start": "common", "part": "*", "every": 1, "buffers": "share", **_WEIGHTS, **_OBJECTIVE},
     ),
     "fedprox": KnownMethod(
         "FedAvg with training held near the common weights (Li et al. 2020).",
-        {"mu": 0.01, "start": "common", "part": "*", "every": 1, **_OBJECTIVE},
+        {"mu": 0.01, "start": "common", "part": "*", "every": 1, **_WEIGHTS, **_OBJECTIVE},
     ),
     "fedproto": KnownMethod(
-        "Mean features of each class, distilled (Tan et al. 2022).", {"kd": 10.0, "encoding": "float32"}
+        "Mean features of each class, distilled (Tan et al. 2022).", {"kd": 10.0, "encoding": "float32", **_OBJECTIVE}
     ),
     "representation-sharing": KnownMethod(
         "Mean features distilled, and contrasted with a random member's (Berdoz et al. 2022).",
@@ -73,14 +74,25 @@ BUILT_IN = {
             "down": 1,
             "discriminator": "classifier",
             "encoding": "float32",
+            **_OBJECTIVE,
         },
     ),
     "fedavg-1bit": KnownMethod(
-        "FedAvg at one bit per weight, both ways, with error feedback.", {"every": 1, "start": "common", **_OBJECTIVE}
+        "FedAvg at one bit per weight, both ways, with error feedback.",
+        {"every": 1, "start": "common", "up": "bit", "down": "bit", **_OBJECTIVE},
     ),
     "consilience": KnownMethod(
         "The default method: representation sharing in sixteen bits, and weights at one bit both ways.",
-        {"kd": "cosine(1, 10, 100)", "contrast": 0.3, "n_avg": 10, "up": 1, "down": 1, "every": 1},
+        {
+            "kd": "cosine(1, 10, 100)",
+            "contrast": 0.3,
+            "n_avg": 10,
+            "scale": "absolute",
+            "up": "bit",
+            "down": "bit",
+            "every": 1,
+            **_OBJECTIVE,
+        },
     ),
     "two-stage": KnownMethod(
         "A private part that reveals little of its inputs, below a common part that votes move (Ma et al. 2020).",
