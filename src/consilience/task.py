@@ -6,9 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Literal
 
 PARTS = DEVICE, SERVER = "device", "server"
 """The parts of a split model: the private one, which ends with the cut layer, and the one that reads its output."""
+AnswerKind = Literal["common", "own"]
+"""A learner's answer: its model's, for everybody's data, or the one for data like its own."""
 
 
 def names_in_part(part: str, names: Iterable[str]) -> list[str]:

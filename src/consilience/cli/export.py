@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
+
+from consilience.task import AnswerKind
 
 
 def export(
@@ -18,7 +20,9 @@ def export(
     best: Annotated[
         bool, typer.Option("--best", help="after the best round by validation accuracy, instead of the last round")
     ] = False,
-    onnx: Annotated[bool, typer.Option("--onnx", help="write model.onnx as well; needs the extra `onnx`")] = False,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="write model.onnx, and own_answer.onnx, as well; needs the extra `onnx`")
+    ] = False,
 ) -> None:
     """Write the trained models of a run: weights, and all that is needed to use them elsewhere."""
     from consilience.simulation.result import Result
@@ -46,11 +50,20 @@ def predict(
     label: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="of a table, the column with the class, if it has one")
     ] = None,
+    answer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="own|common",
+            help="the learner's answer for data like its own, or for everybody's (default: own, if the model has it)",
+        ),
+    ] = None,
 ) -> None:
     """Predict the classes of samples with an exported model, as a CSV table."""
     from consilience.export.predict import predict_samples
 
-    predictions = predict_samples(folder, data, directory=data_dir, label=label)
+    predictions = predict_samples(
+        folder, data, directory=data_dir, label=label, answer=cast("AnswerKind | None", answer)
+    )
     text = predictions.csv()
     if out is None:
         sys.stdout.write(text)

@@ -14,6 +14,7 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.validation import describe_error
 
 CARD, WEIGHTS, ONNX = "model.json", "model.safetensors", "model.onnx"
+OWN_ANSWER, OWN_ONNX = "own_answer.safetensors", "own_answer.onnx"
 FORMAT = 1
 """Of the folders that this version writes and reads."""
 InputKind = Literal["image", "table", "text"]
@@ -79,6 +80,8 @@ class ModelCard(_Record):
     parameters: int
     dtype: str
     weights_sha256: str = ""
+    own_answer_sha256: str = ""
+    """Of `own_answer.safetensors`, where the learner has an answer of its own for data like its own."""
     inputs: InputDescription
     trained: dict[str, Any] = Field(default_factory=dict)
     """How it was trained: method, data, learner, seed, round, and metrics."""

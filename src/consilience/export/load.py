@@ -4,27 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import torch
 from safetensors.torch import load
 from torch import nn
 
 from consilience.errors import CheckpointError, ConfigurationError
-from consilience.export.card import WEIGHTS, ModelCard, read_card
+from consilience.export.card import OWN_ANSWER, WEIGHTS, ModelCard, read_card
+from consilience.export.own_answer import OwnAnswer, own_answer
 from consilience.files import file_sha256
 from consilience.models import SplitModel, build_model, to_split_model
+from consilience.task import AnswerKind
+
+NO_OWN_ANSWER = (
+    "has no own answer: its method was trained without one; train with a method's objective=calibrated or "
+    "own_head=true, or use the common answer"
+)
+"""After the thing that has none, in an error."""
 
 
-def load_model(folder: str | Path, model: Callable[[], nn.Module] | None = None) -> nn.Module:
+def load_model(
+    folder: str | Path, model: Callable[[], nn.Module] | None = None, *, answer: AnswerKind = "common"
+) -> nn.Module:
     """The model of a folder that `consilience export` or `consilience join` wrote, ready to predict.
 
     It is a module of its own class, on the CPU and in evaluation mode. It takes inputs scaled as `model.json` says.
     model: the class or function that builds the module, where it was an object of your program and not a name or file.
+    answer: "common", the model, for everybody's data; "own", an `OwnAnswer` around it, for data like the learner's own.
 
         >>> model = load_model("exported")  # doctest: +SKIP
         >>> logits = model(inputs)  # doctest: +SKIP
     """
-    return load_split_model(Path(folder), model)[0].original
+    check_answer(answer)
+    built, card = load_split_model(Path(folder), model)
+    return built.original if answer == "common" else load_own_answer(Path(folder), built, card)
+
+
+def check_answer(answer: str) -> None:
+    """Refuse anything but one of the two answers."""
+    if answer not in get_args(AnswerKind):
+        raise ConfigurationError(f"answer is {answer!r}; it must be 'common' or 'own'")
+
+
+def load_own_answer(folder: Path, model: SplitModel, card: ModelCard) -> OwnAnswer:
+    """The own answer of a folder around its model; refused where the folder has none."""
+    if not card.own_answer_sha256:
+        raise ConfigurationError(f"the model of {folder} {NO_OWN_ANSWER}")
+    file = folder / OWN_ANSWER
+    if not file.is_file():
+        raise ConfigurationError(
+            f"{file} is not there: the folder was passed on without its learner's own answer; use the common answer"
+        )
+    _refuse_changed(file, card.own_answer_sha256)
+    return own_answer(model, load(file.read_bytes()))
 
 
 def load_split_model(folder: Path, model: Callable[[], nn.Module] | None = None) -> tuple[SplitModel, ModelCard]:
@@ -33,8 +66,7 @@ def load_split_model(folder: Path, model: Callable[[], nn.Module] | None = None)
     file = folder / WEIGHTS
     if not file.is_file():
         raise CheckpointError(f"{file} is missing; export the model again")
-    if file_sha256(file) != card.weights_sha256:
-        raise CheckpointError(f"{file} has changed since it was written: its SHA-256 is not the one in model.json")
+    _refuse_changed(file, card.weights_sha256)
     with torch.random.fork_rng(devices=[]):
         built = _build(folder, card, model).to(getattr(torch, card.dtype))
     try:
@@ -46,6 +78,11 @@ def load_split_model(folder: Path, model: Callable[[], nn.Module] | None = None)
         ) from error
     built.original.eval()
     return built.eval(), card
+
+
+def _refuse_changed(file: Path, sha256: str) -> None:
+    if file_sha256(file) != sha256:
+        raise CheckpointError(f"{file} has changed since it was written: its SHA-256 is not the one in model.json")
 
 
 def _build(folder: Path, card: ModelCard, model: Callable[[], nn.Module] | None) -> SplitModel:

@@ -13,8 +13,19 @@ from torch import Tensor, nn
 
 import consilience
 from consilience.errors import ConfigurationError
-from consilience.export.card import CARD, ONNX, WEIGHTS, InputDescription, ModelCard, ModelFile, ModelSource
+from consilience.export.card import (
+    CARD,
+    ONNX,
+    OWN_ANSWER,
+    OWN_ONNX,
+    WEIGHTS,
+    InputDescription,
+    ModelCard,
+    ModelFile,
+    ModelSource,
+)
 from consilience.export.onnx_file import onnx_model
+from consilience.export.own_answer import OwnAnswer
 from consilience.files import readable_json, replace_file, report_write_errors
 from consilience.models import SplitModel, is_model_file
 from consilience.user_code import file_digest, imported_siblings, read_file, short_name, split_file_name
@@ -42,27 +53,37 @@ def make_card(
     )
 
 
-def write_model(folder: Path, model: SplitModel, card: ModelCard, name: str, *, onnx: bool = False) -> None:
-    """Write the model and its card; name: of the model, with its file's path; onnx: write `model.onnx` as well.
+def write_model(
+    folder: Path, model: SplitModel, card: ModelCard, name: str, own: OwnAnswer | None = None, *, onnx: bool = False
+) -> None:
+    """Write the model and its card, and the learner's own answer where it has one, in files of its own.
 
-    A folder that holds something else is refused; an earlier export in it is replaced.
+    name: of the model, with its file's path; onnx: write `model.onnx`, and `own_answer.onnx`, as well. A folder that
+    holds something else is refused; an earlier export in it is replaced.
     """
     refuse_other_content(folder)
-    weights = save(state_tensors(model.original))
-    card = card.model_copy(update={"weights_sha256": hashlib.sha256(weights).hexdigest()})
-    graph = onnx_model(model.original, card.inputs) if onnx else None
+    written = {WEIGHTS: save(state_tensors(model.original))}
+    if own is not None:
+        written[OWN_ANSWER] = save(own.private_tensors())
+    digests = {file: hashlib.sha256(content).hexdigest() for file, content in written.items()}
+    card = card.model_copy(
+        update={"weights_sha256": digests[WEIGHTS], "own_answer_sha256": digests.get(OWN_ANSWER, "")}
+    )
+    if onnx:
+        written[ONNX] = onnx_model(model.original, card.inputs)
+    if onnx and own is not None:
+        written[OWN_ONNX] = onnx_model(own, card.inputs)
     source = None if card.file is None else read_file(split_file_name(name)[0], "")
     if card.file is not None and (others := imported_siblings(split_file_name(name)[0])):
         log.warning("%s imports %s of its folder; copy that into %s as well", card.file.name, ", ".join(others), folder)
     with report_write_errors(folder, "choose another folder"):
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / WEIGHTS, weights)
+        for file in {ONNX, OWN_ANSWER, OWN_ONNX} - written.keys():  # of an earlier export, with other weights
+            (folder / file).unlink(missing_ok=True)
+        for file, content in written.items():
+            replace_file(folder / file, content)
         if source is not None and card.file is not None:
             replace_file(folder / card.file.name, source)
-        if graph is not None:
-            replace_file(folder / ONNX, graph)
-        else:
-            (folder / ONNX).unlink(missing_ok=True)  # of an earlier export, with other weights
         replace_file(folder / CARD, f"{readable_json(card.model_dump())}\n".encode())
 
 

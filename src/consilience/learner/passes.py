@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,9 +14,8 @@ from consilience.exchanges.base import View
 from consilience.functional.class_means import one_hot
 from consilience.learner.learner import Learner
 from consilience.learner.modules import Representations, keep_output
+from consilience.task import AnswerKind
 
-AnswerKind = Literal["common", "own"]
-"""A learner's answer: its model's, for everybody's data, or the one for data like its own."""
 PASS_ROWS, EVALUATED_ROWS = 1024, 256
 """Samples in one forward pass when nothing is trained: bounds the memory it takes."""
 

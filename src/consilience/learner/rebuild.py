@@ -9,11 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from consilience.errors import CheckpointError
+from consilience.export.own_answer import OwnAnswer, own_answer
 from consilience.learner.layout import Layout
 from consilience.models import SplitModel, model_digest, to_split_model
+from consilience.objectives.two_answers import LOG_SHARES
 
-OTHER = "other_buffers."
-"""Before the dtype of integer and boolean buffers, among the names of flat vectors."""
+OTHER, OBJECTIVE = "other_buffers.", "objective_state."
+"""Among the names of flat vectors: before the dtype of integer and boolean buffers, and before what the objective
+remembers of the learner's own data."""
+_LOG_SHARES = f"{OBJECTIVE}{LOG_SHARES}"
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,13 @@ class ModelKind:
     file_sha256: str = ""  # of the user's file as it was when the model was trained, where the model comes from one
     dtype: torch.dtype = torch.float32
     channels_last: bool = True  # how the flat vectors hold kernels of convolutions, see `Layout`
+    own_head: bool = False  # whether a private head comes after the model among the parameters
 
     def rebuild(self, flat: Mapping[str, Tensor]) -> SplitModel:
         """A new model on the CPU, in evaluation mode, with these weights.
 
-        flat: "parameters", "buffers" and "other_buffers.DTYPE" of a learner's state. What exchanges train beside the
-        model comes after it in these vectors and is left out.
+        flat: "parameters", "buffers" and "other_buffers.DTYPE" of a learner's state. What is trained beside the model
+        comes after it in these vectors and is left out.
         """
         self._refuse_changed_file()
         with torch.random.fork_rng(devices=[]):
@@ -46,6 +51,22 @@ class ModelKind:
                 self._fill(((name, b) for name, b in buffers if b.dtype == kind), values)
         model.original.eval()
         return model.eval()
+
+    def rebuild_own_answer(self, flat: Mapping[str, Tensor]) -> OwnAnswer | None:
+        """The learner's own answer, around a model as `rebuild` makes it; None where it has no other than its model's.
+
+        flat: also "objective_state.NAME" of the learner's state.
+        """
+        if not self.own_head and _LOG_SHARES not in flat:
+            return None
+        model = self.rebuild(flat)
+        private = {LOG_SHARES: flat[_LOG_SHARES]} if _LOG_SHARES in flat else {}
+        if self.own_head:
+            size = sum(parameter.numel() for parameter in model.parameters())
+            shapes = {"head.weight": (model.classes, model.width), "head.bias": (model.classes,)}
+            layout = Layout(shapes)
+            private |= layout.views(flat["parameters"][size : size + layout.size])
+        return own_answer(model, {name: tensor.clone() for name, tensor in private.items()})
 
     def _refuse_changed_file(self) -> None:
         if self.file_sha256 and model_digest(self.name) != self.file_sha256:

@@ -22,9 +22,10 @@ from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING, draw_unif
 from consilience.learner.learner import Batch, Learner, batch_draws
 from consilience.learner.local_training import reset_optimizer, train, zero_gradient
 from consilience.learner.modules import Representations
-from consilience.learner.passes import AnswerKind, count_correct, needs_representations, represent
+from consilience.learner.passes import count_correct, needs_representations, represent
 from consilience.learner.state import LearnerState
 from consilience.randomness import seed_of
+from consilience.task import AnswerKind
 
 Lap = Callable[[str], None]
 """Called with the name of a phase when it ends."""

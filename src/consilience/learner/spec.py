@@ -10,6 +10,7 @@ from torch import nn
 
 from consilience.functional.training_augmentation import Augmentation
 from consilience.method import Role
+from consilience.objectives import TwoAnswers
 from consilience.optimizers import Optimizer
 from consilience.task import Public
 
@@ -39,3 +40,8 @@ class LearnerSpec:
     symbols: int = 0  # size of the alphabet where inputs are codes of characters
     named: bool = True  # whether `model` is a name or file by which the model can be built anywhere
     file_sha256: str = ""  # of the user's file, where the model comes from one
+
+    @property
+    def own_head(self) -> bool:
+        """Whether learners train a private head, which comes right after the model among their parameters."""
+        return isinstance(self.role.objective, TwoAnswers) and self.role.objective.own_head

@@ -48,7 +48,7 @@ class FeaturesBeforeLayer(nn.Module):
         recorder.recorded = []
         try:
             self.model(x)
-            return self._single(recorder.recorded, len(x))
+            return self._single(recorder.recorded, x.shape[0])  # len(x) would fix the number when traced
         finally:
             recorder.recorded = []  # so that the model can be copied and memory freed
 

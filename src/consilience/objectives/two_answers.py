@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from consilience.exchanges.base import View
+from consilience.functional.own_answer import own_logits
 from consilience.objectives.cross_entropy import CrossEntropy
 from consilience.task import Task
 
+OWN_HEAD, LOG_SHARES = "own_head", "log_shares"
+"""Names of its module, and of what it remembers."""
 SMOOTHING = 0.05
 """Samples added to each class before shares are taken: a class that the learner has not stays possible."""
 
@@ -48,18 +51,18 @@ class TwoAnswers(CrossEntropy):
         head = nn.Linear(task.width, task.classes)
         nn.init.zeros_(head.weight)
         nn.init.zeros_(head.bias)
-        return {"own_head": head}
+        return {OWN_HEAD: head}
 
     def init_state(self, task: Task, class_counts: Tensor) -> Mapping[str, Tensor]:
         """The log of the learner's own class shares."""
         if not self.calibrated:
             return {}
         smoothed = class_counts + SMOOTHING
-        return {"log_shares": (smoothed / smoothed.sum()).log()}
+        return {LOG_SHARES: (smoothed / smoothed.sum()).log()}
 
     def loss(self, view: View) -> Tensor:
         """The loss of a mini-batch: of both answers, where the own one has something to learn."""
-        common = F.cross_entropy(self._fitted(view, view.logits), view.targets)
+        common = F.cross_entropy(own_logits(view.logits, view.features, self._log_shares(view), None), view.targets)
         return common + F.cross_entropy(self.own_logits(view), view.targets) if self.own_head else common
 
     def batch_accuracy(self, view: View) -> Tensor:
@@ -68,9 +71,8 @@ class TwoAnswers(CrossEntropy):
 
     def own_logits(self, view: View) -> Tensor:
         """The common answer, the learner's class shares, and the private head's correction, (rows, classes)."""
-        logits = self._fitted(view, view.logits.detach())
-        return logits + view.modules["own_head"](view.features.detach()) if self.own_head else logits
+        head = view.modules[OWN_HEAD] if self.own_head else None
+        return own_logits(view.logits.detach(), view.features.detach(), self._log_shares(view), head)
 
-    def _fitted(self, view: View, logits: Tensor) -> Tensor:
-        """Logits as the learner's own class shares make them."""
-        return logits + view.objective_state["log_shares"] if self.calibrated else logits
+    def _log_shares(self, view: View) -> Tensor | None:
+        return view.objective_state[LOG_SHARES] if self.calibrated else None

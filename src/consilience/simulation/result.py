@@ -12,11 +12,13 @@ from torch import nn
 
 from consilience.config.config import Config
 from consilience.errors import ConfigurationError
+from consilience.export.load import check_answer
 from consilience.presentation.ranking import ranked_by
 from consilience.simulation.records.history import VALIDATION, History
 from consilience.simulation.records.learner_models import LearnerModels, ModelsBySeed
 from consilience.simulation.records.saved_result import read_result
 from consilience.simulation.setup.participants import Model
+from consilience.task import AnswerKind
 
 
 @dataclass(frozen=True)
@@ -49,17 +51,27 @@ class Result:
         """
         return cls(**read_result(Path(folder), model))
 
-    def model(self, learner: int = 0, seed: int | None = None, round: Literal["last", "best"] = "last") -> nn.Module:
+    def model(
+        self,
+        learner: int = 0,
+        seed: int | None = None,
+        round: Literal["last", "best"] = "last",
+        answer: AnswerKind = "common",
+    ) -> nn.Module:
         """A learner's trained model: a new module of its own class, on the CPU and in evaluation mode.
 
         seed: the first one by default. round: "last", or "best": after the evaluated round with the highest mean
-        validation accuracy of the seed, in a run with a validation split. It takes inputs scaled as the run's data are.
+        validation accuracy of the seed, in a run with a validation split. answer: "common", the model itself, or "own",
+        an `OwnAnswer` around it, for data like the learner's own, where the method has one. Inputs are scaled as the
+        run's data are.
 
             >>> from consilience import simulate
             >>> type(simulate(rounds=1, learners=2, train=40, test=20).model(learner=1)).__name__
             'SplitModel'
         """
-        return self._by_seed(round)[self.history.seeds[0] if seed is None else seed, learner]
+        check_answer(answer)
+        models, chosen = self._by_seed(round), self.history.seeds[0] if seed is None else seed
+        return models[chosen, learner] if answer == "common" else models.own_answer(chosen, learner)
 
     @property
     def models(self) -> ModelsBySeed:
@@ -77,7 +89,8 @@ class Result:
     ) -> list[Path]:
         """Write trained models into a folder: one learner's, or each learner's in a subfolder `learner-N` of it.
 
-        The folders are returned; `load_model` and `consilience predict` read them. onnx: write `model.onnx` as well.
+        The folders are returned; `load_model` and `consilience predict` read them. A learner's own answer, where it has
+        one, is in a file of its own, `own_answer.safetensors`. onnx: write `model.onnx` as well, and `own_answer.onnx`.
         """
         models, chosen = self._by_seed(round), self.history.seeds[0] if seed is None else seed
         learners = range(self.history.learners) if learner is None else [learner]

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from consilience.learner.passes import AnswerKind
 from consilience.simulation.engines.answers import Held
+from consilience.task import AnswerKind
 
 TestSet = Literal["common", "own", "validation"]
 """Samples to test on: everybody's, a learner's own test set, or what a learner held out for validation."""

@@ -24,7 +24,7 @@ from consilience.errors import CheckpointError
 from consilience.learner.initial_state import drawn_state
 from consilience.learner.layout import Layout
 from consilience.learner.learner import Learner
-from consilience.learner.rebuild import OTHER
+from consilience.learner.rebuild import OBJECTIVE, OTHER
 from consilience.learner.spec import LearnerSpec
 from consilience.learner.state import LearnerState, Path
 from consilience.simulation.records.run_folder import RunFolder
@@ -117,7 +117,12 @@ def model_places(run: RunState) -> dict[str, np.ndarray]:
 
 def _model_source(spec: LearnerSpec) -> dict[str, Any]:
     """What a cohort's models can be rebuilt from."""
-    return {"name": spec.model, "named": spec.named, "file_sha256": spec.file_sha256}
+    return {
+        "name": spec.model,
+        "named": spec.named,
+        "file_sha256": spec.file_sha256,
+        "own_head": spec.own_head,
+    }
 
 
 def restore_run(run: RunState, checkpoint: Checkpoint) -> None:
@@ -234,7 +239,7 @@ class SavedModels:
         return found
 
     def row(self, cohort: int, row: int) -> dict[str, Tensor]:
-        """The flat vectors of a learner's model: parameters, buffers, and other buffers by dtype."""
+        """The flat vectors of a learner's model: see `is_model_vector`."""
         prefix = f"learners.{cohort}."
         with safe_open(self._file, "pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118  # it is no dictionary
@@ -243,8 +248,8 @@ class SavedModels:
 
 
 def is_model_vector(name: str) -> bool:
-    """Whether a part of a learner's state, by its dotted path, belongs to its model."""
-    return name in ("parameters", "buffers") or name.startswith(OTHER)
+    """Whether a part of a learner's state, by its dotted path, belongs to its model or to its own answer."""
+    return name in ("parameters", "buffers") or name.startswith((OTHER, OBJECTIVE))
 
 
 def _learner_name(cohort: int, path: Path) -> str:

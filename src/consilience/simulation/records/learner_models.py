@@ -10,11 +10,12 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from consilience.config.config import Config
 from consilience.errors import ConfigurationError
-from consilience.export import InputDescription, make_card, write_model
+from consilience.export import InputDescription, OwnAnswer, make_card, write_model
+from consilience.export.load import NO_OWN_ANSWER
 from consilience.learner.rebuild import ModelKind
 from consilience.models import SplitModel, model_factory
 from consilience.simulation.records.checkpoint import SavedModels, model_places
@@ -42,8 +43,14 @@ class LearnerModels:
 
     def build(self, federation: int, learner: int) -> SplitModel:
         """A new module with a learner's weights, on the CPU and in evaluation mode."""
-        place = int(self.cohort[federation, learner]), int(self.row[federation, learner])
-        return self.kind(federation, learner).rebuild(self.rows.row(*place))
+        return self.kind(federation, learner).rebuild(self._vectors(federation, learner))
+
+    def build_own_answer(self, federation: int, learner: int) -> OwnAnswer | None:
+        """A new module with a learner's own answer; None where it has no other than its model's."""
+        return self.kind(federation, learner).rebuild_own_answer(self._vectors(federation, learner))
+
+    def _vectors(self, federation: int, learner: int) -> dict[str, Tensor]:
+        return self.rows.row(int(self.cohort[federation, learner]), int(self.row[federation, learner]))
 
     def of(self, federations: slice) -> LearnerModels:
         """The models of some federations."""
@@ -62,6 +69,13 @@ class ModelsBySeed(Mapping[tuple[int, int], nn.Module]):
         seed, learner = key
         return self._models.build(*self.place(seed, learner)).original
 
+    def own_answer(self, seed: int, learner: int) -> nn.Module:
+        """A learner's own answer; refused where it has no other than its model's."""
+        answer = self._models.build_own_answer(*self.place(seed, learner))
+        if answer is None:
+            raise ConfigurationError(f"learner {learner} {NO_OWN_ANSWER}")
+        return answer
+
     def place(self, seed: int, learner: int) -> tuple[int, int]:
         """The federation of a seed, and the learner's number; unknown ones are refused."""
         learners = self._models.cohort.shape[1]
@@ -76,9 +90,10 @@ class ModelsBySeed(Mapping[tuple[int, int], nn.Module]):
     ) -> None:
         """Write a learner's model into a folder; width: of the features, where one was set; trained: for its card."""
         models = self._models
-        kind, model = models.kind(federation, learner), models.build(federation, learner)
+        kind, own = models.kind(federation, learner), models.build_own_answer(federation, learner)
+        model = models.build(federation, learner) if own is None else own.model
         card = make_card(model, kind.name, kind.named, models.inputs, width, trained)
-        write_model(folder, model, card, kind.name, onnx=onnx)
+        write_model(folder, model, card, kind.name, own, onnx=onnx)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return ((seed, learner) for seed in self._seeds for learner in range(self._models.cohort.shape[1]))
@@ -97,7 +112,13 @@ def models_of_run(
     """The models of a run in this process; rounds: after which they are, (federations,); by default the last."""
     kinds = [
         ModelKind(
-            spec.build, spec.model, spec.named, spec.file_sha256, spec.dtype, torch.device(spec.device).type == "cpu"
+            spec.build,
+            spec.model,
+            spec.named,
+            spec.file_sha256,
+            spec.dtype,
+            torch.device(spec.device).type == "cpu",
+            spec.own_head,
         )
         for spec in (plan.spec for plan in run.engine.plans)
     ]
@@ -125,7 +146,7 @@ def models_of_folder(
         if named:
             build = model_factory(name, inputs.shape, inputs.classes, config.model.width)
         assert callable(build)
-        kinds.append(ModelKind(build, name, named, str(each["file_sha256"]), dtype, on_cpu))
+        kinds.append(ModelKind(build, name, named, str(each["file_sha256"]), dtype, on_cpu, bool(each.get("own_head"))))
     last = np.full(len(saved.places["row"]), int(saved.numbers["round"]))
     return LearnerModels(saved, kinds, **saved.places, rounds=last if rounds is None else rounds, inputs=inputs)
 

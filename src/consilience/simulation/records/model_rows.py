@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.learner.rebuild import OTHER
+from consilience.learner.rebuild import OBJECTIVE, OTHER
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.records.checkpoint import SavedModels, is_model_vector
-from consilience.simulation.round.evaluate import different_models
+from consilience.simulation.round.evaluate import different_models, model_size
 from consilience.simulation.round.run_state import RunState
 
 
@@ -20,27 +20,32 @@ class ModelRows(Protocol):
     """Where the weights of learners' models are."""
 
     def row(self, cohort: int, row: int) -> dict[str, Tensor]:
-        """The flat vectors of a learner's model: parameters, buffers, and other buffers by dtype."""
+        """The flat vectors of a learner's model and own answer: see `is_model_vector`."""
         ...
 
 
 class KeptModels:
-    """The models after the last round; those that are equal, as after FedAvg, are kept once."""
+    """The models after the last round; those that are equal, as after FedAvg, are kept once.
+
+    Of what is trained beside a model only a private head is kept.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._cohorts = [_keep_different(engine, cohort) for cohort in range(len(engine.plans))]
 
     def row(self, cohort: int, row: int) -> dict[str, Tensor]:
-        """The flat vectors of a learner's model, as views."""
+        """The flat vectors of a learner's model and own answer."""
         kept = self._cohorts[cohort]
         shared = {key: values[kept.like[row]] for key, values in kept.different.items()}
-        return shared | {key: values[row] for key, values in kept.others.items()}
+        parameters = torch.cat([shared["parameters"], kept.heads[row]])
+        return shared | {key: values[row] for key, values in kept.others.items()} | {"parameters": parameters}
 
 
 class _KeptCohort(NamedTuple):
     different: dict[str, Tensor]  # (different models, values) parameters and floating buffers
     like: np.ndarray  # (rows,) which of these each row has
-    others: dict[str, Tensor]  # (rows, values) other buffers, such as counts of batches
+    heads: Tensor  # (rows, values) parameters of private heads
+    others: dict[str, Tensor]  # (rows, values) other buffers, such as counts of batches, and the objective's state
 
 
 class BestModels:
@@ -66,18 +71,21 @@ class BestModels:
                     kept[key][row].copy_(values)
 
     def row(self, cohort: int, row: int) -> dict[str, Tensor]:
-        """The flat vectors of a learner's model, as views."""
+        """The flat vectors of a learner's model and own answer, as views."""
         return {key: values[row] for key, values in self.vectors[cohort].items()}
 
 
 def _keep_different(engine: Engine, cohort: int) -> _KeptCohort:
     rows = np.arange(len(engine.plans[cohort].members))
     different, like = different_models(engine, cohort, rows, classifiers=True)
-    some = torch.from_numpy(different)
+    learner, parameters = engine.learners[cohort], engine.read(cohort).parameters
+    size, head = model_size(learner), (learner.task.width + 1) * learner.task.classes if learner.spec.own_head else 0
+    kept = _vectors(engine, cohort, torch.from_numpy(different), lambda key: key in ("parameters", "buffers"))
     return _KeptCohort(
-        _vectors(engine, cohort, some, lambda key: not key.startswith(OTHER)),
+        kept | {"parameters": kept["parameters"][:, :size].clone()},
         like,
-        _vectors(engine, cohort, wanted=lambda key: key.startswith(OTHER)),
+        parameters[:, size : size + head].to("cpu", copy=True),
+        _vectors(engine, cohort, wanted=lambda key: key.startswith((OTHER, OBJECTIVE))),
     )
 
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from consilience.evaluation import accuracy
 from consilience.learner.learner import Learner
-from consilience.learner.passes import AnswerKind
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, Measure, Probe, TestSet
 from consilience.simulation.records.round_record import Record
 from consilience.simulation.round.run_state import RunState
+from consilience.task import AnswerKind
 
 _COMPARED = 2**24  # values at a time
 
@@ -167,10 +167,15 @@ def different_models(engine: Engine, cohort: int, rows: np.ndarray, classifiers:
     return np.unique(np.where(same, first, rows), return_inverse=True)
 
 
+def model_size(learner: Learner) -> int:
+    """How many of a learner's parameters are the model's; what is trained beside it comes after them."""
+    return sum(parameter.numel() for parameter in learner.model.parameters())
+
+
 def _model_parameters(learner: Learner, parameters: Tensor, classifiers: bool) -> Tensor:
     """Of stacked parameters those of the model, (rows, values), with its classifier or without."""
-    size = sum(parameter.numel() for parameter in learner.model.parameters())
-    model = parameters[:, :size]  # what is trained beside it comes after it
+    size = model_size(learner)
+    model = parameters[:, :size]
     if classifiers:
         return model
     classifier = {f"classifier.{name}" for name, _ in learner.model.classifier.named_parameters()}

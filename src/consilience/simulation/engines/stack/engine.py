@@ -20,7 +20,6 @@ from consilience.data.local_test_sets import LocalTestSets
 from consilience.errors import ConsilienceError
 from consilience.learner.initial_state import template_state
 from consilience.learner.learner import Learner
-from consilience.learner.passes import AnswerKind
 from consilience.learner.state import LearnerState, stacked_shapes
 from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.cohort import Cohort, CohortPlan, Settings
@@ -42,6 +41,7 @@ from consilience.simulation.engines.stack.stacked_passes import correct_stacked,
 from consilience.simulation.engines.stack.stacked_trainer import Uploads
 from consilience.simulation.engines.stack.trainer_cache import TrainerCache
 from consilience.simulation.records.timing import Clock
+from consilience.task import AnswerKind
 
 OwnTests = Callable[[slice], tuple[Tensor, Tensor]]
 """Test samples and classes of some rows of a stack, (rows, samples, ...) each."""

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.learner.learner import Learner
-from consilience.learner.passes import AnswerKind, count_correct
+from consilience.learner.passes import count_correct
 from consilience.learner.state import LearnerState
 from consilience.simulation.engines.stack.batched_layers import Layers
 from consilience.simulation.engines.stack.stacked_answers import StackedAnswers, one_received, vmap_answers
+from consilience.task import AnswerKind
 
 
 def receive_stacked(learner: Learner, state: LearnerState, answers: Mapping[str, StackedAnswers]) -> None:
