@@ -142,7 +142,7 @@ BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     (with_cell("garden", 3, ""), {}, "column 'garden', row 3 is empty, and every row needs an owner"),
     ({"kind": [i * 1.5 for i in range(ROWS)]}, {}, "row 2 is 1.5, not a class; regression is not supported"),
     ({"kind": list(range(ROWS))}, {}, "40 different values in 40 rows, too many for classes; regression is not"),
-    ({"kind": ["oak"] * ROWS}, {}, "one class cannot be learned"),
+    ({"kind": ["oak"] * ROWS}, {}, "column 'kind' is 'oak' in every row: one class cannot be learned"),
     ({"": list(range(ROWS))}, {}, "column 5 has no name, as where row numbers were saved.*--drop 'column 5'"),
     ({}, {"image_size": 8}, "image_size is for folders of images, and .* is a table"),
 ]

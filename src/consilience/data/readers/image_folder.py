@@ -84,7 +84,8 @@ def _class_images(home: Path) -> tuple[tuple[str, ...], list[Path]]:
     if not any(found.values()):
         raise DataError(
             f"{home}: no folder in it holds images; put those of each class into a folder named after it, "
-            f"as in {home / 'CLASS' / '1.png'} (images end in {', '.join(SUFFIXES)})"
+            f"as in {home / 'CLASS' / '1.png'}, or use --owners folders where each owner has such a folder "
+            f"(images end in {', '.join(SUFFIXES)})"
         )
     if empty := [name for name, images in found.items() if not images]:
         raise DataError(

@@ -53,7 +53,7 @@ def raw_from_table(
     labels, names = _number_classes(what, options.label, columns[options.label])
     test_inputs, test_targets = None, None
     if tests is not None:
-        test_inputs, test_targets = _test_half(f"{what}, test", tests, inputs, options.label, names)
+        test_inputs, test_targets = _test_half(f"test samples of {what}", tests, inputs, options.label, names)
     given = GivenArrays(
         read_inputs(what, columns, inputs),
         labels,
@@ -157,6 +157,8 @@ def _number_classes(what: str, name: str, values: NDArray[Any]) -> tuple[NDArray
     """The class of each row, and the classes in sorted order: whole numbers, or names."""
     numbers = _class_values(what, name, values)
     classes, targets = np.unique(numbers, return_inverse=True)
+    if len(classes) == 1:
+        raise DataError(f"{what}: column {name!r} is {classes.item()!r} in every row: one class cannot be learned")
     if len(classes) > max(2, len(values) // 2):
         raise DataError(
             f"{what}: column {name!r} has {len(classes)} different values in {len(values)} rows, too many for classes; "
