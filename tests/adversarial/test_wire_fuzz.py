@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from consilience.errors import WireError
 from consilience.wire import codec
-from consilience.wire.encodings import BIT, FLOAT16, INT8, INT32, Bit
+from consilience.wire.encodings import BIT, FLOAT16, INT4, INT8, INT32, Bit
 from consilience.wire.schema import Field
 
 Values = np.ndarray[Any, Any]
@@ -25,10 +25,12 @@ MESSAGE = {
     "p.count": Field((3,), INT32, low=0, high=1000),
     "q.half": Field((2, 2), FLOAT16, low=-10, high=10),
     "q.byte": Field((2, 3), INT8, low=-10, high=10),
+    "q.nibble": Field((3, 3), INT4, low=-10, high=10),
     "w.a": Field((3,), BIT, low=-10, high=10),
     "w.b": Field((2, 5), Bit(unit=0.5)),
     "w.c": Field((), BIT),
-    "e.nought": Field((0, 4), INT8),  # a name of the length that leaves 6 spaces at the end for forgeries
+    "e.nought": Field((0, 4), INT8),
+    "e.nothing": Field((0,)),  # a name of the length that leaves 6 spaces at the end for forgeries
 }
 GENERATOR = np.random.default_rng(7)
 TENSORS = {name: np.asarray(np.round(GENERATOR.uniform(0, 9, field.shape))) for name, field in MESSAGE.items()}
@@ -186,14 +188,14 @@ def test_wrong_tensor_layout_is_refused(name: str, key: str, value: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("name", "key", "value"),
     [
-        ("shape", [3, 2.0]),  # equal to 2, but not an integer
-        ("data_offsets", [False, 24]),  # equal to 0, but not a number
+        ("p.mean", "shape", [3, 2.0]),  # equal to 2, but not an integer
+        ("e.nothing", "data_offsets", [False, 0]),  # equal to 0, but not a number
     ],
 )
-def test_non_integer_that_equals_an_integer_is_refused(key: str, value: Any) -> None:
-    refused(with_text(compact(changed("p.mean", key, value))), "cannot be read", "malformed-header")
+def test_non_integer_that_equals_an_integer_is_refused(name: str, key: str, value: Any) -> None:
+    refused(with_text(compact(changed(name, key, value))), "cannot be read", "malformed-header")
 
 
 def test_swapped_or_shared_offsets_are_refused() -> None:
@@ -260,7 +262,7 @@ def test_non_finite_values_are_refused(name: str, dtype: Any, place: int, index:
 
 
 def test_signaling_nans_are_refused_without_a_warning() -> None:
-    for name in ("p.mean", "q.byte.scale", "scales"):
+    for name in ("p.mean", "q.byte.scale", "int4_scales", "scales"):
         refused(with_value(name, 0, (0x7F800001).to_bytes(4, "little")), "is nan")
     refused(with_value("q.half", 0, (0x7C01).to_bytes(2, "little")), "is nan")
 
@@ -277,6 +279,13 @@ def test_signaling_nans_are_refused_without_a_warning() -> None:
         ("q.byte.scale", 0, np.float32(-0.0), r"'q.byte.scale' at \(0,\) is -0.0"),
         ("q.byte.scale", 0, np.float32(1.0), r"'q.byte' at \(0, \d\) is \d+.0; allowed is -10 to 10"),
         ("q.byte.scale", 0, np.float32(3e38), r"'q.byte.scale' at \(0,\) is 3e\+38"),
+        ("int4", 1, np.uint8(0x18), r"'q.nibble' at \(1, 0\) is -8.0; levels run from -7 to 7"),
+        ("int4", 4, np.uint8(0x11), "'int4' has more than its 9 values"),
+        ("int4_scales", 2, np.float32(-0.01), r"'int4_scales' at \(2,\) is -0.01"),
+        ("int4_scales", 2, np.float32(-0.0), r"'int4_scales' at \(2,\) is -0.0"),
+        ("int4_scales", 2, np.float32(3e38), r"'int4_scales' at \(2,\) is 3e\+38"),
+        ("int4_scales", 1, np.float32(1.5), r"'q.nibble' at \(1, \d\) is 10.5; allowed is -10 to 10"),
+        ("int4_scales", 0, np.float32(0), r"'int4_scales' at \(0,\) is 0.0; the scale of a row is 0 if all"),
         ("scales", 0, np.float32(10.1), r"'w.a' at \(0,\) is 10.1"),
         ("scales", 1, np.float32(0.25), r"'scales' at \(1,\) is 0.25; the schema fixes \[None, 0.5, None\]"),
         ("scales", 2, np.float32(-1), r"'scales' at \(2,\) is -1.0"),
@@ -286,7 +295,7 @@ def test_signaling_nans_are_refused_without_a_warning() -> None:
 )
 def test_values_outside_the_schema_are_refused(name: str, place: int, value: Any, said: str) -> None:
     field = said.split("'")[1]
-    code = "padding" if field == "bits" else "bad-scale" if "scale" in field else "out-of-bounds"
+    code = "padding" if field in ("bits", "int4") else "bad-scale" if "scale" in field else "out-of-bounds"
     refused(with_value(name, place, value.tobytes()), said, code, field)
 
 

@@ -18,7 +18,7 @@ from consilience.channels import Answer, AnyChannel, EntryPool, MovingMean, Stan
 from consilience.errors import ChannelError
 from consilience.simulation.federation import Federation
 from consilience.wire import codec
-from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8, Encoding
+from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8, Encoding
 from consilience.wire.schema import Channel, Mean, Pool, Tensor
 
 Make = Callable[[Any], Any]
@@ -320,7 +320,20 @@ def test_error_feedback_of_downloads(make: Make) -> None:
     assert channel.state()["errors.x"].tolist() == [-3.0, -3.0]
 
 
-@pytest.mark.parametrize("down", [FLOAT32, FLOAT16, INT8, BIT], ids=lambda e: e.name)
+def test_error_feedback_of_downloads_at_four_bits(make: Make) -> None:
+    """Two aggregations by hand: the scale is a seventh of the largest magnitude."""
+    channel = moving(make([0.0, 0.0, 0.0]), INT4)
+    channel.upload([0], {"x": make([[7.0, -2.25, 0.5]])}, make([1.0]), [0])
+    channel.aggregate()  # a half is rounded to even
+    assert channel.answer().tensors["x"].tolist() == [7.0, -2.0, 0.0]
+    assert channel.state()["errors.x"].tolist() == [0.0, -0.25, 0.5]
+    channel.upload([0], {"x": make([[0.0, -3.25, 1.0]])}, make([1.0]), [1])
+    channel.aggregate()  # wanted (0, -3.5, 1.5), in steps of 0.5
+    assert channel.answer().tensors["x"].tolist() == [7.0, -5.5, 1.5]
+    assert channel.state()["errors.x"].tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("down", [FLOAT32, FLOAT16, INT8, INT4, BIT], ids=lambda e: e.name)
 def test_common_values_equal_start_plus_replies_in_order(make: Make, down: Encoding) -> None:
     """A member that adds up the replies has bit for bit the relay's values."""
     generator = np.random.default_rng(3)
@@ -621,6 +634,7 @@ KINDS: dict[str, Channel] = {
     "moving": Mean("x", {"x": Tensor((2, 3))}, moving=True),
     "moving, one bit": Mean("x", {"x": Tensor((2, 3), down=BIT)}, moving=True),
     "moving, one byte": Mean("x", {"x": Tensor((2, 3), down=INT8)}, moving=True),
+    "moving, four bits": Mean("x", {"x": Tensor((2, 3), down=INT4)}, moving=True),
     "pool": Pool("x", {"x": Tensor((2, 3))}, rows=(2,), keep=2, draw=2),
     "pool by row": Pool("x", {"x": Tensor((2, 3))}, rows=(2,), keep=2, draw=2, by="row", include_self=False),
 }
@@ -655,7 +669,7 @@ def test_channel_continues_from_its_saved_state(schema: Channel, make: Make) -> 
 # --- a simulation gives learners the values that the wire would give them
 
 
-@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT], ids=lambda e: e.name)
+@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, INT4, BIT], ids=lambda e: e.name)
 @pytest.mark.parametrize("kind", ["standing", "pool", "pool by row"])
 def test_answers_equal_those_decoded_from_the_wire(kind: str, encoding: Encoding) -> None:
     tensors = {"x": Tensor((2, 3), down=encoding)}

@@ -19,7 +19,7 @@ from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges import Contribution, Exchange, Logits, Observations, Prototypes, Received, View, Weights
 from consilience.task import Task, names_in_part
 from consilience.wire import schema
-from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8, Encoding
+from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8, Encoding
 
 DOUBLE = torch.float64
 PARAMETERS = {
@@ -328,7 +328,7 @@ def test_part_that_matches_nothing_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "travels"),
-    [(FLOAT32, FLOAT32), (FLOAT16, FLOAT16), (INT8, FLOAT16), (BIT, FLOAT16)],
+    [(FLOAT32, FLOAT32), (FLOAT16, FLOAT16), (INT8, FLOAT16), (INT4, FLOAT16), (BIT, FLOAT16)],
     ids=lambda e: e.name,
 )
 def test_buffers_are_encoded_in_sixteen_bits_or_more(asked: Encoding, travels: Encoding) -> None:

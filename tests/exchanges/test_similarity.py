@@ -31,7 +31,7 @@ from consilience.task import Public, Task
 from consilience.wire import schema
 from consilience.wire.agreement import describe_difference, without_local_choices
 from consilience.wire.charter import build_charter, read_charter
-from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, INT8, Encoding
+from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, INT4, INT8, Encoding
 from tests.relay_tools import FULL
 
 DOUBLE = torch.float64
@@ -217,7 +217,7 @@ def test_only_the_nearest_share_of_samples_counts() -> None:
         close(penalty, math.log(2))  # the target is certain, the student gives each one half
 
 
-@pytest.mark.parametrize("encoding", [FLOAT16, INT8], ids=lambda e: e.name)
+@pytest.mark.parametrize("encoding", [FLOAT16, INT8, INT4], ids=lambda e: e.name)
 @each_form
 def test_quantized_answers_change_the_penalty_slightly(exchange: Similarity, encoding: Encoding) -> None:
     exact, coarse = answer(exchange), replace(exchange, encoding=encoding)
@@ -439,7 +439,7 @@ def test_channels_of_different_public_sets_do_not_match(exchange: Similarity) ->
 
 
 @each_form
-@pytest.mark.parametrize("encoding", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("encoding", ["float32", "float16", "int8", "int4"])
 def test_charter_keeps_the_hash_of_the_public_set(exchange: Similarity, encoding: str) -> None:
     channel = replace(exchange, encoding=ENCODINGS[encoding]).channel(TASK)
     written = build_charter("alike", {"name": "flesd"}, 3, {"similarity": channel}, {}).to_toml()

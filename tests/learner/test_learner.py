@@ -35,7 +35,7 @@ from consilience.models import SplitModel
 from consilience.optimizers import SGD, Adam, Optimizer
 from consilience.task import Task
 from consilience.wire import codec, schema
-from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8, Encoding
+from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8, Encoding
 
 CLASSES = 3
 STEEP = SGD(0.5)
@@ -363,6 +363,7 @@ def test_every_learner_has_its_own_residual() -> None:
     [
         (Uploading(encoding=BIT), True),
         (Uploading(encoding=INT8), True),
+        (Uploading(encoding=INT4), True),
         (Uploading(encoding=FLOAT16), False),
         (Uploading(encoding=FLOAT32), False),
         (
@@ -376,7 +377,7 @@ def test_only_quantized_changes_have_a_residual(exchange: Uploading, kept: bool)
     assert ("x" in drawn_state(made(exchange), 0).residuals.get("telling", {})) == kept
 
 
-@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT], ids=lambda e: e.name)
+@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, INT4, BIT], ids=lambda e: e.name)
 def test_uploads_equal_those_decoded_from_the_wire(encoding: Encoding) -> None:
     exchanges = (
         Prototypes(encoding=encoding),

@@ -98,6 +98,7 @@ def record_uploads(peer: Peer) -> list[tuple[int, Parts, bytes]]:
         {**SHARING, "discriminator": "exponential"},
         {"name": "federated-distillation", "encoding": "float16"},
         {"name": "consilience"},
+        {"name": "consilience", "up": "int4", "down": "int4"},
         {"name": "fedprox", "mu": 0.5},
     ],
     ids=lambda method: "-".join(map(str, method.values())),

@@ -10,7 +10,7 @@ import pytest
 
 from consilience.wire import codec, schema
 from consilience.wire.byte_count import ByteCount
-from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8
+from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8
 from consilience.wire.headers import ANSWER_HEADER, Part, parse_parts
 from tests.local_relay import (
     BY_CLASS,
@@ -91,7 +91,7 @@ def test_versions_held_and_draws_change_the_answer(tmp_path: Path) -> None:
         assert len(first) == 1  # common values are the same for all members
 
 
-@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, BIT], ids=lambda e: e.name)
+@pytest.mark.parametrize("encoding", [FLOAT32, FLOAT16, INT8, INT4, BIT], ids=lambda e: e.name)
 def test_reply_has_the_same_bits_however_it_is_downloaded(tmp_path: Path, encoding: Any) -> None:
     channels = {
         **MEAN,

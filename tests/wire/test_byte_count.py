@@ -27,7 +27,7 @@ from consilience.simulation.setup.federations import Federations
 from consilience.simulation.simulate import simulate
 from consilience.wire import codec, schema
 from consilience.wire.byte_count import ByteCount
-from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8
+from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8
 from consilience.wire.schema import Field
 
 MNIST = (1, 28, 28)
@@ -146,7 +146,7 @@ def size_with_full_weights(traffic: ByteCount) -> int:
     return codec.encoded_size({k: Field(f.shape) if k.startswith("weights.") else f for k, f in message.items()})
 
 
-@pytest.mark.parametrize("encoding", [BIT, INT8, FLOAT16, FLOAT32], ids=lambda e: e.name)
+@pytest.mark.parametrize("encoding", [BIT, INT4, INT8, FLOAT16, FLOAT32], ids=lambda e: e.name)
 def test_missed_replies_cost_the_smaller_of_replies_and_full_weights(encoding: Any) -> None:
     traffic = both(Weights(up=encoding, down=encoding))
     names = ["prototypes", "weights"]
@@ -159,7 +159,7 @@ def test_missed_replies_cost_the_smaller_of_replies_and_full_weights(encoding: A
     assert costs[0] == body and costs[-1] == whole
     assert costs == sorted(costs)
     turning = next(i for i, cost in enumerate(costs) if cost == whole) + 1
-    assert turning == {"bit": 25, "int8": 4, "float16": 2, "float32": 1}[encoding.name]
+    assert turning == {"bit": 25, "int4": 7, "int8": 4, "float16": 2, "float32": 1}[encoding.name]
 
 
 def test_full_weights_are_sent_in_a_single_body() -> None:

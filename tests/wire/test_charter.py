@@ -26,7 +26,7 @@ from consilience.wire.charter import (
     start_values_file,
     values_fingerprint,
 )
-from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT8, Bit
+from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8, Bit
 
 CHANNELS: dict[str, schema.Channel] = {
     "prototypes": schema.Mean("prototypes", {"mean": schema.Tensor((3, 4), FLOAT16, INT8, -1, 1)}, rows=(3,)),
@@ -74,7 +74,7 @@ def test_channels_of_scope_oneself_are_not_in_the_charter() -> None:
 
 @st.composite
 def any_channel(draw: st.DrawFn, name: str) -> schema.Channel:
-    encodings = st.sampled_from([FLOAT32, FLOAT16, INT8, BIT, Bit(unit=0.25)])
+    encodings = st.sampled_from([FLOAT32, FLOAT16, INT8, INT4, BIT, Bit(unit=0.25)])
     rows = draw(st.sampled_from([(), (2,), (2, 3)]))
     bound = draw(st.sampled_from([math.inf, 1.0, 2.5]))
     tensors = {}

@@ -166,6 +166,7 @@ def test_public_names_are_exact() -> None:
         (Field((1,)), [1.0], "wrong-type", "'x' has type list; a NumPy array"),
         (Field((1,)), np.asarray([1j]), "wrong-type", "'x' has type complex128"),
         (Field((1,)), np.asarray([True]), "wrong-type", "'x' has type bool"),
+        (Field((1,), INT4), floats(np.nan), "not-finite", r"'x' at \(0,\) is nan; a finite float32"),
         (Field((1, 1), INT8), floats([LARGEST]), "bad-scale", r"'x.scale' at \(0,\) is 2.6\d+e\+36"),
         (
             Field((1,), Encoding("morse", 5)),
@@ -196,6 +197,8 @@ def test_encode_refuses_missing_and_unknown_names() -> None:
         {"bits": Field((1,)), "b": Field((1,), BIT)},
         {"scales": Field((1,)), "b": Field((1,), BIT)},
         {"b.scale": Field((1,)), "b": Field((1,), INT8)},
+        {"int4": Field((1,)), "b": Field((1,), INT4)},
+        {"int4_scales": Field((1,)), "b": Field((1,), INT4)},
         {"__metadata__": Field((1,))},
     ],
 )
@@ -284,7 +287,7 @@ def test_subnormal_values_within_bounds_are_accepted() -> None:
 
 
 def test_negative_values_are_refused_if_the_lower_bound_is_zero() -> None:
-    for encoding in (BIT, INT8):
+    for encoding in (BIT, INT8, INT4):
         body = codec.encode({"x": Field((2,), encoding)}, {"x": floats(1, -1)})
         with pytest.raises(WireError, match=r"'x' at \(1,\) is -1.0"):
             codec.decode({"x": Field((2,), encoding, low=0)}, body)
@@ -297,6 +300,8 @@ COUNTED = {
     "p.count": Field((2,), INT32, low=0),
     "q.half": Field((3,), FLOAT16),
     "q.byte": Field((2, 2), INT8),
+    "q.nibble": Field((3, 3), INT4),
+    "r.nibble": Field((2,), INT4),
     "w.a": Field((3,), BIT, low=-9, high=9),
     "w.b": Field((2, 5), BIT),
 }
@@ -331,11 +336,11 @@ def test_decode_of_some_tensors_still_checks_all() -> None:
     made = codec.Codec(COUNTED)
     body = made.encode(counted(0))
     whole = made.decode(body)
-    for only in ([], ["p.count"], {"w.b", "p.mean"}, ["q.byte", "q.half", "other"], whole.keys()):
+    for only in ([], ["p.count"], {"w.b", "p.mean"}, ["q.byte", "q.half", "other"], ["r.nibble"], whole.keys()):
         for seen in (made.decode(body, only), made.read(body, only)):
             assert list(seen) == [name for name in COUNTED if name in only]
             assert all(x.tobytes() == whole[name].tobytes() for name, x in seen.items())
-    start = 8 + int.from_bytes(body[:8], "little")
+    start = 8 + int.from_bytes(body[:8], "little") + opened(body)[0]["p.mean"]["data_offsets"][0]
     broken = body[:start] + floats(np.nan).tobytes() + body[start + 4 :]
     with pytest.raises(WireError, match=r"'p.mean' at \(0, 0\) is nan"):
         made.decode(broken, only=["p.count"])
@@ -430,10 +435,11 @@ def test_strided_views_are_encoded_as_quantize_computes_them() -> None:
     """A mean over a transposed view may be summed in another order; the wire must use the same."""
     x = np.random.default_rng(0).standard_normal((301, 97)).astype(np.float32)
     for view in (x, x.T, x[::3, ::2], np.asfortranarray(x)):
-        message = {"x": Field(view.shape, BIT), "y": Field(view.shape, INT8)}
-        seen = codec.decode(message, codec.encode(message, {"x": view, "y": view}))
+        message = {"x": Field(view.shape, BIT), "y": Field(view.shape, INT8), "z": Field(view.shape, INT4)}
+        seen = codec.decode(message, codec.encode(message, dict.fromkeys("xyz", view)))
         assert seen["x"].tobytes() == np.ascontiguousarray(BIT.quantize(view)).tobytes()
         assert seen["y"].tobytes() == np.ascontiguousarray(INT8.quantize(view)).tobytes()
+        assert seen["z"].tobytes() == np.ascontiguousarray(INT4.quantize(view)).tobytes()
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])

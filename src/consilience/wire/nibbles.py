@@ -47,11 +47,13 @@ class Nibbles:
         if self._total % 2 and packed[-1] & 0xF:
             why = f"tensor 'int4' has more than its {self._total} values; the bits that fill its last byte must be 0"
             raise WireError(why, code="padding", field="int4")
-        why = "the scale of a row is 0 if all of its levels are 0, and only then"
-        for name, levels, scale in self._split(packed, scales):
+        zero = np.zeros(len(scales), dtype=bool)
+        for name, levels, _ in self._split(packed, scales):
             shaped = levels.reshape(self.fields[name].shape)
             refuse_first(name, shaped, shaped == -8, f"levels run from -{INT4.top} to {INT4.top}", "out-of-bounds")
-            refuse_first(f"{name}, scales,", scale, (levels != 0).any(axis=1) != (scale > 0), why, "bad-scale")
+            zero[self._scales[name]] = ~levels.any(axis=1)
+        why = "the scale of a row is 0 if all of its levels are 0, and only then"
+        refuse_first("int4_scales", scales, zero != (scales == 0), why, "bad-scale")
 
     def read(self, packed: Values, scales: Values) -> dict[str, Values]:
         """The values: levels times the scale of their row."""

@@ -265,7 +265,7 @@ def test_bytes_of_all_roles_are_summed(data: Dataset) -> None:
 
 
 @pytest.mark.parametrize("distill", ["distiller", "learner"])
-@pytest.mark.parametrize("encoding", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("encoding", ["float32", "float16", "int8", "int4"])
 def test_counted_bytes_equal_encoded_bytes(distill: str, encoding: str, data: Dataset) -> None:
     method = build_method("flesd", FLESD | {"distill": distill, "encoding": encoding, "keep": 0.5})
     with open_rounds(data, method) as rounds:

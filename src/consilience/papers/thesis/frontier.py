@@ -19,8 +19,8 @@ _COMPOSITIONS: Mapping[str, dict[str, Any]] = {
     "representations, 8 bits": {"name": "representation-sharing", "encoding": "int8"},
     **{f"1-bit weights every {k}": {"name": "fedavg-1bit", "every": k} for k in (1, 2, 4, 8)},
     **{f"representations + 1-bit weights every {k}": {"name": "consilience", "every": k} for k in (1, 2, 4, 8)},
-    "8-bit weights": {"name": "fedavg", "encoding": "int8"},
-    "16-bit weights": {"name": "fedavg", "encoding": "float16"},
+    "8-bit weights": {"name": "fedavg", "up": "int8", "down": "int8"},
+    "16-bit weights": {"name": "fedavg", "up": "float16", "down": "float16"},
     "weights": {"name": "fedavg"},
 }
 _BYTES, _UPLOAD = "bytes uploaded per round", "what is uploaded"
