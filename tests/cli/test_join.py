@@ -91,8 +91,15 @@ def test_members_scale_by_the_charter(
     alone = load_member_data(charter.model_copy(update={"scaling": None}), config)
     assert alone.inputs[:, 0].mean() == pytest.approx(0, abs=1e-5)
     assert "fixes no scaling, so your inputs are scaled by your own samples" in caplog.text
-    with pytest.raises(ConfigurationError, match="has the classes elm, oak, and federation 'creator' has ash, oak"):
+    with pytest.raises(ConfigurationError, match="has the class 'elm', and federation 'creator' has ash, oak"):
         load_member_data(charter.model_copy(update={"labels": ("ash", "oak")}), config)
+    more = charter.model_copy(update={"labels": ("ash", "oak", "elm"), "classes": 3})
+    some = load_member_data(more, config)  # it has no ash
+    assert some.labels == more.labels and some.classes == 3
+    assert np.array_equal(some.targets, 2 - data.targets) and np.array_equal(some.test_targets, 2 - data.test_targets)
+    other = charter.model_copy(update={"columns": ("weight", "size")})
+    with pytest.raises(ConfigurationError, match="columns size, weight, and federation 'creator' has weight, size"):
+        load_member_data(other, config)
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,11 @@ def test_models_of_a_run_that_was_resumed_and_killed_are_those_of_its_checkpoint
         CheckpointError, match="no result yet, it is stopped, round 2 of 2; finish it with: consilience"
     ):
         Result.load(tmp_path / "run")
+    (tmp_path / "run" / "model").mkdir()
+    (tmp_path / "run" / "model" / "model.json").touch()
+    with pytest.raises(ConfigurationError, match=r"is a member's folder; its model is exported in .*/run/model"):
+        Result.load(tmp_path / "run")
+    (tmp_path / "run" / "model" / "model.json").unlink()
     with lock_folder(tmp_path / "run"), pytest.raises(CheckpointError, match=r"it is running, .* wait until"):
         Result.load(tmp_path / "run")
 

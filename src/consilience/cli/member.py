@@ -9,10 +9,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import numpy as np
 
 from consilience.config.config import Config, make_config
 from consilience.data import Dataset, Scaling
@@ -119,13 +121,28 @@ def load_member_data(charter: Charter, config: Config) -> Dataset:
     else:
         data = load_data(config, progress=True, scaling=Scaling.from_record(charter.scaling.model_dump()))
         _warn_of_other_pixels(data)
-    for what, mine, common in (("classes", data.labels, charter.labels), ("columns", data.columns, charter.columns)):
-        if mine and common and mine != common:
-            raise ConfigurationError(
-                f"your data has the {what} {', '.join(mine)}, and federation {charter.name!r} has {', '.join(common)}; "
-                f"name and order them in the same way"
-            )
-    return data
+    if data.columns and charter.columns and data.columns != charter.columns:
+        raise ConfigurationError(
+            f"your data has the columns {', '.join(data.columns)}, and federation {charter.name!r} has "
+            f"{', '.join(charter.columns)}; name and order them in the same way"
+        )
+    return _with_classes_of(charter, data)
+
+
+def _with_classes_of(charter: Charter, data: Dataset) -> Dataset:
+    """The member's data with the classes of the federation, by their names; a member need not have all of them."""
+    numbered = all(name.isdecimal() for name in data.labels)
+    common = charter.labels or (tuple(map(str, range(charter.classes))) if numbered else ())
+    if not data.labels or not common or data.labels == common:
+        return data
+    if unknown := [name for name in data.labels if name not in common]:
+        raise ConfigurationError(
+            f"your data has the class {unknown[0]!r}, and federation {charter.name!r} has {', '.join(common)}; name "
+            f"the classes in the same way"
+        )
+    number = np.array([common.index(name) for name in data.labels])
+    targets, test_targets = number[data.targets], number[data.test_targets]
+    return replace(data, targets=targets, test_targets=test_targets, classes=len(common), labels=charter.labels)
 
 
 def _warn_of_other_pixels(data: Dataset) -> None:

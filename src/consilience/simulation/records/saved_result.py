@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.export import InputDescription
+from consilience.export.card import CARD
 from consilience.simulation.records.checkpoint import SavedModels
 from consilience.simulation.records.history import VALIDATION, History
 from consilience.simulation.records.learner_models import LearnerModels, models_of_folder
@@ -28,6 +29,8 @@ def read_result(folder: Path, model: Model | Sequence[Model] | None) -> dict[str
     run = RunFolder.open(folder)
     config, summary = run.config, run.result
     if summary is None:
+        if (folder / "model" / CARD).is_file():
+            raise ConfigurationError(f"{folder} is a member's folder; its model is exported in {folder / 'model'}")
         status = run_status(run)
         hint = "wait until it ends" if status.state == "running" else f"finish it with: {resume_command(folder)}"
         raise CheckpointError(f"{folder} has no result yet, it is {status.describe()}; {hint}")
