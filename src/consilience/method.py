@@ -10,6 +10,7 @@ from consilience.config.schedules import Rate
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange, Start
 from consilience.objectives import CrossEntropy, Objective
+from consilience.validation import check_integer
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Role:
     measured from them, but its model does not change. never_share: classes whose samples never enter an upload. data:
     the samples it trains on and uploads something of, its own or the public set. start: whether learners start with the
     same weights, made from the federation's seed, or each with its own, except what an exchange makes common. epochs,
-    batch_size, lr: of local training; None means the run's setting, and 0 epochs mean no training.
+    batch_size, lr: of local training; None means the run's setting, and 0 epochs mean no training. batch_order: which
+    of many shuffles of the samples into batches a seed has; 0 is the one that all methods have.
     """
 
     objective: Objective = field(default_factory=CrossEntropy)
@@ -34,8 +36,10 @@ class Role:
     epochs: int | None = None
     batch_size: int | None = None
     lr: Rate | None = None
+    batch_order: int = 0
 
     def __post_init__(self) -> None:
+        check_integer("batch_order", self.batch_order, low=0)
         names = [self.objective.name, *(e.name for e in self.exchanges)]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:

@@ -107,11 +107,12 @@ def test_compare_prints_one_json_object_per_method_in_order(command: Command) ->
     code, out, err = command("compare", "--methods", "independent, fedavg,independent", *SMALL, "--json", "--out", "c")
     assert code == 0 and err == "saved in c\n"
     summaries = objects(out)
-    assert [s["method"] for s in summaries] == ["independent", "fedavg"]
+    assert [s["method"] for s in summaries] == ["independent", "independent", "fedavg"]
     for summary in summaries:
         assert_complete(summary)
     assert summaries[0]["accuracy"]["std_seeds"] is None, "one seed has no spread"
-    assert [s["run"] for s in summaries] == ["c/independent", "c/fedavg"]
+    assert [s["run"] for s in summaries] == ["c/independent", "c/independent-batch_order-1", "c/fedavg"]
+    assert summaries[2]["control"]["learners"] == summaries[2]["gain_own"]["learners"] == 2
 
 
 def test_compare_prints_one_table(command: Command) -> None:
@@ -120,7 +121,8 @@ def test_compare_prints_one_table(command: Command) -> None:
     for heading in ("accuracy", "spread", "learners", "own", "upload", "download", "total", "time"):
         assert heading in out.partition("independent")[0], "above the first row"
     rows, _, said = out.partition("With 2 learners on digits, the default method (consilience) reaches ")
-    assert rows.count("independent") == rows.count("consilience") == 1 and "learning alone" in said
+    assert rows.count(" independent ") == 3 and rows.count("consilience") == 1 and "learning alone" in said
+    assert "Control: learning alone with another batch order helps" in " ".join(said.split())
     assert "2 learners, 2 rounds, 2 seeds" in out and "{" not in out
     dealt, _, kept = err.partition("saved in ")
     assert dealt.splitlines()[0] == "digits: 40 samples for 2 learners, iid" and dealt.count("learner 1") == 1
@@ -280,10 +282,18 @@ def test_show_a_run_and_a_comparison(command: Command) -> None:
     code, out, _ = command("show", "mine")
     assert code == 0 and "fedavg" in out and "accuracy over rounds" in out.lower()
     assert objects(command("show", "mine", "--json")[1]) == [summary]
-    both = objects(command("compare", "--methods", "independent,fedavg", *SMALL, "--out", "both", "--json")[1])
-    assert objects(command("show", "both", "--json")[1]) == both
+    asked = ("compare", "--methods", "independent,fedavg", *SMALL, "--no-control", "--against", "fedavg")
+    both = objects(command(*asked, "--out", "both", "--json")[1])
+    assert objects(command("show", "both", "--json")[1]) == both and both[0]["against"]["method"] == "fedavg"
+    other = objects(command("show", "both", "--against", "independent", "--json")[1])
+    assert other[1]["against"]["method"] == "independent" and "against" not in other[0]
+    code, _, err = command("show", "both", "--against", "fedprox")
+    assert code == 2 and "'fedprox', which is not among the methods that are compared: independent, fedavg;" in err
+    code, _, err = command("show", "mine", "--against", "fedprox")
+    assert code == 2 and "mine is not a comparison" in err
     code, out, _ = command("show", "both")
-    assert code == 0 and out.count("independent") == out.count("fedavg") == 2
+    assert code == 0 and out.count(" independent ") == out.count(" fedavg ") == 3
+    assert "Difference to fedavg" in out
 
 
 def test_show_of_an_unfinished_run_says_how_to_resume(command: Command, interrupt: Callable[..., None]) -> None:
@@ -328,7 +338,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 
 
 def test_interrupted_comparison_resumes_where_it_stopped(command: Command, interrupt: Callable[..., None]) -> None:
-    asked = ["compare", "--methods", "independent,fedavg,fedproto", *SMALL, "--json"]
+    asked = ["compare", "--methods", "independent,fedavg,fedproto", *SMALL, "--json", "--no-control"]
     whole = objects(command(*asked, "--out", "whole")[1])
     interrupt("fedavg", 1)
     code, out, err = command(*asked, "--out", "parts")
@@ -358,7 +368,7 @@ def test_interrupt_in_the_last_round_of_a_method_stops_the_comparison(
     assert "consilience compare --resume parts" in err
     interrupt("fedavg", 2)
     code, out, _ = command("compare", "--resume", "parts", "--json")
-    assert code == 0 and [s["method"] for s in objects(out)] == ["independent", "fedavg"]
+    assert code == 0 and [s["method"] for s in objects(out)] == ["independent", "independent", "fedavg"]
 
 
 @pytest.mark.parametrize(("asked", "words"), [("run", "--method"), ("compare", "--methods")])

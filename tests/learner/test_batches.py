@@ -20,8 +20,8 @@ from consilience.learner.batches import (
 SETTINGS = settings(max_examples=60, deadline=None)
 
 
-def work(batch: int, epochs: int, least: int) -> LocalWork:
-    return LocalWork(batch, epochs, least, reset_optimizer=False)
+def work(batch: int, epochs: int, least: int, order: int = 0) -> LocalWork:
+    return LocalWork(batch, epochs, least, reset_optimizer=False, batch_order=order)
 
 
 @SETTINGS
@@ -33,19 +33,20 @@ def work(batch: int, epochs: int, least: int) -> LocalWork:
     epochs=st.integers(1, 3),
     even=st.booleans(),
     least=st.integers(1, 2),
+    order=st.integers(0, 1),
 )
 def test_stacked_batches_equal_those_of_each_learner(
-    sizes: list[int], seed: int, round_: int, batch: int, epochs: int, even: bool, least: int
+    sizes: list[int], seed: int, round_: int, batch: int, epochs: int, even: bool, least: int, order: int
 ) -> None:
     """For each learner's own number of steps and batch widths."""
     who = np.arange(len(sizes)) + 5
     planned = [
-        plan_batches(work(batch, epochs, least), LearnerKey(seed, int(w)), round_, size, even=even)
+        plan_batches(work(batch, epochs, least, order), LearnerKey(seed, int(w)), round_, size, even=even)
         for w, size in zip(who, sizes, strict=True)
     ]
     most, size = max(map(len, planned)), torch.tensor(sizes)
     keys = StackedKeys(torch.full((len(sizes),), seed), torch.from_numpy(who), size, -(-size // batch))
-    stacked = plan_stacked_batches(work(batch, epochs, least), keys, torch.tensor([round_]), max(sizes), most)
+    stacked = plan_stacked_batches(work(batch, epochs, least, order), keys, torch.tensor([round_]), max(sizes), most)
     assert stacked.shape == (most, len(sizes), batch)
     assert ((stacked >= 0) & (stacked < size[:, None])).all(), "even what is not used lies among a learner's samples"
     for i, mine in enumerate(planned):
@@ -94,3 +95,10 @@ def test_every_epoch_uses_every_sample_in_a_new_order(even: bool) -> None:
 def test_batch_larger_than_the_data_repeats_samples() -> None:
     (only,) = plan_batches(work(8, 1, 1), LearnerKey(0, 0), 1, 3, even=False)
     assert only.tolist() == [*only[:3], *only[:3], *only[:2]] and sorted(only[:3]) == [0, 1, 2]
+
+
+def test_every_batch_order_is_another_shuffle_of_the_same_samples() -> None:
+    orders = [plan_batches(work(4, 1, 1, order), LearnerKey(0, 0), 1, 12, even=True) for order in (0, 1, 2)]
+    shuffles = [np.concatenate(each).tolist() for each in orders]
+    assert all(sorted(each) == list(range(12)) for each in shuffles)
+    assert len({tuple(each) for each in shuffles}) == 3

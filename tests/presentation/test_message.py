@@ -52,7 +52,7 @@ def test_headline_names_the_default_method_fedavg_and_learning_alone() -> None:
         "(95 % interval +3.2 to +3.2, 3 seeds)."
     )
     assert said.whom.startswith(
-        "On data like their own, the default method helps 5 of 6 learners over 3 seeds by a point or more and harms "
+        "On data like their own, the default method helps 5 of 6 learners over 3 seeds by more than a point and harms "
         "none, 1 is about the same; on average +2.6 points (95 % interval "
     )
     assert said.cost.startswith(
@@ -94,7 +94,7 @@ def test_warning_names_method_learners_and_points() -> None:
     assert said is not None
     assert said.warnings == (
         "Working together lowers accuracy on own data: fedavg -1.5 points on average (3 of 6 learners over 3 seeds "
-        "lose a point or more).",
+        "lose more than a point).",
     )
     assert said.sentences[-1] == said.warnings[0]
 
@@ -114,10 +114,40 @@ def test_runs_are_paired_by_seed_and_only_with_equal_tasks() -> None:
 def test_learner_without_accuracy_is_left_out() -> None:
     absent = run("fedavg", [95.0] * 3, [[95.0, None]] * 3, 1e6)
     found = add_gains([ALONE, absent])
-    assert "gain" not in found[0]
-    assert found[1]["gain"] | {"interval": 0, "mean": 0} == {
-        "learners": 3, "helped": 3, "harmed": 0, "mean": 0, "interval": 0,
-    }  # fmt: skip
+    assert "helped" not in found[0] and "gain_own" not in found[0] and "control" not in found[1]
+    assert (found[1]["helped"], found[1]["harmed"]) == (3, 0)
+    assert found[1]["gain_own"]["learners"] == 3 and found[1]["gain_own"]["mean"] == pytest.approx(2.0)
+    assert found[1]["gain_own"]["interval"] == pytest.approx([2 - 4.303 * 0.2 / 3**0.5, 2 + 4.303 * 0.2 / 3**0.5])
+
+
+def test_a_difference_of_exactly_one_point_neither_helps_nor_harms() -> None:
+    alone, other = (
+        run("independent", [80.0], [[80.0, 80.0, 80.0, 80.0]]),
+        run("fedavg", [80.0], [[81.0, 79.0, 81.1, 78.9]]),
+    )
+    (_, gain) = gains([alone, other])
+    assert gain is not None and (gain.helped, gain.harmed, gain.learners) == (1, 1, 4)
+
+
+def test_control_counts_learners_that_differ_by_the_batch_order_alone() -> None:
+    control = run("independent", [93.1] * 3, [[94.5, 93.0], [93.0, 91.0], [93.0, 93.0]], settings={"batch_order": 1})
+    other = run("independent", [70.0] * 3, [[70.0, 70.0]] * 3, settings={"own_head": True})  # more settings
+    for order in ([control, DEFAULT, other, ALONE], [ALONE, other, control, DEFAULT]):
+        found = {(s["method"], *s["settings"]): s for s in add_gains(order)}
+        counts = {"helped": 1, "harmed": 1, "learners": 6}
+        assert found["consilience",]["control"] == counts and found["consilience",]["helped"] == 5
+        own = found["independent", "batch_order"]
+        assert (own["helped"], own["harmed"], own["gain_own"]["learners"]) == (1, 1, 6) and "control" not in own
+        assert "helped" not in found["independent",] and "helped" not in found["independent", "own_head"]
+    said = message([ALONE, control, DEFAULT])
+    assert said is not None and said.whom.endswith(
+        "Control: learning alone with another batch order helps 1 of 6 learners and harms 1."
+    )
+    assert said.own == "Own answers, on data like each learner's own: the default method 95.6 %; learning alone 93.0 %."
+    best = run("independent", [99.0] * 3, control["accuracy_own"]["by_learner"], settings={"batch_order": 1})
+    text = " ".join(table_text(comparison_table([ALONE, best, DEFAULT])).split())
+    assert "consilience * " in text and "batch_order=1 * " not in text  # the control is never the best method
+    assert "independent batch_order=1: the control." in text
 
 
 def test_comparison_table_has_columns_of_helped_and_harmed_and_marks_the_best_row() -> None:

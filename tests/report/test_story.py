@@ -27,15 +27,16 @@ def test_page_begins_with_headline_answers_cost_and_gains(tmp_path: Path, folder
     assert "<h1>independent, fedavg and consilience compared on digits</h1>" in page
     assert (
         '<p class="lead">With 2 learners on digits, the default method (consilience) reaches 21.5&nbsp;% for '
-        "500&nbsp;kB; FedAvg 21.5&nbsp;% for 5&nbsp;MB; learning alone 21.5&nbsp;%.</p>"
+        "500&nbsp;kB; FedAvg 21.5&nbsp;% for 5&nbsp;MB; learning alone 21.5&nbsp;%. Own answers, on data like each "
+        "learner&#x27;s own: "
     ) in page
     places = [
         page.index(text)
         for text in ("Did it help?", "Whom did it help?", "At what cost?", "Accuracy against bytes</h3>")
     ]
     assert places == sorted(places) and places[-1] < page.index("Summary</h3>")
-    assert "helps 2 of 4 learners over 2 seeds by a point or more and harms none, 2 are about the same" in page
-    assert "own data: fedavg -2.5&nbsp;points on average (2 of 4 learners over 2 seeds lose a point or more)" in page
+    assert "helps 2 of 4 learners over 2 seeds by more than a point and harms none, 2 are about the same" in page
+    assert "own data: fedavg -2.5&nbsp;points on average (2 of 4 learners over 2 seeds lose more than a point)" in page
     assert shown(page)[:2] == ["cost", "gains"]
     gained = {(row["method"], row["learner"], row["seed"]): row["gain"] for row in values_of(specs_of(page)["gains"])
               if "learner" in row}  # fmt: skip

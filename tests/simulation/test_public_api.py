@@ -11,6 +11,7 @@ import pytest
 import consilience
 from consilience import Dataset, Settings, load
 from consilience.errors import ConfigurationError
+from consilience.simulation.compare import add_control
 
 SMALL: Settings = {"learners": 2, "rounds": 1, "train": 40, "test": 20, "workers": 0}
 
@@ -26,17 +27,37 @@ def test_compare_in_memory_returns_results_summaries_and_a_table() -> None:
         methods=["independent", "fedavg:start=different"], on_summary=lambda s: seen.append(s["method"]), **SMALL
     )
     alone = consilience.simulate(method="fedavg:start=different", **SMALL)
-    assert found.finished and found.folder is None and seen == ["independent", "fedavg"]
+    assert found.finished and found.folder is None and seen == ["independent", "independent", "fedavg"]
     assert np.array_equal(found.results["fedavg:start=different"].accuracy, alone.accuracy)
-    assert [summary["finished"] for summary in found.summaries] == [True, True]
+    assert [summary["finished"] for summary in found.summaries] == [True, True, True]
     assert "independent" in found.table() and "fedavg" in found.table()
 
 
 def test_summaries_have_gains_wherever_learning_alone_is_listed() -> None:
     seen: list[tuple[str, bool]] = []
     methods = ["centralized", "fedavg", "independent", "fedproto"]
-    consilience.compare(methods=methods, on_summary=lambda s: seen.append((s["method"], "gain" in s)), **SMALL)
-    assert seen == [("centralized", False), ("fedavg", True), ("independent", False), ("fedproto", True)]
+    known = {"helped", "harmed", "gain_own", "control"}
+    consilience.compare(methods=methods, on_summary=lambda s: seen.append((s["method"], known <= set(s))), **SMALL)
+    alone, control = ("independent", False), ("independent", False)
+    assert seen == [("centralized", False), ("fedavg", True), alone, control, ("fedproto", True)]
+
+
+def test_control_runs_beside_learning_alone_unless_it_is_not_wanted() -> None:
+    pair = ["fedavg", "independent"]
+    settings: Settings = {**SMALL, "batch_size": 8}
+    with_control = consilience.compare(methods=pair, **settings)
+    without = consilience.compare(methods=pair, control=False, **settings)
+    assert with_control.methods == ("fedavg", "independent", "independent:batch_order=1")
+    assert without.methods == ("fedavg", "independent") and "control" not in without.summaries[0]
+    assert with_control.summaries[0]["helped"] == without.summaries[0]["helped"]
+    alone, control = (with_control.results[name] for name in with_control.methods[1:])
+    assert np.array_equal(alone.history.last("accuracy"), without.results["independent"].accuracy)
+    assert not np.array_equal(alone.history["loss.cross_entropy"], control.history["loss.cross_entropy"])
+    for names in ("independent", "centralized independent", "fedavg", "independent:batch_order=2 fedavg"):
+        methods = names.split()
+        assert add_control(methods) == methods
+    chosen = add_control(["independent:own_head=true", "independent", "fedavg"])
+    assert chosen[1:3] == ["independent", "independent:batch_order=1"]
 
 
 def test_baseline_is_one_of_the_methods_and_stays_with_the_folder(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class KnownMethod:
 
 BUILT_IN = {
     "centralized": KnownMethod("One learner holds all data: the yardstick, not a federation.", _OBJECTIVE),
-    "independent": KnownMethod("Every learner trains alone.", _OBJECTIVE),
+    "independent": KnownMethod("Every learner trains alone.", {**_OBJECTIVE, "batch_order": 0}),
     "self-distillation": KnownMethod(
         "Representation sharing of each learner with itself only: the control for mere regularization.",
         {"kd": 10.0, "contrast": 1.0, "n_avg": 10, **_OBJECTIVE},

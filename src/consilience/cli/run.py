@@ -68,6 +68,10 @@ def compare(
         ),
     ] = None,
     against: Against = None,
+    control: Annotated[
+        bool,
+        typer.Option(help="beside independent, also run it with another batch order, the control of helped and harmed"),
+    ] = True,
     set_: Set = None,
     out: Out = None,
     resume: Resume = None,
@@ -92,7 +96,13 @@ def compare(
         task.choose_folder(out, wanted, "compare")
         with task.running() as on_round:
             found = compare_methods(
-                wanted, methods=names, against=against, out=task.folder, on_round=on_round, on_summary=each
+                wanted,
+                methods=names,
+                against=against,
+                control=control,
+                out=task.folder,
+                on_round=on_round,
+                on_summary=each,
             )
     else:
         with task.running() as on_round:

@@ -25,6 +25,12 @@ class LocalWork:
     epochs: int
     smallest_batch: int  # no batch has fewer samples: BatchNorm needs two
     reset_optimizer: bool  # forget the optimizer's state before each round
+    batch_order: int = 0  # which of many shuffles a seed has
+
+    @property
+    def shuffle(self) -> str:
+        """The purpose for which the random numbers of shuffles are drawn."""
+        return f"shuffle {self.batch_order}" if self.batch_order else "shuffle"
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ def plan_batches(work: LocalWork, key: LearnerKey, round_: int, size: int, *, ev
     """
     planned, batch = [], work.batch_size
     for epoch in range(work.epochs):
-        order = uniform("shuffle", key.seed, round_, epoch, key.number, np.arange(size)).argsort(kind="stable")
+        order = uniform(work.shuffle, key.seed, round_, epoch, key.number, np.arange(size)).argsort(kind="stable")
         steps = -(-size // batch)
         if even:
             short = size - (steps - 1) * batch
@@ -74,7 +80,7 @@ def plan_stacked_batches(work: LocalWork, keys: StackedKeys, round_: Tensor, lon
     column = torch.arange(longest, device=device)
     orders = torch.stack(
         [
-            _shuffle(uniform("shuffle", seed[:, None], round_, epoch, keys.number[:, None], column), keys.size)
+            _shuffle(uniform(work.shuffle, seed[:, None], round_, epoch, keys.number[:, None], column), keys.size)
             for epoch in range(work.epochs)
         ]
     )  # (epochs, learners, longest)

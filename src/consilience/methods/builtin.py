@@ -34,9 +34,9 @@ def centralized(objective: str = "cross-entropy", own_head: bool = False) -> Met
 
 
 @register_method
-def independent(objective: str = "cross-entropy", own_head: bool = False) -> Role:
+def independent(objective: str = "cross-entropy", own_head: bool = False, batch_order: int = 0) -> Role:
     """Every learner trains alone."""
-    return Role(build_objective(objective, own_head))
+    return Role(build_objective(objective, own_head), batch_order=batch_order)
 
 
 @register_method

@@ -1,7 +1,8 @@
 """Who gains and who loses by working together: each learner against itself learning alone, with the same seed.
 
-Both accuracies are those on data like the learner's own. A learner is helped if working together raises its accuracy by
-one point of percent or more, and harmed if it lowers it by as much.
+Both are own accuracies: of the own answer, on data like the learner's own. A learner is helped if working together
+raises it by more than one point of percent, and harmed if it lowers it by more than that. Some learners differ as much
+by chance; the control shows how many: the same learners alone, with the same data and first weights and other batches.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ ALONE = "independent"
 CENTRALIZED = "centralized"
 """The method with one model on all data."""
 MARGIN = 1.0
-"""Points of percent from which on a difference counts as helped or harmed."""
+"""Points of percent; a larger difference counts as helped or harmed."""
+BATCH_ORDER = "batch_order"
+"""The setting in which the control differs from learning alone."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +40,24 @@ class Gain:
 
     @property
     def helped(self) -> int:
-        """How many learners gained one point or more."""
-        return sum(points >= MARGIN for points in self.points.values())
+        """How many learners gained more than one point."""
+        return sum(points > MARGIN for points in self.points.values())
 
     @property
     def harmed(self) -> int:
-        """How many learners lost one point or more."""
-        return sum(points <= -MARGIN for points in self.points.values())
+        """How many learners lost more than one point."""
+        return sum(points < -MARGIN for points in self.points.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """The gain as JSON."""
-        return {
-            "learners": self.learners,
-            "helped": self.helped,
-            "harmed": self.harmed,
-            "mean": self.difference.mean,
-            "interval": None if self.difference.low is None else [self.difference.low, self.difference.high],
-        }
+        """The gain as JSON: how many learners are helped and harmed, and the mean gain with its interval."""
+        return {"helped": self.helped, "harmed": self.harmed, "gain_own": {**self.difference.to_dict(), **self._size()}}
+
+    def counts(self) -> dict[str, int]:
+        """How many learners are helped and harmed, of how many."""
+        return {"helped": self.helped, "harmed": self.harmed, **self._size()}
+
+    def _size(self) -> dict[str, int]:
+        return {"learners": self.learners}
 
 
 def gains(summaries: Sequence[Summary]) -> list[Gain | None]:
@@ -61,12 +65,27 @@ def gains(summaries: Sequence[Summary]) -> list[Gain | None]:
     return [_gain(summary, summaries) for summary in summaries]
 
 
+def is_control(summary: Summary) -> bool:
+    """Whether a run is the control: learning alone with another batch order."""
+    return summary["method"] == ALONE and bool(summary["settings"].get(BATCH_ORDER))
+
+
 def alone_for(summary: Summary, summaries: Sequence[Summary]) -> Summary | None:
     """The run of learning alone that a run is compared with: same data, learners and rounds; None if there is none."""
-    if summary["method"] in (ALONE, CENTRALIZED):
+    if summary["method"] in (ALONE, CENTRALIZED) and not is_control(summary):
         return None
-    same = [s for s in summaries if s["method"] == ALONE and all(s.get(k) == summary.get(k) for k in _SAME)]
+    same = [s for s in _same_task(summary, summaries) if s["method"] == ALONE and not is_control(s)]
+    if is_control(summary):
+        same = [s for s in same if s["settings"] == _without_order(summary)]
     return min(same, key=lambda s: len(s["settings"]), default=None)  # the one with the fewest settings of its own
+
+
+def control_of(summary: Summary, summaries: Sequence[Summary]) -> Gain | None:
+    """The gain of the control over the run of learning alone that a run is compared with; None if there is none."""
+    alone = None if is_control(summary) else alone_for(summary, summaries)
+    controls = [s for s in _same_task(summary, summaries) if is_control(s)]
+    found = [s for s in controls if alone is not None and _without_order(s) == alone["settings"]]
+    return _gain(found[0], summaries) if found else None
 
 
 def by_seed(summary: Summary) -> dict[int, float]:
@@ -82,14 +101,27 @@ def own_by_seed(summary: Summary) -> dict[int, float]:
 
 
 def add_gains(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """The summaries, with `gain` where it is known: how many learners are helped and harmed, and by how much."""
+    """The summaries, where it is known with `helped`, `harmed` and `gain_own`, and `control`, the control's counts."""
+    controls = [control_of(summary, summaries) for summary in summaries]
     return [
-        {**summary, **({} if gain is None else {"gain": gain.to_dict()})}
-        for summary, gain in zip(summaries, gains(summaries), strict=True)
+        {
+            **summary,
+            **({} if gain is None else gain.to_dict()),
+            **({} if control is None else {"control": control.counts()}),
+        }
+        for summary, gain, control in zip(summaries, gains(summaries), controls, strict=True)
     ]
 
 
 _SAME = ("data", "learners", "rounds")
+
+
+def _same_task(summary: Summary, summaries: Sequence[Summary]) -> list[Summary]:
+    return [s for s in summaries if all(s.get(key) == summary.get(key) for key in _SAME)]
+
+
+def _without_order(summary: Summary) -> dict[str, Any]:
+    return {key: value for key, value in summary["settings"].items() if key != BATCH_ORDER}
 
 
 def _gain(summary: Summary, summaries: Sequence[Summary]) -> Gain | None:

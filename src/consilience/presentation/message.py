@@ -10,7 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from consilience.presentation.gains import ALONE, CENTRALIZED, Gain, Summary, alone_for, by_seed, gains
+from consilience.presentation.gains import (
+    ALONE,
+    CENTRALIZED,
+    Gain,
+    Summary,
+    alone_for,
+    by_seed,
+    control_of,
+    gains,
+    is_control,
+)
 from consilience.presentation.method_looks import spoken_name
 from consilience.presentation.paired import Difference, paired_difference
 from consilience.presentation.tables import format_bytes, method_label, plural
@@ -24,6 +34,8 @@ class Message:
     """What runs say, in sentences; sentences that the runs have no numbers for are empty."""
 
     headline: str
+    own: str = ""
+    """The own accuracies of the methods that the headline names."""
     helped: str = ""
     """Did working together help? On everybody's data."""
     whom: str = ""
@@ -34,7 +46,7 @@ class Message:
     @property
     def sentences(self) -> list[str]:
         """All sentences without the cost, which the headline names."""
-        return [each for each in (self.headline, self.helped, self.whom, *self.warnings) if each]
+        return [each for each in (self.headline, self.own, self.helped, self.whom, *self.warnings) if each]
 
 
 def message(summaries: Sequence[Summary]) -> Message | None:
@@ -45,12 +57,18 @@ def message(summaries: Sequence[Summary]) -> Message | None:
     if all(s.get("set") for s in known):
         return Message(_best_setting(known, len(summaries)), cost=_cost(_best(known), known), warnings=_unclear(known))
     lead = _lead(known)
+    named = _named(lead, known)
     gain = dict(zip(map(_label, known), gains(known), strict=True))
-    found = Message(_headline(lead, known), warnings=(*_lowered(known, gain), *_notes(summaries)))
+    found = Message(_headline(named, known), _own(named), warnings=(*_lowered(known, gain), *_notes(summaries)))
     if lead["method"] in (ALONE, CENTRALIZED):
         return found
     return Message(
-        found.headline, _helped(lead, known), _whom(lead, gain[_label(lead)]), _cost(lead, known), found.warnings
+        found.headline,
+        found.own,
+        _helped(lead, known),
+        " ".join(filter(None, [_whom(lead, gain[_label(lead)]), _control(control_of(lead, known))])),
+        _cost(lead, known),
+        found.warnings,
     )
 
 
@@ -72,24 +90,36 @@ def page_title(summaries: Sequence[Summary]) -> str:
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
-def _headline(lead: Summary, known: Sequence[Summary]) -> str:
-    """The accuracy and the bytes of the methods that matter: the lead, FedAvg, the best, learning alone, all data."""
-    names = [_label(lead)]
+def _named(lead: Summary, known: Sequence[Summary]) -> list[Summary]:
+    """The runs that matter: the lead, FedAvg, the most accurate, learning alone, one model on all data."""
     exchanging = [s for s in known if s["bytes_total"] > 0]
     fedavg = [s for s in exchanging if s["method"] == _FEDAVG][:1]
     matter = [*fedavg, _best(exchanging)] if len(exchanging) > 2 else exchanging
-    alone = alone_for(lead, known) or next((s for s in known if s["method"] == ALONE), None)
+    alone = alone_for(lead, known) or next((s for s in known if s["method"] == ALONE and not is_control(s)), None)
     all_data = next((s for s in known if s["method"] == CENTRALIZED), None)
-    matter = [*matter, *(s for s in (alone, all_data) if s is not None)]
-    clauses = []
-    for s in matter:
-        if _label(s) not in names:
-            names.append(_label(s))
-            clauses.append(f"{spoken_name(_label(s))} {s['accuracy']['mean']:.1f} %{_for_bytes(s)}")
+    by_label: dict[str, Summary] = {}
+    for s in (lead, *matter, alone, all_data):
+        if s is not None:
+            by_label.setdefault(_label(s), s)
+    return list(by_label.values())
+
+
+def _headline(named: Sequence[Summary], known: Sequence[Summary]) -> str:
+    """The accuracy and the bytes of the methods that matter; the lead is the first."""
+    lead, *others = named
+    clauses = [f"{spoken_name(_label(s))} {s['accuracy']['mean']:.1f} %{_for_bytes(s)}" for s in others]
+    exchanging = [s for s in known if s["bytes_total"] > 0]
     chosen = f", the most accurate of {len(exchanging)}," if exchanging[1:] and lead["method"] != _DEFAULT else ""
     first = f"{_first_name(lead)}{chosen} reaches {lead['accuracy']['mean']:.1f} %{_for_bytes(lead)}"
     many = plural(max(int(s["learners"]) for s in known), "learner")
     return f"With {many} on {Path(lead['data']).name}, {'; '.join([first, *clauses])}."
+
+
+def _own(named: Sequence[Summary]) -> str:
+    """The own accuracies; one model on all data has none."""
+    known = [s for s in named if s["method"] != CENTRALIZED and s["accuracy_own"]["mean"] is not None]
+    clauses = [f"{spoken_name(_label(s))} {s['accuracy_own']['mean']:.1f} %" for s in known]
+    return f"Own answers, on data like each learner's own: {'; '.join(clauses)}." if clauses else ""
 
 
 def _helped(lead: Summary, known: Sequence[Summary]) -> str:
@@ -118,9 +148,17 @@ def _whom(lead: Summary, gain: Gain | None) -> str:
     between = f", {same} {'is' if same == 1 else 'are'} about the same" if same else ""
     return (
         f"On data like their own, {spoken_name(_label(lead))} helps {gain.helped} of {plural(gain.learners, 'learner')}"
-        f"{_over_seeds(gain)} by a point or more and harms {gain.harmed or 'none'}{between}; "
+        f"{_over_seeds(gain)} by more than a point and harms {gain.harmed or 'none'}{between}; "
         f"on average {_points(gain.difference)}."
     )
+
+
+def _control(gain: Gain | None) -> str:
+    """How many learners differ as much by the order of batches alone."""
+    if gain is None:
+        return ""
+    helps = f"helps {gain.helped or 'none'} of {plural(gain.learners, 'learner')}"
+    return f"Control: learning alone with another batch order {helps} and harms {gain.harmed or 'none'}."
 
 
 def _cost(lead: Summary, known: Sequence[Summary]) -> str:
@@ -153,7 +191,7 @@ def _lowered(known: Sequence[Summary], gain: dict[str, Gain | None]) -> list[str
         own = gain[_label(s)]
         if own is None or not s["bytes_total"] or own.difference.mean >= 0 or not own.harmed:
             continue
-        words = ("points on average", f"{plural(own.learners, 'learner')}{_over_seeds(own)} lose a point or more")
+        words = ("points on average", f"{plural(own.learners, 'learner')}{_over_seeds(own)} lose more than a point")
         unit, lost = words if not found else ("", str(own.learners))
         found.append(f"{_label(s)} {own.difference.mean:+.1f} {unit}".rstrip() + f" ({own.harmed} of {lost})")
         doubtful += [] if own.difference.clear else [_label(s)]

@@ -95,7 +95,7 @@ def gains_by_method(rows: Sequence[Row]) -> Chart:
 
 
 def _outcome(points: float) -> str:
-    return "helped" if points >= MARGIN else "harmed" if points <= -MARGIN else "about the same"
+    return "helped" if points > MARGIN else "harmed" if points < -MARGIN else "about the same"
 
 
 def _mean_row(name: str, rows: Sequence[Row]) -> dict[str, Any]:

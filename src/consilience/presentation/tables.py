@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from consilience.presentation.gains import CENTRALIZED, Gain, Summary, gains
+from consilience.presentation.gains import CENTRALIZED, Gain, Summary, gains, is_control
 from consilience.presentation.ranking import ranked_by
 
 OPTIONAL_METRICS = {
@@ -45,6 +45,11 @@ GAIN_COLUMNS: tuple[Literal["helped"], Literal["harmed"]] = ("helped", "harmed")
 GAIN_CAPTION = (
     "Helped, harmed: learners, those of every seed counted, whose own accuracy is more than one point higher or lower "
     "than that of the same learner alone with the same seed."
+)
+
+CONTROL_CAPTION = (
+    "{label}: the control. The same learners alone, with the same data and first weights and another order of batches; "
+    "as many learners are helped and harmed by chance."
 )
 
 SWEEP_CAPTION = (
@@ -102,8 +107,9 @@ def _comparison_cells(s: Summary, gain: Gain | None, gained: bool) -> dict[str, 
 
 
 def best_row(summaries: Sequence[Summary]) -> int | None:
-    """The place of the most accurate run without `centralized`; None if there is nothing to compare."""
-    means = {i: s["accuracy"]["mean"] for i, s in enumerate(summaries) if s["method"] != CENTRALIZED}
+    """The place of the most accurate run without `centralized` and the control; None if there is nothing to compare."""
+    methods = {i: s for i, s in enumerate(summaries) if s["method"] != CENTRALIZED and not is_control(s)}
+    means = {i: s["accuracy"]["mean"] for i, s in methods.items()}
     known = {i: mean for i, mean in means.items() if mean is not None}
     return max(known, key=lambda i: float(known[i])) if len(known) > 1 else None
 
@@ -134,7 +140,14 @@ def _caption(summaries: Sequence[Summary], more: Sequence[str], gained: bool) ->
         sentences.append(f"Trained without labels ({methods}): accuracy of a probe.")
     if best_row(summaries) is not None:
         sentences.append("*: most accurate.")
-    return " ".join([*sentences, *([GAIN_CAPTION] if gained else []), *(OPTIONAL_METRICS[key][1] for key in more)])
+    sentences += gain_captions(summaries) if gained else []
+    return " ".join([*sentences, *(OPTIONAL_METRICS[key][1] for key in more)])
+
+
+def gain_captions(summaries: Sequence[Summary]) -> list[str]:
+    """What helped and harmed mean, and which run is the control."""
+    controls = [method_label(s["method"], s["settings"]) for s in summaries if is_control(s)]
+    return [GAIN_CAPTION, *(CONTROL_CAPTION.format(label=label) for label in controls)]
 
 
 def optional_metrics(summaries: Sequence[Summary]) -> list[str]:

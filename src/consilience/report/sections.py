@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from consilience.presentation import charts
+from consilience.presentation.gains import is_control
 from consilience.presentation.method_looks import look_order
 from consilience.presentation.tables import OPTIONAL_METRICS
 from consilience.report.baseline_section import baseline_sections
@@ -44,10 +45,12 @@ def _task_sections(
     task: str, given: Sequence[ReportedRun], prefix: str, with_checkpoint: Sequence[Path]
 ) -> Iterator[Section]:
     runs = _shorten_labels(given)
-    best, note = _best(runs)
+    controls = [run for run in runs if is_control(run.summary)]  # in tables and beside gains, not in other charts
+    methods = [run for run in runs if not is_control(run.summary)] or runs
+    best, note = _best(methods)
     yield headline_section(task, _extent(given), runs, prefix)
     over = {section.slug.removeprefix(prefix): section for section in _accuracy(best, note, prefix)}
-    cost, gained = cost_section(runs, prefix), gains_section(runs, best, note, prefix)
+    cost, gained = cost_section(runs, prefix), gains_section(runs, [*best, *controls], note, prefix)
     settings = next(_settings(runs, prefix), None)
     if cost is None and settings is not None:
         cost, settings = settings, None
@@ -55,7 +58,7 @@ def _task_sections(
     yield from (replace(section, beside="first") for section in first if section is not None)
     yield from summary_sections(runs, prefix)
     yield from baseline_sections(runs, prefix)
-    yield from _groups_over_rounds(runs, prefix)
+    yield from _groups_over_rounds(methods, prefix)
     yield from [] if settings is None else [settings]
     yield from over.values()
     yield from _probes(best, note, prefix)
@@ -63,9 +66,9 @@ def _task_sections(
     yield from _dependence(best, note, prefix)
     yield from _partition(runs, prefix)
     yield from _losses(best, note, prefix)
-    yield from confusion_sections(runs, prefix)
+    yield from confusion_sections(methods, prefix)
     yield from leakage_sections(runs, prefix)
-    yield from feature_sections(runs, prefix, with_checkpoint)
+    yield from feature_sections(methods, prefix, with_checkpoint)
     yield from _time(runs, prefix)
     yield _reproduce(runs, prefix)
 

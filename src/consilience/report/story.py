@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from consilience.presentation import story_charts
-from consilience.presentation.gains import ALONE, CENTRALIZED, MARGIN, Gain, gains
+from consilience.presentation.gains import ALONE, CENTRALIZED, MARGIN, Gain, gains, is_control
 from consilience.presentation.message import Message, message, page_title
 from consilience.presentation.method_looks import look_order, spoken_name
 from consilience.presentation.scatter_charts import frontier
@@ -33,7 +33,7 @@ def headline_section(task: str, extent: str, runs: Sequence[ReportedRun], prefix
     said = message([_labeled(run) for run in runs])
     return Section(
         f"{task}: {extent}",
-        lead=said.headline if said else "",
+        lead=" ".join(filter(None, [said.headline, said.own])) if said else "",
         answers=_answers(said),
         notes=said.warnings if said else (),
         name=f"{prefix}task",
@@ -43,6 +43,7 @@ def headline_section(task: str, extent: str, runs: Sequence[ReportedRun], prefix
 
 def cost_section(runs: Sequence[ReportedRun], prefix: str) -> Section | None:
     """Final accuracy against bytes; None if there are not two runs that differ in bytes."""
+    runs = [run for run in runs if not is_control(run.summary)]
     rows = [_cost_row(run) for run in runs if run.summary["accuracy"]["mean"] is not None]
     sent = [row["bytes"] for row in rows if not row["reference"]]
     if len(sent) < 2 or max(sent) <= _SAME_COST * min(sent):
@@ -64,11 +65,17 @@ def gains_section(runs: Sequence[ReportedRun], drawn: Sequence[ReportedRun], not
     if not rows:
         return None
     text = (
-        "A mark per learner and seed: its accuracy on data like its own, minus that of the same learner alone. "
-        f"Helped and harmed: by {MARGIN:g} point or more. Numbers: the mean.{note}"
+        "A mark per learner and seed: its own accuracy, minus that of the same learner alone. "
+        f"Helped and harmed: by more than {MARGIN:g} point. Numbers: the mean.{_control_note(drawn)}{note}"
     )
     chart = story_charts.gains_by_method(rows)
     return Section("Who gains, who loses", text, figure=chart, name=f"{prefix}gains")
+
+
+def _control_note(drawn: Sequence[ReportedRun]) -> str:
+    """Which of the drawn runs is the control."""
+    labels = [run.label for run in drawn if is_control(run.summary)]
+    return "".join(f" {label}: the control, alone with another order of batches." for label in labels)
 
 
 def _labeled(run: ReportedRun) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from consilience.presentation.gains import Gain, gains
 from consilience.presentation.tables import (
     CAPTION,
-    GAIN_CAPTION,
     GAIN_COLUMNS,
     METRIC_HEADINGS,
     OPTIONAL_METRICS,
@@ -18,6 +17,7 @@ from consilience.presentation.tables import (
     format_bytes,
     format_count,
     format_optional,
+    gain_captions,
     optional_metrics,
 )
 from consilience.report.metrics import Rows
@@ -44,7 +44,7 @@ def _summary(runs: Sequence[ReportedRun], prefix: str) -> Section:
         _summary_row(run, gain if any(gained) else False, _probed(runs), optional_metrics(summaries))
         for run, gain in zip(runs, gained, strict=True)
     ]
-    text = _caption(runs) + (f"\n\n{GAIN_CAPTION}" if any(gained) else "")
+    text = _caption(runs) + (f"\n\n{' '.join(gain_captions(summaries))}" if any(gained) else "")
     return Section("Summary", table=rows, best=best_row(summaries), explanation=text, name=f"{prefix}summary")
 
 

@@ -17,7 +17,7 @@ from consilience.data.own_data import DataSource, to_dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.methods import build_method
 from consilience.presentation.baseline import add_differences, differences_table
-from consilience.presentation.gains import ALONE, add_gains
+from consilience.presentation.gains import ALONE, BATCH_ORDER, CENTRALIZED, add_gains
 from consilience.presentation.message import message
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
 from consilience.presentation.tables import table_text
@@ -79,7 +79,8 @@ class Comparison:
         return said.sentences if said else []
 
     def __repr__(self) -> str:
-        means = ((s["method"], s["accuracy"]["mean"]) for s in self.summaries)
+        named = zip(map(short_name, self.methods), self.summaries, strict=False)
+        means = ((name, s["accuracy"]["mean"]) for name, s in named)
         found = ", ".join(f"{name} {'–' if mean is None else f'{mean:.1f} %'}" for name, mean in means)
         return f"Comparison({len(self.summaries)} of {len(self.methods)} methods: {found})"
 
@@ -91,10 +92,11 @@ class Comparison:
         return data_frame([dict(flat_numbers(summary)) for summary in self.summaries])
 
     def plot(self, metric: str = "accuracy") -> Any:
-        """A metric over rounds as an Altair chart, a line per method that was run now."""
+        """A metric over rounds as an Altair chart, a line per method that was run now, the control aside."""
         if not self.results:
             raise ConfigurationError(FINISHED_BEFORE)
-        return plot_runs({short_name(name): result.history for name, result in self.results.items()}, metric)
+        runs = {name: result for name, result in self.results.items() if not parse_method(name).get(BATCH_ORDER)}
+        return plot_runs({short_name(name): result.history for name, result in runs.items()}, metric)
 
 
 def compare(
@@ -102,6 +104,7 @@ def compare(
     *,
     methods: Sequence[str] | None = None,
     against: str | None = None,
+    control: bool = True,
     data: DataSource | None = None,
     model: Model | Sequence[Model] | None = None,
     out: str | Path | None = None,
@@ -114,14 +117,15 @@ def compare(
 
     methods: names, each with settings if you like: ["fedavg", "consilience:kd=3"]; by default `DEFAULT_METHODS`.
     against: one of the methods, the baseline; the summaries of the others have `against`, the differences of `accuracy`
-    and `accuracy_own` to it with the same seeds, and their 95 % intervals.
+    and `accuracy_own` to it with the same seeds, and their 95 % intervals. control: beside `independent`, also run it
+    with other batches, `independent:batch_order=1`: it shows how many learners differ from themselves by chance.
     data, model, settings: as in `simulate`. out: a folder to save all runs in. resume: the folder of a comparison to
     continue; finished runs are not run again. on_round: as in `simulate`. on_summary: called with each run's summary
     when it ends; where `independent` or the baseline, with which it is compared, comes later, when that has ended.
 
-        >>> comparison = compare(methods=["independent", "fedavg"], rounds=1, learners=2, train=40, test=20)
-        >>> [summary["method"] for summary in comparison.summaries]
-        ['independent', 'fedavg']
+        >>> comparison = compare(methods=["fedavg", "independent"], rounds=1, learners=2, train=40, test=20)
+        >>> comparison.methods
+        ('fedavg', 'independent', 'independent:batch_order=1')
     """
     given = to_dataset(data)
     own = given if isinstance(given, Dataset) else None
@@ -133,20 +137,31 @@ def compare(
     else:
         config = resolve_config(config, given, model, None, settings)
         names = DEFAULT_METHODS if methods is None else methods
-        plan = plan_comparison(config, names, Path(out) if out is not None else None, own, model, against=against)
-    summaries, results, reported = [], {}, 0
+        folder = Path(out) if out is not None else None
+        plan = plan_comparison(config, names, folder, own, model, against=against, control=control)
+    summaries: list[dict[str, Any]] = []
+    results: dict[str, Result] = {}
+    reported = 0
+
+    def report() -> int:
+        """Report the summaries that were not reported yet; how many are now."""
+        for summary in plan.add_comparisons(summaries)[reported:]:
+            if on_summary is not None:
+                on_summary(summary)
+        return len(summaries)
+
     with lock_folder(plan.folder) if plan.folder is not None else nullcontext():
-        for name, found in plan.run(on_round, own, model):
-            if isinstance(found, Result):
-                results[name] = found
-            summaries.append(found.summary() if isinstance(found, Result) else found)
-            stopped = not summaries[-1]["finished"]
-            if on_summary is not None and (stopped or not plan.compares_with(plan.methods[len(summaries) :])):
-                for summary in plan.add_comparisons(summaries)[reported:]:
-                    on_summary(summary)
-                reported = len(summaries)
-            if stopped:
-                break
+        try:
+            for name, found in plan.run(on_round, own, model):
+                if isinstance(found, Result):
+                    results[name] = found
+                summaries.append(found.summary() if isinstance(found, Result) else found)
+                if not summaries[-1]["finished"]:
+                    break
+                if not plan.compares_with(plan.methods[len(summaries) :]):
+                    reported = report()
+        finally:  # also where it is stopped between two methods
+            report()
     return Comparison(plan.methods, tuple(plan.add_comparisons(summaries)), results, plan.folder, plan.against)
 
 
@@ -227,6 +242,7 @@ def plan_comparison(
     model: Model | Sequence[Model] | None = None,
     *,
     against: str | None = None,
+    control: bool = False,
 ) -> ComparisonPlan:
     """A new comparison; every method is set up first, so that what cannot work is refused before any run."""
     if not methods:
@@ -239,6 +255,7 @@ def plan_comparison(
         raise ConfigurationError("the configuration has variants, which belong to one method; sweep it instead")
     names = tuple(dict.fromkeys(absolute_name(name) for name in methods))
     baseline = None if against is None else find_baseline(against, names)
+    names = tuple(add_control(names)) if control else names
     if config.method.settings and config.method.name not in [parse_method(name)["name"] for name in names]:
         raise ConfigurationError(
             f"method.{next(iter(config.method.settings))} is set for method {config.method.name!r}, which is not "
@@ -260,6 +277,21 @@ def plan_comparison(
         compared = {"methods": list(names), **({} if baseline is None else {"against": baseline})}
         save_plan(folder, _KIND, {**compared, "config": config.settings()})
     return ComparisonPlan(config, names, folder, baseline)
+
+
+def add_control(methods: Sequence[str]) -> list[str]:
+    """The methods with the control after learning alone, if others are compared with that.
+
+    >>> add_control(["independent", "fedavg"])
+    ['independent', 'independent:batch_order=1', 'fedavg']
+    """
+    parsed = [parse_method(method) for method in methods]
+    alone = [i for i, method in enumerate(parsed) if method["name"] == ALONE]
+    others = any(method["name"] not in (ALONE, CENTRALIZED) for method in parsed)
+    if not alone or not others or any(parsed[i].get(BATCH_ORDER) for i in alone):
+        return list(methods)
+    place = min(alone, key=lambda i: len(parsed[i]))  # as others are compared with it: the fewest settings
+    return [*methods[: place + 1], f"{methods[place]}:{BATCH_ORDER}=1", *methods[place + 1 :]]
 
 
 def find_baseline(against: str, methods: Sequence[str]) -> str:

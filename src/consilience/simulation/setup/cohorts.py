@@ -101,7 +101,7 @@ class _CohortPlanner:
         if config.evaluation.watch is not None:
             check_watched(learner, config.evaluation.watch)
         reset = config.training.optimizer_state == "reset" or participant.role.data == "public"
-        work = LocalWork(participant.batch_size, participant.epochs, least, reset)
+        work = LocalWork(participant.batch_size, participant.epochs, least, reset, participant.role.batch_order)
         plan = CohortPlan(participant.role_name, spec, members, work, learner.binding.parameters.size, settings)
         return plan, learner
 

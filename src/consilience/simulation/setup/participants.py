@@ -46,7 +46,7 @@ class Participant:
             type(self.optimizer).__name__,
             {k: v for k, v in vars(self.optimizer).items() if k not in self.optimizer.varies},
         )
-        settings = role.objective, role.data, role.start, role.uploads, role.downloads
+        settings = role.objective, role.data, role.start, role.uploads, role.downloads, role.batch_order
         return repr((self.role_name, self.model, self.batch_size, self.epochs, trained, settings, exchanges))
 
     def numbers(self) -> Iterator[tuple[str, str, Rate]]:
