@@ -82,16 +82,17 @@ BUILT_IN = {
         {"every": 1, "start": "common", "up": "bit", "down": "bit", **_OBJECTIVE},
     ),
     "consilience": KnownMethod(
-        "The default method: representation sharing in sixteen bits, and weights at one bit both ways.",
+        "The default method: representations in 16 bits, weights at 1 bit up and 4 down, a common and an own answer.",
         {
-            "kd": "cosine(1, 10, 100)",
+            "kd": 0.3,
             "contrast": 0.3,
             "n_avg": 10,
-            "scale": "absolute",
+            "scale": "relative",
             "up": "bit",
-            "down": "bit",
+            "down": "int4",
             "every": 1,
-            **_OBJECTIVE,
+            "objective": "calibrated",
+            "own_head": True,
         },
     ),
     "two-stage": KnownMethod(

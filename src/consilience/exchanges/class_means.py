@@ -9,15 +9,14 @@ from torch import Tensor
 
 from consilience.config.schedules import Rate, number_or_schedule
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
-from consilience.functional.class_means import class_means, distance_to_means, spread_of_means
+from consilience.functional.class_means import class_means, distance_to_means, relative_distance_to_means
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
 
 Scale = Literal["absolute", "relative"]
-"""What distances are measured by: by nothing, or relative to how far the means of different classes are apart."""
-_LEAST_SPREAD = 1e-3
+"""How distances count: as they are, or relative to how far the means of different classes are apart."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class ClassMeans(Exchange):
     """Pull features or logits of every sample toward their mean over all learners' samples of the class.
 
     The squared distance is a mean over batch and dimensions: summed over dimensions the same weight would collapse
-    training. scale: with "relative", it is divided by the spread of the means, so that a weight means the same for any
-    model and at any time of training.
+    training. scale: with "relative", distances count relative to the spread of the means, so that one weight serves any
+    model, at any time of training.
     """
 
     uploads_before_training: ClassVar[bool] = True
@@ -62,9 +61,8 @@ class ClassMeans(Exchange):
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Mean squared distance to the global mean of the sample's class."""
-        means, count = received.tensors["mean"], received.count
-        distance = distance_to_means(self.of(view), view.targets, means, count)
-        return distance if self.scale == "absolute" else distance / (spread_of_means(means, count) + _LEAST_SPREAD)
+        distance = distance_to_means if self.scale == "absolute" else relative_distance_to_means
+        return distance(self.of(view), view.targets, received.tensors["mean"], received.count)
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """The learner's own class means, weighted by the number of samples of each."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_SMALL = 0.1
+
 
 def one_hot(targets: Tensor, classes: int) -> Tensor:
     """(rows, classes): true at the row's class. torch.nn.functional.one_hot reads values, which vmap does not allow."""
@@ -59,6 +61,22 @@ def spread_of_means(means: Tensor, count: Tensor) -> Tensor:
 
 def distance_to_means(values: Tensor, targets: Tensor, means: Tensor, count: Tensor) -> Tensor:
     """Mean squared distance of rows to the means (classes, width) of their classes, without classes of count 0."""
-    known = (count > 0)[targets].to(values.dtype)  # (rows,)
-    distance = (values - means[targets]).square().mean(1)  # (rows,)
+    known, distance = _distances(values, targets, means, count)
     return (distance * known).sum() / known.sum().clamp(min=1)
+
+
+def relative_distance_to_means(values: Tensor, targets: Tensor, means: Tensor, count: Tensor) -> Tensor:
+    """As `distance_to_means`, each distance d as d / (d + spread of the means + 0.1): between 0 and 1.
+
+    A row is pulled in proportion to how far the classes are apart, whatever the size of the values, and a row that is
+    farther from its class than classes are from each other is hardly pulled. The 0.1, small for the features of usual
+    networks, keeps untrained models, whose classes coincide, from collapsing to one point.
+    """
+    known, distance = _distances(values, targets, means, count)
+    relative = distance / (distance + spread_of_means(means, count) + _SMALL)
+    return (relative * known).sum() / known.sum().clamp(min=1)
+
+
+def _distances(values: Tensor, targets: Tensor, means: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """For each row, whether the mean of its class is known, 1 or 0, and the mean squared distance to it."""
+    return (count > 0)[targets].to(values.dtype), (values - means[targets]).square().mean(1)

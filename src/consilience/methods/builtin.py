@@ -21,7 +21,6 @@ from consilience.task import DEVICE, SERVER
 from consilience.validation import check_choice, check_integer
 from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 
-_RISING = Schedule("cosine", 1.0, 10.0, 100)
 Distill = Literal["distiller", "learner"]
 Device = Literal["private", "1bit"]
 """What happens to the device's part of a model: it stays private, or is shared at one bit per weight."""
@@ -134,17 +133,17 @@ def fedavg_1bit(
 
 @register_method
 def consilience(
-    kd: Rate = _RISING,
+    kd: Rate = 0.3,
     contrast: Rate = 0.3,
     n_avg: int = 10,
-    scale: Scale = "absolute",
+    scale: Scale = "relative",
     up: str = "bit",
-    down: str = "bit",
+    down: str = "int4",
     every: int = 1,
-    objective: str = "cross-entropy",
-    own_head: bool = False,
+    objective: str = "calibrated",
+    own_head: bool = True,
 ) -> Role:
-    """The default method: representation sharing in sixteen bits, and weights at one bit both ways."""
+    """The default method: representations in 16 bits, weights at 1 bit up and 4 down, a common and an own answer."""
     observed = Observations(weight=contrast, n_avg=n_avg, encoding=FLOAT16)
     shared = Weights(every=every, up=_encoding(up), down=_encoding(down))
     return Role(build_objective(objective, own_head), (*_representations(kd, observed, scale), shared))
