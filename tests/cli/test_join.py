@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from consilience import load
 from consilience.cli.member import load_member_data
 from consilience.config.config import make_config
 from consilience.errors import ConfigurationError
+from consilience.export import read_card
 from consilience.models import build_model
 from consilience.wire.charter import read_charter
 from tests.conftest import Command
@@ -267,6 +269,27 @@ def test_two_members_train_together_and_one_resumes(command: Command, tmp_path: 
         code, _, err = command(*again, "--rounds", "6")
         assert code == 0 and "resumed after round 6" in err and len(both[0].kept()) == 6
         assert (tmp_path / "a" / "model" / "model.safetensors").exists()
+
+
+def test_a_member_reports_and_saves_both_answers_and_its_head_survives_a_restart(
+    command: Command, tmp_path: Path, digits: list[Path]
+) -> None:
+    (token,) = create_federation(command, "fedavg:objective=calibrated:own_head=true", ("ward-a",))
+    with serving(tmp_path / "relay.db") as running:
+        join = ["join", running.url, "--token", token, "--data", str(digits[0]), "--model", "mlp", "--out", "a"]
+        code, _, err = command(*join, "--rounds", "2", "--wait", "0.1")
+        assert code == 0 and re.search(r"round    2/2  accuracy +[\d.]+ %, own +[\d.]+ %", err)
+        lines = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
+        assert all(0 < line["accuracy_own"] <= 100 for line in lines)
+        saved = load_file(tmp_path / "a" / "model" / "own_answer.safetensors")
+        assert saved["head.weight"].abs().sum() > 0
+        metrics = read_card(tmp_path / "a" / "model").trained["metrics"]
+        assert metrics["accuracy_own"] == pytest.approx(lines[-1]["accuracy_own"], abs=1e-3)
+        assert command(*join, "--rounds", "2")[0] == 0  # resumes, and has nothing left to do
+        again = load_file(tmp_path / "a" / "model" / "own_answer.safetensors")
+        assert all(torch.equal(again[name], tensor) for name, tensor in saved.items())
+    code, _, err = command("predict", "a/model", "digits")
+    assert code == 0 and "answer: own, for data like the learner's own" in err
 
 
 def test_member_trains_on_without_its_relay_and_can_be_resumed(

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from consilience import split
@@ -100,11 +99,12 @@ def record_uploads(peer: Peer) -> list[tuple[int, Parts, bytes]]:
         {"name": "consilience"},
         {"name": "consilience", "up": "int4", "down": "int4"},
         {"name": "fedprox", "mu": 0.5},
+        {"name": "fedavg", "objective": "calibrated"},
     ],
     ids=lambda method: "-".join(map(str, method.values())),
 )
 def test_penalties_and_contributions_equal_the_simulator_s_learner(tmp_path: Path, method: dict[str, Any]) -> None:
-    weights = method["name"] in ("consilience", "fedprox")
+    weights = method["name"] in ("consilience", "fedprox", "fedavg")
     second = 8 if weights else 13
     builds = [net, lambda: net(hidden=second)]
     with federation(tmp_path, method, models=builds) as made, serving(made.store) as running:
@@ -113,6 +113,8 @@ def test_penalties_and_contributions_equal_the_simulator_s_learner(tmp_path: Pat
         peers = [made.join(running.url, i, model) for i, model in enumerate(models)]
         everything = zip(peers, models, loaders, strict=True)
         assert all([peer.introduce(model, loader) for peer, model, loader in everything])
+        for peer, loader in zip(peers, loaders, strict=True):
+            peer.count_classes(loader)  # as many of each class, as a learner's first state has
         for round_ in (1, 2):
             for peer, model, loader in zip(peers, models, loaders, strict=True):
                 peer.refresh()
@@ -128,7 +130,9 @@ def test_penalties_and_contributions_equal_the_simulator_s_learner(tmp_path: Pat
                     loss.backward()  # type: ignore[no-untyped-call]
                     features = model.features(inputs)
                     logits = model.classifier(features)
-                    mine = cross_entropy(logits, targets) + peer.penalty(features, logits, targets, model.classifier)
+                    mine = peer.loss(features, logits, targets) + peer.penalty(
+                        features, logits, targets, model.classifier
+                    )
                     model.zero_grad()
                     mine.backward()  # type: ignore[no-untyped-call]
                     torch.testing.assert_close(mine, loss, rtol=1e-5, atol=1e-6)

@@ -27,6 +27,7 @@ from tests.method_tools import write_readme_exchange
 from tests.relay_tools import SOURCE, serving
 
 ROUNDS, MEMBERS = 5, 3
+TWO_ANSWERS = "fedavg:objective=calibrated:own_head=true"
 PROGRAM = Path(__file__).with_name("member_in_step.py")
 
 
@@ -70,7 +71,8 @@ def processes() -> Iterator[list[Child]]:
 def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
     """Three members of a federation on digits, each with the samples that a simulated learner of its number has."""
     settings = {"data": "digits", "learners": MEMBERS, "rounds": ROUNDS, "train": 360, "seed": 3, "workers": 0}
-    config = make_config({**settings, "method": parse_method(method)})
+    partition = "shards(2)" if method == TWO_ANSWERS else "iid"
+    config = make_config({**settings, "partition": partition, "method": parse_method(method)})
     data = load_data(config)
     charter, starts = create_charter(
         "digits", parse_method(method), TaskShape(data.shape, data.classes), ["mlp"], seed=config.federation.seed
@@ -79,7 +81,7 @@ def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
     store = folder / "relay.db"
     admin.create(store, folder / "digits.toml")
     (folder / "config.toml").write_text(config.to_toml())
-    parts = make_local_datasets(data, MEMBERS, partition="iid", shift="none", seed=config.federation.seed).parts
+    parts = make_local_datasets(data, MEMBERS, partition=partition, shift="none", seed=config.federation.seed).parts
     with serving(store) as running:
         for number, (child, part) in enumerate(zip(processes, parts, strict=True)):
             token, own, file = str(admin.invite(store, f"m{number}")), np.sort(part), folder / f"{number}.npz"
@@ -106,6 +108,7 @@ def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
         "fedavg:objective=simclr",
         "fedavg:up=bit:down=int4",
         "consilience:up=int4:down=int4",
+        TWO_ANSWERS,
         "mine.py:spread:weight=3",
     ],
 )
@@ -127,7 +130,8 @@ def test_real_processes_give_the_simulator_s_results(
     assert all(each["acknowledged"] for round_ in told for each in round_)
     # Without labels a member's probe is trained on its own samples, a simulation's on those of all learners.
     loss = "loss.two_stage" if method == "two-stage" else "loss.cross_entropy"
-    for key in ("loss.simclr",) if "simclr" in method else ("accuracy", loss):
+    metrics = ("accuracy", "accuracy_own", loss) if method == TWO_ANSWERS else ("accuracy", loss)
+    for key in ("loss.simclr",) if "simclr" in method else metrics:
         name = key.removeprefix("loss.")
         mine = [[each["losses"][name] if key != name else each[name] for each in round_] for round_ in rounds]
         np.testing.assert_array_equal(np.array(mine), result.history[key][:, 0])

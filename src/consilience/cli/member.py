@@ -195,6 +195,7 @@ def _record(place: RunFolder, result: RoundResult, as_json: bool, rounds: int) -
     line = {
         "round": result.round,
         "accuracy": round(result.accuracy, 3),
+        **({} if result.accuracy_own is None else {"accuracy_own": round(result.accuracy_own, 3)}),
         "loss": {k: round(v, 6) for k, v in result.losses.items()},
         "acknowledged": result.acknowledged,
         "received": list(result.received),
@@ -206,7 +207,8 @@ def _record(place: RunFolder, result: RoundResult, as_json: bool, rounds: int) -
         return
     how = "" if result.acknowledged else "  (not acknowledged by the relay; training continues)"
     traffic = f"{result.bytes_up:,} B up, {result.bytes_down:,} B down"
-    _say(f"round {result.round:>4}/{rounds}  accuracy {result.accuracy:5.1f} %  {traffic}{how}")
+    own = "" if result.accuracy_own is None else f", own {result.accuracy_own:5.1f} %"
+    _say(f"round {result.round:>4}/{rounds}  accuracy {result.accuracy:5.1f} %{own}  {traffic}{how}")
 
 
 def _say(text: str) -> None:

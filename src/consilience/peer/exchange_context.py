@@ -17,6 +17,7 @@ from consilience.learner.draws import draw_uniform
 from consilience.learner.residuals import keeps_residual
 from consilience.method import Method
 from consilience.models import SplitModel, to_split_model
+from consilience.objectives import Objective
 from consilience.peer.connection import RelayConnection
 from consilience.peer.member_method import check_charter_channels
 from consilience.randomness import seed_of
@@ -145,8 +146,8 @@ class ExchangeContext:
             if keeps_residual(channel, t)
         }
 
-    def view(self, e: Exchange, **seen: Any) -> View:
-        """What an exchange may see; what is not given is empty."""
+    def view(self, owner: Exchange | Objective, **seen: Any) -> View:
+        """What an exchange or the objective may see; what is not given is empty."""
         empty, model = torch.empty(0, device=self.device), self.model
         given = {"inputs": empty, "features": empty, "logits": empty, "targets": empty.long(), **seen}
         given.setdefault("samples", torch.zeros((), device=self.device))
@@ -156,17 +157,17 @@ class ExchangeContext:
             parameters=dict(model.named_parameters()) if model is not None else {},
             buffers={k: b for k, b in model.named_buffers() if b.is_floating_point()} if model is not None else {},
             valid=torch.ones(len(given["targets"]), device=self.device),
-            modules=self.modules[e.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
+            modules=self.modules.get(owner.name, {}),  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
             **given,
         )
 
-    def check_batch(self, features: Tensor, logits: Tensor, targets: Tensor) -> None:
-        """Refuse a mini-batch whose shapes are not those that the federation's exchanges take."""
+    def check_batch(self, call: str, features: Tensor, logits: Tensor, targets: Tensor) -> None:
+        """Refuse a mini-batch whose shapes are not those that the federation's exchanges take; call: its name."""
         classes, rows = self.charter.classes, len(features)
         shaped = features.ndim == 2 and logits.shape == (rows, classes) and targets.shape == (rows,)
         if not shaped or targets.is_floating_point():
             raise ConfigurationError(
-                f"penalty was given features {tuple(features.shape)}, logits {tuple(logits.shape)} and targets "
+                f"{call} was given features {tuple(features.shape)}, logits {tuple(logits.shape)} and targets "
                 f"{tuple(targets.shape)} of {targets.dtype}; it takes (rows, width), (rows, {classes}) and (rows,) of "
                 f"integers"
             )

@@ -27,10 +27,7 @@ def one_pass(model: SplitModel, loader: Loader, classes: int, represent: bool) -
     model.eval()
     try:
         for batch in loader:
-            if not isinstance(batch, list | tuple) or len(batch) < 2:
-                raise ConfigurationError(
-                    f"the loader yields {type(batch).__name__}; it must yield batches of (inputs, targets)"
-                )
+            _refuse_other_batch(batch)
             samples += len(batch[1])
             if represent:
                 features = _features(model, batch[0])  # (rows, width)
@@ -45,6 +42,24 @@ def one_pass(model: SplitModel, loader: Loader, classes: int, represent: bool) -
         return {}, samples
     features, logits, targets = (torch.cat(several) for several in zip(*parts, strict=True))
     return {"features": features, "logits": logits, "targets": _classes(targets, classes)}, samples
+
+
+def count_classes(loader: Loader, classes: int) -> Tensor:
+    """How many samples of each class a loader has, (classes,)."""
+    counts = torch.zeros(classes)
+    for batch in loader:
+        _refuse_other_batch(batch)
+        counts += torch.bincount(_classes(torch.as_tensor(batch[1]), classes).cpu(), minlength=classes)
+    if not counts.sum():
+        raise ConfigurationError("the loader has no batches: there is nothing to count; give it your training data")
+    return counts
+
+
+def _refuse_other_batch(batch: Any) -> None:
+    if not isinstance(batch, list | tuple) or len(batch) < 2:
+        raise ConfigurationError(
+            f"the loader yields {type(batch).__name__}; it must yield batches of (inputs, targets)"
+        )
 
 
 def _features(model: SplitModel, inputs: Any) -> Tensor:

@@ -6,7 +6,7 @@
         for inputs, targets in loader:
             features = model.features(inputs)
             logits = model.classifier(features)
-            loss = cross_entropy(logits, targets) + peer.penalty(features, logits, targets, model.classifier)
+            loss = peer.loss(features, logits, targets) + peer.penalty(features, logits, targets, model.classifier)
             ...
         peer.share(model, loader)
 
@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from consilience.learner.residuals import as_sent
 from consilience.method import Method
 from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.exchange_context import ExchangeContext
+from consilience.peer.loop_objective import LoopObjective
 from consilience.peer.member_method import check_exchanges, member_method
 from consilience.peer.one_pass import Loader, one_pass
 from consilience.peer.state import ChannelUpload
@@ -66,7 +67,7 @@ def join(
         raise
 
 
-class Peer:
+class Peer(AbstractContextManager["Peer"]):
     """One member of a federation, used from its own training loop."""
 
     def __init__(
@@ -88,6 +89,7 @@ class Peer:
             raise ConfigurationError(
                 f"federation {self.charter.name!r} shares weights: give your model, consilience.join(url, token, model)"
             )
+        self._objective = LoopObjective(self.role.objective, self._context, connection.state)
 
     @property
     def name(self) -> str:
@@ -111,11 +113,11 @@ class Peer:
 
     @property
     def modules(self) -> Mapping[str, nn.ModuleDict]:
-        """Modules that exchanges have in addition to the model, by exchange."""
+        """Modules that exchanges and the objective have in addition to the model, by name."""
         return self._context.modules
 
     def parameters(self) -> list[nn.Parameter]:
-        """Parameters of the modules of exchanges: give them to your optimizer too, where there are any."""
+        """Parameters of `modules`: give them to your optimizer too, where there are any."""
         return [p for module in self.modules.values() for p in module.parameters()]
 
     # -- downloading -------------------------------------------------------------------------------------------------
@@ -130,16 +132,11 @@ class Peer:
         connection.outbox.flush(connection.timeout)
         while True:
             seconds = min(connection.timeout, end - time.monotonic())
-            found = connection.inbox.download(self._downloads(), self._context.pool_draws(), seconds)
+            found = connection.inbox.download(_downloaded(self), self._context.pool_draws(), seconds)
             if found or wait <= 0 or not connection.inbox.wait(started + wait - time.monotonic()):
                 break
         self._receive(found)
         return bool(found)
-
-    def _downloads(self) -> list[str]:
-        """Channels whose answers are downloaded: a change is measured from the common values of a moving mean."""
-        channels = self.connection.channels
-        return [e.name for e in self.exchanges if e.name in self.role.downloading or channels[e.name].moves]
 
     @torch.no_grad()
     def _start_from_common_values(self) -> None:
@@ -175,6 +172,30 @@ class Peer:
 
     # -- training ----------------------------------------------------------------------------------------------------
 
+    def count_classes(self, loader: Loader) -> None:
+        """Count your training samples by class, once before you train; needed where the method's loss is calibrated.
+
+        loader: batches of (inputs, targets); inputs are not used. The class shares are saved in the peer's folder, for
+        the next start, and never sent.
+        """
+        self._objective.count_classes(loader)
+        self.connection.save()
+
+    def loss(self, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
+        """The method's own loss of a mini-batch, a scalar; add `penalty` to it.
+
+        It is the cross-entropy, calibrated by your class shares where the method is, and the loss of the private head
+        where it has one. The head's parameters are among `parameters`, and nothing of it is sent.
+        """
+        return self._objective.loss(features, logits, targets)
+
+    def own_logits(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Your own answer for samples, (rows, classes): for data like yours, where your logits are for everybody's.
+
+        Where the method has no own answer, these are your logits.
+        """
+        return self._objective.own_logits(features, logits)
+
     def penalty(
         self, features: Tensor, logits: Tensor, targets: Tensor, classifier: Callable[[Tensor], Tensor]
     ) -> Tensor:
@@ -183,7 +204,7 @@ class Peer:
         features: (rows, width). logits: (rows, classes). targets: (rows,). classifier: yours, for others' features.
         """
         context = self._context
-        context.check_batch(features, logits, targets)
+        context.check_batch("penalty", features, logits, targets)
         context.move_to(features.device)
         seen = {"features": features.float(), "logits": logits.float(), "targets": targets.long()}
         total = seen["logits"].new_zeros(())
@@ -232,6 +253,7 @@ class Peer:
             with torch.no_grad():
                 uploads = self._contributions(due, loader, round_)
         self._step, self._round = 0, round_
+        self._objective.keep()
         return outbox.queue(round_, uploads) and outbox.flush(left)
 
     def _contributions(self, due: list[Exchange], loader: Loader, round_: int) -> dict[str, ChannelUpload]:
@@ -259,13 +281,17 @@ class Peer:
 
     def close(self) -> None:
         """Save the state and close the connection; a pending upload stays in the folder for the next time."""
+        self._objective.keep()
         self.connection.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _downloaded(peer: Peer) -> list[str]:
+    """Channels whose answers are downloaded: a change is measured from the common values of a moving mean."""
+    channels = peer.connection.channels
+    return [e.name for e in peer.exchanges if e.name in peer.role.downloading or channels[e.name].moves]
 
 
 def _refuse_gradients(exchanges: list[Exchange], federation: str) -> None:

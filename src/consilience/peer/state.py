@@ -56,7 +56,8 @@ class PeerState:
 
     round: the newest one that the relay has acknowledged. answers: the newest download of each channel.
     awaiting: moving means that have this member's upload and have not aggregated it, with the version it was made from.
-    residuals: what encodings have rounded away so far, by channel and tensor.
+    residuals: what encodings have rounded away so far, by channel and tensor. private: what the own answer needs beside
+    the model, such as class shares and a private head; it is never sent.
     """
 
     round: int = -1
@@ -64,6 +65,7 @@ class PeerState:
     awaiting: dict[str, int] = field(default_factory=dict)
     residuals: dict[str, Arrays] = field(default_factory=dict)
     pending: PendingUpload | None = None
+    private: Arrays = field(default_factory=dict)
 
     @property
     def unconfirmed(self) -> bool:

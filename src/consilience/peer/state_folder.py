@@ -1,7 +1,7 @@
 """A member's state on disk: one small index, and one file per large part, written only when that part is new.
 
     peer/state.json    round, versions, pending upload, and the name of each part's file
-    peer/SHA256        one answer, residual, upload or charter; its name is the SHA-256 of its content
+    peer/SHA256        one answer, residual, upload or charter, or what is private; named by the SHA-256 of its content
 
 A save writes the parts that are new, then replaces the index, which commits all of them at once, and then deletes files
 that the index no longer names. A process that is killed at any point leaves the index of before or after the save.
@@ -90,6 +90,7 @@ class StateFolder:
             "awaiting": state.awaiting,
             "answers": {name: {"file": stored(a), "version": a.version} for name, a in state.answers.items()},
             "residuals": all_stored(state.residuals),
+            "private": stored(state.private) if state.private else None,
             "pending": pending
             and {
                 "round": pending.round,
@@ -164,12 +165,14 @@ class StateFolder:
             arrays = load(self._read(saved["file"]))
             tensors = {k.removeprefix("tensors."): v for k, v in arrays.items() if k != "count"}
             answers[name] = self._part(Answer(tensors, arrays["count"], int(saved["version"])), saved["file"])
+        private = index.get("private")
         return PeerState(
             int(index["round"]),
             answers,
             dict(index["awaiting"]),
             self._read_residuals(index["residuals"]),
             None if index["pending"] is None else self._read_pending(index["pending"]),
+            {} if private is None else self._part(load(self._read(private)), private),
         )
 
     def _read_pending(self, saved: dict[str, Any]) -> PendingUpload:

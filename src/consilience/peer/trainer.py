@@ -25,6 +25,7 @@ from consilience.export import describe_inputs, make_card, write_model
 from consilience.learner.batches import LearnerKey
 from consilience.learner.initial_state import CommonValues, common_values, first_state
 from consilience.learner.learner import Learner
+from consilience.learner.own_answer import own_answer_of
 from consilience.learner.session import LearnerSession, LocalSamples, is_finite
 from consilience.method import Method
 from consilience.peer.connection import RelayConnection
@@ -48,7 +49,11 @@ from consilience.wire.charter import values_fingerprint
 
 @dataclass(frozen=True)
 class RoundResult:
-    """The results of a round: accuracy on the member's own test set, loss terms, and how the exchange went."""
+    """The results of a round: accuracy on the member's own test set, loss terms, and how the exchange went.
+
+    accuracy_own: of the member's own answer, with the test classes weighted as among its training samples; None where
+    it has no other answer than its model's.
+    """
 
     round: int
     accuracy: float
@@ -57,6 +62,7 @@ class RoundResult:
     received: tuple[str, ...]
     bytes_up: int
     bytes_down: int
+    accuracy_own: float | None = None
 
 
 @dataclass
@@ -214,7 +220,10 @@ class FederatedTrainer:
         self._receive(found)
         sent, received = upload.bytes_before
         up, down = connection.client.bytes_sent - sent, connection.client.bytes_received - received
-        return RoundResult(self.round, self.test(), upload.losses, upload.acknowledged, tuple(found), up, down)
+        accuracies = self.test(), self.test_own()
+        return RoundResult(
+            self.round, accuracies[0], upload.losses, upload.acknowledged, tuple(found), up, down, accuracies[1]
+        )
 
     def _fetch(self, names: Sequence[str]) -> dict[str, Answer]:
         connection, channels = self.connection, self.learner.channels
@@ -255,6 +264,13 @@ class FederatedTrainer:
         """Accuracy on the test set, in %: of the classifier, or where none is trained of a linear probe."""
         return measure_accuracy(self.session, self.setup, self.data)
 
+    def test_own(self) -> float | None:
+        """Accuracy of the own answer on data like the member's own, in %; None where it has no own answer."""
+        if not self.learner.role.objective.has_own_answer:
+            return None
+        correct = self.session.evaluate(*self.data.tests(), "own").numpy(force=True)
+        return float(accuracy(correct[None], self.setup.data.test_counts, self.setup.data.shares[0])[0])
+
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
@@ -275,7 +291,7 @@ class FederatedTrainer:
 
     def save_model(self, folder: Path, config: Config) -> None:
         """Write the model into a folder, as `consilience export` does; config: its training's settings."""
-        model, spec = self.learner.model, self.plan.spec
+        model, spec, own_accuracy = self.learner.model, self.plan.spec, self.test_own()
         trained = {
             "method": config.method.label,
             "settings": config.method.settings,
@@ -286,12 +302,12 @@ class FederatedTrainer:
             "learner": self.connection.number,
             "seed": self.connection.charter.seed,
             "round": self.round,
-            "metrics": {"accuracy": self.test()},
+            "metrics": {"accuracy": self.test()} | ({} if own_accuracy is None else {"accuracy_own": own_accuracy}),
             "accuracy_source": "classifier" if self.setup.evaluation.labeled else "scaled",
         }
         inputs = describe_inputs(self.setup.data.train)
         card = make_card(model, spec.model, spec.named, inputs, config.model.width, trained)
-        write_model(folder, model, card, spec.model)
+        write_model(folder, model, card, spec.model, own_answer_of(self.learner))
 
     def close(self) -> None:
         """Close the connection."""
