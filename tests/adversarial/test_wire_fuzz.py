@@ -279,7 +279,7 @@ def test_signaling_nans_are_refused_without_a_warning() -> None:
         ("q.byte.scale", 0, np.float32(-0.0), r"'q.byte.scale' at \(0,\) is -0.0"),
         ("q.byte.scale", 0, np.float32(1.0), r"'q.byte' at \(0, \d\) is \d+.0; allowed is -10 to 10"),
         ("q.byte.scale", 0, np.float32(3e38), r"'q.byte.scale' at \(0,\) is 3e\+38"),
-        ("int4", 1, np.uint8(0x18), r"'q.nibble' at \(1, 0\) is -8.0; levels run from -7 to 7"),
+        ("int4", 1, np.uint8(0x18), r"'q.nibble' at \(1, 0\) is -8; levels run from -7 to 7"),
         ("int4", 4, np.uint8(0x11), "'int4' has more than its 9 values"),
         ("int4_scales", 2, np.float32(-0.01), r"'int4_scales' at \(2,\) is -0.01"),
         ("int4_scales", 2, np.float32(-0.0), r"'int4_scales' at \(2,\) is -0.0"),

@@ -75,8 +75,8 @@ def test_a_weight_takes_half_a_byte() -> None:
 @pytest.mark.parametrize(
     ("packed", "scales", "code", "said"),
     [
-        ([0x81, 0x10], [1.0], "out-of-bounds", r"'x' at \(0,\) is -8.0; levels run from -7 to 7"),
-        ([0x18, 0x10], [1.0], "out-of-bounds", r"'x' at \(1,\) is -8.0; levels run from -7 to 7"),
+        ([0x81, 0x10], [1.0], "out-of-bounds", r"'x' at \(0,\) is -8; levels run from -7 to 7"),
+        ([0x18, 0x10], [1.0], "out-of-bounds", r"'x' at \(1,\) is -8; levels run from -7 to 7"),
         (
             [0x11, 0x11],
             [1.0],

@@ -12,10 +12,6 @@ from consilience.wire.encodings import INT4, Nibble
 from consilience.wire.schema import Field
 from consilience.wire.value_check import Values, check_scales, refuse_first
 
-_LEVEL = (np.arange(16) ^ 8) - 8  # of a nibble, in two's complement: 0 to 7, then -8 to -1
-_LEVELS = np.stack([np.repeat(_LEVEL, 16), np.tile(_LEVEL, 16)], axis=1).astype(np.float32)
-"""The two levels of each byte, (256, 2): the first value is in the upper half."""
-
 
 class Nibbles:
     """Packs and unpacks the 4-bit tensors of a message, in the order of the message."""
@@ -58,7 +54,7 @@ class Nibbles:
     def read(self, packed: Values, scales: Values) -> dict[str, Values]:
         """The values: levels times the scale of their row."""
         return {
-            name: (levels * scale[:, None]).reshape(self.fields[name].shape)
+            name: (levels.astype(np.float32) * scale[:, None]).reshape(self.fields[name].shape)
             for name, levels, scale in self._split(packed, scales)
         }
 
@@ -67,8 +63,9 @@ class Nibbles:
         return scales[self._scales[name]]
 
     def _split(self, packed: Values, scales: Values) -> Iterator[tuple[str, Values, Values]]:
-        """Each tensor's name, levels (rows, rest) in float32, and scales (rows,)."""
-        levels = _LEVELS[packed].reshape(-1)
+        """Each tensor's name, levels (rows, rest) as 8-bit integers, and scales (rows,)."""
+        pairs = np.stack([packed, packed << 4], axis=1).view(np.int8) >> 4  # of a signed integer: keeps the sign
+        levels = pairs.reshape(-1)
         for name, field in self.fields.items():
             scale = self.scales_of(name, scales)
             yield name, levels[self._values[name]].reshape(len(scale), field.size // max(len(scale), 1)), scale
