@@ -186,9 +186,11 @@ def test_onnx_gives_the_same_logits(tmp_path: Path) -> None:
 def test_an_export_replaces_all_files_of_an_earlier_one(tmp_path: Path) -> None:
     result = simulate(**SMALL)
     (folder,) = result.export(tmp_path / "model", learner=0)
-    (folder / "model.onnx").write_bytes(b"of other weights")
+    for name in ("model.onnx", "own_answer.onnx"):
+        (folder / name).write_bytes(b"of other weights")
     result.export(folder, learner=1)
-    assert sorted(file.name for file in folder.iterdir()) == ["model.json", "model.safetensors"]
+    names = ["model.json", "model.safetensors", "own_answer.safetensors"]
+    assert sorted(file.name for file in folder.iterdir()) == names
 
 
 def test_models_of_a_run_that_was_resumed_and_killed_are_those_of_its_checkpoint(tmp_path: Path) -> None:
@@ -275,7 +277,7 @@ def test_export_and_predict_on_the_command_line(command: Command, tmp_path: Path
     simulate(out=tmp_path / "run", **SMALL | {"test": None})
     code, out, err = command("export", "run", "--out", "models")
     assert (code, out.split()) == (0, ["models/learner-0", "models/learner-1"]) and "consilience predict" in err
-    code, out, err = command("predict", "models/learner-1", "digits")
+    code, out, err = command("predict", "models/learner-1", "digits", "--answer", "common")
     rows = list(csv.DictReader(io.StringIO(out)))
     accuracy = Result.load("run").accuracy[0, 1]
     assert list(rows[0]) == ["sample", "predicted", "probability", "label"] and len(rows) == 797
