@@ -32,6 +32,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "mnist": {"train": 1200, "model": "lenet5", "rounds": 100},
     "cifar10": {"train": 10000, "model": "resnet18", "rounds": 20, "precision": "bf16"},
 }
+COLORS = ["#888888", "#d95f02", "#b9b0e0", "#5b3fc4"]
 HARM = 1.0
 """Points by which a learner's own accuracy must differ from the same learner alone to count."""
 
@@ -72,6 +73,34 @@ def table(cells: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def figure(cells: dict[str, dict[str, Any]], task: str) -> Any:
+    """Both answers against alpha, a line per method, as an Altair chart."""
+    import altair  # only figures need it
+
+    rows = [
+        {"alpha": float(condition.rpartition(" ")[2]), "method": name, "data": data, "accuracy %": np.mean(cell[key])}
+        for condition, methods in cells.items()
+        if condition.startswith(f"{task}, ")
+        for name, cell in methods.items()
+        if name != "control"
+        for key, data in (("accuracy", "common answer, everybody's data"), ("accuracy_own", "own answer, own data"))
+    ]
+    names = list(dict.fromkeys(str(row["method"]) for row in rows))
+    data = altair.Data(values=rows)  # type: ignore[no-untyped-call]
+    line = altair.Chart(data, width=320, height=260).mark_line(point=True, strokeWidth=2)
+    axes = line.encode(
+        altair.X(
+            "alpha:Q",
+            scale=altair.Scale(type="log"),
+            axis=altair.Axis(values=sorted({row["alpha"] for row in rows})),
+            title="alpha: more skewed to the left",
+        ),
+        altair.Y("accuracy %:Q", scale=altair.Scale(domain=[0, 100])),
+        altair.Color("method:N", scale=altair.Scale(domain=names, range=COLORS), title=None),
+    )
+    return axes.facet(altair.Facet("data:N", title=None, header=altair.Header(labelFontSize=13)))
+
+
 def main() -> None:
     """Run what the file does not have yet, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -82,6 +111,7 @@ def main() -> None:
     parser.add_argument("--methods", help="names of the table, separated by semicolons; all without it")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--figure", type=Path, help="an .svg file for a figure of the table")
     parser.add_argument("--out", type=Path, default=Path("skewed-labels.json"))
     options = parser.parse_args()
     cells: dict[str, dict[str, Any]] = json.loads(options.out.read_text()) if options.out.exists() else {}
@@ -94,6 +124,8 @@ def main() -> None:
             print(f"{options.data}, alpha {alpha}, {name}: {mine[name]['seconds']} s", flush=True)
             options.out.write_text(json.dumps(cells, separators=(",", ":")))
     print(table(cells))
+    if options.figure:
+        figure(cells, options.data).save(options.figure)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ BLOCK = re.compile(r"```(sh|bash|console|python)\n(.*?)```", flags=re.DOTALL)
 SECONDS = 600
 
 SHORT = {
-    "consilience compare --data mnist": "consilience compare --train 100 --learners 2 --rounds 2 --seeds 2 --methods "
-    "independent,federated-distillation,fedavg,representation-sharing,consilience",
+    "consilience compare --data mnist": "consilience compare --train 100 --learners 2 --rounds 2 --seeds 2 "
+    "--partition dirichlet(0.3) --methods independent,fedavg,consilience",
     "consilience relay serve": "consilience relay serve --port 0",
     "CONSILIENCE_TOKEN=cs1_... consilience join": "consilience join URL --data ward-7.npz --model mlp --rounds 2",
     "consilience join URL --method mine.py:spread": "consilience join URL --method mine.py:spread --rounds 2",
