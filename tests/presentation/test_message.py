@@ -173,9 +173,17 @@ def test_sweep_names_best_and_worst_setting() -> None:
     said = message(settings)
     assert said is not None
     assert (
-        "every=1 is the most accurate of 2 settings of fedavg: 95.7 % for 13.4 MB; the least accurate is every=9: 90.0"
-        in (said.headline)
+        "every=1 is the best of 2 settings of fedavg by accuracy on the test set: 95.7 % for 13.4 MB; the worst is "
+        "every=9: 90.0"
+    ) in said.headline
+    assert said.warnings[0].startswith("Settings are ranked by accuracy on the test set: the test set chose the best")
+    held = [s | {"accuracy_validation": {"mean": mean}} for s, mean in zip(settings, (70.0, 80.0), strict=True)]
+    said = message(held)
+    assert said is not None and said.headline == (
+        "With 1 learner on digits, every=9 is the best of 2 settings of fedavg by validation accuracy: 80.0 % "
+        "(90.0 % on the test set) for 1 MB; the worst is every=1: 70.0 % for 13.4 MB."
     )
+    assert not any("test set chose" in warning for warning in said.warnings)
     assert page_title(settings) == "2 settings of every for fedavg on digits"
 
 

@@ -137,7 +137,7 @@ def test_rounds_are_readable_during_the_run(command: Command, tmp_path: Path, mo
 def test_methods_of_a_comparison_have_separate_folders(command: Command) -> None:
     """Also if two are one method with different settings."""
     names = "independent,fedavg,fedavg:up=float16:down=float16"
-    assert command("compare", "--methods", names, *SMALL, "--out", "c", *TRACK)[0] == 0
+    assert command("compare", "--methods", names, *SMALL, "--no-control", "--out", "c", *TRACK)[0] == 0
     assert event_folders(Path("c")) == ["fedavg-up-float16-down-float16/seed-0", "fedavg/seed-0", "independent/seed-0"]
     for method in ("independent", "fedavg", "fedavg-up-float16-down-float16"):
         assert_same(read_events(Path("c/tensorboard") / method / "seed-0"), expected(Path("c") / method, 0))

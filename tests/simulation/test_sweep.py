@@ -136,18 +136,19 @@ def test_sweep_with_ensemble_accuracy_is_ranked_by_it(command: Command) -> None:
             assert float(line[column]) == pytest.approx(outcome[key]["mean"])
     best = max(outcomes, key=lambda each: each["ensemble"]["mean"])
     said = (
-        f"best: method.delta={best['set']['method.delta']}: {best['ensemble']['mean']:.2f} % (ensemble of all learners)"
+        f"best: method.delta={best['set']['method.delta']}: {best['ensemble']['mean']:.2f} % ensemble accuracy on "
+        f"the test set (ensemble of all learners)"
     )
     assert said in found[2]
     for place, (mean, together) in enumerate([(80.0, 61.1), (70.0, 62.2)]):
         outcomes[place]["accuracy"]["mean"], outcomes[place]["ensemble"]["mean"] = mean, together
     shown = table_text(sweep_table(outcomes))
     assert shown.index("62.2") < shown.index("best") < shown.index("61.1")
-    assert "ensemble" in shown and "ranked by the ensemble" in shown
+    assert "ensemble" in shown and "ranked by ensemble accuracy" in shown
     outcomes[1]["ensemble"] = {"mean": None}
     shown = table_text(sweep_table(outcomes))
     assert shown.index("80.0") < shown.index("61.1") < shown.index("best") < shown.index("70.0")
-    assert "ensemble" in shown and "ranked by the ensemble" not in shown
+    assert "ensemble" in shown and "ranked by ensemble accuracy" not in shown
     del outcomes[0]["ensemble"]
     assert "ensemble" not in table_text(sweep_table(outcomes))
 
@@ -166,17 +167,46 @@ def test_sweep_prints_the_table_to_stdout_and_the_best_to_stderr(command: Comman
     assert rows[0][:2] == [str(lr), str(kd)] and accuracies[0] == pytest.approx(reached["mean"], abs=0.05)
     assert err.startswith("digits: 60 samples for 2 learners, iid\n") and err.count("learner 0") == 1
     assert err[err.index("best: ") :] == (
-        f"best: lr={lr} method.kd={kd}: {reached['mean']:.2f} % (±{reached['std_seeds']:.2f} over 2 seeds, "
-        f"±{reached['std_learners']:.2f} over learners)\n"
+        f"best: lr={lr} method.kd={kd}: {reached['mean']:.2f} % accuracy on the test set "
+        f"(±{reached['std_seeds']:.2f} over 2 seeds, ±{reached['std_learners']:.2f} over learners)\n"
+        f"warning: settings are ranked by accuracy on the test set: the test set chose the best one, so its accuracy "
+        f"is too good; hold out samples to choose by with --validation 0.2\n"
         f"saved in mine; one line for each setting, seed and round in mine/sweep.csv\n"
     )
     assert {p.name for p in Path("mine").iterdir()} == {"sweep.toml", "sweep.csv", "part-1", ".lock"}
 
 
+def test_sweep_with_validation_is_ranked_by_it_and_says_so(command: Command) -> None:
+    code, out, err = command("sweep", *SMALL, *RATES, "--validation", "0.3", "--out", "mine")
+    assert code == 0 and "Settings are ranked by validation accuracy." in " ".join(out.split())
+    found = objects(command("show", "mine", "--json")[1])
+    assert {o["ranked_by"] for o in found} == {"accuracy_validation"} and sorted(o["rank"] for o in found) == [
+        1,
+        2,
+        3,
+        4,
+    ]
+    by_rank = [o["accuracy_validation"]["mean"] for o in sorted(found, key=lambda o: int(o["rank"]))]
+    assert by_rank == sorted(by_rank, reverse=True)
+    best = next(o for o in found if o["rank"] == 1)
+    assert f"% validation accuracy (±{best['accuracy_validation']['std_learners']:.2f} over learners)" in err
+    assert "warning" not in err
+    lines = {(line["lr"], line["method.kd"]): (line["rank"], line["ranked_by"]) for line in table("mine")}
+    assert lines == {
+        (str(o["set"]["lr"]), str(o["set"]["method.kd"])): (str(o["rank"]), "accuracy_validation") for o in found
+    }
+    outcomes = [
+        outcome(9.0) | {"accuracy_validation": {"mean": 1.0}},
+        outcome(8.0) | {"accuracy_validation": {"mean": 2}},
+    ]
+    assert best_of(outcomes) == outcomes[1]
+    assert best_of([*outcomes, outcome(8.5)]) == outcomes[0], "one has no validation samples"
+
+
 def test_sweep_json_is_one_object_per_setting(command: Command) -> None:
     code, out, err = command("sweep", *SMALL, *RATES, "--out", "mine", "--json")
     found = objects(out)
-    assert code == 0 and err.startswith("best: ") and err.count("\n") == 2
+    assert code == 0 and err.startswith("best: ") and err.count("\n") == 3
     assert [o["set"] for o in found] == [{"lr": lr, "method.kd": kd} for lr in (0.001, 0.02) for kd in (0, 10)]
     assert [o["settings"] for o in found] == [{"kd": o["set"]["method.kd"]} for o in found]
     assert all(o["finished"] and o["rounds"] == 2 and o["diverged"] == [] for o in found)
@@ -214,7 +244,7 @@ def test_csv_file_has_means_over_learners(command: Command) -> None:
     lines = table("mine")
     assert list(lines[0]) == [
         *("lr", "method.kd", "seed", "round", "accuracy", "accuracy_own", "bytes.up", "bytes.down"),
-        *("loss.cross_entropy", "loss.prototypes", "accuracy_std_learners"),
+        *("loss.cross_entropy", "loss.prototypes", "accuracy_std_learners", "rank", "ranked_by"),
     ]
     where = [(line["lr"], line["method.kd"], line["seed"], line["round"]) for line in lines]
     assert where == [(lr, kd, s, r) for lr in ("0.001", "0.02") for kd in ("0", "10") for s in "01" for r in "12"]

@@ -32,7 +32,7 @@ from consilience.presentation.data_overview import (
 )
 from consilience.presentation.images import grid_of, in_terminal, picture_grid
 from consilience.presentation.message import Message, message
-from consilience.presentation.ranking import ranked_by
+from consilience.presentation.ranking import RANKINGS, TEST_CHOSE, Metric, ranked_by
 from consilience.presentation.tables import (
     comparison_table,
     groups_table,
@@ -145,7 +145,10 @@ class Screen:
         if outcomes and not self.json:
             self.out.print(sweep_table(outcomes))
         if (best := best_of(outcomes)) is not None:
-            self.say(f"best: {describe_best(best, ranked_by(outcomes))}")
+            metric = ranked_by(outcomes)
+            self.say(f"best: {describe_best(best, metric)}")
+            if metric != "accuracy_validation":
+                self.say(f"warning: {TEST_CHOSE.format(metric=RANKINGS[metric])}")
         self.say(f"saved in {folder}; one line for each setting, seed and round in {folder / SWEEP_CSV}")
 
     def data(self, config: Config, split: bool, out: Path | None) -> None:
@@ -254,13 +257,13 @@ class _ScreenHandler(logging.Handler):
             self.screen.say(message)
 
 
-def describe_best(outcome: Mapping[str, Any], metric: str = "accuracy") -> str:
+def describe_best(outcome: Mapping[str, Any], metric: Metric = "accuracy") -> str:
     """A setting and its result in the metric it was ranked by, with the spread."""
     setting = " ".join(f"{key}={value}" for key, value in outcome["set"].items())
     result = outcome[metric]
     over = f"±{result['std_seeds']:.2f} over {outcome['seeds']} seeds, " if result["std_seeds"] is not None else ""
     learners = "ensemble of all learners" if metric == "ensemble" else f"±{result['std_learners']:.2f} over learners"
-    return f"{setting}: {result['mean']:.2f} % ({over}{learners})"
+    return f"{setting}: {result['mean']:.2f} % {RANKINGS[metric]} ({over}{learners})"
 
 
 def _curve(metrics: Path, variant: int, running: bool) -> list[float]:

@@ -88,9 +88,9 @@ def control_of(summary: Summary, summaries: Sequence[Summary]) -> Gain | None:
     return _gain(found[0], summaries) if found else None
 
 
-def by_seed(summary: Summary) -> dict[int, float]:
-    """The accuracy of each seed, the mean over learners."""
-    found = enumerate(summary["accuracy"].get("by_seed") or (), start=int(summary.get("seed") or 0))
+def by_seed(summary: Summary, metric: str = "accuracy") -> dict[int, float]:
+    """A metric of each seed, the mean over learners; empty where it is not known."""
+    found = enumerate((summary.get(metric) or {}).get("by_seed") or (), start=int(summary.get("seed") or 0))
     return {seed: float(mean) for seed, mean in found if mean is not None}
 
 

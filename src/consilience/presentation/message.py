@@ -23,6 +23,7 @@ from consilience.presentation.gains import (
 )
 from consilience.presentation.method_looks import spoken_name
 from consilience.presentation.paired import Difference, paired_difference
+from consilience.presentation.ranking import RANKINGS, TEST_CHOSE, rank, ranked_by
 from consilience.presentation.tables import format_bytes, method_label, plural
 
 _DEFAULT, _FEDAVG = "consilience", "fedavg"
@@ -55,7 +56,9 @@ def message(summaries: Sequence[Summary]) -> Message | None:
     if not known:
         return None
     if all(s.get("set") for s in known):
-        return Message(_best_setting(known, len(summaries)), cost=_cost(_best(known), known), warnings=_unclear(known))
+        return Message(
+            _best_setting(known, len(summaries)), cost=_cost(rank(known)[0], known), warnings=_unclear(known)
+        )
     lead = _lead(known)
     named = _named(lead, known)
     gain = dict(zip(map(_label, known), gains(known), strict=True))
@@ -217,27 +220,29 @@ def _notes(summaries: Sequence[Summary]) -> list[str]:
 
 
 def _best_setting(known: Sequence[Summary], tried: int) -> str:
-    """The best and the worst of the settings of a sweep."""
-    best, worst = _best(known), min(known, key=lambda s: float(s["accuracy"]["mean"]))
+    """The best and the worst of the settings of a sweep, by the metric that ranks them."""
+    ranked, metric = rank(known), ranked_by(known)
+    best, worst = ranked[0], ranked[-1]
     where = f"With {plural(int(best['learners']), 'learner')} on {Path(best['data']).name}"
+    tests = f" ({best['accuracy']['mean']:.1f} % on the test set)" if metric == "accuracy_validation" else ""
     return (
-        f"{where}, {_setting(best)} is the most accurate of {plural(tried, 'setting')} of {best['method']}: "
-        f"{best['accuracy']['mean']:.1f} %{_for_bytes(best)}; the least accurate is {_setting(worst)}: "
-        f"{worst['accuracy']['mean']:.1f} %{_for_bytes(worst)}."
+        f"{where}, {_setting(best)} is the best of {plural(tried, 'setting')} of {best['method']} by "
+        f"{RANKINGS[metric]}: {best[metric]['mean']:.1f} %{tests}{_for_bytes(best)}; the worst is {_setting(worst)}: "
+        f"{worst[metric]['mean']:.1f} %{_for_bytes(worst)}."
     )
 
 
 def _unclear(known: Sequence[Summary]) -> tuple[str, ...]:
-    """Whether the best setting of a sweep is clearly better than the second."""
-    first, *others = sorted(known, key=lambda s: -float(s["accuracy"]["mean"]))
-    if not others:
-        return ()
-    difference = paired_difference(by_seed(first), by_seed(others[0]))
+    """Whether test data chose the best setting of a sweep, and whether it is clearly better than the second."""
+    metric = ranked_by(known)
+    chosen = () if metric == "accuracy_validation" else (_capital(TEST_CHOSE.format(metric=RANKINGS[metric])) + ".",)
+    first, *others = rank(known)
+    difference = paired_difference(by_seed(first, metric), by_seed(others[0], metric)) if others else None
     if difference is None or difference.clear:
-        return ()
+        return chosen
     if difference.seeds == 1:
-        return (f"The best setting is {difference.mean:.1f} points ahead of the second. {_MORE_SEEDS}.",)
-    return (f"No clear difference between the best setting and the second: {_points(difference)}.",)
+        return (*chosen, f"The best setting is {difference.mean:.1f} points ahead of the second. {_MORE_SEEDS}.")
+    return (*chosen, f"No clear difference between the best setting and the second: {_points(difference)}.")
 
 
 # -- choices and words -------------------------------------------------------------------------------------------------

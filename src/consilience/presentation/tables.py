@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from consilience.presentation.gains import CENTRALIZED, Gain, Summary, gains, is_control
-from consilience.presentation.ranking import ranked_by
+from consilience.presentation.ranking import RANKINGS, rank, ranked_by
 
 OPTIONAL_METRICS = {
     "accuracy_validation": (
@@ -107,10 +107,13 @@ def _comparison_cells(s: Summary, gain: Gain | None, gained: bool) -> dict[str, 
 
 
 def best_row(summaries: Sequence[Summary]) -> int | None:
-    """The place of the most accurate run without `centralized` and the control; None if there is nothing to compare."""
+    """The place of the most accurate run without `centralized` and the control; None if there is nothing to compare.
+
+    Of the settings of a sweep, that of the first in rank.
+    """
+    metric = ranked_by(summaries) if all(s.get("set") for s in summaries) else "accuracy"
     methods = {i: s for i, s in enumerate(summaries) if s["method"] != CENTRALIZED and not is_control(s)}
-    means = {i: s["accuracy"]["mean"] for i, s in methods.items()}
-    known = {i: mean for i, mean in means.items() if mean is not None}
+    known = {i: mean for i, s in methods.items() if (mean := _mean(s, metric)) is not None}
     return max(known, key=lambda i: float(known[i])) if len(known) > 1 else None
 
 
@@ -192,32 +195,27 @@ def groups_table(summaries: Sequence[Summary]) -> Table:
 def sweep_table(outcomes: Sequence[Summary], most: int = 20) -> Table:
     """One row per setting, the best first; settings that diverged last."""
     first = outcomes[0]
-    ranked = _ranked(outcomes)
-    ensemble = [key for key in optional_metrics(outcomes) if key == "ensemble"]
-    table = new_table(_sweep_title(outcomes), _sweep_caption(outcomes, ensemble, len(ranked) - most))
+    ranked = rank(outcomes)
+    more = [key for key in optional_metrics(outcomes) if key in RANKINGS]
+    table = new_table(_sweep_title(outcomes), _sweep_caption(outcomes, more, len(ranked) - most))
     for key in first["set"]:
         table.add_column(key, justify="right")
-    metrics = (OPTIONAL_METRICS[key][0] for key in ensemble)
+    metrics = (OPTIONAL_METRICS[key][0] for key in more)
     for heading in (_ACCURACY, _SPREAD, _OWN, *metrics, _UPLOAD, _DOWNLOAD, ""):
         table.add_column(heading, justify="right", no_wrap=True)
-    for rank, s in enumerate(ranked[:most]):
+    for place, s in enumerate(ranked[:most]):
         table.add_row(
             *(f"{value}" for value in s["set"].values()),
             _with_spread(s["accuracy"]),
             _percent(s["accuracy"]["std_learners"]),
             _percent(s["accuracy_own"]["mean"]),
-            *(format_optional(s, key) for key in ensemble),
+            *(format_optional(s, key) for key in more),
             format_bytes(s["bytes"]["up"]),
             format_bytes(s["bytes"]["down"]),
-            "diverged" if s["diverged"] else "best" if rank == 0 else "",
-            style="bold" if rank == 0 else "",
+            "diverged" if s["diverged"] else "best" if place == 0 else "",
+            style="bold" if place == 0 else "",
         )
     return table
-
-
-def _ranked(outcomes: Sequence[Summary]) -> list[Summary]:
-    metric = ranked_by(outcomes)
-    return sorted(outcomes, key=lambda s: (bool(s["diverged"]), -(_mean(s, metric) or 0.0)))
 
 
 def _sweep_title(outcomes: Sequence[Summary]) -> str:
@@ -228,10 +226,11 @@ def _sweep_title(outcomes: Sequence[Summary]) -> str:
     return f"{', '.join(fixed)}: {', '.join([plural(len(outcomes), 'setting'), *counts])}"
 
 
-def _sweep_caption(outcomes: Sequence[Summary], ensemble: Sequence[str], hidden: int) -> str:
-    sentences = [SWEEP_CAPTION, *(OPTIONAL_METRICS[key][1] for key in ensemble)]
-    if ranked_by(outcomes) == "ensemble":
-        sentences.append("Settings are ranked by the ensemble's accuracy.")
+def _sweep_caption(outcomes: Sequence[Summary], more: Sequence[str], hidden: int) -> str:
+    sentences = [SWEEP_CAPTION, *(OPTIONAL_METRICS[key][1] for key in more)]
+    metric = ranked_by(outcomes)
+    chosen = "" if metric == "accuracy_validation" else ", which is too good for the best one: see `validation`"
+    sentences.append(f"Settings are ranked by {RANKINGS[metric]}{chosen}.")
     if hidden > 0:
         sentences.append(f"{hidden} more are in the tidy file.")
     return " ".join(sentences)

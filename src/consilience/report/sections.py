@@ -12,6 +12,7 @@ import numpy as np
 from consilience.presentation import charts
 from consilience.presentation.gains import is_control
 from consilience.presentation.method_looks import look_order
+from consilience.presentation.ranking import rank
 from consilience.presentation.tables import OPTIONAL_METRICS
 from consilience.report.baseline_section import baseline_sections
 from consilience.report.confusion_section import confusion_sections
@@ -111,8 +112,8 @@ def _best(runs: Sequence[ReportedRun]) -> tuple[list[ReportedRun], str]:
     """The runs that are drawn in charts, and a note if others are left out."""
     if len(runs) <= _MAX_LINES:
         return list(runs), ""
-    ranked = sorted(runs, key=lambda run: -(run.summary["accuracy"]["mean"] or 0.0))[:_MAX_LINES]
-    return [run for run in runs if run in ranked], f" Of {len(runs)} runs the best {_MAX_LINES} are shown."
+    first = [id(summary) for summary in rank([run.summary for run in runs])[:_MAX_LINES]]
+    return [run for run in runs if id(run.summary) in first], f" Of {len(runs)} runs the best {_MAX_LINES} are shown."
 
 
 def _settings(runs: Sequence[ReportedRun], prefix: str) -> Iterator[Section]:

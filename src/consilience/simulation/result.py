@@ -314,7 +314,7 @@ def summary_tables(summaries: Sequence[Mapping[str, Any]]) -> list[Any]:
 
 
 def best_of(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The summary with the highest mean accuracy that did not diverge; ranked by the ensemble if every one has it."""
+    """The summary that ranks first of those that did not diverge: see `ranked_by`; None if there is none."""
     converged = [s for s in summaries if not s["diverged"] and s["accuracy"]["mean"] is not None]
     metric = ranked_by(converged)
     return dict(max(converged, key=lambda s: float(s[metric]["mean"]))) if converged else None

@@ -17,6 +17,7 @@ from consilience.data import Dataset
 from consilience.data.own_data import DataSource, to_dataset
 from consilience.errors import ConfigurationError
 from consilience.presentation.notebook import data_frame, flat_numbers, tables_html
+from consilience.presentation.ranking import add_ranks, ranked_by
 from consilience.presentation.tables import sweep_table, table_text
 from consilience.simulation.plots import FINISHED_BEFORE, plot_runs
 from consilience.simulation.records.run_folder import refuse_used_folder
@@ -38,7 +39,8 @@ class Sweep:
     settings: tuple[dict[str, Any], ...]
     """Every combination of settings."""
     rows: tuple[dict[str, Any], ...]
-    """The summaries of finished settings, in that order; row["set"] has the settings."""
+    """The summaries of finished settings, in that order; row["set"] has the settings, row["rank"] their rank from 1 by
+    the metric row["ranked_by"]."""
     folder: Path | None = None
     results: tuple[Result, ...] = ()
     """The results of the runs made now, each with one variant or more."""
@@ -50,8 +52,13 @@ class Sweep:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The row with the highest mean accuracy, of those that did not diverge."""
+        """The row that ranks first, of those that did not diverge: by `ranked_by`."""
         return best_of(self.rows)
+
+    @property
+    def ranked_by(self) -> str:
+        """The metric that ranks the rows: `accuracy_validation` if all have it, else `ensemble`, else `accuracy`."""
+        return ranked_by(self.rows)
 
     def table(self) -> str:
         """One line for each setting, as text."""
@@ -59,7 +66,8 @@ class Sweep:
 
     def __repr__(self) -> str:
         best = self.best
-        found = "" if best is None else f", best {best['set']} with {best['accuracy']['mean']:.1f} %"
+        metric = ranked_by(self.rows)
+        found = "" if best is None else f", best {best['set']} with {best[metric]['mean']:.1f} % {metric}"
         return f"Sweep({len(self.rows)} of {len(self.settings)} settings finished{found})"
 
     def _repr_html_(self) -> str:
@@ -93,7 +101,8 @@ def sweep(
     """Run one method under every combination of settings.
 
     grid: settings and the values to try, {"method.kd": [0, 1, 10], "lr": [0.001, 0.01]}. Settings that only change
-    weights and rates run side by side.
+    weights and rates run side by side. With `validation` above 0, settings are ranked by validation accuracy, otherwise
+    by accuracy on the test set, which is then too good for the best.
     method, data, model, settings: as in `simulate`, but the method by its name. out: a folder to save all runs in.
     resume: the folder of a sweep to continue; finished runs are not run again. on_round: as in `simulate`.
 
@@ -152,7 +161,7 @@ def _run_settings(
             for part, result in zip(plan.parts, results, strict=True)
             for number, summary in zip(part, result.summary()["variants"], strict=True)
         }
-        return [found[number] for number in sorted(found)], results
+        return add_ranks([found[number] for number in sorted(found)]), results
     results = []
     for run, _, config in plan.runs():
         if results:

@@ -14,6 +14,7 @@ from consilience.config.grid import Grid
 from consilience.config.overrides import set_nested
 from consilience.errors import CheckpointError
 from consilience.methods import build_method
+from consilience.presentation.ranking import add_ranks
 from consilience.simulation.records.run_folder import RunFolder, read_plan, refuse_used_folder, save_plan
 from consilience.simulation.records.sweep_csv import sweep_lines, write_sweep_csv
 from consilience.simulation.setup.variants import shared_run_key
@@ -77,19 +78,20 @@ class SweepPlan:
             yield run, part, config
 
     def summaries(self) -> list[dict[str, Any]]:
-        """The summaries of the settings whose runs are finished, in the order of the settings."""
+        """The summaries of the settings whose runs are finished, with their ranks, in the order of the settings."""
         found: dict[int, dict[str, Any]] = {}
         for run, part, _ in self.runs():
             if is_finished(run) and run.result is not None:
                 found |= dict(zip(part, run.result["variants"], strict=True))
-        return [found[number] for number in sorted(found)]
+        return add_ranks([found[number] for number in sorted(found)])
 
     def write_csv(self) -> None:
         """Write `sweep.csv` with the settings whose runs are finished."""
         assert self.folder is not None
         done = [(run, part) for run, part, _ in self.runs() if is_finished(run)]
         lines = [line for run, part in done for line in sweep_lines(run, [self.settings[n] for n in part])]
-        write_sweep_csv(self.folder, lines)
+        ranks = {repr(s["set"]): {key: s[key] for key in ("rank", "ranked_by")} for s in self.summaries()}
+        write_sweep_csv(self.folder, [line | ranks[repr({key: line[key] for key in self.grid})] for line in lines])
 
 
 def is_finished(run: RunFolder) -> bool:
