@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from consilience import Result, load, simulate
 from consilience.errors import ConfigurationError
-from consilience.simulation.setup.assign_data import hold_out
+from consilience.simulation.setup.assign_data import _check_held_out, hold_out
 
 # The learning rate grows until training fails, so that the best round is not the last.
 FAILING: dict[str, Any] = {
@@ -93,6 +94,57 @@ def test_held_out_samples_are_not_trained_on() -> None:
     assert "accuracy_validation" not in simulate(workers=0, **small).history.records[0]
 
 
-def test_validation_needs_labels() -> None:
-    with pytest.raises(ConfigurationError, match=r"validation is 0\.1, but not all learners .* learn from labels"):
-        simulate(method="flesd", validation=0.1, learners=3, rounds=1, train=60, test=20)
+SMALL: dict[str, Any] = {"learners": 3, "rounds": 1, "train": 90, "test": 30, "validation": 0.3, "workers": 0}
+EVERY: dict[str, dict[str, Any]] = {
+    "two-stage": {"method": "two-stage"},
+    "federated-distillation": {"method": "federated-distillation"},
+    "pooled": {"method": "centralized"},
+    "two answers": {"method": "fedavg:objective=calibrated:own_head=true", "partition": "dirichlet(0.3)"},
+    "groups": {"method": "fedproto", "groups": {"few": {"learners": "0", "samples": 10, "lr": 0.02}}},
+    "shifts": {"method": "fedavg", "shift": "rotate(45)"},
+    "participation": {"method": "fedavg", "participation": 0.5, "rounds": 2},
+    "without labels": {"method": "independent:objective=simclr", "probe": "knn"},
+    "a public set": {"method": "flesd:distill_epochs=1", "probe": "knn", "public": 20},
+}
+
+
+@pytest.mark.parametrize("which", EVERY)
+def test_every_kind_of_method_and_both_engines_validate(which: str) -> None:
+    loop, stack = (simulate(engine=engine, **SMALL | EVERY[which]) for engine in ("loop", "stack"))
+    found = loop.history["accuracy_validation"][-1]  # (seeds, learners)
+    known = ~np.isnan(found)
+    assert known[:, 1:].all() and known[:, 0].all() == (which != "a public set"), "all but the host of a public set"
+    assert ((found[known] >= 0) & (found[known] <= 100)).all()
+    np.testing.assert_allclose(found, stack.history["accuracy_validation"][-1])
+    assert loop.summary()["accuracy_validation"]["mean"] is not None and "validation" in loop.table()
+
+
+def test_a_probe_is_not_trained_on_held_out_samples() -> None:
+    """Its nearest neighbors would be the samples themselves."""
+    settings = SMALL | {"method": "independent:objective=simclr", "probe": "knn", "learners": 2}
+    data = load("digits", train=90, test=30)
+    shuffled = replace(data, targets=np.random.default_rng(0).permutation(data.targets))  # nothing can be learned
+    assert simulate(data=shuffled, **settings).history["accuracy_validation"].mean() < 50
+
+
+def test_validation_needs_something_that_predicts() -> None:
+    with pytest.raises(ConfigurationError, match=r"validation is 0\.3, but not all .* and probe is 'none', so nothing"):
+        simulate(**SMALL | {"method": "flesd", "probe": "none"})
+
+
+def test_a_learner_with_one_sample_holds_out_none_and_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    parts = [np.arange(20), np.arange(20, 21), np.arange(21, 40)]
+    _, held = hold_out([parts], [0], 0.9, None)
+    assert [len(each) for each in held[0]] == [18, 0, 17]
+    with caplog.at_level("WARNING", logger="consilience"):
+        _check_held_out(held, 0.9, None)
+    assert "1 of 3 learners have one sample and hold out none, learner 1 is the first" in caplog.text
+    _, none = hold_out([[np.arange(1), np.arange(1, 2)]], [0], 0.5, None)
+    with pytest.raises(ConfigurationError, match=r"validation is 0\.5, but every learner has one sample"):
+        _check_held_out(none, 0.5, None)
+
+
+def test_too_few_samples_beside_the_held_out_ones_are_refused_with_both_numbers() -> None:
+    settings = SMALL | {"method": "independent:objective=simclr", "learners": 15, "train": 30, "validation": 0.5}
+    with pytest.raises(ConfigurationError, match="one sample to train on, with 1 held out for validation, and"):
+        simulate(**settings)

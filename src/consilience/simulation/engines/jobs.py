@@ -61,6 +61,9 @@ class Probe:
     rows: np.ndarray
     probes: tuple[str, ...]
     training: np.ndarray  # (rows, 2) first and last position in the training set for each row's probe
+    held_out: tuple[np.ndarray, ...] | None = None
+    """With a validation split, for each row the positions that its federation holds out. A probe is not trained on
+    them, and predicts them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +99,7 @@ class JobResult:
     logits: np.ndarray | None = None  # (heads, samples, classes) of the test samples, summed over all rows
     measured: Mapping[str, np.ndarray] = field(default_factory=dict)  # (rows,) by key of a round's record
     dependence: np.ndarray | None = None  # (rows,) distance correlation of the inputs and a layer's outputs
+    validated: tuple[np.ndarray, ...] = ()  # of each row: which held-out samples its first probe predicts correctly
 
 
 def non_finite_parameter() -> str:

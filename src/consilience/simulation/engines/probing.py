@@ -40,6 +40,12 @@ class ProbeSamples:
 
 def probe(learner: Learner, samples: ProbeSamples, probes: tuple[str, ...], seed: int) -> np.ndarray:
     """Test samples of each class that each probe of the bound state predicts correctly, (probes, classes)."""
+    found = correct_samples(learner, samples, probes, seed)
+    return _by_class(found, samples.test_targets, learner.task.classes)
+
+
+def correct_samples(learner: Learner, samples: ProbeSamples, probes: tuple[str, ...], seed: int) -> Tensor:
+    """Which test samples each probe of the bound state predicts correctly, (probes, tests)."""
     classes = learner.task.classes
     features, tests = compute_features(learner, samples.inputs), compute_features(learner, samples.test_inputs)
     predicted = {
@@ -47,21 +53,38 @@ def probe(learner: Learner, samples: ProbeSamples, probes: tuple[str, ...], seed
         "scaled": lambda: linear_probe(*_scaled(features, samples.targets, tests), classes, seed=seed),
         "knn": lambda: knn_probe(features, samples.targets, tests, classes),
     }
-    wanted = one_hot(samples.test_targets, classes)
-    correct = [wanted & (predicted[each]() == samples.test_targets)[:, None] for each in probes]
-    return torch.stack(correct).sum(1).numpy(force=True)
+    return torch.stack([predicted[each]() == samples.test_targets for each in probes])
+
+
+def _by_class(correct: Tensor, targets: Tensor, classes: int) -> np.ndarray:
+    """How many correct samples are of each class, (probes, classes)."""
+    return (one_hot(targets, classes) & correct[..., None]).sum(1).numpy(force=True)
 
 
 def probe_rows(learner: Learner, cohort: Cohort, data: SharedData, job: Probe) -> JobResult:
     """Probe one row after the other: training a classifier keeps a device busy."""
-    clock, correct = Clock(data.inputs.device), []
-    for number, (first, last) in zip(job.rows, job.training.tolist(), strict=True):
+    clock, correct, validated = Clock(data.inputs.device), [], []
+    tests = len(data.test_targets)
+    for i, (number, (first, last)) in enumerate(zip(job.rows, job.training.tolist(), strict=True)):
         learner.bind(cohort.state.row(int(number)).to(data.inputs.device))
-        some = slice(first, last)
-        samples = ProbeSamples(data.inputs[some], data.targets[some], data.test_inputs, data.test_targets)
-        correct.append(probe(learner, samples, job.probes, int(cohort.plan.members.seed[number])))
+        samples = _samples(data, slice(first, last), None if job.held_out is None else job.held_out[i])
+        seed = int(cohort.plan.members.seed[number])
+        found = correct_samples(learner, samples, job.probes, seed)  # (probes, test samples, then those held out)
+        correct.append(_by_class(found[:, :tests], data.test_targets, learner.task.classes))
+        validated.append(found[0, tests:].numpy(force=True))
     clock.lap("evaluate")
-    return JobResult(correct=np.stack(correct), seconds=clock.each(len(job.rows)))
+    return JobResult(correct=np.stack(correct), validated=tuple(validated), seconds=clock.each(len(job.rows)))
+
+
+def _samples(data: SharedData, some: slice, held_out: np.ndarray | None) -> ProbeSamples:
+    """What a probe is trained and tested on; what is held out is not trained on, and comes after the test samples."""
+    if held_out is None:
+        return ProbeSamples(data.inputs[some], data.targets[some], data.test_inputs, data.test_targets)
+    positions = np.setdiff1d(np.arange(some.start, some.stop), held_out)
+    inputs, targets = data.held_out(held_out)
+    return ProbeSamples(
+        *data.held_out(positions), torch.cat([data.test_inputs, inputs]), torch.cat([data.test_targets, targets])
+    )
 
 
 def _scaled(features: Tensor, targets: Tensor, tests: Tensor) -> tuple[Tensor, Tensor, Tensor]:

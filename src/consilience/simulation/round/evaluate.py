@@ -34,12 +34,17 @@ def evaluate_models(run: RunState, record: Record) -> None:
         at = tuple(members[rows] for members in run.at(cohort))
         correct = _correct(engine, cohort, different)[like] if setup.evaluation.labeled else None  # (rows, classes)
         if setup.evaluation.probes:
-            probed = _probed(run, cohort, different)[like]  # (rows, probes, classes)
+            probed, validated = _probed(run, cohort, different)
+            probed = probed[like]  # (rows, probes, classes)
             correct = probed[:, 0] if correct is None else correct
             for k, probe in enumerate(setup.evaluation.probes):
                 record[f"accuracy_{probe}"][at] = accuracy(probed[:, k], setup.data.test_counts)
         if setup.data.validation is not None:
-            record["accuracy_validation"][at] = _validate(engine, cohort, rows)
+            record["accuracy_validation"][at] = (
+                _validate(engine, cohort, rows)
+                if setup.evaluation.labeled
+                else _validate_probes(run, cohort, rows, [validated[i] for i in like])
+            )
         if correct is None:
             continue  # there is nothing to measure accuracy by
         record["accuracy"][at] = accuracy(correct, setup.data.test_counts)
@@ -123,13 +128,37 @@ def _measure_dependence(run: RunState, record: Record, layer: str, joined: np.nd
         record["dependence"][federation[rows], learner[rows]] = np.concatenate(found)[like]
 
 
-def _probed(run: RunState, cohort: int, rows: np.ndarray) -> np.ndarray:
-    """Correct test samples of probes trained on the federation's whole training set, (rows, probes, classes)."""
-    training, engine = run.setup.data.ranges[run.at(cohort)[0]], run.engine
-    jobs: list[Job] = [
-        Probe(cohort, some, run.setup.evaluation.probes, training[some]) for some in engine.split(Probe, cohort, rows)
-    ]
-    return np.concatenate([result.correct for _, result in engine.run(jobs) if result.correct is not None])
+def _probed(run: RunState, cohort: int, rows: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Correct test samples of probes trained on the federation's whole training set, (rows, probes, classes).
+
+    Also, for each row, which of the samples that its federation holds out for validation the first probe predicts.
+    """
+    data, engine, federation = run.setup.data, run.engine, run.at(cohort)[0]
+    training = data.ranges[federation]
+    held = None if data.validation is None else [np.concatenate(mine) for mine in data.validation]
+    jobs: list[Job] = []
+    for some in engine.split(Probe, cohort, rows):
+        held_out = None if held is None else tuple(held[f] for f in federation[some])
+        jobs.append(Probe(cohort, some, run.setup.evaluation.probes, training[some], held_out))
+    results = [result for _, result in engine.run(jobs) if result.correct is not None]
+    correct = np.concatenate([result.correct for result in results if result.correct is not None])
+    return correct, [each for result in results for each in result.validated]
+
+
+def _validate_probes(run: RunState, cohort: int, rows: np.ndarray, validated: list[np.ndarray]) -> np.ndarray:
+    """Accuracy of the first probe on what each learner held out, (rows,); NaN where that is nothing.
+
+    validated: for each row, which of the samples that its federation holds out are predicted correctly.
+    """
+    held, (federation, learner) = run.setup.data.validation, run.at(cohort)
+    assert held is not None
+    found = np.full(len(rows), np.nan)
+    for i, (row, correct) in enumerate(zip(rows, validated, strict=True)):
+        sizes = [len(mine) for mine in held[federation[row]]]
+        first, size = sum(sizes[: learner[row]]), sizes[learner[row]]
+        if size:
+            found[i] = 100 * correct[first : first + size].mean()
+    return found
 
 
 def _validate(engine: Engine, cohort: int, rows: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,6 +21,8 @@ from consilience.randomness import random_bits
 from consilience.simulation.engines.cohort import Members
 from consilience.simulation.setup.participants import Participant
 from consilience.simulation.setup.variants import Variants
+
+log = logging.getLogger("consilience")
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ def assign_data(config: Config, method: Method, data: Dataset, variants: Variant
     local_datasets = tuple(split_for_seed(config, method, data, seed) for seed in seeds)
     train, parts = concat_training_sets(data, local_datasets, variants.learners)
     parts, held = hold_out(parts, seeds, config.evaluation.validation, method.host)
+    if config.evaluation.validation:
+        _check_held_out(held, config.evaluation.validation, method.host)
     overrides = {} if method.pooled else data_overrides(config)
     return AssignedData(
         train=train,
@@ -85,6 +90,23 @@ def hold_out(
         trained.append([part[~out] for part, out in zip(mine, chosen, strict=True)])
         held.append([part[out] for part, out in zip(mine, chosen, strict=True)])
     return trained, held
+
+
+def _check_held_out(held: list[list[np.ndarray]], share: float, host: int | None) -> None:
+    """Refuse a seed in which no learner can hold out a sample; say which learners cannot."""
+    for mine in held:
+        without = [who for who, out in enumerate(mine) if not len(out) and who != host]
+        if not any(map(len, mine)):
+            raise ConfigurationError(
+                f"validation is {share}, but every learner has one sample, and a learner keeps at least one to train "
+                f"on; give learners more data, or leave validation out"
+            )
+        if without:
+            log.warning(
+                "validation: %d of %d learners have one sample and hold out none, learner %d is the first; means of "
+                "validation accuracy are over the others",
+                len(without), len(mine), without[0],
+            )  # fmt: skip
 
 
 def _held_out(part: np.ndarray, seed: int, who: int, share: float) -> np.ndarray:

@@ -56,12 +56,12 @@ def check_ensemble(ensemble: str, method: Method, variants: Variants) -> None:
         )
 
 
-def check_validation(share: float, method: Method, variants: Variants) -> None:
-    """Refuse validation of classifiers that are not trained."""
-    if share and not variants.labeled:
+def check_validation(share: float, method: Method, accuracy_source: str) -> None:
+    """Refuse validation where nothing predicts classes."""
+    if share and accuracy_source == "nothing":
         raise ConfigurationError(
-            f"validation is {share}, but not all learners of method {method.name!r} learn from labels, and validation "
-            f"measures their classifiers; leave validation out"
+            f"validation is {share}, but not all learners of method {method.name!r} learn from labels, and probe is "
+            f"'none', so nothing predicts the classes of held-out samples; leave probe or validation out"
         )
 
 
@@ -112,7 +112,8 @@ def min_batch_size(learner: Learner, members: Members, participant: Participant,
     single = np.flatnonzero(members.sizes < 2)
     if single.size:
         raise ConfigurationError(
-            f"learner {members.learner[single[0]]} has one sample, and {why} needs two; give it more data or {hint}"
+            f"learner {members.learner[single[0]]} has one sample{_held_out(members, int(single[0]))}, and {why} needs "
+            f"two; give it more data or {hint}"
         )
     if participant.batch_size < 2:
         raise ConfigurationError(
@@ -120,6 +121,12 @@ def min_batch_size(learner: Learner, members: Members, participant: Participant,
             f"batches or {hint}"
         )
     return 2
+
+
+def _held_out(members: Members, row: int) -> str:
+    """How many samples a learner holds out for validation, for an error that it has too few."""
+    count = 0 if members.validation is None else len(members.validation[row])
+    return f" to train on, with {count} held out for validation" if count else ""
 
 
 def _check_text(learner: Learner, data: Dataset) -> None:
