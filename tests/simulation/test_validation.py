@@ -67,6 +67,8 @@ def test_the_best_models_are_those_of_the_best_round_and_resuming_gives_the_same
         for seed, learner in result.models:
             accuracy = 100 * np.mean(result.model(learner, seed, "best")(inputs).argmax(1).numpy() == targets)
             assert accuracy == pytest.approx(result.history["accuracy"][best[seed] - 1, seed, learner])
+            own, expected = (each.model(learner, seed, "best", "own").state_dict() for each in (result, whole))
+            assert all(torch.equal(own[name], tensor) for name, tensor in expected.items())
         assert (result.history["accuracy"][best - 1, [0, 1]] != result.accuracy).all()
     table = " ".join(whole.table().split())
     assert "validation" in table and f"{whole.summary()['accuracy_validation']['mean']:.1f}" in table
