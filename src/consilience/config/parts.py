@@ -228,8 +228,9 @@ class EvaluationConfig(ConfigPart):
         0.0,
         ge=0,
         lt=1,
-        description="share of each learner's own training samples held out for validation; the models after the "
-        "evaluated round with the highest mean validation accuracy are then kept as well; 0 holds out none",
+        description="share of each learner's own training samples held out for validation: sweep ranks settings by "
+        "them, and the models after the evaluated round with the highest mean validation accuracy are kept as well; 0 "
+        "holds out none",
     )
     probe: Literal["auto", "none", "linear", "scaled", "knn", "both"] = Field(
         "auto",

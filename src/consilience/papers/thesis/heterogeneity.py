@@ -32,7 +32,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     common, own = (grid_table(same_model, "learners' data", metric) for metric in ("accuracy", "accuracy_own"))
     sections = [
         ResultSection("Accuracy on the common test set, %", text, common, name="heterogeneity"),
-        ResultSection("Accuracy on own distribution, %", "", own, name="own"),
+        ResultSection("Own accuracy, %", "", own, name="own"),
         ResultSection(
             "Mixed architectures, accuracy in %",
             "Five learners have a LeNet5 and five an MLP, both with 64 features; weights of different architectures "

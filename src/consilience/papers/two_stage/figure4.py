@@ -113,7 +113,7 @@ def _figure(newcomers: Mapping[str, NewcomerProgress]) -> Callable[[], Any]:
     def figure() -> Any:
         from consilience.presentation.charts import curves
 
-        return curves(rows, title="accuracy on own distribution, %", x="rounds since it joined", names=ROWS)
+        return curves(rows, title="own accuracy, %", x="rounds since it joined", names=ROWS)
 
     return figure
 
