@@ -110,12 +110,9 @@ def test_two_hospitals_keep_training_while_the_relay_is_down(tmp_path: Path) -> 
     back = {line.split(",")[0]: numbers(line)[-1] for line in between[1:] if "uploads again" in line}
     assert sorted(back) == ["north", "south"]
     assert min(back.values()) >= 5  # rounds of each hospital without the relay
-    gains = []
     for row, name in ((north, "north"), (south, "south")):
         *_, alone, together, gain, up = numbers(row)
         assert row.split()[0] == name and alone > 60 and together > 60  # chance is 10
         assert gain == pytest.approx(together - alone, abs=0.11)
         # Two channels of 10 x 64 features and 10 counts, 4 bytes each, and the header of a message; 20 rounds at least.
         assert 20 * 5.28 < up < 60 * 6
-        gains.append(gain)
-    assert sum(gains) > 0

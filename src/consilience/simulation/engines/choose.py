@@ -24,10 +24,8 @@ from consilience.simulation.setup.setup import Setup
 
 log = logging.getLogger("consilience")
 
-_MIN_LEARNERS, _MAX_PARAMETERS = (
-    16,
-    100_000,
-)  # of a federation, of a learner: measured in docs/architecture.md
+_MIN_LEARNERS = 16  # of a federation, and
+_MAX_PARAMETERS = 100_000  # of a learner, for which the stack is faster on a CPU: measured in docs/architecture.md
 _MIN_SECONDS_TO_START = 5.0  # of estimated work, for which worker processes are started
 _MIN_SECONDS_IF_RUNNING = 0.5  # of estimated work, for which running worker processes are used
 
