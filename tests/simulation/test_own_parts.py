@@ -156,7 +156,7 @@ def test_commented_settings_of_the_init_file_are_valid(command: Command) -> None
     told = "\n".join(line for line in offered if not line.startswith("model = ..."))
     found = tomllib.loads(told)
     assert found["groups"]["clinic"]["never_share"] == [3] and found["groups"]["clinic"]["method"] == {"kd": 3}
-    assert found["method"]["kd"] == "cosine(1, 10, 100)" and found["width"] == 64
+    assert found["method"]["kd"] == 0.3 and found["width"] == 64
     Path("all.toml").write_text(told, encoding="utf-8")
     assert read_config(Path("all.toml")).groups["clinic"].learners == "1-2"
 
