@@ -27,6 +27,8 @@ class Optimizer(Protocol):
 
     varies: ClassVar[tuple[str, ...]]
     """Fields, all numbers, that may differ between learners of one cohort and may be schedules."""
+    adaptive: ClassVar[bool]
+    """Whether its steps have about the size of the learning rate, whatever the size of the gradient."""
 
     @property
     def clip(self) -> float | None:
@@ -48,6 +50,7 @@ class SGD:
     """Stochastic gradient descent, with momentum (Nesterov's, where asked for) and weight decay."""
 
     varies: ClassVar[tuple[str, ...]] = ("lr",)
+    adaptive: ClassVar[bool] = False
     lr: Rate = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
@@ -85,6 +88,7 @@ class Adam:
     """Adam (Kingma and Ba 2015)."""
 
     varies: ClassVar[tuple[str, ...]] = ("lr",)
+    adaptive: ClassVar[bool] = True
     lr: Rate = 1e-3
     beta1: float = 0.9
     beta2: float = 0.999

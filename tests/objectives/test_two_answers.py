@@ -89,6 +89,22 @@ def test_neither_shares_nor_head_enter_an_upload(skewed: dict[str, Any]) -> None
         assert np.array_equal(plain.history[key], both.history[key])
 
 
+@pytest.mark.parametrize(("optimizer", "times"), [("adam", 10), ("adamw", 10), ("sgd", None)])
+def test_the_private_head_takes_longer_steps_with_an_adaptive_optimizer(optimizer: str, times: int | None) -> None:
+    method = "fedavg:objective=calibrated:own_head=true"
+    one_step: dict[str, Any] = {
+        "learners": 2,
+        "rounds": 1,
+        "train": 40,
+        "batch_size": 40,
+        "lr": 0.001,
+        "optimizer": optimizer,
+    }
+    head = simulate(method=method, **one_step).model(learner=0, answer="own").get_parameter("head.bias")
+    moved = head.abs().max().item()
+    assert moved == pytest.approx(0.001 * times, rel=1e-3) if times else 0 < moved < 0.001
+
+
 def test_both_answers_are_better_under_skew(skewed: dict[str, Any]) -> None:
     plain = simulate(method="fedavg", **skewed).summary()
     both = simulate(method="fedavg:objective=calibrated:own_head=true", **skewed).summary()

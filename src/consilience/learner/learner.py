@@ -16,6 +16,7 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges.base import BatchView, Contribution, Exchange, Received, View
 from consilience.exchanges.weights import covered_parameters
 from consilience.learner.device import widest_float
+from consilience.learner.layout import Layout
 from consilience.learner.model_binding import ModelBinding
 from consilience.learner.modules import LearnerModules, Representations
 from consilience.learner.residuals import as_sent
@@ -64,6 +65,8 @@ class Learner:
         mask = ~self.binding.parameters.mask(owned | self.binding.frozen)
         self.optimized: Tensor | None = None if bool(mask.all()) else mask.to(self.device)
         """(parameters,) which parameters the local optimizer changes; None where it changes all of them."""
+        self.private = _private_parameters(self.binding.parameters, spec)
+        """Where among the parameters those of the objective's private modules are; None where steps are the same."""
 
     # -- the bound state -----------------------------------------------------------------------------------------------
 
@@ -287,6 +290,16 @@ def _owned_parameters(exchanges: Collection[Exchange], task: Task) -> set[str]:
     for e in exchanges:
         owned |= set(covered_parameters(e.name, e.owned_part, task)) if e.owned_part is not None else set()
     return owned
+
+
+def _private_parameters(layout: Layout, spec: LearnerSpec) -> slice | None:
+    """Where the parameters are whose steps are longer than the model's: they are next to each other."""
+    objective = spec.role.objective
+    own = [name.startswith(f"{objective.name}/") for name in layout.shapes]
+    if objective.private_step == 1 or not any(own) or not spec.optimizer.adaptive:
+        return None
+    where = layout.mask({name for name, mine in zip(layout.shapes, own, strict=True) if mine}).nonzero()
+    return slice(int(where.min()), int(where.max()) + 1)
 
 
 def _refuse_overlap(channels: Mapping[str, schema.Channel]) -> None:

@@ -52,6 +52,7 @@ def _optimizer_step(learner: Learner, summed: Tensor | None) -> None:
     state.step += 1
     own = optimized_gradient(learner, gradient)
     moved, slots = learner.optimizer.update(state.parameters, own, dict(state.optimizer), int(state.step))
+    moved = with_private_steps(learner, state.parameters, moved)
     if summed is not None and learner.optimized is not None:
         summed += gradient
         moved = torch.where(learner.optimized, moved, state.parameters)
@@ -68,6 +69,14 @@ def optimized_gradient(learner: Learner, gradient: Tensor) -> Tensor:
     if learner.optimized is None or learner.optimizer.clip is None:
         return gradient
     return torch.where(learner.optimized, gradient, torch.zeros_like(gradient))
+
+
+def with_private_steps(learner: Learner, before: Tensor, moved: Tensor) -> Tensor:
+    """Parameters after a step, (..., parameters), with longer steps for private modules; before: those before it."""
+    if learner.private is not None:
+        step = moved[..., learner.private] - before[..., learner.private]
+        moved[..., learner.private] = before[..., learner.private] + learner.role.objective.private_step * step
+    return moved
 
 
 def reset_optimizer(learner: Learner) -> None:

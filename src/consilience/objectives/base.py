@@ -25,6 +25,8 @@ class Objective:
     """Whether a split model's private part has a classification head of its own: see `device_logits`."""
     has_private_modules: ClassVar[bool] = False
     """Whether its modules stay with the learner, whatever part of the model exchanges share."""
+    private_step: ClassVar[float] = 1.0
+    """How many times as long as the model's the steps of its private modules are, with an adaptive optimizer."""
     small_batch_hint: ClassVar[str] = "use another objective"
     """What an error advises where batches have one sample and it compares samples."""
     layers: tuple[str, ...] = ()
