@@ -14,6 +14,8 @@ from typing import IO, Any
 
 from consilience.errors import ConfigurationError, StorageError
 
+MEMBER_FOLDER = "peer"
+"""Where a member of a federation keeps its side of the exchange, in the folder with its settings and metrics."""
 _ATTEMPTS = 5  # to lock a file, 10 ms apart
 _RESUME = "free some space or choose another folder; the run can be resumed from its last checkpoint"
 

@@ -309,6 +309,7 @@ def test_member_trains_on_without_its_relay_and_can_be_resumed(
         rest = list(lines)
         code, text = member.end()
         assert code == 130 and "run the same command to resume" in text and "Traceback" not in text
+    assert "resume with: the `consilience join` command that started it" in command("show", "a")[2]
     last = rest[-1]["round"] if rest else alone["round"]
     assert [line["round"] for line in member.kept()] == list(range(1, last + 1))
     build_model("mlp", (1, 8, 8), 10).load_state_dict(load_file(tmp_path / "a" / "model" / "model.safetensors"))

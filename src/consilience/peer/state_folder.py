@@ -21,14 +21,14 @@ from safetensors.numpy import load, save
 
 from consilience.channels import Answer
 from consilience.errors import CheckpointError, ConfigurationError
-from consilience.files import replace_file, report_write_errors
+from consilience.files import MEMBER_FOLDER, replace_file, report_write_errors
 from consilience.peer.state import Arrays, PeerState, PendingUpload
 from consilience.wire.charter import Charter, read_charter
 from consilience.wire.headers import Part
 
 LAYOUT = 2
 """The number of this layout. 1 was one file, `peer.safetensors`."""
-_FOLDER, _INDEX = "peer", "state.json"
+_INDEX = "state.json"
 _OURS = re.compile(r"([0-9a-f]{64}|state\.json)(\.new)?")
 _FIRST_LAYOUT = "peer.safetensors"
 
@@ -54,7 +54,7 @@ class StateFolder:
     def path(self) -> Path:
         """Where the state is."""
         assert self.folder is not None
-        return self.folder / _FOLDER
+        return self.folder / MEMBER_FOLDER
 
     # -- saving ------------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from safetensors.numpy import load_file, save_file
 
 from consilience.config.config import Config, read_config
 from consilience.errors import CheckpointError, ConfigurationError, UnknownName
-from consilience.files import file_sha256, readable_json, replace_file, report_write_errors, sync_file
+from consilience.files import MEMBER_FOLDER, file_sha256, readable_json, replace_file, report_write_errors, sync_file
 
 _POINTER = "checkpoint.json"
 _CHECKPOINT, _BEST = "checkpoint", "best"
@@ -221,7 +221,9 @@ def wrong_folder_error(wanted: str, file: str, path: Path) -> ConfigurationError
 
 
 def resume_command(folder: Path) -> str:
-    """The command that resumes a run, a comparison or a sweep."""
+    """The command that resumes a run, a comparison or a sweep, or what resumes a member of a federation."""
+    if (folder / MEMBER_FOLDER).is_dir():
+        return "the `consilience join` command that started it"
     _, command = kind_of(folder) or ("run", "run")
     return f"consilience {command} --resume {folder}"
 
