@@ -1,4 +1,4 @@
-"""Methods for tests: the README's exchange in a file of its own, and an objective that uses every hook."""
+"""Methods and models for tests: the README's exchange in a file, an objective that uses every hook, a network."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -46,3 +47,16 @@ class Dimmed(Objective):
     def loss(self, view: View) -> Tensor:
         guess = view.modules["head"](view.outputs["features.hidden"])[:, 0]
         return (guess - view.draws[0]).square().mean() + F.cross_entropy(view.logits, view.targets)
+
+
+class OwnNet(nn.Module):
+    """A user's own class: two layers with names of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 12), nn.Linear(12, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 1, 8, 8) -> (n, 10)."""
+        logits: Tensor = self.last(torch.tanh(self.first(x.flatten(1))))
+        return logits

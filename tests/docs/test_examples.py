@@ -116,3 +116,4 @@ def test_two_hospitals_keep_training_while_the_relay_is_down(tmp_path: Path) -> 
         assert gain == pytest.approx(together - alone, abs=0.11)
         # Two channels of 10 x 64 features and 10 counts, 4 bytes each, and the header of a message; 20 rounds at least.
         assert 20 * 5.28 < up < 60 * 6
+        assert gain > -10  # how much it is depends on how the processes interleave

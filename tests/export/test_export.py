@@ -23,6 +23,7 @@ from consilience import ConsilienceError, Result, load, load_model, simulate
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.export import read_card
 from consilience.simulation.records.run_lock import lock_folder
+from tests.method_tools import OwnNet
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -45,19 +46,6 @@ class Net(nn.Module):
         return torch.softmax(self.fc(torch.relu(self.hidden(x))), dim=1)
 """
 SMALL: dict[str, Any] = {"learners": 2, "rounds": 2, "train": 120, "test": 100, "workers": 0}
-
-
-class OwnNet(nn.Module):
-    """A user's own class: two layers with names of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 12), nn.Linear(12, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, 1, 8, 8) -> (n, 10)."""
-        logits: Tensor = self.last(torch.tanh(self.first(x.flatten(1))))
-        return logits
 
 
 class PlainMLP(nn.Module):

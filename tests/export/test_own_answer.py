@@ -11,31 +11,19 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from consilience import Dataset, Result, load, load_model, simulate
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.export import read_card
 from consilience.export.predict import predict_samples
 from consilience.task import AnswerKind
+from tests.method_tools import OwnNet
 
 Command = Callable[..., tuple[int, str, str]]
 BOTH = "fedavg:objective=calibrated:own_head=true"
 PRIVATE = "own_answer.safetensors"
 INPUTS = torch.from_numpy(load("digits", train=180, test=100).test_inputs)
-
-
-class Net(nn.Module):
-    """A user's own class; its last layer is the classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 12), nn.Linear(12, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, 1, 8, 8) -> (n, 10)."""
-        logits: Tensor = self.last(torch.tanh(self.first(x.flatten(1))))
-        return logits
 
 
 def skewed_digits() -> Dataset:
@@ -48,7 +36,14 @@ def skewed_digits() -> Dataset:
 
 
 def run(method: str = BOTH, **settings: Any) -> Result:
-    common: dict[str, Any] = {"partition": "owners", "learners": 3, "rounds": 2, "workers": 0, "lr": 0.01, "model": Net}
+    common: dict[str, Any] = {
+        "partition": "owners",
+        "learners": 3,
+        "rounds": 2,
+        "workers": 0,
+        "lr": 0.01,
+        "model": OwnNet,
+    }
     return simulate(method=method, data=skewed_digits(), **common | settings)
 
 
@@ -68,7 +63,7 @@ def test_plain_torch_gives_the_own_accuracy_of_the_run(place: str, engine: Any, 
     assert data.owners is not None
     for learner in range(3):
         folder = tmp_path / "out" / f"learner-{learner}"
-        net, private = Net(), load_file(folder / PRIVATE)
+        net, private = OwnNet(), load_file(folder / PRIVATE)
         net.load_state_dict(load_file(folder / "model.safetensors"))
         features = torch.tanh(net.first(INPUTS.flatten(1)))
         head = features @ private["head.weight"].T + private["head.bias"]
@@ -76,16 +71,16 @@ def test_plain_torch_gives_the_own_accuracy_of_the_run(place: str, engine: Any, 
         found = accuracy_by_shares(own, data.test_targets, data.targets[data.owners == learner])
         assert found == pytest.approx(result.history["accuracy_own"][-1, 1, learner], abs=1e-9)
         assert read_card(folder).trained["metrics"]["accuracy_own"] == pytest.approx(found, abs=1e-9)
-        for module in (load_model(folder, Net, answer="own"), result.model(learner, 1, answer="own")):
+        for module in (load_model(folder, OwnNet, answer="own"), result.model(learner, 1, answer="own")):
             assert not module.training
             torch.testing.assert_close(module(INPUTS), own)
-        assert not torch.allclose(own, load_model(folder, Net)(INPUTS), atol=0.1)
+        assert not torch.allclose(own, load_model(folder, OwnNet)(INPUTS), atol=0.1)
 
 
 def test_own_answers_in_memory_in_a_folder_and_after_the_best_round(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"validation": 0.3, "rounds": 3}
     in_memory, saved = run(**settings), run(out=tmp_path / "run", **settings)
-    loaded = Result.load(tmp_path / "run", model=Net)
+    loaded = Result.load(tmp_path / "run", model=OwnNet)
     rounds: tuple[Literal["last", "best"], ...] = ("last", "best")
     for round_ in rounds:
         for learner in range(3):
@@ -108,7 +103,7 @@ def test_the_file_holds_what_the_method_has(method: str, private: set[str], tmp_
     result = run(method, rounds=1)
     (folder,) = result.export(tmp_path / "out", learner=1)
     assert load_file(folder / PRIVATE).keys() == private
-    own = load_model(folder, Net, answer="own")(INPUTS)
+    own = load_model(folder, OwnNet, answer="own")(INPUTS)
     assert torch.equal(own, result.model(1, answer="own")(INPUTS))
 
 

@@ -141,17 +141,11 @@ def _task(model: SplitModel, spec: LearnerSpec) -> Task:
         cut=cut_shape(model, spec.shape, spec.model) if model.cut is not None else None,
     )
     objective = spec.role.objective
-    if objective.has_private_modules:
-        return replace(known, parameters=parameters, buffers=buffers, parts=model.parts, **_given(spec))
-    extra = nn.ModuleDict(objective.modules(known))  # trained beside the model, and shared where all of it is
+    # Trained beside the model, and shared where all of it is.
+    extra = nn.ModuleDict({} if objective.has_private_modules else objective.modules(known))
     parameters |= {f"{objective.name}/{k}": tuple(p.shape) for k, p in extra.named_parameters()}
     floating = {k: b for k, b in extra.named_buffers() if b.is_floating_point()}
     buffers |= {f"{objective.name}/{k}": tuple(b.shape) for k, b in floating.items()}
     own = {name for name in (*parameters, *buffers) if name.startswith(f"{objective.name}/")}
     parts = {part: names | own if part == DEVICE else names for part, names in model.parts.items()}
-    return replace(known, parameters=parameters, buffers=buffers, parts=parts, **_given(spec))
-
-
-def _given(spec: LearnerSpec) -> dict[str, Any]:
-    """What a task has from the data."""
-    return {"scaling": spec.scaling, "public": spec.public}
+    return replace(known, parameters=parameters, buffers=buffers, scaling=spec.scaling, public=spec.public, parts=parts)
