@@ -60,9 +60,34 @@ def test_ablation_is_one_run_of_64_variants() -> None:
     assert len(cell.config.variants) == 64 and {"method.kd": 10, "method.contrast": 0.5} in cell.config.variants
 
 
-def test_heterogeneity_has_all_nine_cases() -> None:
-    conditions = {c.labels["condition"] for c in REPRODUCTIONS["thesis-heterogeneity"].cells(Scale())}
-    assert {f"case {figure}" for figure in CASES} < conditions and "alpha 0.01" in conditions
+def test_heterogeneity_has_all_nine_cases_once_and_holds_out_the_same_share() -> None:
+    cells = REPRODUCTIONS["thesis-heterogeneity"].cells(Scale())
+    conditions = {c.labels["condition"] for c in cells} - {"every other an MLP"}
+    assert {f"case {figure}" for figure in CASES if figure != "7e"} < conditions and len(conditions) == 14
+    assert {"alpha 0.3 (case 7e)", "alpha 0.01"} < conditions
+    assert {(c.config.evaluation.validation, c.config.federation.seeds) for c in cells} == {(0.2, 10)}
+    (control,) = (c for c in cells if dict(c.labels) == {"condition": "case 7a", "row": "independent:batch_order=1"})
+    assert (control.config.method.name, control.config.method.settings) == ("independent", {"batch_order": 1})
+    assert all(c.config.evaluation.validation == 0 for c in REPRODUCTIONS["thesis-asynchrony"].cells(Scale()))
+
+
+def test_growth_has_as_many_images_per_learner() -> None:
+    cells = REPRODUCTIONS["thesis-growth"].cells(Scale())
+    found = {(c.config.federation.learners, c.config.data.train, c.config.training.rounds) for c in cells}
+    assert found == {(2, 240, 100), (10, 1200, 100), (50, 6000, 100), (200, 24_000, 100)} and len(cells) == 16
+
+
+def test_frontier_names_encodings_as_they_are() -> None:
+    cells = REPRODUCTIONS["frontier"].cells(Scale(precision="bf16"))
+    methods = {(c.labels["task"], c.labels["row"]): c.config.method for c in cells}
+    weights = {(m.name, m.settings["up"], m.settings["down"]) for m in methods.values() if "up" in m.settings}
+    assert len(weights) == 8 + 4 and {(task) for task, _ in methods} == {"MNIST", "CIFAR-10"}
+    default = methods["CIFAR-10", "representations + weights, 1 bit up, 4 down"]
+    assert default.settings == {"up": "bit", "down": "int4", "every": 1}
+    assert methods["MNIST", "representations + weights, 1 bit up, 4 down, every 2"].settings["every"] == 2
+    assert methods["MNIST", "weights, 8 bits up and down"].name == "fedavg"
+    cifar = next(c.config for c in cells if c.labels["task"] == "CIFAR-10")
+    assert (cifar.training.rounds, cifar.federation.seeds, cifar.execution.precision) == (20, 2, "bf16")
 
 
 def test_message_sizes_match_the_published_ratios() -> None:
@@ -144,6 +169,7 @@ def test_damaged_cell_counts_as_missing(tmp_path: Path, damage: str) -> None:
     run_reproduction(tiny_reproduction([]), Scale(seeds=1), tmp_path)
     (place,) = (tmp_path / "cells").glob("fedavg-*")
     (place / "result.json").write_text(damage)
+    (tmp_path / "cells.jsonl").unlink()
     assert run_reproduction(tiny_reproduction([]), Scale(seeds=1), tmp_path, saved_only=True).missing == [
         {"row": "fedavg"}
     ]
@@ -175,6 +201,8 @@ def test_cell_name_depends_on_its_settings() -> None:
     one = Cell({"row": "a b/c"}, SMALL)
     assert one.name.startswith("a-b-c-") and one.name == Cell({"row": "a b/c"}, SMALL | {"device": "cpu"}).name
     assert one.name != Cell({"row": "a b/c"}, SMALL | {"lr": 0.01}).name
+    assert one.name == Cell({"row": "a b/c"}, SMALL | {"device": "cuda", "engine": "loop"}).name
+    assert one.name != Cell({"row": "a b/c"}, SMALL | {"precision": "bf16"}).name
     assert list(run_cells([], Path("nowhere"))) == []
 
 
@@ -199,7 +227,8 @@ SOME: dict[str, list[tuple[str, str]]] = {
     "thesis-communication": [],
     "thesis-heterogeneity": [("condition", "case 7d")],
     "thesis-asynchrony": [("condition", "offline 0.5")],
-    "frontier": [],
+    "thesis-growth": [("learners", "2")],
+    "frontier": [("task", "MNIST")],
 }
 
 

@@ -15,7 +15,8 @@ import pytest
 from consilience.config.config import make_config
 from consilience.errors import CheckpointError, UnknownName
 from consilience.papers import REPRODUCTIONS, Scale
-from consilience.papers.cells import Outcome, Reproduction, run_cells
+from consilience.papers.cell_runs import run_cells
+from consilience.papers.cells import Outcome, Reproduction
 from consilience.papers.metrics_by_round import select_rounds
 from consilience.papers.run import run_reproduction
 from consilience.papers.two_stage.device_attacks import FILE, attacks_of

@@ -1,6 +1,7 @@
 """Published tables and figures, each by name: `consilience reproduce NAME`."""
 
-from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale, run_cells
+from consilience.papers.cell_runs import run_cells
+from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
 from consilience.papers.flesd import experiment as flesd
 from consilience.papers.flesd.figure2 import FIGURE2 as FLESD_FIGURE2
 from consilience.papers.flesd.figure4 import FIGURE4 as FLESD_FIGURE4
@@ -12,6 +13,7 @@ from consilience.papers.thesis.figure3 import FIGURE3
 from consilience.papers.thesis.figure4 import FIGURE4
 from consilience.papers.thesis.figure5 import FIGURE5
 from consilience.papers.thesis.frontier import FRONTIER
+from consilience.papers.thesis.growth import GROWTH
 from consilience.papers.thesis.heterogeneity import HETEROGENEITY
 from consilience.papers.thesis.table1 import TABLE1
 from consilience.papers.two_stage import experiment as two_stage
@@ -20,7 +22,7 @@ from consilience.papers.two_stage.figures2_3 import FIGURES2_3 as TWO_STAGE_FIGU
 from consilience.papers.two_stage.figures5_6 import FIGURES5_6 as TWO_STAGE_FIGURES5_6
 from consilience.papers.two_stage.table2 import TABLE2 as TWO_STAGE_TABLE2
 
-_THESIS = (TABLE1, FIGURE3, FIGURE4, FIGURE5, COMMUNICATION, HETEROGENEITY, ASYNCHRONY, FRONTIER)
+_THESIS = (TABLE1, FIGURE3, FIGURE4, FIGURE5, COMMUNICATION, HETEROGENEITY, ASYNCHRONY, GROWTH, FRONTIER)
 _FLESD = (FLESD_TABLE1, FLESD_FIGURE2, FLESD_FIGURE4, FLESD_FIGURE5)
 _TWO_STAGE = (TWO_STAGE_TABLE2, TWO_STAGE_FIGURES2_3, TWO_STAGE_FIGURE4, TWO_STAGE_FIGURES5_6)
 

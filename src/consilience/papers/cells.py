@@ -5,18 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from consilience.config.config import Config, make_config
-from consilience.errors import CheckpointError, UnknownName
+from consilience.errors import UnknownName
 from consilience.methods import settings_of
 from consilience.report.section import Picture
-from consilience.simulation.records.run_folder import RunFolder
-from consilience.simulation.run import OnRound
-from consilience.simulation.simulate import start_or_resume
 
 Labels = Mapping[str, Any]
 
@@ -48,6 +45,13 @@ class Cell:
     settings: Mapping[str, Any]
     keep_models: bool = False
     """Whether the checkpoint with the trained models stays in the folder."""
+    reads_folder: bool = False
+    """Whether sections read files of the run folder, such as its metrics by round."""
+
+    @property
+    def needs_folder(self) -> bool:
+        """Whether sections need the run folder; for other cells the line in `cells.jsonl` is enough."""
+        return self.keep_models or self.reads_folder
 
     @property
     def config(self) -> Config:
@@ -114,34 +118,3 @@ def select_cells(reproduction: Reproduction, scale: Scale) -> list[Cell]:
             raise UnknownName(key, value, known, of=reproduction.name)
         wanted.setdefault(key, set()).add(value)
     return [cell for cell in cells if all(str(cell.labels.get(key)) in values for key, values in wanted.items())]
-
-
-def run_cells(
-    cells: Sequence[Cell], folder: Path, on_round: OnRound | None = None, saved_only: bool = False
-) -> Iterator[tuple[Cell, Outcome | None]]:
-    """Run the cells that are not finished, one by one. A cell that was stopped has no outcome, and is the last.
-
-    saved_only: run nothing, and yield the outcomes that are in the folder.
-    """
-    result = None
-    for cell in cells:
-        if result is not None:
-            result.raise_if_interrupted()
-        place = folder / "cells" / cell.name
-        finished = _finished(place) if saved_only else RunFolder(place).result
-        if saved_only or (finished is not None and finished["finished"]):
-            yield cell, Outcome(cell.labels, finished, place) if finished else None
-            continue
-        result = start_or_resume(place, cell.config, on_round, cell.keep_models)
-        yield cell, Outcome(cell.labels, result.summary(), place) if result.finished else None
-        if not result.finished:
-            return
-
-
-def _finished(place: Path) -> dict[str, Any] | None:
-    """The summary of a cell, if it is finished and not damaged."""
-    try:
-        found = RunFolder(place).result
-    except CheckpointError:
-        return None
-    return found if found is not None and found.get("finished") and "accuracy" in found else None

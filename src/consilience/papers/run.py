@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import consilience
 from consilience.errors import ConfigurationError
 from consilience.files import replace_file, report_write_errors
-from consilience.papers.cells import Labels, Outcome, Reproduction, ResultSection, Scale, run_cells, select_cells
+from consilience.papers.cell_runs import run_cells
+from consilience.papers.cells import Cell, Labels, Outcome, Reproduction, ResultSection, Scale, select_cells
+from consilience.papers.finished_cells import compact_summary
 from consilience.simulation.run import OnRound
 
 RESULTS, PAGE, FIGURES = "results.json", "index.html", "figures"
@@ -30,13 +32,14 @@ class ReproductionResult:
 def run_reproduction(
     reproduction: Reproduction, scale: Scale, folder: Path, on_round: OnRound | None = None, saved_only: bool = False
 ) -> ReproductionResult:
-    """Run the missing cells and write `results.json`; after an interrupt, of the cells that are finished.
+    """Run the missing cells, and write `cells.jsonl` and `results.json`; after an interrupt, of the finished cells.
 
     saved_only: run nothing, and show the finished cells in the folder.
     """
-    cells = select_cells(reproduction, scale)
-    found = {cell.name: outcome for cell, outcome in run_cells(cells, folder, on_round, saved_only) if outcome}
-    outcomes, missing = list(found.values()), [cell.labels for cell in cells if cell.name not in found]
+    cells, every = select_cells(reproduction, scale), reproduction.cells(scale)
+    ran = run_cells(cells, folder, on_round, saved_only, order=every)
+    found = {cell.name: (cell, outcome) for cell, outcome in ran if outcome}
+    missing = [cell.labels for cell in cells if cell.name not in found]
     if missing and not found:
         if saved_only:
             raise ConfigurationError(
@@ -44,13 +47,18 @@ def run_reproduction(
                 f"or choose the folder that has them with --out"
             )
         return ReproductionResult([], missing)
-    sections = reproduction.sections(outcomes)
+    sections = reproduction.sections([_shown(cell, outcome) for cell, outcome in found.values()])
     if missing:
         sections = [_missing_section(missing, len(cells)), *sections]
-    selected = {cell.name for cell in cells}
-    others = [cell.labels for cell in reproduction.cells(scale) if cell.name not in selected]
+    selected, outcomes = {cell.name for cell in cells}, [outcome for _, outcome in found.values()]
+    others = [cell.labels for cell in every if cell.name not in selected]
     _write_results(folder, _results(reproduction, scale, outcomes, sections), [*missing, *others])
     return ReproductionResult(sections, missing)
+
+
+def _shown(cell: Cell, outcome: Outcome) -> Outcome:
+    """The outcome that sections see: without its run folder, tables are the same as with it."""
+    return outcome if cell.needs_folder else replace(outcome, summary=compact_summary(outcome.summary))
 
 
 def _missing_section(missing: Sequence[Labels], cells: int) -> ResultSection:

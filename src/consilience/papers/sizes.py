@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
@@ -21,10 +21,13 @@ class Experiment(Generic[SizeT]):
     sections: Callable[[Sequence[Outcome]], list[ResultSection]]
 
     def at_size(self, size: SizeT, quick: SizeT) -> Reproduction:
-        """The experiment at this size, and at the quick size with --quick."""
-        return Reproduction(
-            self.name, self.summary, lambda scale: self.cells(quick if scale.quick else size, scale), self.sections
-        )
+        """The experiment at this size, and at the quick size with --quick; its sections read the run folders."""
+
+        def cells(scale: Scale) -> list[Cell]:
+            found = self.cells(quick if scale.quick else size, scale)
+            return [replace(cell, reads_folder=True) for cell in found]
+
+        return Reproduction(self.name, self.summary, cells, self.sections)
 
 
 @dataclass(frozen=True)

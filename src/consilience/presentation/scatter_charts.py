@@ -1,4 +1,4 @@
-"""Charts of points: accuracy against bytes, accuracy by method, and feature maps.
+"""Charts of points: accuracy against bytes, by method or by size, and feature maps.
 
 Color is never the only distinction: points have shapes, numbers or names.
 """
@@ -24,6 +24,7 @@ from consilience.presentation.chart import (
     tooltip,
 )
 from consilience.presentation.label_placement import place_labels
+from consilience.presentation.method_looks import look_order
 
 HALO_TEXT = ("halo", "name")  # styles of two text layers, the lower in the background color, so that text is readable
 _BEST, _OTHER = "#D55E00", "#7d8793"  # visible on light and dark pages
@@ -126,6 +127,33 @@ def levels(rows: Sequence[Row]) -> Chart:
     sized = layers.properties(width=WIDTH // 3 - 50, height=22 * len(names_of(rows, "method")))
     facet = alt.Facet("panel:N", title=None, sort=panels)
     return sized.facet(facet=facet, columns=len(panels)).resolve_scale(x="independent")
+
+
+def by_size(rows: Sequence[Row], x: str) -> Chart:
+    """The accuracy of each method against a size on a logarithmic axis: a line with a shape per method, and its spread.
+
+    Rows: `{method, x, accuracy, spread}`; those without an accuracy are left out.
+    """
+    alt = altair()
+    known = [row for row in rows if row["accuracy"] is not None]
+    points = [{**row, "low": row["accuracy"] - row["spread"], "high": row["accuracy"] + row["spread"]} for row in known]
+    methods, names = names_of(known, "method"), look_order(names_of(known, "method"))
+    legend = alt.Legend(values=methods, symbolSize=90, symbolOpacity=1)
+    shapes = [CLOSED_SHAPES[look % len(CLOSED_SHAPES)] for look in range(len(names))]
+    axis, scale = alt.Axis(values=sorted(names_of(known, x)), format="d"), alt.Scale(type="log", nice=False, padding=12)
+    up = {"title": "accuracy, %", "scale": alt.Scale(zero=False)}
+    base = alt.Chart(chart_data(points), width=WIDTH, height=HEIGHT).encode(
+        x=alt.X(f"{field(x)}:Q", title=x, axis=axis, scale=scale),
+        color=alt.Color("method:N", title=None, scale=alt.Scale(domain=names), legend=legend),
+    )
+    lines = base.mark_line(strokeWidth=2).encode(y=alt.Y("accuracy:Q", **up))
+    spreads = base.mark_rule(strokeWidth=2, opacity=0.6).encode(y=alt.Y("low:Q", **up), y2="high:Q")
+    marks = base.mark_point(size=70, filled=True, opacity=1).encode(
+        y=alt.Y("accuracy:Q", **up),
+        shape=alt.Shape("method:N", title=None, scale=alt.Scale(domain=names, range=shapes), legend=legend),
+        tooltip=[tooltip("method"), *(tooltip(key, number=True) for key in (x, "accuracy", "spread"))],
+    )
+    return alt.layer(lines, spreads, marks)
 
 
 def learner_accuracies(rows: Sequence[Row], by: str = "method") -> Chart:

@@ -19,7 +19,7 @@ def _cells(scale: Scale) -> list[Cell]:
     """Five learners on MNIST, tested after every round."""
     settings = {**TASKS["MNIST"], **scale.settings(5), "learners": 5}
     settings |= {"rounds": 15, "test": 1000} if scale.quick else {}
-    return [Cell({"row": row}, settings | {"method": ROWS[row]}) for row in _ROWS]
+    return [Cell({"row": row}, settings | {"method": ROWS[row]}, reads_folder=True) for row in _ROWS]
 
 
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
-from consilience.papers.thesis.published import LEARNERS, TASKS, best_published, published
+from consilience.papers.thesis.formats import format_accuracy
+from consilience.papers.thesis.published import LEARNERS, TASKS, published
+from consilience.papers.thesis.table1_comparisons import comparison_sections, find_outcome
 
 ROWS: dict[str, dict[str, Any]] = {
     "centralized": {"name": "centralized"},
@@ -19,7 +21,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "fedavg-1bit": {"name": "fedavg-1bit"},
     "consilience": {"name": "consilience"},
 }
-_SEEDS = {"MNIST": 5, "Fashion-MNIST": 5, "CIFAR-10": 2}
+_SEEDS = {"MNIST": 10, "Fashion-MNIST": 5, "CIFAR-10": 3}
 _QUICK = {"rounds": 30, "test": 2000}
 
 
@@ -39,7 +41,7 @@ def _cells(scale: Scale) -> list[Cell]:
 
 
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
-    """One table per task: published and measured accuracy, and bytes."""
+    """One table per task, published and measured accuracy and bytes; and the default method against others."""
     rounds = {o.labels["task"]: o.summary["rounds"] for o in outcomes}
     seeds = {o.labels["task"]: o.summary["seeds"] for o in outcomes}
     tables = [
@@ -53,11 +55,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
         )
         for task in rounds
     ]
-    complete = [o for o in outcomes if o.summary["rounds"] == TASKS[o.labels["task"]]["rounds"]]
-    against = ResultSection(
-        "The default method and the best published result", table=_against_published(complete), name="against"
-    )
-    return [*tables, against] if against.table else tables
+    return [*tables, *comparison_sections(outcomes)]
 
 
 def _seeds_text(seeds: int) -> str:
@@ -68,12 +66,13 @@ def _row(task: str, row: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     line: dict[str, Any] = {"method": row}
     there = [n for n in LEARNERS if any((o.labels["task"], o.labels["learners"]) == (task, n) for o in outcomes)]
     for learners in there:
-        found = _outcome(outcomes, task, row, learners)
+        found = find_outcome(outcomes, task, row, learners)
         known = published(row, task, learners)
         line[f"N={learners} published"] = known
         line[f"N={learners}"] = format_accuracy(found)
-    largest = _outcome(outcomes, task, row, there[-1])
-    return line | {"upload, bytes": largest and largest.summary["message_bytes"]["up"]}
+    largest = find_outcome(outcomes, task, row, there[-1])
+    sent = largest.summary["message_bytes"] if largest else {}
+    return line | {"upload, bytes": sent.get("up"), "download, bytes": sent.get("down")}
 
 
 def _figure(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
@@ -94,43 +93,6 @@ def _figure(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
         return levels(rows)
 
     return figure
-
-
-def _outcome(outcomes: Sequence[Outcome], task: str, row: str, learners: int) -> Outcome | None:
-    wanted = {"task": task, "row": row, "learners": LEARNERS[0] if row == "centralized" else learners}
-    return next((o for o in outcomes if o.labels == wanted), None)
-
-
-def _against_published(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """The default method against every published row but the centralized one, and its share of fedavg's bytes."""
-    lines = []
-    for task, learners in dict.fromkeys((o.labels["task"], o.labels["learners"]) for o in outcomes):
-        default, fedavg = (_outcome(outcomes, task, row, learners) for row in ("consilience", "fedavg"))
-        if default is None or fedavg is None:
-            continue
-        best = best_published(task, learners)
-        above = default.summary["accuracy"]["mean"] - best
-        share = fedavg.summary["message_bytes"]["up"] / default.summary["message_bytes"]["up"]
-        lines.append(
-            {
-                "task": task,
-                "N": learners,
-                "best published": best,
-                "consilience": format_accuracy(default),
-                "above": round(above, 2),
-                "of fedavg's bytes": f"1/{share:.1f}",
-            }
-        )
-    return lines
-
-
-def format_accuracy(outcome: Outcome | None, key: str = "accuracy") -> str | None:
-    """A mean accuracy and its standard deviation over seeds."""
-    if outcome is None or outcome.summary[key]["mean"] is None:
-        return None
-    reached = outcome.summary[key]
-    spread = "" if reached["std_seeds"] is None else f" ± {reached['std_seeds']:.1f}"
-    return f"{reached['mean']:.1f}{spread}"
 
 
 TABLE1 = Reproduction(
