@@ -87,7 +87,7 @@ def test_own_answers_in_memory_in_a_folder_and_after_the_best_round(tmp_path: Pa
             first, *others = [
                 each.model(learner, round=round_, answer="own").state_dict() for each in (in_memory, saved, loaded)
             ]
-            assert len(first) == 4 + 3  # the model's, the class shares and the head's
+            assert len(first) == 4 + 3 + 1  # the model's, the class shares, the head's, and the weights of answers
             assert all(torch.equal(first[name], other[name]) for other in others for name in first)
 
 

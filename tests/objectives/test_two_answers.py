@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from consilience import Dataset, load, simulate
 from consilience.errors import ConfigurationError, DataError
 from consilience.exchanges.base import View
+from consilience.functional.own_answer import choose_weights
 from consilience.methods import build_method
 from consilience.objectives import CrossEntropy, SimCLR, TwoAnswers, build_objective
 from consilience.task import Task
@@ -75,6 +76,41 @@ def test_objectives_are_built_by_name() -> None:
     assert type(build_objective("cross-entropy")) is CrossEntropy and isinstance(build_objective("simclr"), SimCLR)
     with pytest.raises(ConfigurationError, match="own_head trains a classifier, and objective 'simclr' learns without"):
         build_method("fedavg", {"objective": "simclr", "own_head": True})
+
+
+def test_the_loss_holds_the_private_head_near_zero() -> None:
+    objective, without = TwoAnswers(own_head=True), TwoAnswers()
+    head = objective.modules(TASK)["own_head"]
+    torch.nn.init.constant_(head.get_parameter("weight"), 0.5)
+    torch.nn.init.constant_(head.get_parameter("bias"), 1.0)
+    seen = view(objective, head)
+    own = F.cross_entropy(objective.own_logits(seen), seen.targets)
+    decay = 0.01 * (6 * 0.25 + 3 * 1.0)
+    assert objective.loss(seen).item() == pytest.approx((without.loss(seen) + own).item() + decay, rel=1e-6)
+
+
+def test_weights_are_chosen_by_the_likelihood_of_held_out_samples() -> None:
+    first, second = torch.tensor([[0.8, 0.2]]).log(), torch.tensor([[0.4, 0.6]]).log()
+    chosen = choose_weights(torch.stack([first, second]), torch.tensor([0]), torch.ones(1))
+    tried = np.array([0, 0.25, 0.5, 0.75, 1])
+    likelihood = 0.8 * tried + 0.4 * (1 - tried)  # of one sample of the first class
+    expected = (tried * likelihood).sum() / likelihood.sum()
+    assert chosen.tolist() == pytest.approx([expected, 1 - expected], rel=1e-6)
+    many = choose_weights(torch.stack([first, second]).expand(2, 200, 2), torch.zeros(200).long(), torch.ones(200))
+    assert many.tolist() == pytest.approx([1, 0], abs=1e-6)
+    padding = choose_weights(torch.stack([first, second, second]), torch.tensor([0]), torch.zeros(1))
+    assert padding.tolist() == pytest.approx([1 / 3] * 3)
+
+
+def test_without_held_out_samples_nothing_is_chosen() -> None:
+    objective = TwoAnswers(own_head=True, own_model=True)
+    assert objective.for_held_out(False) == TwoAnswers(own_head=True)
+    assert objective.for_held_out(True) == TwoAnswers(own_head=True, own_model=True, chooses=True)
+    assert TwoAnswers().for_held_out(True) == TwoAnswers()  # there is one answer
+    assert CrossEntropy().for_held_out(True) == CrossEntropy()
+    assert objective.for_held_out(True).init_state(TASK, COUNTS)["answer_weights"].tolist() == pytest.approx(
+        [1 / 3] * 3
+    )
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from consilience.config.parts import ModelConfig, TrainingConfig
 
 _JOIN_KEYS = (
     DATA_KEYS
-    | {"data", "device", "precision"}
+    | {"data", "device", "precision", "validation"}
     | set(ModelConfig.keys())
     | set(TrainingConfig.keys()) - {"total_epochs"}
 )

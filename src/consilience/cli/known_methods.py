@@ -16,6 +16,7 @@ from consilience.errors import ConfigurationError, UnknownName
 from consilience.user_code import is_file_name
 
 _OBJECTIVE = {"objective": "cross-entropy", "own_head": False}
+_OWN_MODEL = {**_OBJECTIVE, "own_model": False}
 _WEIGHTS = {"up": "float32", "down": "float32"}
 _FLESD = {
     "objective": "simclr",
@@ -55,11 +56,11 @@ BUILT_IN = {
     ),
     "fedavg": KnownMethod(
         "The mean of all learners' weights (McMahan et al. 2017).",
-        {"start": "common", "part": "*", "every": 1, "buffers": "share", **_WEIGHTS, **_OBJECTIVE},
+        {"start": "common", "part": "*", "every": 1, "buffers": "share", **_WEIGHTS, **_OWN_MODEL},
     ),
     "fedprox": KnownMethod(
         "FedAvg with training held near the common weights (Li et al. 2020).",
-        {"mu": 0.01, "start": "common", "part": "*", "every": 1, **_WEIGHTS, **_OBJECTIVE},
+        {"mu": 0.01, "start": "common", "part": "*", "every": 1, **_WEIGHTS, **_OWN_MODEL},
     ),
     "fedproto": KnownMethod(
         "Mean features of each class, distilled (Tan et al. 2022).", {"kd": 10.0, "encoding": "float32", **_OBJECTIVE}
@@ -79,7 +80,7 @@ BUILT_IN = {
     ),
     "fedavg-1bit": KnownMethod(
         "FedAvg at one bit per weight, both ways, with error feedback.",
-        {"every": 1, "start": "common", "up": "bit", "down": "bit", **_OBJECTIVE},
+        {"every": 1, "start": "common", "up": "bit", "down": "bit", **_OWN_MODEL},
     ),
     "consilience": KnownMethod(
         "The default method: representations in 16 bits, weights at 1 bit up and 4 down, a common and an own answer.",
@@ -93,6 +94,7 @@ BUILT_IN = {
             "every": 1,
             "objective": "calibrated",
             "own_head": True,
+            "own_model": True,
         },
     ),
     "two-stage": KnownMethod(

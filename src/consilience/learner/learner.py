@@ -65,8 +65,8 @@ class Learner:
         mask = ~self.binding.parameters.mask(owned | self.binding.frozen)
         self.optimized: Tensor | None = None if bool(mask.all()) else mask.to(self.device)
         """(parameters,) which parameters the local optimizer changes; None where it changes all of them."""
-        self.private = _private_parameters(self.binding.parameters, spec)
-        """Where among the parameters those of the objective's private modules are; None where steps are the same."""
+        self.fast = _fast_parameters(self.binding.parameters, spec, self.task)
+        """Where among the parameters those with longer steps are; None where all steps are the same."""
 
     # -- the bound state -----------------------------------------------------------------------------------------------
 
@@ -144,6 +144,7 @@ class Learner:
             modules=self.modules.extra[owner.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
             samples=samples,
             objective_state=self.state.objective_state if owner is self.role.objective else {},
+            own_model=self.modules.run_own_model,
             **{k: v for k, v in seen.items() if k != "outputs"},
             **more,
         )
@@ -292,13 +293,14 @@ def _owned_parameters(exchanges: Collection[Exchange], task: Task) -> set[str]:
     return owned
 
 
-def _private_parameters(layout: Layout, spec: LearnerSpec) -> slice | None:
+def _fast_parameters(layout: Layout, spec: LearnerSpec, task: Task) -> slice | None:
     """Where the parameters are whose steps are longer than the model's: they are next to each other."""
     objective = spec.role.objective
-    own = [name.startswith(f"{objective.name}/") for name in layout.shapes]
-    if objective.private_step == 1 or not any(own) or not spec.optimizer.adaptive:
+    fast = tuple(f"{objective.name}/{module}." for module in objective.fast_modules)
+    names = {name for name in layout.shapes if name.startswith(fast)}
+    if objective.fast_step(task) == 1 or not names or not spec.optimizer.adaptive:
         return None
-    where = layout.mask({name for name, mine in zip(layout.shapes, own, strict=True) if mine}).nonzero()
+    where = layout.mask(names).nonzero()
     return slice(int(where.min()), int(where.max()) + 1)
 
 

@@ -52,7 +52,7 @@ def _optimizer_step(learner: Learner, summed: Tensor | None) -> None:
     state.step += 1
     own = optimized_gradient(learner, gradient)
     moved, slots = learner.optimizer.update(state.parameters, own, dict(state.optimizer), int(state.step))
-    moved = with_private_steps(learner, state.parameters, moved)
+    moved = with_fast_steps(learner, state.parameters, moved)
     if summed is not None and learner.optimized is not None:
         summed += gradient
         moved = torch.where(learner.optimized, moved, state.parameters)
@@ -71,11 +71,11 @@ def optimized_gradient(learner: Learner, gradient: Tensor) -> Tensor:
     return torch.where(learner.optimized, gradient, torch.zeros_like(gradient))
 
 
-def with_private_steps(learner: Learner, before: Tensor, moved: Tensor) -> Tensor:
-    """Parameters after a step, (..., parameters), with longer steps for private modules; before: those before it."""
-    if learner.private is not None:
-        step = moved[..., learner.private] - before[..., learner.private]
-        moved[..., learner.private] = before[..., learner.private] + learner.role.objective.private_step * step
+def with_fast_steps(learner: Learner, before: Tensor, moved: Tensor) -> Tensor:
+    """Parameters after a step, (..., parameters), longer for some of the objective's modules; before: those before."""
+    if learner.fast is not None:
+        step = moved[..., learner.fast] - before[..., learner.fast]
+        moved[..., learner.fast] = before[..., learner.fast] + learner.role.objective.fast_step(learner.task) * step
     return moved
 
 

@@ -18,6 +18,8 @@ from consilience.models.cut import cut_shape
 from consilience.objectives import Objective
 from consilience.task import DEVICE, Task
 
+OWN_MODEL = "own_model"
+"""Name of the second model among the objective's modules, where it trains one."""
 Representations = dict[str, Any]
 """Samples as exchanges see them: inputs, features, logits, targets, which are valid, and outputs of named layers."""
 
@@ -32,7 +34,7 @@ class LearnerModules:
         with torch.random.fork_rng(devices=[]):  # weights come with a state: leave the caller's generator alone
             self.model: SplitModel = to_split_model(spec.build()).to(device, spec.dtype)
             self.task = _task(self.model, spec)
-        self.extra = {o.name: nn.ModuleDict(o.modules(self.task)).to(device, spec.dtype) for o in self.owners}
+            self.extra = {name: modules.to(device, spec.dtype) for name, modules in self._make_extra().items()}
         self._outputs: dict[str, Tensor] = {}
         for layer in {layer for owner in self.owners for layer in owner.layers}:
             self.layer(layer).register_forward_hook(keep_output(self._outputs, layer))
@@ -50,7 +52,7 @@ class LearnerModules:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed GPUs as well, which takes long
             model = to_split_model(self.spec.build())
-            extra = {o.name: nn.ModuleDict(o.modules(self.task)) for o in self.owners}
+            extra = self._make_extra()
         parameters, buffers = _named_tensors(model, extra)
         own, _ = self.named_tensors()
         if any(parameters[name] is tensor for name, tensor in own.items()):
@@ -59,6 +61,14 @@ class LearnerModules:
                 f"new one each time it is called, because every learner needs weights of its own"
             )
         return parameters, buffers
+
+    def _make_extra(self) -> dict[str, nn.ModuleDict]:
+        """New modules of the objective and the exchanges; the learner's own model is the last of the objective's."""
+        extra = {o.name: nn.ModuleDict(o.modules(self.task)) for o in self.owners}
+        objective = self.spec.role.objective
+        if objective.trains_own_model:
+            extra[objective.name][OWN_MODEL] = to_split_model(self.spec.build())
+        return extra
 
     def layer(self, name: str) -> nn.Module:
         """A module of the model by its name, or the one where its first part ends, "cut"."""
@@ -94,6 +104,15 @@ class LearnerModules:
             "valid": torch.ones(len(inputs), dtype=dtype, device=self.spec.device),
             "outputs": dict(self._outputs),
         }
+
+    def run_own_model(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and logits of inputs by the model that never leaves the learner."""
+        own = self.extra[self.spec.role.objective.name][OWN_MODEL]
+        assert isinstance(own, SplitModel)
+        with self.precision():
+            features = own.features(inputs)
+            logits = own.classifier(features)
+        return features.to(self.spec.dtype), logits.to(self.spec.dtype)
 
     def precision(self) -> AbstractContextManager[object]:
         """The precision the model runs in: bfloat16 where the spec says so."""

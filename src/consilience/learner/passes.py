@@ -99,6 +99,16 @@ def count_correct(
     return correct.sum(0)
 
 
+@torch.no_grad()
+def choose(learner: Learner, inputs: Tensor, targets: Tensor, rows: int = EVALUATED_ROWS) -> dict[str, Tensor]:
+    """What the objective chooses by held-out samples, by name; class -1 where the array is only filled up."""
+    learner.modules.set_training(False)
+    held = {"targets": targets.clamp(min=0), "valid": (targets >= 0).to(learner.dtype)}
+    seen = _joined([learner.modules.forward(part) for part in torch.split(inputs, rows)]) | held
+    objective = learner.role.objective
+    return dict(objective.choose(learner.view(objective, seen, learner.count(len(inputs)))))
+
+
 def _answer(learner: Learner, inputs: Tensor, answer: AnswerKind) -> Tensor:
     """A learner's answer for inputs, (rows, classes)."""
     if answer == "common":

@@ -12,12 +12,11 @@ from consilience.errors import CheckpointError
 from consilience.export.own_answer import OwnAnswer, own_answer
 from consilience.learner.layout import Layout
 from consilience.models import SplitModel, model_digest, to_split_model
-from consilience.objectives.two_answers import LOG_SHARES
+from consilience.objectives.two_answers import LOG_SHARES, WEIGHTS
 
 OTHER, OBJECTIVE = "other_buffers.", "objective_state."
 """Among the names of flat vectors: before the dtype of integer and boolean buffers, and before what the objective
 remembers of the learner's own data."""
-_LOG_SHARES = f"{OBJECTIVE}{LOG_SHARES}"
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,7 @@ class ModelKind:
     dtype: torch.dtype = torch.float32
     channels_last: bool = True  # how the flat vectors hold kernels of convolutions, see `Layout`
     own_head: bool = False  # whether a private head comes after the model among the parameters
+    own_model: bool = False  # whether a model of the learner's own comes after that
 
     def rebuild(self, flat: Mapping[str, Tensor]) -> SplitModel:
         """A new model on the CPU, in evaluation mode, with these weights.
@@ -57,15 +57,18 @@ class ModelKind:
 
         flat: also "objective_state.NAME" of the learner's state.
         """
-        if not self.own_head and _LOG_SHARES not in flat:
+        private = {k: flat[f"{OBJECTIVE}{k}"] for k in (LOG_SHARES, WEIGHTS) if f"{OBJECTIVE}{k}" in flat}
+        if not self.own_head and not private:
             return None
-        model = self.rebuild(flat)
-        private = {LOG_SHARES: flat[_LOG_SHARES]} if _LOG_SHARES in flat else {}
+        model, head = self.rebuild(flat), 0
+        size = sum(parameter.numel() for parameter in model.parameters())
         if self.own_head:
-            size = sum(parameter.numel() for parameter in model.parameters())
-            shapes = {"head.weight": (model.classes, model.width), "head.bias": (model.classes,)}
-            layout = Layout(shapes)
-            private |= layout.views(flat["parameters"][size : size + layout.size])
+            layout = Layout({"head.weight": (model.classes, model.width), "head.bias": (model.classes,)})
+            head = layout.size
+            private |= layout.views(flat["parameters"][size : size + head])
+        if self.own_model:
+            own = self.rebuild(_after_model(flat, model, size + head))
+            private |= {f"own_model.{name}": tensor for name, tensor in own.original.state_dict().items()}
         return own_answer(model, {name: tensor.clone() for name, tensor in private.items()})
 
     def _refuse_changed_file(self) -> None:
@@ -86,3 +89,14 @@ class ModelKind:
             )
         for name, view in layout.views(flat[: layout.size]).items():
             tensors[name].copy_(view)
+
+
+def _after_model(flat: Mapping[str, Tensor], model: SplitModel, parameters: int) -> dict[str, Tensor]:
+    """The flat vectors of a learner's own model, which comes after the model; parameters: how many come before it."""
+    buffers = list(model.buffers())
+    floating = sum(b.numel() for b in buffers if b.is_floating_point())
+    own = {"parameters": flat["parameters"][parameters:], "buffers": flat["buffers"][floating:]}
+    for key in (key for key in flat if key.startswith(OTHER)):
+        kind = getattr(torch, key.removeprefix(OTHER))
+        own[key] = flat[key][sum(b.numel() for b in buffers if b.dtype == kind) :]
+    return own

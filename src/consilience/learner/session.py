@@ -22,7 +22,7 @@ from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING, draw_unif
 from consilience.learner.learner import Batch, Learner, batch_draws
 from consilience.learner.local_training import reset_optimizer, train, zero_gradient
 from consilience.learner.modules import Representations
-from consilience.learner.passes import count_correct, needs_representations, represent
+from consilience.learner.passes import choose, count_correct, needs_representations, represent
 from consilience.learner.state import LearnerState
 from consilience.randomness import seed_of
 from consilience.task import AnswerKind
@@ -92,6 +92,11 @@ class LearnerSession:
     def evaluate(self, inputs: Tensor, targets: Tensor, answer: AnswerKind = "common") -> Tensor:
         """How many test samples of each class an answer predicts correctly, (classes,)."""
         return count_correct(self.learner, inputs, targets, answer)
+
+    def choose(self, inputs: Tensor, targets: Tensor) -> None:
+        """Let the objective choose by samples that the learner held out, such as how much an own model counts."""
+        for name, value in choose(self.learner, inputs, targets).items():
+            self.state.objective_state[name].copy_(value)
 
     def has_finite_parameters(self) -> bool:
         """Whether no parameter is NaN or infinite; a sum is not finite if a value is not."""

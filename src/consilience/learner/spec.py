@@ -45,3 +45,8 @@ class LearnerSpec:
     def own_head(self) -> bool:
         """Whether learners train a private head, which comes right after the model among their parameters."""
         return isinstance(self.role.objective, TwoAnswers) and self.role.objective.own_head
+
+    @property
+    def own_model(self) -> bool:
+        """Whether learners train a model of their own, which comes after the model and the head in their states."""
+        return self.role.objective.trains_own_model

@@ -67,10 +67,11 @@ def fedavg(
     down: str = "float32",
     objective: str = "cross-entropy",
     own_head: bool = False,
+    own_model: bool = False,
 ) -> Role:
     """The mean of all learners' weights (McMahan et al. 2017)."""
     shared = Weights(part=part, every=every, buffers=buffers, start=start, up=_encoding(up), down=_encoding(down))
-    return Role(build_objective(objective, own_head), (shared,))
+    return Role(build_objective(objective, own_head, own_model), (shared,))
 
 
 @register_method
@@ -83,11 +84,12 @@ def fedprox(
     down: str = "float32",
     objective: str = "cross-entropy",
     own_head: bool = False,
+    own_model: bool = False,
 ) -> Role:
     """FedAvg with training held near the common weights (Li et al. 2020)."""
     number_or_schedule("mu", mu)
     shared = Weights(part=part, every=every, start=start, prox=mu, up=_encoding(up), down=_encoding(down))
-    return Role(build_objective(objective, own_head), (shared,))
+    return Role(build_objective(objective, own_head, own_model), (shared,))
 
 
 @register_method
@@ -125,10 +127,11 @@ def fedavg_1bit(
     down: str = "bit",
     objective: str = "cross-entropy",
     own_head: bool = False,
+    own_model: bool = False,
 ) -> Role:
     """FedAvg at one bit per weight, both ways, with error feedback."""
     shared = Weights(every=every, start=start, up=_encoding(up), down=_encoding(down))
-    return Role(build_objective(objective, own_head), (shared,))
+    return Role(build_objective(objective, own_head, own_model), (shared,))
 
 
 @register_method
@@ -142,11 +145,12 @@ def consilience(
     every: int = 1,
     objective: str = "calibrated",
     own_head: bool = True,
+    own_model: bool = True,
 ) -> Role:
     """The default method: representations in 16 bits, weights at 1 bit up and 4 down, a common and an own answer."""
     observed = Observations(weight=contrast, n_avg=n_avg, encoding=FLOAT16)
     shared = Weights(every=every, up=_encoding(up), down=_encoding(down))
-    return Role(build_objective(objective, own_head), (*_representations(kd, observed, scale), shared))
+    return Role(build_objective(objective, own_head, own_model), (*_representations(kd, observed, scale), shared))
 
 
 @register_method

@@ -34,23 +34,25 @@ OBJECTIVES: dict[str, Callable[[], Objective]] = {
 """Objectives by name; those that contrast may name their temperature, "simclr(0.4)"."""
 
 
-def build_objective(text: str, own_head: bool = False) -> Objective:
+def build_objective(text: str, own_head: bool = False, own_model: bool = False) -> Objective:
     """The objective of that name; "simclr" and "nt-xent" may have a temperature.
 
     own_head: also train a private head for data like the learner's own, which needs an objective with labels.
+    own_model: also train a model that never leaves the learner, where the learner holds out samples to choose by.
 
     >>> build_objective("simclr(0.2)").temperature
     0.2
     """
     objective = _named_objective(text)
-    if not own_head:
+    if not own_head and not own_model:
         return objective
     if not isinstance(objective, CrossEntropy):
+        setting = "own_head" if own_head else "own_model"
         raise ConfigurationError(
-            f"own_head trains a classifier, and objective {text!r} learns without labels; leave own_head out, or use "
+            f"{setting} trains a classifier, and objective {text!r} learns without labels; leave {setting} out, or use "
             f"cross-entropy or calibrated"
         )
-    return TwoAnswers(calibrated=isinstance(objective, TwoAnswers), own_head=True)
+    return TwoAnswers(calibrated=isinstance(objective, TwoAnswers), own_head=own_head, own_model=own_model)
 
 
 def _named_objective(text: str) -> Objective:

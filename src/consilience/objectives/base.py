@@ -25,8 +25,8 @@ class Objective:
     """Whether a split model's private part has a classification head of its own: see `device_logits`."""
     has_private_modules: ClassVar[bool] = False
     """Whether its modules stay with the learner, whatever part of the model exchanges share."""
-    private_step: ClassVar[float] = 1.0
-    """How many times as long as the model's the steps of its private modules are, with an adaptive optimizer."""
+    fast_modules: ClassVar[tuple[str, ...]] = ()
+    """Those of its modules that take `fast_step` times as long steps as the model, with an adaptive optimizer."""
     small_batch_hint: ClassVar[str] = "use another objective"
     """What an error advises where batches have one sample and it compares samples."""
     layers: tuple[str, ...] = ()
@@ -41,6 +41,24 @@ class Objective:
     def has_own_answer(self) -> bool:
         """Whether a learner answers for data like its own otherwise than for everybody's: see `own_logits`."""
         return False
+
+    @property
+    def trains_own_model(self) -> bool:
+        """Whether a second model, which never leaves the learner, is trained beside the first: `View.own_model`."""
+        return False
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it chooses something by samples that the learner holds out: see `choose`."""
+        return False
+
+    def for_held_out(self, held_out: bool) -> Objective:
+        """The objective for a learner that holds out samples, by which it can choose, or for one that does not."""
+        return self
+
+    def fast_step(self, task: Task) -> float:
+        """How many times as long as the model's the steps of `fast_modules` are."""
+        return 1.0
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
         """Extra modules that the local optimizer trains beside the model, such as a projection head."""
@@ -67,6 +85,10 @@ class Objective:
     def own_logits(self, view: View) -> Tensor:
         """The learner's own answer, (rows, classes): for data like its own."""
         return view.logits
+
+    def choose(self, view: View) -> Mapping[str, Tensor]:
+        """What it remembers otherwise from now on, chosen by samples the learner held out; `valid` is 0 for padding."""
+        return {}
 
     def device_logits(self, view: View) -> Tensor:
         """The logits of the private part's own head, (rows, classes)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,4 +100,5 @@ def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Pa
 def _learner(role: Role, model: Model, task: TaskShape) -> Learner:
     build = model_factory(model, task.inputs, task.classes, task.width) if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
+    role = replace(role, objective=role.objective.for_held_out(False))  # nothing of an own model travels
     return Learner(LearnerSpec(build, role, build_optimizer("sgd", 0.1, 0.0, 0.0), task.inputs, name))

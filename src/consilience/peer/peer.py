@@ -89,7 +89,8 @@ class Peer(AbstractContextManager["Peer"]):
             raise ConfigurationError(
                 f"federation {self.charter.name!r} shares weights: give your model, consilience.join(url, token, model)"
             )
-        self._objective = LoopObjective(self.role.objective, self._context, connection.state)
+        objective = self.role.objective.for_held_out(False)  # what a loop of one's own holds out is its own affair
+        self._objective = LoopObjective(objective, self._context, connection.state)
 
     @property
     def name(self) -> str:

@@ -268,6 +268,8 @@ class FederatedTrainer:
         """Accuracy of the own answer on data like the member's own, in %; None where it has no own answer."""
         if not self.learner.role.objective.has_own_answer:
             return None
+        if self.learner.role.objective.chooses:
+            self.session.choose(*self.data.held_out(self.plan.members.held_out(np.array([0]))[0]))
         correct = self.session.evaluate(*self.data.tests(), "own").numpy(force=True)
         return float(accuracy(correct[None], self.setup.data.test_counts, self.setup.data.shares[0])[0])
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import Cohort
 from consilience.simulation.engines.inspection import inspect_rows, measure_rows
-from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, JobResult, Measure, Probe, Receive, Work
+from consilience.simulation.engines.jobs import Choose, Evaluate, Inspect, Job, JobResult, Measure, Probe, Receive, Work
 from consilience.simulation.engines.probing import probe_rows
 from consilience.simulation.engines.shared_data import SharedData
 
@@ -28,11 +28,12 @@ class Executor(ABC):
                 return self.receive(job)
             case Evaluate():
                 return self.evaluate(job)
+            case Choose():
+                return self.choose(job)
             case Probe():
                 return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
             case Inspect():
                 return inspect_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data.test_inputs, job)
-
             case Measure():
                 return measure_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
 
@@ -47,3 +48,7 @@ class Executor(ABC):
     @abstractmethod
     def evaluate(self, job: Evaluate) -> JobResult:
         """Test learners."""
+
+    @abstractmethod
+    def choose(self, job: Choose) -> JobResult:
+        """Let objectives choose by what learners held out."""

@@ -54,6 +54,14 @@ class Evaluate:
 
 
 @dataclass(frozen=True, eq=False)
+class Choose:
+    """Let the objective of some rows of a cohort choose by the samples that each held out."""
+
+    cohort: int
+    rows: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Probe:
     """Test the representations of some rows of a cohort, by classifiers trained on them."""
 
@@ -85,7 +93,7 @@ class Measure:
     metrics: tuple[str, ...]
 
 
-Job = Work | Receive | Evaluate | Probe | Inspect | Measure
+Job = Work | Receive | Evaluate | Choose | Probe | Inspect | Measure
 
 
 @dataclass

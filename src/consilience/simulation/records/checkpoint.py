@@ -122,6 +122,7 @@ def _model_source(spec: LearnerSpec) -> dict[str, Any]:
         "named": spec.named,
         "file_sha256": spec.file_sha256,
         "own_head": spec.own_head,
+        "own_model": spec.own_model,
     }
 
 

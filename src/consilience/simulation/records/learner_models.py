@@ -119,6 +119,7 @@ def models_of_run(
             spec.dtype,
             torch.device(spec.device).type == "cpu",
             spec.own_head,
+            spec.own_model,
         )
         for spec in (plan.spec for plan in run.engine.plans)
     ]
@@ -146,7 +147,8 @@ def models_of_folder(
         if named:
             build = model_factory(name, inputs.shape, inputs.classes, config.model.width)
         assert callable(build)
-        kinds.append(ModelKind(build, name, named, str(each["file_sha256"]), dtype, on_cpu, bool(each.get("own_head"))))
+        private = bool(each.get("own_head")), bool(each.get("own_model"))
+        kinds.append(ModelKind(build, name, named, str(each["file_sha256"]), dtype, on_cpu, *private))
     last = np.full(len(saved.places["row"]), int(saved.numbers["round"]))
     return LearnerModels(saved, kinds, **saved.places, rounds=last if rounds is None else rounds, inputs=inputs)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from consilience.learner.rebuild import OBJECTIVE, OTHER
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.records.checkpoint import SavedModels, is_model_vector
-from consilience.simulation.round.evaluate import different_models, model_size
+from consilience.simulation.round.evaluate import buffer_size, different_models, model_size
 from consilience.simulation.round.run_state import RunState
 
 
@@ -27,7 +27,7 @@ class ModelRows(Protocol):
 class KeptModels:
     """The models after the last round; those that are equal, as after FedAvg, are kept once.
 
-    Of what is trained beside a model only a private head is kept.
+    Of what is trained beside a model only a private head and a model of the learner's own are kept.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -37,14 +37,14 @@ class KeptModels:
         """The flat vectors of a learner's model and own answer."""
         kept = self._cohorts[cohort]
         shared = {key: values[kept.like[row]] for key, values in kept.different.items()}
-        parameters = torch.cat([shared["parameters"], kept.heads[row]])
-        return shared | {key: values[row] for key, values in kept.others.items()} | {"parameters": parameters}
+        whole = {key: torch.cat([shared[key], values[row]]) for key, values in kept.private.items()}
+        return shared | {key: values[row] for key, values in kept.others.items()} | whole
 
 
 class _KeptCohort(NamedTuple):
     different: dict[str, Tensor]  # (different models, values) parameters and floating buffers
     like: np.ndarray  # (rows,) which of these each row has
-    heads: Tensor  # (rows, values) parameters of private heads
+    private: dict[str, Tensor]  # (rows, values) parameters and floating buffers of private heads and own models
     others: dict[str, Tensor]  # (rows, values) other buffers, such as counts of batches, and the objective's state
 
 
@@ -78,13 +78,18 @@ class BestModels:
 def _keep_different(engine: Engine, cohort: int) -> _KeptCohort:
     rows = np.arange(len(engine.plans[cohort].members))
     different, like = different_models(engine, cohort, rows, classifiers=True)
-    learner, parameters = engine.learners[cohort], engine.read(cohort).parameters
-    size, head = model_size(learner), (learner.task.width + 1) * learner.task.classes if learner.spec.own_head else 0
-    kept = _vectors(engine, cohort, torch.from_numpy(different), lambda key: key in ("parameters", "buffers"))
+    learner, state = engine.learners[cohort], engine.read(cohort)
+    head = (learner.task.width + 1) * learner.task.classes if learner.spec.own_head else 0
+    sizes = {"parameters": (model_size(learner), head), "buffers": (buffer_size(learner), 0)}
+    kept = _vectors(engine, cohort, torch.from_numpy(different), lambda key: key in sizes)
+    private = {}
+    for key, (model, between) in sizes.items():
+        own = model if learner.spec.own_model else 0
+        private[key] = getattr(state, key)[:, model : model + between + own].to("cpu", copy=True)
     return _KeptCohort(
-        kept | {"parameters": kept["parameters"][:, :size].clone()},
+        {key: kept[key][:, :model].clone() for key, (model, _) in sizes.items()},
         like,
-        parameters[:, size : size + head].to("cpu", copy=True),
+        private,
         _vectors(engine, cohort, wanted=lambda key: key.startswith((OTHER, OBJECTIVE))),
     )
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from consilience.evaluation import accuracy
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.base import Engine
-from consilience.simulation.engines.jobs import Evaluate, Inspect, Job, Measure, Probe, TestSet
+from consilience.simulation.engines.jobs import Choose, Evaluate, Inspect, Job, Measure, Probe, TestSet
 from consilience.simulation.records.round_record import Record
 from consilience.simulation.round.run_state import RunState
 from consilience.task import AnswerKind
@@ -32,6 +32,8 @@ def evaluate_models(run: RunState, record: Record) -> None:
             continue
         different, like = different_models(engine, cohort, rows, setup.evaluation.labeled)
         at = tuple(members[rows] for members in run.at(cohort))
+        if engine.learners[cohort].role.objective.chooses:
+            _choose(engine, cohort, rows)
         correct = _correct(engine, cohort, different)[like] if setup.evaluation.labeled else None  # (rows, classes)
         if setup.evaluation.probes:
             probed, validated = _probed(run, cohort, different)
@@ -72,6 +74,13 @@ def _own_correct(run: RunState, cohort: int, rows: np.ndarray, common: np.ndarra
         return _correct(run.engine, cohort, rows, "own", answer), setup.data.local_test_sets.counts()[learners]
     own = common if answer == "common" else _correct(run.engine, cohort, rows, answer=answer)
     return own, setup.data.test_counts
+
+
+def _choose(engine: Engine, cohort: int, rows: np.ndarray) -> None:
+    """Let learners choose by held-out samples how much of the common answer enters their own."""
+    jobs: list[Job] = [Choose(cohort, some) for some in engine.split(Choose, cohort, rows)]
+    for _ in engine.run(jobs):
+        pass
 
 
 def _own_answer(engine: Engine, cohort: int) -> AnswerKind:
@@ -191,7 +200,8 @@ def different_models(engine: Engine, cohort: int, rows: np.ndarray, classifiers:
     _, firsts, of = np.unique(federation[rows], return_index=True, return_inverse=True)
     first = rows[firsts[of]]  # of the row's federation
     same = np.ones(len(rows), dtype=bool)
-    for flat in (_model_parameters(learner, state.parameters, classifiers), state.buffers):
+    buffers = state.buffers[:, : buffer_size(learner)]
+    for flat in (_model_parameters(learner, state.parameters, classifiers), buffers):
         same &= _equal_rows(flat, rows, first)
     return np.unique(np.where(same, first, rows), return_inverse=True)
 
@@ -199,6 +209,11 @@ def different_models(engine: Engine, cohort: int, rows: np.ndarray, classifiers:
 def model_size(learner: Learner) -> int:
     """How many of a learner's parameters are the model's; what is trained beside it comes after them."""
     return sum(parameter.numel() for parameter in learner.model.parameters())
+
+
+def buffer_size(learner: Learner) -> int:
+    """How many of a learner's floating-point buffers are the model's; those of other modules come after them."""
+    return sum(buffer.numel() for buffer in learner.model.buffers() if buffer.is_floating_point())
 
 
 def _model_parameters(learner: Learner, parameters: Tensor, classifiers: bool) -> Tensor:

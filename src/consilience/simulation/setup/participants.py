@@ -97,7 +97,9 @@ def _participant(config: Config, method: Method, who: int, part: str, model: Mod
         asked.optimizer, rate, asked.momentum, asked.weight_decay, nesterov=asked.nesterov, clip=asked.clip
     )
     epochs = asked.epochs if role.epochs is None else role.epochs
-    role = replace(role, exchanges=tuple(e.for_federation(config.federation.learners) for e in role.exchanges))
+    objective = role.objective.for_held_out(config.evaluation.validation > 0)
+    exchanges = tuple(e.for_federation(config.federation.learners) for e in role.exchanges)
+    role = replace(role, objective=objective, exchanges=exchanges)
     participant = Participant(who, part, role, model, optimizer, role.batch_size or config.training.batch_size, epochs)
     defaults = settings_of(method.source).values() if method.source else ()
     for owner, name, value in participant.numbers():

@@ -18,6 +18,7 @@ from consilience.simulation.engines.answers import Batches, received
 from consilience.simulation.engines.cohort import Cohort
 from consilience.simulation.engines.executor import Executor
 from consilience.simulation.engines.jobs import (
+    Choose,
     Evaluate,
     JobResult,
     Receive,
@@ -138,3 +139,12 @@ class LocalExecutor(Executor):
             correct.append(self._session(job.cohort, int(row)).evaluate(*tests, job.answer).numpy(force=True))
         clock.lap("evaluate")
         return JobResult(correct=np.stack(correct), seconds=clock.each(len(job.rows)))
+
+    def choose(self, job: Choose) -> JobResult:
+        """Let learners choose by what they held out, one after the other."""
+        members = self.cohorts[job.cohort].plan.members
+        for row in job.rows:
+            session = self._session(job.cohort, int(row))
+            session.choose(*self.data.held_out(members.held_out(np.array([row]))[0]))
+            self._keep(job.cohort, int(row), session)
+        return JobResult()

@@ -25,6 +25,7 @@ from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.cohort import Cohort, CohortPlan, Settings
 from consilience.simulation.engines.executor import Executor
 from consilience.simulation.engines.jobs import (
+    Choose,
     Evaluate,
     Job,
     JobResult,
@@ -37,7 +38,7 @@ from consilience.simulation.engines.shared_data import data_arrays, on_device
 from consilience.simulation.engines.stack.memory_budget import MemoryBudget, free_unused
 from consilience.simulation.engines.stack.stackable import explain_unstackable
 from consilience.simulation.engines.stack.stacked_answers import stack_answers
-from consilience.simulation.engines.stack.stacked_passes import correct_stacked, receive_stacked
+from consilience.simulation.engines.stack.stacked_passes import choose_stacked, correct_stacked, receive_stacked
 from consilience.simulation.engines.stack.stacked_trainer import Uploads
 from consilience.simulation.engines.stack.trainer_cache import TrainerCache
 from consilience.simulation.records.timing import Clock
@@ -238,6 +239,25 @@ class StackEngine(Executor):
         self._run_parts(job.cohort, self.split(Evaluate, job.cohort, np.arange(len(job.rows))), work)
         clock.lap("evaluate")
         return JobResult(correct=correct, seconds=clock.each(len(job.rows)))
+
+    def choose(self, job: Choose) -> JobResult:
+        """Let the learners of a job choose by what they held out, as many at once as fit."""
+        members = self.plans[job.cohort].members
+
+        def work(entries: np.ndarray) -> None:
+            cohort, most = self.cohorts[job.cohort], members.held_out(job.rows[entries]).shape[1]
+            together, samples = self.memory.pass_of(job.cohort, len(entries), most)
+            for i in range(0, len(entries), together):
+                rows = job.rows[entries[i : i + together]]
+                state = _rows(cohort.state, rows, len(members), self.device)
+                held = self.data.held_out(members.held_out(rows))
+                chosen = choose_stacked(self.learners[job.cohort], state, held, samples)
+                at = torch.from_numpy(rows).to(self.memory.home)
+                for name, value in chosen.items():
+                    cohort.state.objective_state[name].index_copy_(0, at, value.to(self.memory.home))
+
+        self._run_parts(job.cohort, self.split(Choose, job.cohort, np.arange(len(job.rows))), work)
+        return JobResult()
 
     def _correct(
         self, cohort: int, state: LearnerState, own: OwnTests | None = None, answer: AnswerKind = "common"

@@ -131,7 +131,10 @@ def _kept(learner: Learner, batch: int) -> tuple[int, int]:
     inputs = torch.zeros((batch, *learner.task.inputs), dtype=learner.dtype, device=learner.device)
     draws = torch.zeros((objective.batch_draws, batch), dtype=torch.float64, device=learner.device)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-        learner.modules.forward(objective.prepare(learner.task, inputs, draws))
+        prepared = objective.prepare(learner.task, inputs, draws)
+        learner.modules.forward(prepared)
+        if objective.trains_own_model:
+            learner.modules.run_own_model(prepared)
     return sum(size for size, _ in seen.values()), max((n for _, n in seen.values()), default=1)
 
 

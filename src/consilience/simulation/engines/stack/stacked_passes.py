@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.learner.learner import Learner
-from consilience.learner.passes import count_correct
+from consilience.learner.passes import choose, count_correct
 from consilience.learner.state import LearnerState
 from consilience.simulation.engines.stack.batched_layers import Layers
 from consilience.simulation.engines.stack.stacked_answers import StackedAnswers, one_received, vmap_answers
@@ -52,3 +52,18 @@ def correct_stacked(
 
     with Layers():
         return vmap(one, in_dims=(0, axis, axis))(state.as_dict(), *tests)
+
+
+@torch.no_grad()
+def choose_stacked(
+    learner: Learner, state: LearnerState, held: tuple[Tensor, Tensor], samples: int
+) -> dict[str, Tensor]:
+    """What objectives choose by the samples that each learner held out, (rows, ...) by name, `samples` at a time."""
+
+    def one(state: dict[str, Any], inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        row = LearnerState.from_dict(state)
+        with learner.bound(row, *learner.binding.tensors(row)):
+            return choose(learner, inputs, targets, samples)
+
+    with Layers():
+        return vmap(one)(state.as_dict(), *held)
