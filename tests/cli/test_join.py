@@ -292,6 +292,23 @@ def test_a_member_reports_and_saves_both_answers_and_its_head_survives_a_restart
     assert code == 0 and "answer: own, for data like the learner's own" in err
 
 
+def test_a_member_that_holds_out_samples_has_a_model_of_its_own(
+    command: Command, tmp_path: Path, digits: list[Path]
+) -> None:
+    (token,) = create_federation(command, "consilience", ("ward-a",))
+    with serving(tmp_path / "relay.db") as running:
+        join = ["join", running.url, "--token", token, "--data", str(digits[0]), "--model", "mlp", "--out", "a"]
+        code, _, err = command(*join, "--rounds", "2", "--wait", "0.1", "--validation", "0.2")
+        assert code == 0, err
+        saved = load_file(tmp_path / "a" / "model" / "own_answer.safetensors")
+        assert saved["answer_weights"].sum().item() == pytest.approx(1)
+        assert {"own_model.features.hidden.weight", "head.weight", "log_shares"} <= saved.keys()
+        code, _, err = command(*join, "--rounds", "3", "--wait", "0.1", "--validation", "0.2")
+        assert code == 0 and "resumed after round 2" in err
+    code, _, err = command("predict", "a/model", "digits")
+    assert code == 0 and "answer: own, for data like the learner's own" in err
+
+
 def test_member_trains_on_without_its_relay_and_can_be_resumed(
     command: Command, tmp_path: Path, digits: list[Path]
 ) -> None:

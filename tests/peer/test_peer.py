@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def learner_of(peer: Peer, model: SplitModel) -> Learner:
     role = deepcopy(peer.role)
     for e in (e for e in role.exchanges if isinstance(e.weight, Schedule)):
         object.__setattr__(e, "weight", value_at(e.weight, peer.round + 1))
+    role = replace(role, objective=role.objective.for_held_out(False))  # as a member without held-out samples
     learner = Learner(LearnerSpec(lambda: deepcopy(model), role, optimizer, SHAPE))
     learner.bind(template_state(learner))
     learner.binding.assign(dict(model.named_parameters()))

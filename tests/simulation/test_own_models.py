@@ -55,6 +55,7 @@ def test_loop_and_stack_agree(model: Any) -> None:
         mine, theirs = (each.model(learner, answer="own").state_dict() for each in (loop, stack))
         assert "own_model.classifier.weight" in mine
         assert mine["answer_weights"].sum().item() == pytest.approx(1)
+        assert mine["answer_weights"][2].item() == pytest.approx(loop.history["own_model_weight"][-1, 0, learner])
         for name, tensor in mine.items():
             torch.testing.assert_close(theirs[name], tensor, rtol=1e-9, atol=1e-9)
 

@@ -229,8 +229,8 @@ class EvaluationConfig(ConfigPart):
         ge=0,
         lt=1,
         description="share of each learner's own training samples held out for validation: sweep ranks settings by "
-        "them, and the models after the evaluated round with the highest mean validation accuracy are kept as well; 0 "
-        "holds out none",
+        "them, the models after the evaluated round with the highest mean validation accuracy are kept as well, and "
+        "learners with an own answer choose by them how much of the common answer enters it; 0 holds out none",
     )
     probe: Literal["auto", "none", "linear", "scaled", "knn", "both"] = Field(
         "auto",

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from consilience.evaluation import accuracy
 from consilience.learner.learner import Learner
+from consilience.objectives.two_answers import WEIGHTS
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.engines.jobs import Choose, Evaluate, Inspect, Job, Measure, Probe, TestSet
 from consilience.simulation.records.round_record import Record
@@ -34,6 +35,9 @@ def evaluate_models(run: RunState, record: Record) -> None:
         at = tuple(members[rows] for members in run.at(cohort))
         if engine.learners[cohort].role.objective.chooses:
             _choose(engine, cohort, rows)
+        if engine.learners[cohort].spec.own_model:
+            weights = engine.read(cohort).objective_state[WEIGHTS].numpy(force=True)  # (rows, answers)
+            record["own_model_weight"][at] = weights[rows, -1]
         correct = _correct(engine, cohort, different)[like] if setup.evaluation.labeled else None  # (rows, classes)
         if setup.evaluation.probes:
             probed, validated = _probed(run, cohort, different)
