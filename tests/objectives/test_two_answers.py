@@ -102,6 +102,13 @@ def test_weights_are_chosen_by_the_likelihood_of_held_out_samples() -> None:
     assert padding.tolist() == pytest.approx([1 / 3] * 3)
 
 
+def test_classes_that_a_learner_holds_out_count_in_its_own_accuracy() -> None:
+    small: dict[str, Any] = {"learners": 2, "rounds": 1, "train": 6, "test": 100, "seed": 2, "validation": 0.5}
+    own = simulate(method="independent", **small | {"rounds": 200, "lr": 0.01, "eval_every": 200})
+    assert (own.history["accuracy_train"][-1] == 100).all()
+    assert (own.history["accuracy_own"][-1] < 70).all()  # half of its samples are of classes it does not train on
+
+
 def test_without_held_out_samples_nothing_is_chosen() -> None:
     objective = TwoAnswers(own_head=True, own_model=True)
     assert objective.for_held_out(False) == TwoAnswers(own_head=True)

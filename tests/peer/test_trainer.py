@@ -28,6 +28,7 @@ from tests.relay_tools import SOURCE, serving
 
 ROUNDS, MEMBERS = 5, 3
 TWO_ANSWERS = "fedavg:objective=calibrated:own_head=true"
+HELD_OUT = "consilience:own_model=true"  # each member holds out a fifth of its samples
 PROGRAM = Path(__file__).with_name("member_in_step.py")
 
 
@@ -72,7 +73,8 @@ def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
     """Three members of a federation on digits, each with the samples that a simulated learner of its number has."""
     settings = {"data": "digits", "learners": MEMBERS, "rounds": ROUNDS, "train": 360, "seed": 3, "workers": 0}
     partition = "shards(2)" if method == TWO_ANSWERS else "iid"
-    config = make_config({**settings, "partition": partition, "method": parse_method(method)})
+    held_out = {"validation": 0.2} if method == HELD_OUT else {}
+    config = make_config({**settings, **held_out, "partition": partition, "method": parse_method(method)})
     data = load_data(config)
     charter, starts = create_charter(
         "digits", parse_method(method), TaskShape(data.shape, data.classes), ["mlp"], seed=config.federation.seed
@@ -109,6 +111,7 @@ def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
         "fedavg:up=bit:down=int4",
         "consilience:up=int4:down=int4",
         TWO_ANSWERS,
+        HELD_OUT,
         "mine.py:spread:weight=3",
     ],
 )

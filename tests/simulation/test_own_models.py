@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ from torch import Tensor, nn
 
 from consilience import Dataset, Result, compare, load, load_model, simulate
 from consilience.errors import ConfigurationError
+from consilience.exchanges import Prototypes, Weights
+from consilience.exchanges.base import Contribution, Received, State, View
+from consilience.method import Method, Role
+from consilience.objectives import TwoAnswers
 
 SETTINGS: dict[str, Any] = {
     "method": "consilience",
@@ -88,6 +92,31 @@ def test_own_models_change_neither_what_is_sent_nor_the_common_answer() -> None:
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert "own_model.classifier.weight" not in without.model(0, answer="own").state_dict()
     assert len(without.model(0, answer="own").state_dict()["answer_weights"]) == 2  # without and with the head
+
+
+@dataclass(frozen=True)
+class Curious(Prototypes):
+    """Looks for what only the objective may see."""
+
+    def contribute(self, state: State, view: View, received: Received) -> Contribution:
+        assert view.own_model is None and not view.objective_state
+        return super().contribute(state, view, received)
+
+
+def test_no_exchange_sees_the_own_model() -> None:
+    objective = TwoAnswers(own_head=True, own_model=True)
+    method = Method("curious", {"learner": Role(objective, (Curious(), Weights()))})
+    settings = {key: SETTINGS[key] for key in SETTINGS if key != "method"}
+    result = simulate(method=method, **settings)
+    assert np.isfinite(result.history["own_model_weight"][-1]).all()
+
+
+def test_an_own_model_that_nothing_could_choose_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    run(method="fedavg:own_model=true", validation=0)
+    assert "own_model is true and validation is 0: without held-out samples to choose by, no own model" in caplog.text
+    caplog.clear()
+    run(validation=0)  # the default method's own_model is nobody's explicit wish
+    assert "own_model" not in caplog.text
 
 
 def test_without_held_out_samples_there_is_no_own_model() -> None:

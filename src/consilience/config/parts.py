@@ -230,7 +230,8 @@ class EvaluationConfig(ConfigPart):
         lt=1,
         description="share of each learner's own training samples held out for validation: sweep ranks settings by "
         "them, the models after the evaluated round with the highest mean validation accuracy are kept as well, and "
-        "learners with an own answer choose by them how much of the common answer enters it; 0 holds out none",
+        "learners with a private head or an own model choose by them how much of the common answer enters their own; 0 "
+        "holds out none",
     )
     probe: Literal["auto", "none", "linear", "scaled", "knn", "both"] = Field(
         "auto",

@@ -65,8 +65,8 @@ class View:
     draws: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (numbers asked for, rows) uniform in [0, 1)
     batch: BatchView = field(default_factory=BatchView)
     objective_state: Mapping[str, Tensor] = field(default_factory=dict)  # the objective's own, in its views
-    own_model: Callable[[Tensor], tuple[Tensor, Tensor]] = lambda inputs: (inputs, inputs)
-    """Features and logits of inputs by the model that never leaves the learner; for an objective that trains one."""
+    own_model: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+    """Features and logits of inputs by the model that never leaves the learner, in views of an objective."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-import torch
 from torch import Tensor, nn
 
-from consilience.functional.own_answer import mean_answer, own_logits
+from consilience.functional.own_answer import mean_answer, own_logits, possible_answers
 from consilience.models import SplitModel
 
 _OWN_MODEL = "own_model."
@@ -41,13 +40,10 @@ class OwnAnswer(nn.Module):
         """Logits, (rows, classes)."""
         features = self.model.features(inputs)
         logits = self.model.classifier(features)
-        corrected = own_logits(logits, features, self.log_shares, self.head)
         if self.answer_weights is None:
-            return corrected
-        answers = [own_logits(logits, features, self.log_shares, None)]
-        answers += [] if self.head is None else [corrected]
-        answers += [] if self.own_model is None else [self.own_model.classifier(self.own_model.features(inputs))]
-        return mean_answer(torch.stack(answers), self.answer_weights)
+            return own_logits(logits, features, self.log_shares, self.head)
+        own = None if self.own_model is None else self.own_model.classifier(self.own_model.features(inputs))
+        return mean_answer(possible_answers(logits, features, self.log_shares, self.head, own), self.answer_weights)
 
     def private_tensors(self) -> dict[str, Tensor]:
         """What it has beside the model, by name: `log_shares`, `head.*`, `answer_weights`, and `own_model.*`.

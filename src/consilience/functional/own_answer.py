@@ -29,6 +29,23 @@ def own_logits(
     return fitted if head is None else fitted + head(features)
 
 
+def possible_answers(
+    logits: Tensor,
+    features: Tensor,
+    log_shares: Tensor | None,
+    head: Callable[[Tensor], Tensor] | None,
+    own: Tensor | None,
+) -> Tensor:
+    """The answers that a learner chooses from, (answers, rows, classes), in the order of their weights.
+
+    The common answer with the class shares; the same corrected by the head; own: the own model's logits. The last two
+    may be None.
+    """
+    found = [own_logits(logits, features, log_shares, None)]
+    found += [] if head is None else [own_logits(logits, features, log_shares, head)]
+    return torch.stack(found if own is None else [*found, own])
+
+
 def mean_answer(answers: Tensor, weights: Tensor) -> Tensor:
     """Log-probabilities, (rows, classes), of the mean of several answers' probabilities.
 

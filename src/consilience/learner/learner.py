@@ -65,8 +65,8 @@ class Learner:
         mask = ~self.binding.parameters.mask(owned | self.binding.frozen)
         self.optimized: Tensor | None = None if bool(mask.all()) else mask.to(self.device)
         """(parameters,) which parameters the local optimizer changes; None where it changes all of them."""
-        self.fast = _fast_parameters(self.binding.parameters, spec, self.task)
-        """Where among the parameters those with longer steps are; None where all steps are the same."""
+        self.rescaled = _rescaled_parameters(self.binding.parameters, spec, self.task)
+        """Where among the parameters those with longer or shorter steps are; None where all steps are the same."""
 
     # -- the bound state -----------------------------------------------------------------------------------------------
 
@@ -135,6 +135,9 @@ class Learner:
     def view(self, owner: Exchange | Objective, seen: Representations, samples: Tensor, **more: Any) -> View:
         """What an exchange or the objective sees of the learner."""
         outputs, binding = seen["outputs"], self.binding
+        private: dict[str, Any] = {}  # what only the objective sees
+        if owner is self.role.objective:
+            private = {"objective_state": self.state.objective_state, "own_model": self.modules.run_own_model}
         return View(
             task=self.task,
             parameters=binding.model_parameters,
@@ -143,8 +146,7 @@ class Learner:
             outputs={k: outputs[k] for k in owner.layers if k in outputs},
             modules=self.modules.extra[owner.name],  # type: ignore[arg-type]  # a ModuleDict is a mapping of callables
             samples=samples,
-            objective_state=self.state.objective_state if owner is self.role.objective else {},
-            own_model=self.modules.run_own_model,
+            **private,
             **{k: v for k, v in seen.items() if k != "outputs"},
             **more,
         )
@@ -293,12 +295,12 @@ def _owned_parameters(exchanges: Collection[Exchange], task: Task) -> set[str]:
     return owned
 
 
-def _fast_parameters(layout: Layout, spec: LearnerSpec, task: Task) -> slice | None:
-    """Where the parameters are whose steps are longer than the model's: they are next to each other."""
+def _rescaled_parameters(layout: Layout, spec: LearnerSpec, task: Task) -> slice | None:
+    """Where the parameters are whose steps are not the model's: they are next to each other."""
     objective = spec.role.objective
-    fast = tuple(f"{objective.name}/{module}." for module in objective.fast_modules)
+    fast = tuple(f"{objective.name}/{module}." for module in objective.rescaled_modules)
     names = {name for name in layout.shapes if name.startswith(fast)}
-    if objective.fast_step(task) == 1 or not names or not spec.optimizer.adaptive:
+    if objective.step_factor(task) == 1 or not names or not spec.optimizer.adaptive:
         return None
     where = layout.mask(names).nonzero()
     return slice(int(where.min()), int(where.max()) + 1)

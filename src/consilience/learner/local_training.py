@@ -52,7 +52,7 @@ def _optimizer_step(learner: Learner, summed: Tensor | None) -> None:
     state.step += 1
     own = optimized_gradient(learner, gradient)
     moved, slots = learner.optimizer.update(state.parameters, own, dict(state.optimizer), int(state.step))
-    moved = with_fast_steps(learner, state.parameters, moved)
+    moved = with_rescaled_steps(learner, state.parameters, moved)
     if summed is not None and learner.optimized is not None:
         summed += gradient
         moved = torch.where(learner.optimized, moved, state.parameters)
@@ -71,11 +71,13 @@ def optimized_gradient(learner: Learner, gradient: Tensor) -> Tensor:
     return torch.where(learner.optimized, gradient, torch.zeros_like(gradient))
 
 
-def with_fast_steps(learner: Learner, before: Tensor, moved: Tensor) -> Tensor:
+def with_rescaled_steps(learner: Learner, before: Tensor, moved: Tensor) -> Tensor:
     """Parameters after a step, (..., parameters), longer for some of the objective's modules; before: those before."""
-    if learner.fast is not None:
-        step = moved[..., learner.fast] - before[..., learner.fast]
-        moved[..., learner.fast] = before[..., learner.fast] + learner.role.objective.fast_step(learner.task) * step
+    if learner.rescaled is not None:
+        step = moved[..., learner.rescaled] - before[..., learner.rescaled]
+        moved[..., learner.rescaled] = (
+            before[..., learner.rescaled] + learner.role.objective.step_factor(learner.task) * step
+        )
     return moved
 
 

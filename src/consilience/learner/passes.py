@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,7 +108,14 @@ def choose(learner: Learner, inputs: Tensor, targets: Tensor, rows: int = EVALUA
     held = {"targets": targets.clamp(min=0), "valid": (targets >= 0).to(learner.dtype)}
     seen = _joined([learner.modules.forward(part) for part in torch.split(inputs, rows)]) | held
     objective = learner.role.objective
-    return dict(objective.choose(learner.view(objective, seen, learner.count(len(inputs)))))
+    view = learner.view(objective, seen, learner.count(len(inputs)))
+    return dict(objective.choose(replace(view, own_model=partial(_own_model_in_parts, learner, rows))))
+
+
+def _own_model_in_parts(learner: Learner, rows: int, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Features and logits of inputs by the learner's own model, `rows` at a time."""
+    parts = [learner.modules.run_own_model(part) for part in torch.split(inputs, rows)]
+    return torch.cat([features for features, _ in parts]), torch.cat([logits for _, logits in parts])
 
 
 def _answer(learner: Learner, inputs: Tensor, answer: AnswerKind) -> Tensor:

@@ -25,8 +25,8 @@ class Objective:
     """Whether a split model's private part has a classification head of its own: see `device_logits`."""
     has_private_modules: ClassVar[bool] = False
     """Whether its modules stay with the learner, whatever part of the model exchanges share."""
-    fast_modules: ClassVar[tuple[str, ...]] = ()
-    """Those of its modules that take `fast_step` times as long steps as the model, with an adaptive optimizer."""
+    rescaled_modules: ClassVar[tuple[str, ...]] = ()
+    """Those of its modules whose steps are `step_factor` times the model's, with an adaptive optimizer."""
     small_batch_hint: ClassVar[str] = "use another objective"
     """What an error advises where batches have one sample and it compares samples."""
     layers: tuple[str, ...] = ()
@@ -56,8 +56,8 @@ class Objective:
         """The objective for a learner that holds out samples, by which it can choose, or for one that does not."""
         return self
 
-    def fast_step(self, task: Task) -> float:
-        """How many times as long as the model's the steps of `fast_modules` are."""
+    def step_factor(self, task: Task) -> float:
+        """How many times as long as the model's the steps of `rescaled_modules` are."""
         return 1.0
 
     def modules(self, task: Task) -> dict[str, nn.Module]:

@@ -10,16 +10,15 @@ correction, and a model of its own count. Shares, head and own model never leave
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from consilience.exchanges.base import View
-from consilience.functional.own_answer import choose_weights, mean_answer, own_logits
+from consilience.functional.own_answer import choose_weights, mean_answer, own_logits, possible_answers
 from consilience.objectives.cross_entropy import CrossEntropy
 from consilience.task import Task
 
@@ -45,7 +44,7 @@ class TwoAnswers(CrossEntropy):
     """
 
     has_private_modules: ClassVar[bool] = True
-    fast_modules: ClassVar[tuple[str, ...]] = (OWN_HEAD,)
+    rescaled_modules: ClassVar[tuple[str, ...]] = (OWN_HEAD,)
     calibrated: bool = True
     own_head: bool = False
     own_model: bool = False
@@ -66,7 +65,7 @@ class TwoAnswers(CrossEntropy):
         several = self.own_head or self.own_model
         return replace(self, own_model=self.own_model and held_out, chooses=several and held_out)
 
-    def fast_step(self, task: Task) -> float:
+    def step_factor(self, task: Task) -> float:
         """A linear layer on given features can learn faster than the features."""
         return HEAD_STEP / task.width
 
@@ -94,7 +93,7 @@ class TwoAnswers(CrossEntropy):
             head = cast(nn.Linear, view.modules[OWN_HEAD])
             decay = head.weight.square().sum() + head.bias.square().sum()
             loss = loss + F.cross_entropy(self._corrected(view), view.targets) + HEAD_DECAY * decay
-        if self.own_model:
+        if self.own_model and view.own_model is not None:
             loss = loss + F.cross_entropy(view.own_model(view.inputs)[1], view.targets)
         return loss
 
@@ -115,16 +114,16 @@ class TwoAnswers(CrossEntropy):
         return {WEIGHTS: choose_weights(self._answers(view), view.targets, view.valid)}
 
     def _answers(self, view: View) -> Tensor:
-        """The common answer, the same corrected by the head, and the own model's, (answers, rows, classes)."""
-        found = [own_logits(view.logits, view.features, self._log_shares(view), None)]
-        found += [self._corrected(view)] if self.own_head else []
-        found += [view.own_model(view.inputs)[1]] if self.own_model else []
-        return torch.stack(found)
+        """The answers to choose from, (answers, rows, classes)."""
+        own = view.own_model(view.inputs)[1] if self.own_model and view.own_model is not None else None
+        return possible_answers(view.logits, view.features, self._log_shares(view), self._head(view), own)
 
     def _corrected(self, view: View) -> Tensor:
         """The common answer, the learner's class shares, and the private head's correction, (rows, classes)."""
-        head = view.modules[OWN_HEAD] if self.own_head else None
-        return own_logits(view.logits.detach(), view.features.detach(), self._log_shares(view), head)
+        return own_logits(view.logits.detach(), view.features.detach(), self._log_shares(view), self._head(view))
+
+    def _head(self, view: View) -> Callable[[Tensor], Tensor] | None:
+        return view.modules[OWN_HEAD] if self.own_head else None
 
     def _log_shares(self, view: View) -> Tensor | None:
         return view.objective_state[LOG_SHARES] if self.calibrated else None

@@ -89,7 +89,7 @@ class FederatedTrainer:
     ) -> None:
         self.connection, self.wait, charter = connection, wait, connection.charter
         single = config.replace(learners=1, seed=charter.seed, seeds=1)
-        self.setup = build_setup(single, method, data, [model])
+        self.setup = build_setup(single, method, data, [model], first=connection.number)
         if data.classes != charter.classes:
             raise ConfigurationError(
                 f"your data has {data.classes} classes, and federation {charter.name!r} has {charter.classes}"

@@ -35,9 +35,9 @@ def evaluate_models(run: RunState, record: Record) -> None:
         at = tuple(members[rows] for members in run.at(cohort))
         if engine.learners[cohort].role.objective.chooses:
             _choose(engine, cohort, rows)
-        if engine.learners[cohort].spec.own_model:
-            weights = engine.read(cohort).objective_state[WEIGHTS].numpy(force=True)  # (rows, answers)
-            record["own_model_weight"][at] = weights[rows, -1]
+        weights = engine.read(cohort).objective_state.get(WEIGHTS)  # (rows, answers)
+        if weights is not None and engine.learners[cohort].spec.own_model:
+            record["own_model_weight"][at] = weights.numpy(force=True)[rows, -1]
         correct = _correct(engine, cohort, different)[like] if setup.evaluation.labeled else None  # (rows, classes)
         if setup.evaluation.probes:
             probed, validated = _probed(run, cohort, different)

@@ -31,7 +31,7 @@ class AssignedData:
 
     train: Dataset  # as learners have it: one copy for each seed where learners change samples
     parts: list[list[np.ndarray]]  # of each federation and learner: positions of its samples in the training set
-    counts: np.ndarray  # (federations, learners, classes) of a learner's samples
+    counts: np.ndarray  # (federations, learners, classes) of a learner's samples, held out or not
     test_counts: np.ndarray  # (classes,)
     local_test_sets: LocalTestSets | None  # test samples as learners have theirs; None where all learners have the same
     local_datasets: tuple[LocalDatasets, ...]  # how the data was split, one for each seed
@@ -56,19 +56,23 @@ class AssignedData:
         return np.stack([first, first + size], axis=1)
 
 
-def assign_data(config: Config, method: Method, data: Dataset, variants: Variants) -> AssignedData:
-    """Split the data between the learners of every federation; variants have the same split."""
+def assign_data(config: Config, method: Method, data: Dataset, variants: Variants, first: int = 0) -> AssignedData:
+    """Split the data between the learners of every federation; variants have the same split.
+
+    first: the number of the first learner, where others are elsewhere; it decides which samples are held out.
+    """
     seeds = range(config.federation.seed, config.federation.seed + config.federation.seeds)
     local_datasets = tuple(split_for_seed(config, method, data, seed) for seed in seeds)
     train, parts = concat_training_sets(data, local_datasets, variants.learners)
-    parts, held = hold_out(parts, seeds, config.evaluation.validation, method.host)
+    counts = [class_counts(train.targets, mine, data.classes) for mine in parts]
+    parts, held = hold_out(parts, seeds, config.evaluation.validation, method.host, first)
     if config.evaluation.validation:
         _check_held_out(held, config.evaluation.validation, method.host)
     overrides = {} if method.pooled else data_overrides(config)
     return AssignedData(
         train=train,
         parts=parts * variants.count,
-        counts=np.stack([class_counts(train.targets, p, data.classes) for p in parts] * variants.count),
+        counts=np.stack(counts * variants.count),
         test_counts=np.bincount(data.test_targets, minlength=data.classes),
         local_test_sets=local_test_sets(data, variants.learners, shift=config.federation.shift, overrides=overrides),
         local_datasets=local_datasets,
@@ -77,7 +81,7 @@ def assign_data(config: Config, method: Method, data: Dataset, variants: Variant
 
 
 def hold_out(
-    parts: list[list[np.ndarray]], seeds: Sequence[int], share: float, host: int | None
+    parts: list[list[np.ndarray]], seeds: Sequence[int], share: float, host: int | None, first: int = 0
 ) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]]]:
     """Positions of samples to train on, and of those held out for validation, by seed and learner.
 
@@ -86,7 +90,7 @@ def hold_out(
     """
     trained, held = [], []
     for seed, mine in zip(seeds, parts, strict=True):
-        chosen = [_held_out(part, seed, who, 0.0 if who == host else share) for who, part in enumerate(mine)]
+        chosen = [_held_out(part, seed, who, 0.0 if who == host else share) for who, part in enumerate(mine, first)]
         trained.append([part[~out] for part, out in zip(mine, chosen, strict=True)])
         held.append([part[out] for part, out in zip(mine, chosen, strict=True)])
     return trained, held

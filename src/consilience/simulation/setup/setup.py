@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from consilience.simulation.setup.evaluation_plan import EvaluationPlan, plan_ev
 from consilience.simulation.setup.federations import Federations, build_federations
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.setup.variants import Variants, variants_of
+
+log = logging.getLogger("consilience")
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,17 @@ class Setup:
         return ", ".join([f"seed {self.federations.seeds[federation]}", *self.variants.names[variant : variant + 1]])
 
 
-def build_setup(config: Config, method: Method, data: Dataset, models: Sequence[Model]) -> Setup:
-    """Assign data, roles and models to learners, and refuse what cannot work together."""
+def build_setup(config: Config, method: Method, data: Dataset, models: Sequence[Model], first: int = 0) -> Setup:
+    """Assign data, roles and models to learners, and refuse what cannot work together.
+
+    first: the number of the first learner, where others are elsewhere.
+    """
+    if method.settings.get("own_model") and not config.evaluation.validation:
+        log.warning(
+            "method %s: own_model is true and validation is 0: without held-out samples to choose by, no own model is "
+            "trained; set validation=0.2",
+            method.name,
+        )
     variants = variants_of(config, method, models)
     check_roles(method, variants.learners)
     check_ensemble(config.evaluation.ensemble, method, variants)
@@ -66,6 +78,6 @@ def build_setup(config: Config, method: Method, data: Dataset, models: Sequence[
     check_validation(config.evaluation.validation, method, evaluation.accuracy_source)
     check_metrics(config.evaluation.metrics, method, variants, data.classes)
     federations = build_federations(config, method, variants.learners, variants.count)
-    assigned = assign_data(config, method, data, variants)
+    assigned = assign_data(config, method, data, variants, first)
     cohorts = plan_cohorts(config, method, variants, federations, assigned)
     return Setup(method, variants, federations, assigned, cohorts, evaluation)

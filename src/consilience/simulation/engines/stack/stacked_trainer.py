@@ -18,7 +18,7 @@ from torch.func import vmap
 
 from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING
 from consilience.learner.learner import Batch, Learner, batch_draws
-from consilience.learner.local_training import optimized_gradient, with_fast_steps
+from consilience.learner.local_training import optimized_gradient, with_rescaled_steps
 from consilience.learner.modules import Representations
 from consilience.learner.passes import needs_representations, represent
 from consilience.learner.spec import OPTIMIZER
@@ -158,7 +158,7 @@ class StackedTrainer:
         optimizer = learner.with_settings(learner.spec.optimizer, OPTIMIZER, {OPTIMIZER: own})
         local = optimized_gradient(learner, gradient)
         moved, slots = optimizer.update(state.parameters, local, dict(state.optimizer), step[:, None])
-        moved = with_fast_steps(learner, state.parameters, moved)
+        moved = with_rescaled_steps(learner, state.parameters, moved)
         if self.gradient is not None and learner.optimized is not None:
             self.gradient += gradient if active is None else gradient * active[:, None]
             moved = torch.where(learner.optimized, moved, state.parameters)
