@@ -116,7 +116,7 @@ def test_best_methods_are_marked_by_the_paired_standard_error() -> None:
 def test_heterogeneity_counts_the_rows_in_which_the_default_method_is_best() -> None:
     second = [condition("fedavg", [90], [[80, 80]], "alpha 1"), condition("consilience", [89], [[90, 90]], "alpha 1")]
     shown = sections("thesis-heterogeneity", [*HETEROGENEOUS, *second])
-    best = "consilience is best or within one standard error of the best in {} of 2 rows."
+    best = "consilience is best or within one standard error of the best method shown in {} of 2 rows."
     assert shown["heterogeneity"].text.endswith(best.format(1)) and "20 %" in shown["heterogeneity"].text
     assert shown["own"].text.endswith(best.format(2))
     assert shown["heterogeneity"].table[1] == {"learners' data": "alpha 1", "fedavg": "90.0 *", "consilience": "89.0"}

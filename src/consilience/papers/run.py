@@ -13,7 +13,7 @@ from consilience.errors import ConfigurationError
 from consilience.files import replace_file, report_write_errors
 from consilience.papers.cell_runs import run_cells
 from consilience.papers.cells import Cell, Labels, Outcome, Reproduction, ResultSection, Scale, select_cells
-from consilience.papers.finished_cells import compact_summary
+from consilience.papers.finished_cells import compact_summary, read_finished
 from consilience.simulation.run import OnRound
 
 RESULTS, PAGE, FIGURES = "results.json", "index.html", "figures"
@@ -42,8 +42,10 @@ def run_reproduction(
     missing = [cell.labels for cell in cells if cell.name not in found]
     if missing and not found:
         if saved_only:
+            others = len(read_finished(folder))
+            held = f"; it has {others} under others, such as another --precision or --seeds" if others else ""
             raise ConfigurationError(
-                f"{folder} has no finished cell of {reproduction.name} under these settings; run it first, "
+                f"{folder} has no finished cell of {reproduction.name} under these settings{held}; run it first, "
                 f"or choose the folder that has them with --out"
             )
         return ReproductionResult([], missing)

@@ -63,7 +63,7 @@ def count_best(outcomes: Sequence[Outcome], metric: str, row: str = "consilience
     if not marked:
         return ""
     count = sum(row in best for best in marked)
-    return f"{row} is best or within one standard error of the best in {count} of {len(marked)} rows."
+    return f"{row} is best or within one standard error of the best method shown in {count} of {len(marked)} rows."
 
 
 def gains_table(outcomes: Sequence[Outcome], column: str) -> list[dict[str, Any]]:
