@@ -42,8 +42,8 @@ def run_reproduction(
     missing = [cell.labels for cell in cells if cell.name not in found]
     if missing and not found:
         if saved_only:
-            others = len(read_finished(folder))
-            held = f"; it has {others} under others, such as another --precision or --seeds" if others else ""
+            elsewhere = len(read_finished(folder))
+            held = f"; it has {elsewhere} under others, such as another --precision or --seeds" if elsewhere else ""
             raise ConfigurationError(
                 f"{folder} has no finished cell of {reproduction.name} under these settings{held}; run it first, "
                 f"or choose the folder that has them with --out"
