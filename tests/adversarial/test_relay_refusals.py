@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import socket
 import sqlite3
@@ -42,6 +43,7 @@ VALUES = {
 }
 BODY = codec.encode(MESSAGE, VALUES)
 HTTP = httpx.Client(verify=False, limits=httpx.Limits(max_keepalive_connections=0))
+atexit.register(HTTP.close)  # not with a fixture: a process may take up this module more than once
 START = 8 + int.from_bytes(BODY[:8], "little")
 LAYOUT: dict[str, dict[str, Any]] = json.loads(BODY[8:START])
 
@@ -139,7 +141,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         made = Place(store, url, relay, mine, yours, elsewhere, gone)
         assert made.put(3).status_code == 200  # content that a refused request could damage
         yield made
-    HTTP.close()
 
 
 @pytest.fixture(autouse=True)
