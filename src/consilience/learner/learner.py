@@ -298,8 +298,8 @@ def _owned_parameters(exchanges: Collection[Exchange], task: Task) -> set[str]:
 def _rescaled_parameters(layout: Layout, spec: LearnerSpec, task: Task) -> slice | None:
     """Where the parameters are whose steps are not the model's: they are next to each other."""
     objective = spec.role.objective
-    fast = tuple(f"{objective.name}/{module}." for module in objective.rescaled_modules)
-    names = {name for name in layout.shapes if name.startswith(fast)}
+    prefixes = tuple(f"{objective.name}/{module}." for module in objective.rescaled_modules)
+    names = {name for name in layout.shapes if name.startswith(prefixes)}
     if objective.step_factor(task) == 1 or not names or not spec.optimizer.adaptive:
         return None
     where = layout.mask(names).nonzero()

@@ -72,7 +72,7 @@ def optimized_gradient(learner: Learner, gradient: Tensor) -> Tensor:
 
 
 def with_rescaled_steps(learner: Learner, before: Tensor, moved: Tensor) -> Tensor:
-    """Parameters after a step, (..., parameters), longer for some of the objective's modules; before: those before."""
+    """Parameters after a step, (..., parameters), `rescaled_modules` by their own steps; before: those before."""
     if learner.rescaled is not None:
         step = moved[..., learner.rescaled] - before[..., learner.rescaled]
         moved[..., learner.rescaled] = (
