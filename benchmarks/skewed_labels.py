@@ -18,7 +18,7 @@ import numpy as np
 
 from consilience import simulate
 
-ONE_BIT = "consilience:kd=cosine(1,10,100):scale=absolute:down=bit:objective=cross-entropy:own_head=false"
+ONE_BIT = "consilience:kd=cosine(1,10,100):scale=absolute:down=bit:objective=cross-entropy:own_head=false:step=1"
 METHODS = {
     "independent": "independent",
     "control": "independent:batch_order=1",

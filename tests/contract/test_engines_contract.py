@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
-from consilience.errors import ConsilienceError, TrainingError
+from consilience.errors import ConfigurationError, ConsilienceError, TrainingError
 from consilience.exchanges import Contribution, Exchange, Prototypes, Received, State, Update, View, Weights
 from consilience.learner.passes import EVALUATED_ROWS
 from consilience.method import Method, Role
@@ -200,6 +200,43 @@ SCHEDULES: dict[str, Mapping[str, Any]] = {
 @pytest.mark.parametrize("schedule", list(SCHEDULES))
 def test_loop_equals_stack_under_every_schedule(schedule: str, case: str, device: str, data: Dataset) -> None:
     assert_engines_agree(settings(case, device, **SCHEDULES[schedule]), data)
+
+
+RESISTING: dict[str, Mapping[str, Any]] = {
+    "trimmed, signs flipped": {
+        "aggregation": "trimmed(0.3)",
+        "groups": {"bad": {"learners": 0, "attack": "sign-flip"}},
+    },
+    "median, scaled, partly absent": {
+        **PARTIAL_PARTICIPATION,
+        "aggregation": "median",
+        "groups": {"bad": {"learners": 0, "attack": "scale(10)"}},
+    },
+    "clipped and capped, claimed": {
+        "clip_norm": 0.4,
+        "clip_ratio": 1.1,
+        "weight_cap": 20,
+        "groups": {"bad": {"learners": 1, "attack": "claim(100)+scale(3)"}},
+    },
+    "swapped, labels flipped": {"groups": {"bad": {"learners": "0,2", "attack": "prototype-swap+label-flip"}}},
+}
+
+
+@pytest.mark.parametrize("case", ["consilience", "representations int8", "fedavg different starts", "two-stage"])
+@pytest.mark.parametrize("resisting", list(RESISTING))
+def test_loop_equals_stack_with_learners_that_misbehave(resisting: str, case: str, device: str, data: Dataset) -> None:
+    if (case, resisting) in REFUSED:
+        with pytest.raises(ConfigurationError), stage("loop", settings(case, device, **RESISTING[resisting]), data):
+            pass
+        return
+    assert_engines_agree(settings(case, device, **RESISTING[resisting]), data)
+
+
+REFUSED = {
+    ("fedavg different starts", "swapped, labels flipped"),  # nothing is uploaded by class
+    ("two-stage", "swapped, labels flipped"),
+    ("two-stage", "clipped and capped, claimed"),  # votes all have the same norm
+}
 
 
 def test_loop_equals_stack_where_the_norm_leaves_out_parts_that_exchanges_move(device: str, data: Dataset) -> None:

@@ -17,10 +17,10 @@ from consilience import simulate
 
 REFERENCE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("reference_results.json").read_text("utf-8"))
 SIZE: dict[str, Any] = {"data": "digits", "train": 200, "test": 200, "learners": 3, "rounds": 3, "workers": 0}
-_ONE_ANSWER = "consilience:kd=1:scale=absolute:down=bit:objective=cross-entropy:own_head=false"
+_ONE_ANSWER = "consilience:kd=1:scale=absolute:down=bit:objective=cross-entropy:own_head=false:step=1"
 SETTINGS: dict[str, dict[str, Any]] = {
     "participation": {"method": _ONE_ANSWER, "participation": 0.7, "offline": 0.3},
-    "participation, two answers": {"method": "consilience", "participation": 0.7, "offline": 0.3},
+    "participation, two answers": {"method": "consilience:step=1", "participation": 0.7, "offline": 0.3},
     "skewed and shifted": {"method": "representation-sharing", "partition": "dirichlet(0.5)", "shift": "rotate(60)"},
     "two seeds, sgd": {
         **{"method": "fedavg", "seeds": 2, "optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01, "lr": 0.05},

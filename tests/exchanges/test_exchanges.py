@@ -361,6 +361,18 @@ def test_weights_upload_their_change_and_number_of_samples() -> None:
     assert all((change == 1.5).all() for change in put.tensors.values())
 
 
+def test_step_moves_parameters_beyond_the_mean_and_running_statistics_to_it() -> None:
+    put = Weights(step=1.5).contribute({}, view(**models(5.0), samples=tensor(40)[0]), common(3.5))  # type: ignore[arg-type]
+    assert all((put.tensors[name] == 1.5 * 1.5).all() for name in PARAMETERS)
+    assert all((put.tensors[name] == 1.5).all() for name in BUFFERS)
+
+
+@pytest.mark.parametrize("step", [0, -1.0, float("nan"), float("inf")])
+def test_step_that_is_not_positive_is_refused(step: float) -> None:
+    with pytest.raises(ConfigurationError, match="step"):
+        Weights(step=step)
+
+
 def test_received_weights_replace_the_model_weights() -> None:
     update = Weights(part="classifier").receive({}, view(**models(5.0)), common(3.5))  # type: ignore[arg-type]
     assert update.buffers == {} and [*update.parameters] == ["classifier.weight", "classifier.bias"]

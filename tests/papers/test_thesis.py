@@ -65,7 +65,7 @@ def test_heterogeneity_has_all_nine_cases_once_and_holds_out_the_same_share() ->
     conditions = {c.labels["condition"] for c in cells} - {"every other an MLP"}
     assert {f"case {figure}" for figure in CASES if figure != "7e"} < conditions and len(conditions) == 14
     assert {"alpha 0.3 (case 7e)", "alpha 0.01"} < conditions
-    assert {(c.config.evaluation.validation, c.config.federation.seeds) for c in cells} == {(0.2, 5)}
+    assert {(c.config.evaluation.validation, c.config.federation.seeds) for c in cells} == {(0.2, 10)}
     (control,) = (c for c in cells if dict(c.labels) == {"condition": "case 7a", "row": "independent:batch_order=1"})
     assert (control.config.method.name, control.config.method.settings) == ("independent", {"batch_order": 1})
     assert all(c.config.evaluation.validation == 0 for c in REPRODUCTIONS["thesis-asynchrony"].cells(Scale()))

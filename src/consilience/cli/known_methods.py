@@ -17,7 +17,7 @@ from consilience.user_code import is_file_name
 
 _OBJECTIVE = {"objective": "cross-entropy", "own_head": False}
 _OWN_MODEL = {**_OBJECTIVE, "own_model": False}
-_WEIGHTS = {"up": "float32", "down": "float32"}
+_WEIGHTS = {"up": "float32", "down": "float32", "step": 1.0}
 _FLESD = {
     "objective": "simclr",
     "distill": "distiller",
@@ -80,7 +80,7 @@ BUILT_IN = {
     ),
     "fedavg-1bit": KnownMethod(
         "FedAvg at one bit per weight, both ways, with error feedback.",
-        {"every": 1, "start": "common", "up": "bit", "down": "bit", **_OWN_MODEL},
+        {"every": 1, "start": "common", "up": "bit", "down": "bit", "step": 1.0, **_OWN_MODEL},
     ),
     "consilience": KnownMethod(
         "The default method: representations in 16 bits, weights at 1 bit up and 4 down, a common and an own answer.",
@@ -91,6 +91,7 @@ BUILT_IN = {
             "scale": "relative",
             "up": "bit",
             "down": "int4",
+            "step": 1.5,
             "every": 1,
             "objective": "calibrated",
             "own_head": True,

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from consilience.config.schedules import Rate, number_or_schedule
+from consilience.config.schedules import Rate, constant_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Start, State, Update, View
 from consilience.task import PARTS, Task
@@ -27,7 +27,8 @@ class Weights(Exchange):
     part: what is shared, a module's name or a glob. prox: how strongly training is held near the common weights.
     buffers: BatchNorm's running statistics travel as means ("share") or stay private ("local"). start: whether learners
     start with the common weights; a learner that starts elsewhere measures its first change from the common weights, so
-    the mean of changes is still the mean of weights. up, down: encodings; coarse ones keep a residual.
+    the mean of changes is still the mean of weights. up, down: encodings; coarse ones keep a residual. step: how far
+    the common weights move along the mean change; 1 is to the mean of the weights, more is beyond it.
     """
 
     name: str = field(default="weights", kw_only=True)
@@ -44,11 +45,13 @@ class Weights(Exchange):
     start: Start = "common"
     up: Encoding = FLOAT32
     down: Encoding = FLOAT32
+    step: float = 1.0
     max_staleness: int = 8
 
     def __post_init__(self) -> None:
         number_or_schedule("prox", self.prox)
         check_integer("every", self.every)
+        constant_number("step", self.step, low=1e-12)
         check_integer("max_staleness", self.max_staleness, low=0)
         check_choice("buffers", self.buffers, get_args(Buffers))
         check_choice("start", self.start, get_args(Start))
@@ -89,9 +92,14 @@ class Weights(Exchange):
         return torch.stack(distances).sum() / 2
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
-        """The change since the common weights, weighted by the number of samples."""
-        mine = self._shared(view)
-        return Contribution({n: x - received.tensors[n] for n, x in mine.items()}, view.samples)
+        """The change since the common weights, `step` times as large, weighted by the number of samples.
+
+        Running statistics are means, and are not moved beyond them.
+        """
+        changes = {n: x - received.tensors[n] for n, x in self._shared(view).items()}
+        if self.step != 1:
+            changes |= {n: changes[n] * self.step for n in changes if n in view.parameters}
+        return Contribution(changes, view.samples)
 
     def receive(self, state: State, view: View, received: Received) -> Update:
         """Continue from the common weights."""

@@ -65,12 +65,15 @@ def fedavg(
     buffers: Buffers = "share",
     up: str = "float32",
     down: str = "float32",
+    step: float = 1.0,
     objective: str = "cross-entropy",
     own_head: bool = False,
     own_model: bool = False,
 ) -> Role:
     """The mean of all learners' weights (McMahan et al. 2017)."""
-    shared = Weights(part=part, every=every, buffers=buffers, start=start, up=_encoding(up), down=_encoding(down))
+    shared = Weights(
+        part=part, every=every, buffers=buffers, start=start, up=_encoding(up), down=_encoding(down), step=step
+    )
     return Role(build_objective(objective, own_head, own_model), (shared,))
 
 
@@ -82,13 +85,14 @@ def fedprox(
     every: int = 1,
     up: str = "float32",
     down: str = "float32",
+    step: float = 1.0,
     objective: str = "cross-entropy",
     own_head: bool = False,
     own_model: bool = False,
 ) -> Role:
     """FedAvg with training held near the common weights (Li et al. 2020)."""
     number_or_schedule("mu", mu)
-    shared = Weights(part=part, every=every, start=start, prox=mu, up=_encoding(up), down=_encoding(down))
+    shared = Weights(part=part, every=every, start=start, prox=mu, up=_encoding(up), down=_encoding(down), step=step)
     return Role(build_objective(objective, own_head, own_model), (shared,))
 
 
@@ -125,12 +129,13 @@ def fedavg_1bit(
     start: Start = "common",
     up: str = "bit",
     down: str = "bit",
+    step: float = 1.0,
     objective: str = "cross-entropy",
     own_head: bool = False,
     own_model: bool = False,
 ) -> Role:
     """FedAvg at one bit per weight, both ways, with error feedback."""
-    shared = Weights(every=every, start=start, up=_encoding(up), down=_encoding(down))
+    shared = Weights(every=every, start=start, up=_encoding(up), down=_encoding(down), step=step)
     return Role(build_objective(objective, own_head, own_model), (shared,))
 
 
@@ -142,6 +147,7 @@ def consilience(
     scale: Scale = "relative",
     up: str = "bit",
     down: str = "int4",
+    step: float = 1.5,
     every: int = 1,
     objective: str = "calibrated",
     own_head: bool = True,
@@ -149,7 +155,7 @@ def consilience(
 ) -> Role:
     """The default method: representations in 16 bits, weights at 1 bit up and 4 down, a common and an own answer."""
     observed = Observations(weight=contrast, n_avg=n_avg, encoding=FLOAT16)
-    shared = Weights(every=every, up=_encoding(up), down=_encoding(down))
+    shared = Weights(every=every, up=_encoding(up), down=_encoding(down), step=step)
     return Role(build_objective(objective, own_head, own_model), (*_representations(kd, observed, scale), shared))
 
 

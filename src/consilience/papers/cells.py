@@ -16,6 +16,8 @@ from consilience.methods import settings_of
 from consilience.report.section import Picture
 
 Labels = Mapping[str, Any]
+_ADDED = {"aggregation": "mean", "clip_norm": None, "clip_ratio": None, "weight_cap": None}
+"""Settings that were added after the first results were published, with their defaults."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,18 @@ class Cell:
         config = self.config
         passing = {"data_dir", "device", "workers", "engine"}
         lasting = {k: v for k, v in config.settings(exclude_none=False).items() if k not in passing}
+        lasting = _without_new_defaults(lasting)
         defaults = {key: str(value) for key, value in settings_of(config.method.name).items()}
         lasting["method"] = {**defaults, **lasting["method"]}
         fingerprint = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
         return f"{words}-{fingerprint}"
+
+
+def _without_new_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those that were added after cells were published and are at their defaults: names stay."""
+    found = {k: v for k, v in settings.items() if k not in _ADDED or v != _ADDED[k]}
+    groups = found["groups"].items()
+    return found | {"groups": {k: {key: v for key, v in group.items() if key != "attack" or v} for k, group in groups}}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from consilience.papers.thesis.formats import format_accuracy
 VALIDATION = 0.2
 """The share of its samples that every learner holds out for validation, with every method alike."""
 CONTROL = "independent:batch_order=1"
-_SEEDS = 5
+_SEEDS = 10
 _ROWS = {**METHODS, CONTROL: {"name": "independent", "batch_order": 1}}
 _ALPHAS = (100, 10, 1, 0.3, 0.1, 0.01)
 _MIXED_MODELS = {
