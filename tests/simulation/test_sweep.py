@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -332,7 +333,9 @@ def test_diverging_setting_is_reported_and_never_best(command: Command) -> None:
     rows = [line.split() for line in out.splitlines() if line.strip().startswith("1")]
     assert [(r[0], r[-1]) for r in rows] == [("1", "best"), ("1e+300", "diverged")]
     outcomes = objects(command("show", "mine", "--json")[1])
-    assert outcomes[1]["diverged"] == [] and "(seed 0, method.kd=1e+300), round 2: " in outcomes[0]["diverged"][0]
+    assert outcomes[1]["diverged"] == []
+    # The first or the second round, by how the processor rounds.
+    assert re.search(r"\(seed 0, method\.kd=1e\+300\), round [12]: ", outcomes[0]["diverged"][0])
     assert [line["method.kd"] for line in table("mine")] == ["1e+300"] * 2 + ["1"] * 2
     assert table("mine")[1]["loss.logits"] == "" and float(table("mine")[3]["loss.logits"]) > 0
     outcomes[0]["accuracy"]["mean"] = 99.0  # a diverged model may be accurate by chance

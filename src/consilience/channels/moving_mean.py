@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from consilience.channels.base import Answer, MemberNumbers, Tensors, add_in_order, as_float64, check_members
+from consilience.channels.robust import aggregate, clip_factors, norm_limit, norms_of_changes
 from consilience.errors import ChannelError
 from consilience.randomness import coin_flips
 from consilience.wire import schema
@@ -21,7 +23,8 @@ class MovingMean:
     Contributions since the last aggregation are added in member order whatever order they came in, so that the same
     contributions give the same bits: a contribution waits until every expected member before it has uploaded, or until
     the aggregation. The reply is quantized once, with error feedback, and added to the common values here and at every
-    member.
+    member. A trimmed mean, a median and a limit relative to the median norm need all contributions, which then wait for
+    the aggregation.
     """
 
     def __init__(self, channel: schema.Mean, members: int, start: Tensors) -> None:
@@ -41,12 +44,29 @@ class MovingMean:
         self._waiting: dict[int, tuple[Array, float]] = {}
         self._expected: list[int] = []
         self._added: set[int] = set()
+        self.robustness = channel.robustness
+        self._held: dict[int, tuple[Array, float]] = {}  # added only at the aggregation, when all are there
+        self._limit: float | None = None if self.robustness.needs_all else self.robustness.clip_norm
 
     def expect(self, members: MemberNumbers) -> None:
         """Set which members will upload before the next aggregation."""
         who = check_members(members, self.members, self.channel.name)
         self._expected = [m for m in sorted(who.tolist()) if m not in self._added]
         self._add_waiting_in_order()
+
+    @property
+    def limit_is_relative(self) -> bool:
+        """Whether the mean is of changes whose largest norm depends on the norms of the others."""
+        return self.robustness.aggregation == "mean" and self.robustness.needs_all
+
+    def norm(self, tensors: Tensors) -> float:
+        """The norm of one contribution, (1, ...)."""
+        return float(norms_of_changes(self._flat(tensors))[0])
+
+    def know_norms(self, norms: Sequence[float]) -> None:
+        """Set the norms of all contributions that will count, where they are known before: none need then wait."""
+        found = np.array(norms)[:, None]
+        self._limit = float(norm_limit(self.robustness, found, np.ones_like(found))[0])
 
     def upload(self, members: MemberNumbers, tensors: Tensors, weights: Array, versions: MemberNumbers) -> list[int]:
         """Add changes (k, ...) made from the common values at `versions`; returns members refused as too stale."""
@@ -69,6 +89,7 @@ class MovingMean:
             raise ChannelError(
                 f"{self.channel.name}: member {member} has weight {weight}; it must be finite, 0 or more"
             )
+        weight = min(weight, self.robustness.weight_cap)
         if self.is_vote and weight not in (0.0, 1.0):
             raise ChannelError(
                 f"{self.channel.name}: member {member} has weight {weight}; the weight of a vote is 1 or 0"
@@ -88,11 +109,21 @@ class MovingMean:
     def _add(self, members: list[int]) -> None:
         if not members:
             return
-        changes, weights = zip(*(self._waiting.pop(m) for m in members), strict=True)
-        self._total = add_in_order(self._total, changes, weights)
-        for weight in weights:  # one after the other: a sum of partial sums would round differently
-            self.weight += weight
+        taken = {m: self._waiting.pop(m) for m in members}
         self._added |= set(members)
+        for _, weight in taken.values():  # one after the other: a sum of partial sums would round differently
+            self.weight += weight
+        if self._limit is None:
+            self._held |= taken
+        else:
+            self._add_to_total(taken)
+
+    def _add_to_total(self, taken: Mapping[int, tuple[Array, float]]) -> None:
+        changes, weights = zip(*taken.values(), strict=True)
+        if self._limit is not None and self._limit < math.inf:
+            norms = np.concatenate([norms_of_changes(change[None]) for change in changes])
+            weights = tuple((np.array(weights) * clip_factors(norms, self._limit)).tolist())
+        self._total = add_in_order(self._total, changes, weights)
 
     @property
     def ready(self) -> bool:
@@ -108,10 +139,13 @@ class MovingMean:
         """
         self._add(sorted(self._waiting))
         weight, self.weight = self.weight, 0.0
-        self._expected, self._added = [], set()
+        held = {m: self._held[m] for m in sorted(self._held)}
+        self._expected, self._added, self._held = [], set(), {}
         if weight <= 0:
             return False
-        mean, self._total, start = self._total / weight, self._total * 0, 0
+        mean, start = self._mean(held, weight), 0
+        self._total = self._total * 0
+        self._limit = None if self.robustness.needs_all else self.robustness.clip_norm
         for name, common in self.common.items():
             xp, stop = array_namespace(common), start + math.prod(common.shape)
             change = xp.astype(xp.reshape(mean[start:stop], common.shape), common.dtype)
@@ -120,6 +154,22 @@ class MovingMean:
             start = stop
         self.version += 1
         return True
+
+    def _mean(self, held: Mapping[int, tuple[Array, float]], weight: float) -> Array:
+        """The mean change, or what the channel takes in its place; (size,) in float64."""
+        if held and self.limit_is_relative:
+            self.know_norms([float(norms_of_changes(change[None])[0]) for change, each in held.values() if each > 0])
+            self._add_to_total(held)
+        if not held or self.limit_is_relative:
+            return self._total / weight
+        xp = array_namespace(self._total)
+        changes = xp.stack([change for change, _ in held.values()])[:, None, :]  # (members, 1, size)
+        weights = xp.asarray([[each] for _, each in held.values()], dtype=xp.float64, device=device(changes))
+        factors = None
+        if self.robustness.clips:
+            norms = xp.asarray(norms_of_changes(changes[:, 0, :])[:, None], device=device(changes))
+            factors = clip_factors(norms, norm_limit(self.robustness, norms, weights))
+        return aggregate(self.robustness, changes, weights, factors)[0]
 
     def _flat(self, tensors: Tensors) -> Array:
         """Contributions (k, ...) concatenated to (k, size): adding one is then one sum, not one per tensor."""

@@ -15,6 +15,7 @@ from consilience.channels.base import (
     broadcast_rows,
     check_members,
 )
+from consilience.channels.robust import for_sums, robust_mean
 from consilience.wire import schema
 from consilience.wire.encodings import Array
 
@@ -23,7 +24,8 @@ class RunningMean:
     """The weighted mean of contributions that are added and removed one by one; it stores only their sums.
 
     Adding, removing and answering cost O(size), however many contributions there are. Sums are replaced and never
-    changed in place, so a shallow copy is a snapshot.
+    changed in place, so a shallow copy is a snapshot. Weights are capped and norms clipped by a fixed limit as the
+    channel says; what needs all contributions at once, such as a median, is not in the sums.
     """
 
     def __init__(self, channel: schema.Mean, like: Array) -> None:
@@ -37,6 +39,8 @@ class RunningMean:
     def exchange(self, new: Tensors, weights: Array, old: Tensors, old_weights: Array) -> None:
         """Add new contributions (k, ...) with weights (k, *rows), and remove the old ones with theirs."""
         xp = array_namespace(weights)
+        new, weights = for_sums(self.channel, new, weights)
+        old, old_weights = for_sums(self.channel, old, old_weights)
         sums = {}
         for name, total in self.sums.items():
             added, removed = as_float64(new[name]), as_float64(old[name])
@@ -108,6 +112,13 @@ class StandingMean(RunningMean):
         for name, values in self.values.items():
             values[at] = tensors[name]
         self.weights[at] = weights
+
+    def answer(self) -> Answer:
+        """Uploads averaged; from all contributions where the channel needs all of them at once."""
+        if not self.channel.robustness.needs_all:
+            return super().answer()
+        found = robust_mean(self.channel, self.values, self.weights)
+        return Answer({k: array_namespace(v).astype(v, self.dtype) for k, v in found.items()}, self.count)
 
     def own_contributions(self, members: MemberNumbers) -> Answer:
         """Each member's own contribution, (members, ...): the answer of a channel with the scope "oneself"."""

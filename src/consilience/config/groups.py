@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt
 
+from consilience.config.attacks import parse_attack
 from consilience.config.schedules import Schedule, scheduled
 from consilience.errors import ConfigurationError
 
@@ -29,6 +30,11 @@ def _rate(value: Any) -> Any:
     if isinstance(read, int | float) and not 0 < read < math.inf:
         raise ValueError("it must be more than 0, and finite")
     return value
+
+
+def _known_attack(given: str) -> str:
+    parse_attack(given)
+    return given
 
 
 Rate = Annotated[float | str, BeforeValidator(_rate)]
@@ -64,6 +70,11 @@ class GroupConfig(BaseModel):
         None, ge=1, description="training samples of each of them, drawn from all; the others share the rest"
     )
 
+    attack: Annotated[str, AfterValidator(_known_attack)] | None = Field(
+        None,
+        description="for studies: sign-flip, scale(K), claim(K), prototype-swap, label-flip, joined by +",
+    )
+
     def numbers(self, name: str, learners: int) -> list[int]:
         """The numbers of the group's learners, sorted; learners: how many there are in all."""
         spans = self._spans(name)
@@ -74,6 +85,11 @@ class GroupConfig(BaseModel):
                     f"groups.{name}.learners names learner {wrong}; there are learners 0 to {learners - 1}"
                 )
         return sorted({who for span in spans for who in span})
+
+    @property
+    def flips_labels(self) -> bool:
+        """Whether the group's learners label their samples wrongly."""
+        return self.attack is not None and parse_attack(self.attack).flips_labels
 
     def _spans(self, name: str) -> list[range]:
         """The numbers as ranges, which are not expanded: one may name more learners than memory holds."""

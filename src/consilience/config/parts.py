@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from consilience.config.augment import Transform, parse_augment
 from consilience.config.groups import Rate
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.user_code import absolute_name
+from consilience.wire.robustness import Robustness, build_robustness, parse_aggregation
 
 DEFAULT_MODELS = {
     "digits": "mlp",
@@ -41,6 +42,11 @@ def _as_names(given: Any) -> Any:
         if name not in METRIC_NAMES:
             raise UnknownName("metric", name, METRIC_NAMES)
     return found
+
+
+def _known_aggregation(given: str) -> str:
+    parse_aggregation(given)
+    return given
 
 
 class ConfigPart(BaseModel):
@@ -134,9 +140,29 @@ class FederationConfig(ConfigPart):
         "has its part of the partition",
     )
     participation: float = Field(1.0, gt=0, le=1, description="share of learners that take part in a round")
+    aggregation: Annotated[str, AfterValidator(_known_aggregation)] = Field(
+        "mean",
+        description="how uploads are averaged: mean; trimmed(SHARE), each value without that share of the learners' at "
+        "each end; or median, of each value",
+    )
+    clip_norm: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="largest norm of an upload to a mean; a longer one is shortened"
+    )
+    clip_ratio: float | None = Field(
+        None,
+        ge=1,
+        allow_inf_nan=False,
+        description="the same, as a multiple of the median norm of the uploads it is averaged with",
+    )
+    weight_cap: int | None = Field(None, ge=1, description="most samples that an upload counts for in a mean")
     offline: float = Field(0.0, ge=0, le=1, description="probability that a learner cannot be reached in a round")
     seed: int = Field(0, ge=0, le=2**53, description="the first seed")
     seeds: int = Field(1, ge=1, description="number of seeds to run")
+
+    @property
+    def robustness(self) -> Robustness:
+        """How means resist a bad learner."""
+        return build_robustness(self.aggregation, self.clip_norm, self.clip_ratio, self.weight_cap)
 
     @property
     def learners(self) -> int:

@@ -29,6 +29,10 @@ class Settings(TypedDict, total=False):
     shift: str
     public: int | None
     participation: float
+    aggregation: str
+    clip_norm: float | None
+    clip_ratio: float | None
+    weight_cap: int | None
     offline: float
     seed: int
     seeds: int

@@ -67,7 +67,7 @@ def make_local_datasets(
     parts = _assign(targets, data, learners, "owners" if by_owner else partition, seed, own)
     return LocalDatasets(
         inputs=_shift_inputs(data.inputs, parts, shifts, seed),
-        targets=_shift_labels(targets, data, parts, shifts, seed),
+        targets=_flip_labels(_shift_labels(targets, data, parts, shifts, seed), data.classes, parts, own),
         original_targets=data.targets,
         parts=parts,
         strength=shift_strengths(shifts),
@@ -140,6 +140,19 @@ def _shift_labels(
     changed = targets.copy()
     for who, (part, mine) in enumerate(zip(parts, shifts, strict=True)):
         changed[part] = mine.shift_labels((original if mine.own else targets)[part], data.classes, seed, who)
+    return changed
+
+
+def _flip_labels(
+    targets: Indices, classes: int, parts: list[Indices], overrides: Mapping[int, DataOverride]
+) -> Indices:
+    """Labels, (n,), with those of the learners that label wrongly turned round: c becomes C - 1 - c."""
+    flipping = [who for who, each in overrides.items() if each.flips_labels]
+    if not flipping:
+        return targets
+    changed = targets.copy()
+    for who in flipping:
+        changed[parts[who]] = classes - 1 - targets[parts[who]]
     return changed
 
 

@@ -26,6 +26,8 @@ class DataOverride:
     """A shift of its own at full strength, in place of the common one."""
     setting: str = "samples"
     """The name of the setting that `samples` comes from, for error messages."""
+    flips_labels: bool = False
+    """Whether it labels class c as C - 1 - c, after all shifts."""
 
 
 @dataclass(frozen=True)

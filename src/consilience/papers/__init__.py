@@ -7,6 +7,7 @@ from consilience.papers.flesd.figure2 import FIGURE2 as FLESD_FIGURE2
 from consilience.papers.flesd.figure4 import FIGURE4 as FLESD_FIGURE4
 from consilience.papers.flesd.figure5 import FIGURE5 as FLESD_FIGURE5
 from consilience.papers.flesd.table1 import TABLE1 as FLESD_TABLE1
+from consilience.papers.robustness import ROBUSTNESS
 from consilience.papers.thesis.asynchrony import ASYNCHRONY
 from consilience.papers.thesis.communication import COMMUNICATION
 from consilience.papers.thesis.figure3 import FIGURE3
@@ -30,6 +31,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
     reproduction.name: reproduction
     for reproduction in (
         *_THESIS,
+        ROBUSTNESS,
         *(each for experiment in _FLESD for each in flesd.SIZES.reproductions(experiment)),
         *(each for experiment in _TWO_STAGE for each in two_stage.SIZES.reproductions(experiment)),
     )

@@ -8,16 +8,21 @@ from dataclasses import replace
 
 from consilience.wire import schema
 from consilience.wire.encodings import encoding_name
+from consilience.wire.robustness import PLAIN
 
 
 def without_local_choices(channel: schema.Channel) -> schema.Channel:
     """The channel without what a learner may choose: bounds of values, and entries uploaded to or drawn from a pool.
+
+    Nor does it have how the relay aggregates, which no learner need know.
 
     Learners whose channels are equal after this can share them.
     """
     unbounded = {name: replace(t, low=-math.inf, high=math.inf) for name, t in channel.tensors.items()}
     if isinstance(channel, schema.Pool):
         return replace(channel, tensors=unbounded, keep=1, draw=1)
+    if isinstance(channel, schema.Mean):
+        return replace(channel, tensors=unbounded, robustness=PLAIN)
     return replace(channel, tensors=unbounded)
 
 

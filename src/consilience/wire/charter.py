@@ -24,6 +24,7 @@ from consilience.validation import describe_error
 from consilience.wire import codec, schema
 from consilience.wire.encodings import ENCODINGS, Bit, Encoding, encoding_name
 from consilience.wire.headers import Parts
+from consilience.wire.robustness import PLAIN, Robustness, build_robustness
 
 PROTOCOL = 1
 """The version of the protocol that this library implements; see docs/protocol.md."""
@@ -51,6 +52,9 @@ class Rules(_Section):
     expire: int = Field(
         default=0, ge=0, description="rounds after which a contribution that was not renewed is removed; 0 is never"
     )
+    round_seconds: float = Field(
+        default=30.0, ge=0, description="with `expire`, the fewest seconds of a round, however fast members upload"
+    )
     samples: int = Field(default=10_000_000, ge=1, lt=2**31, description="the most samples a member may claim")
 
 
@@ -72,7 +76,20 @@ class TensorSettings(_Section):
         return schema.Tensor(self.shape, _encoding(self.up), _encoding(self.down), self.low, self.high)
 
 
-class ChannelSettings(_Section):
+class RobustnessSettings(_Section):
+    """How a mean resists a bad member, as the charter writes it."""
+
+    aggregation: str = Field(default="mean", max_length=40, description="mean, trimmed(SHARE) or median")
+    clip_norm: float | None = Field(default=None, description="the largest norm of a contribution")
+    clip_ratio: float | None = Field(default=None, description="the same, as a multiple of the median norm")
+    weight_cap: int | None = Field(default=None, ge=1, lt=2**31, description="the largest weight that counts")
+
+    def to_robustness(self) -> Robustness:
+        """The robustness of the schema."""
+        return build_robustness(self.aggregation, self.clip_norm, self.clip_ratio, self.weight_cap)
+
+
+class ChannelSettings(RobustnessSettings):
     """One channel, as the charter writes it: how the relay combines what members upload."""
 
     kind: Literal["standing", "moving", "pool"]
@@ -101,6 +118,11 @@ class ChannelSettings(_Section):
                 )
         if self.kind == "pool" and self.by == "row" and not self.rows:
             raise ValueError(f"channel {name!r} is drawn by row and has no rows; give it 'rows', or draw by member")
+        if self.kind == "pool" and self.to_robustness() != PLAIN:
+            raise ValueError(
+                f"channel {name!r} is a pool, of which members get single entries: there is nothing to aggregate, clip "
+                f"or weigh; leave out {', '.join(RobustnessSettings.model_fields)}"
+            )
         if self.kind == "pool":
             more: dict[str, Any] = {"keep": self.keep, "draw": self.draw, "by": self.by}
             more |= {"include_self": self.include_self, "repeat": self.repeat, "public_set": self.public_set}
@@ -117,6 +139,7 @@ class ChannelSettings(_Section):
             max_staleness=self.max_staleness,
             quorum=self.quorum,
             public_set=self.public_set,
+            robustness=self.to_robustness(),
         )
 
 
@@ -140,6 +163,11 @@ class Charter(_Section):
     scaling: ScalingSettings | None = Field(default=None, description="how members scale their inputs")
     labels: tuple[str, ...] = Field(default=(), description="names of the classes, in the order of their numbers")
     columns: tuple[str, ...] = Field(default=(), description="names of a table's columns, in the order of inputs")
+    relay_key: str = Field(
+        default="",
+        pattern=r"^(ed25519:[A-Za-z0-9+/]{43}=)?$",
+        description="the public key of the relay, which signs receipts and answers; the relay adds it",
+    )
     rules: Rules = Rules()
     channel_settings: dict[str, ChannelSettings] = Field(alias="channels", min_length=1)
 
@@ -172,6 +200,10 @@ class Charter(_Section):
         """The body with the first common values of every moving mean."""
         moving = [c for c in self.channels.values() if c.moves]
         return {k: f for channel in moving for k, f in common_values_message(channel).items()}
+
+    def with_relay_key(self, key: str) -> Charter:
+        """The charter as the relay with this key serves it."""
+        return self.model_copy(update={"relay_key": key})
 
     def to_toml(self) -> str:
         """The charter as TOML; infinite bounds are left out."""
@@ -245,14 +277,14 @@ def _settings(channel: schema.Channel, start: Mapping[str, np.ndarray] | None) -
         return {"kind": "pool", **common, **pool}
     assert isinstance(channel, schema.Mean)
     if not channel.moving:
-        return {"kind": "standing", **common}
+        return {"kind": "standing", **common, **channel.robustness.settings()}
     assert start is not None, "a moving mean needs start values"
     more = {
         "max_staleness": channel.max_staleness,
         "quorum": channel.quorum,
         "start": values_fingerprint(channel, start),
     }
-    return {"kind": "moving", **common, **more}
+    return {"kind": "moving", **common, **more, **channel.robustness.settings()}
 
 
 def read_charter(text: str, where: str = "the charter") -> Charter:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
 from consilience.errors import ConfigurationError
-from consilience.wire.encodings import FLOAT32, INT32, Encoding
+from consilience.wire.encodings import FLOAT32, INT32, Encoding, is_vote
+from consilience.wire.robustness import PLAIN, Robustness
 
 Direction = Literal["up", "down"]
 T = TypeVar("T")
@@ -107,12 +108,27 @@ class Mean(Channel):
 
     Standing: of each member's newest contribution. Moving: common values that move by the mean of the changes since
     the last aggregation, each counted once. max_staleness: versions that a change may be behind. quorum: contributions
-    with which a moving mean is aggregated without waiting for the other members.
+    with which a moving mean is aggregated without waiting for the other members. robustness: how it resists a bad
+    member.
     """
 
     moving: bool = False
     max_staleness: int = 8
     quorum: int | None = None
+    robustness: Robustness = PLAIN
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.robustness.clips and self.takes_votes:
+            raise ConfigurationError(
+                f"channel {self.name!r} takes votes, which all have the same norm: clip_norm and clip_ratio cannot "
+                f"tell them apart; leave them out, or use aggregation 'median', the vote of the majority"
+            )
+
+    @property
+    def takes_votes(self) -> bool:
+        """Whether members upload only signs, each of which counts the same."""
+        return bool(self.tensors) and all(is_vote(tensor.up) for tensor in self.tensors.values())
 
     @property
     def moves(self) -> bool:

@@ -10,6 +10,7 @@ from consilience.learner.initial_state import CommonValues, common_values, first
 from consilience.simulation.engines.cohort import Settings
 from consilience.simulation.federation import Federation
 from consilience.simulation.round.run_state import RunState
+from consilience.simulation.setup.resistance import robust_channel
 from consilience.wire.agreement import merge_channels
 
 
@@ -42,7 +43,8 @@ def start_learners(run: RunState) -> list[CommonValues]:
 def open_channels(run: RunState, common: list[CommonValues]) -> None:
     """Open the channels of every federation, with the common values they start from."""
     for f, seed in enumerate(run.setup.federations.seeds):
-        channels = merge_channels([run.learners[i].channels for i in run.setup.cohorts.in_federation(f)])
+        merged = merge_channels([run.learners[i].channels for i in run.setup.cohorts.in_federation(f)])
+        channels = {name: robust_channel(channel, run.setup.federations.robustness) for name, channel in merged.items()}
         run.federations.append(
             Federation(seed, channels, run.setup.federations.learners, common[f], run.engine.example)
         )

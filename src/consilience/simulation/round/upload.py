@@ -9,6 +9,7 @@ from torch import Tensor
 
 from consilience.channels import as_slice
 from consilience.simulation.engines.jobs import Work
+from consilience.simulation.round.misbehave import misbehave
 from consilience.simulation.round.participation import Presence
 from consilience.simulation.round.run_state import RunState
 from consilience.simulation.round.work import UploadsDue
@@ -35,7 +36,9 @@ def upload(run: RunState, job: Work) -> None:
             some = entries[of == f]
             who, taken = members[job.rows[some]], as_slice(some)
             mine = {k: t[taken] for k, t in tensors.items()}
-            for refused in run.federations[f].upload(name, who, mine, weights[taken], versions[some], run.round):
+            channel = run.learners[job.cohort].channels[name]
+            sent, weight = misbehave(run.setup.federations.attacks, who, channel, mine, weights[taken])
+            for refused in run.federations[f].upload(name, who, sent, weight, versions[some], run.round):
                 k = int(np.flatnonzero(who == refused)[0])
                 _return_refused(run, job.cohort, int(job.rows[some[k]]), name, {key: t[k] for key, t in mine.items()})
 

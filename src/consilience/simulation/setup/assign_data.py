@@ -148,9 +148,9 @@ def data_overrides(config: Config) -> dict[int, DataOverride]:
 
 def _group_overrides(config: Config) -> dict[int, DataOverride]:
     return {
-        who: DataOverride(group.samples, group.shift, f"groups.{name}.samples")
+        who: DataOverride(group.samples, group.shift, f"groups.{name}.samples", group.flips_labels)
         for who, (name, group) in config.groups_by_learner().items()
-        if group.samples is not None or group.shift is not None
+        if group.samples is not None or group.shift is not None or group.flips_labels
     }
 
 

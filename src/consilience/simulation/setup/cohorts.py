@@ -22,8 +22,10 @@ from consilience.simulation.setup.assign_data import AssignedData, members_of
 from consilience.simulation.setup.compatibility import check_channels, check_watched, check_width, min_batch_size
 from consilience.simulation.setup.federations import Federations
 from consilience.simulation.setup.participants import Participant
+from consilience.simulation.setup.resistance import check_robustness
 from consilience.simulation.setup.variants import Variants
 from consilience.task import Public
+from consilience.wire.agreement import merge_channels
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bf16": torch.float32, "auto": torch.float32}
 
@@ -54,6 +56,8 @@ def plan_cohorts(
     for together in dict.fromkeys(map(cohorts.in_federation, range(federations.count))):
         first_learners = [cohorts.plans[i].members.learner[0] for i in together]
         check_channels([planned[i][1] for i in together], first_learners)
+        channels = merge_channels([planned[i][1].channels for i in together]).values()
+        check_robustness(federations.robustness, federations.attacks, channels, federations.learners)
     return cohorts
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from consilience.config.attacks import Attack
 from consilience.config.config import Config
 from consilience.errors import ConfigurationError
 from consilience.method import Method
+from consilience.simulation.setup.resistance import attacks_of
+from consilience.wire.robustness import PLAIN, Robustness
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class Federations:
     offline: float  # chance that a learner cannot be reached in a round
     joins: np.ndarray  # (learners,) the round in which each learner joins
     groups: tuple[ParticipationGroup, ...]  # learners with a participation of their own
+    robustness: Robustness = PLAIN  # of all means
+    attacks: Mapping[int, Attack] = field(default_factory=dict)  # learners that misbehave in what they upload
 
     @property
     def count(self) -> int:
@@ -55,7 +61,8 @@ def build_federations(config: Config, method: Method, learners: int, variants: i
     seeds = tuple(range(config.federation.seed, config.federation.seed + config.federation.seeds)) * variants
     joins = np.ones(1, dtype=np.int64) if method.pooled else _joins(config, method)
     groups = () if method.pooled else _participation_groups(config)
-    return Federations(seeds, learners, config.federation.participation, config.federation.offline, joins, groups)
+    asked, attacks = config.federation, attacks_of(config, method)
+    return Federations(seeds, learners, asked.participation, asked.offline, joins, groups, asked.robustness, attacks)
 
 
 def _joins(config: Config, method: Method) -> np.ndarray:

@@ -58,7 +58,10 @@ def do_jobs(connection: Connection, channel: socket.socket) -> None:
                 reply = (DONE, executor.do(content))
         except Exception as error:  # the main process raises it
             reply = (FAILED, _portable(error))
-        connection.send(reply)
+        try:
+            connection.send(reply)
+        except BrokenPipeError:  # the main process has failed, and says why itself
+            return
 
 
 def _set_up(plans: list[CohortPlan], shapes: Any, fd: int, batches: dict[int, Answer]) -> LocalExecutor:
