@@ -1,18 +1,25 @@
 """Uploads and answers per second of a relay on this machine, for several numbers of members.
 
-    python benchmarks/relay.py [--quick] [--members 10 1000 100000] [--seconds 10]
+    python benchmarks/relay.py [--quick] [--members 10 1000 100000] [--seconds 10] [--against CHECKOUT]
 
 The federation has a standing mean and a pool of float32 (10, 250) with class counts; bodies are 20 KiB. All members
 have uploaded once, which is written directly into the store. Each relay is started with the command; another process
 sends uploads and requests of random members over 10 open connections. Each upload is new, is on disk before it is
-acknowledged, and replaces the member's last; each request for answers has a new random draw. The sizes are measured in
-turn, five times, and rates are medians over the turns, so that other load on the machine affects all sizes equally.
+acknowledged, and replaces the member's last. "pools" are answers of both channels, each with a new random draw; "means"
+are answers of the mean alone, the same for all members while nobody uploads. The sizes are measured in turn, five
+times, and rates are medians over the turns, so that other load on the machine affects all sizes equally.
+
+With `--against CHECKOUT`, a folder with another commit (`git worktree add --detach CHECKOUT COMMIT`), its relay serves
+a store of its own for each size, measured in the same turns, and ratios are medians of the ratios within each turn.
+"CPU ms" is the relay's processor time per request.
+"start s" is the time from starting the command to its first answer, "recount s" until all sums were computed again.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import multiprocessing
 import os
 import random
@@ -34,6 +41,7 @@ import numpy as np
 
 from consilience.relay import admin
 from consilience.relay.store import Store
+from consilience.relay.tables import MemberRecord
 from consilience.wire import schema
 from consilience.wire.charter import Rules, build_charter
 from consilience.wire.codec import Codec
@@ -43,6 +51,7 @@ PARTS = "prototypes, observations;entries=1"
 BODIES = 64  # different bodies, each used by many members, so that their sums are computed quickly
 CONNECTIONS = 10
 TURNS = 5
+HERE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -93,24 +102,16 @@ def prefill(folder: Path, members: int) -> Prefilled:
     with closing(Store(path)) as store:
         store.sql.execute("PRAGMA synchronous = OFF")
         with store.writing():
-            many, numbers = store.sql.executemany, range(members)
-            many(
-                "INSERT INTO members(id, federation, number, name, token_hash, round) VALUES (?, 1, ?, ?, ?, 0)",
-                ((i + 1, i, f"m{i}", hashlib.sha256(keys[i].encode()).digest()) for i in numbers),
+            numbers, size = range(members), len(made[0][0])
+            token_hashes = (hashlib.sha256(key.encode()).digest() for key in keys)
+            store.members.write_many(
+                MemberRecord(i + 1, 1, i, f"m{i}", hashed, revoked=0, away=0, round=0, uploads=1, bytes=size)
+                for i, hashed in zip(numbers, token_hashes, strict=True)
             )
-            many(
-                "INSERT INTO uploads(id, member, header, body) VALUES (?, ?, ?, ?)",
-                ((i + 1, i + 1, PARTS, made[i % BODIES][0]) for i in numbers),
-            )
-            many(
-                "INSERT INTO receipts VALUES (?, 0, ?, ?, '{}')",
-                ((i + 1, hashes[i % BODIES], len(made[0][0])) for i in numbers),
-            )
+            store.uploads.write_many((i + 1, i + 1, PARTS, made[i % BODIES][0]) for i in numbers)
+            store.receipts.write_many((i + 1, 0, hashes[i % BODIES], size, "{}") for i in numbers)
             for channel, entries in (("observations", 1), ("prototypes", 0)):
-                many(
-                    "INSERT INTO contributions VALUES (1, ?, ?, ?, 0, ?, 0.0, 0)",
-                    ((channel, i, i + 1, entries) for i in numbers),
-                )
+                store.contributions.write_many((1, channel, i, i + 1, 0, entries, 0.0, 0) for i in numbers)
             store.channel_states.save(1, "prototypes", _sums(made, members))
         store.sql.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("rb") as written:
@@ -130,12 +131,28 @@ def _sums(made: list[tuple[bytes, np.ndarray, np.ndarray]], members: int) -> dic
     }
 
 
+def prefill_with(checkout: Path, folder: Path, members: int) -> Prefilled:
+    """The same, written by another commit: its tables may be others."""
+    script = (
+        "import json, sys, pathlib, relay; made = relay.prefill(pathlib.Path(sys.argv[1]), int(sys.argv[2])); "
+        "print(json.dumps(made.tokens))"
+    )
+    command = [sys.executable, "-c", script, str(folder), str(members)]
+    done = subprocess.run(command, env=environment(checkout), check=True, stdout=subprocess.PIPE)
+    return Prefilled(folder / "relay.db", json.loads(done.stdout))
+
+
+def environment(checkout: Path) -> dict[str, str]:
+    """The environment of a process that runs another commit."""
+    return os.environ | {"PYTHONPATH": f"{checkout / 'src'}:{checkout / 'benchmarks'}"}
+
+
 # The relay
 
 
 @contextmanager
-def relay(store: Path) -> Iterator[tuple[int, int]]:
-    """Serve with the command; yield its process id and its port."""
+def relay(store: Path, checkout: Path = HERE) -> Iterator[tuple[int, int]]:
+    """Serve with the command of a checkout; yield its process id and its port."""
     command = [
         sys.executable,
         "-m",
@@ -151,7 +168,9 @@ def relay(store: Path) -> Iterator[tuple[int, int]]:
     ]
     with (
         store.with_suffix(".log").open("a") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(checkout)
+        ) as process,
     ):
         try:
             assert process.stdout is not None
@@ -202,13 +221,18 @@ def uploads(prefilled: Prefilled, mine: range, first: int) -> Iterator[bytes]:
         )
 
 
-def answers(prefilled: Prefilled, mine: range, first: int) -> Iterator[bytes]:
+def means(prefilled: Prefilled, mine: range, first: int) -> Iterator[bytes]:
+    """Requests for the mean alone, as `pools`."""
+    return pools(prefilled, mine, first, "&channel=prototypes")
+
+
+def pools(prefilled: Prefilled, mine: range, first: int, channels: str = "") -> Iterator[bytes]:
     """Requests for answers of these members, each in another round."""
     rng, round_ = random.Random(mine.start), first
     while True:
         token = prefilled.tokens[mine[rng.randrange(len(mine))]]
         round_ += 1
-        head = f"GET /v1/answers?round={round_} HTTP/1.1\r\nHost: relay\r\n"
+        head = f"GET /v1/answers?round={round_}{channels} HTTP/1.1\r\nHost: relay\r\n"
         yield f"{head}Authorization: Bearer {token}\r\n\r\n".encode()
 
 
@@ -260,31 +284,39 @@ def _answer(connection: socket.socket) -> None:
 
 @dataclass
 class Case:
-    """One size of federation, its relay, and the latencies of uploads and answers, by turn."""
+    """One size of federation, its relay, and the latencies of uploads, pools and means, by turn."""
 
+    name: str
     prefilled: Prefilled
     process: int
     port: int
+    started: float = 0.0
     recounted: float = 0.0
-    took: dict[Requests, list[list[float]]] = field(default_factory=lambda: {uploads: [], answers: []})
+    busy: dict[Requests, list[float]] = field(default_factory=lambda: {uploads: [], pools: [], means: []})
+    took: dict[Requests, list[list[float]]] = field(default_factory=lambda: {uploads: [], pools: [], means: []})
 
     def turn(self, pool: Pool, seconds: float, number: int) -> None:
-        """Measure uploads for some seconds, then answers."""
+        """Measure each kind of request for some seconds."""
         for requests, took in self.took.items():
-            first = 1 + number * 10**6  # rounds must increase
+            first, before = 1 + number * 10**6, _ticks(self.process)  # rounds must increase
             took.append(pool.apply(drive, (self.prefilled, requests, self.port, seconds, first)))
+            self.busy[requests].append((_ticks(self.process) - before) / os.sysconf("SC_CLK_TCK"))
 
-    def rate(self, requests: Requests) -> float:
-        """Requests per second of the median turn, counting only the time in which connections were busy."""
-        return float(np.median([len(took) / (sum(took) / CONNECTIONS) for took in self.took[requests]]))
+    def rates(self, requests: Requests) -> np.ndarray:
+        """Requests per second of each turn, counting only the time in which connections were busy."""
+        return np.array([len(took) / (sum(took) / CONNECTIONS) for took in self.took[requests]])
+
+    def cost(self, requests: Requests) -> float:
+        """Seconds of processor time that the relay uses per request; other load on the machine changes it little."""
+        return sum(self.busy[requests]) / sum(len(took) for took in self.took[requests])
 
     def cells(self) -> list[float]:
         """The cells of its row in the table."""
         cells = list[float]()
         for requests, took in self.took.items():
             middle, late = np.quantile(np.concatenate(took), [0.5, 0.99]) * 1000
-            cells += [self.rate(requests), float(middle), float(late)]
-        return [*cells, *memory(self.process), size(self.prefilled.store), self.recounted]
+            cells += [float(np.median(self.rates(requests))), float(middle), float(late), self.cost(requests) * 1000]
+        return [*cells, *memory(self.process), size(self.prefilled.store), self.started, self.recounted]
 
 
 def size(store: Path) -> float:
@@ -292,36 +324,72 @@ def size(store: Path) -> float:
     return sum(path.stat().st_size for path in store.parent.glob(store.name + "*")) / 1e6
 
 
+def start(stack: ExitStack, checkout: Path, members: int) -> Case:
+    """Fill a store, serve it, and wait until its relay is idle."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    here = checkout == HERE
+    prefilled = prefill(folder, members) if here else prefill_with(checkout, folder, members)
+    began = time.monotonic()
+    name = f"{members:,}" if here else f"{members:,}, against"
+    case = Case(name, prefilled, *stack.enter_context(relay(prefilled.store, checkout)))
+    with socket.create_connection(("127.0.0.1", case.port)) as connection:
+        connection.sendall(next(pools(prefilled, range(1), 0)))
+        _answer(connection)
+    case.started = time.monotonic() - began
+    case.recounted = wait_until_idle(case.process)
+    return case
+
+
+def print_table(cases: list[Case]) -> None:
+    columns = [
+        "members",
+        *["{}/s", "p50 ms", "p99 ms", "CPU ms"] * 3,
+        "memory MB",
+        "peak MB",
+        "store MB",
+        "start s",
+        "recount s",
+    ]
+    print("| " + " | ".join(columns).format("uploads", "pools", "means") + " |")
+    print("|---" * len(columns) + "|")
+    for case in cases:
+        print(f"| {case.name} | " + " | ".join(f"{cell:,.1f}" for cell in case.cells()) + " |")
+    print()
+
+
+def print_ratio(what: str, case: Case, other: Case) -> None:
+    """How many times the rate of the other case, in the median turn, and how many times its requests per CPU second."""
+    rates = {kind.__name__: np.median(case.rates(kind) / other.rates(kind)) for kind in case.took}
+    per_cpu = {kind.__name__: other.cost(kind) / case.cost(kind) for kind in case.took}
+    for name, ratios in (("rate", rates), ("requests per CPU second", per_cpu)):
+        print(f"{what}: {name} of " + ", ".join(f"{kind} {ratio:.2f}" for kind, ratio in ratios.items()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer members, 2 seconds per size")
     parser.add_argument("--members", type=int, nargs="+", default=None)
     parser.add_argument("--seconds", type=float, default=None)
+    parser.add_argument("--against", type=Path, default=None, help="a checkout of another commit")
     arguments = parser.parse_args()
     sizes = arguments.members or ([10, 1000, 10_000] if arguments.quick else [10, 1000, 100_000])
     seconds = arguments.seconds or (2.0 if arguments.quick else 10.0)
+    checkouts = [HERE] if arguments.against is None else [HERE, arguments.against.resolve()]
     with ExitStack() as stack:
-        cases = list[Case]()
-        for members in sizes:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            prefilled = prefill(Path(folder), members)
-            case = Case(prefilled, *stack.enter_context(relay(prefilled.store)))
-            case.recounted = wait_until_idle(case.process)
-            cases.append(case)
+        cases = [start(stack, checkout, members) for members in sizes for checkout in checkouts]
         pool = stack.enter_context(multiprocessing.get_context("spawn").Pool(1))
         for number in range(TURNS + 1):
             for case in cases:
                 case.turn(pool, seconds / TURNS, number)
         for case in cases:
-            for took in case.took.values():
-                del took[0]  # the warm-up turn
-        columns = ["members", *["{}/s", "p50 ms", "p99 ms"] * 2, "memory MB", "peak MB", "store MB", "recount s"]
-        print("| " + " | ".join(columns).format("uploads", "answers") + " |")
-        print("|---" * len(columns) + "|")
-        for members, case in zip(sizes, cases, strict=True):
-            print(f"| {members:,} | " + " | ".join(f"{cell:,.1f}" for cell in case.cells()) + " |")
-        up, down = (cases[-1].rate(requests) / cases[0].rate(requests) for requests in (uploads, answers))
-    print(f"\n{sizes[-1]:,} members against {sizes[0]:,}: rate of uploads {up:.2f}, of answers {down:.2f}")
+            for kind in case.took:  # without the warm-up turn
+                del case.took[kind][0], case.busy[kind][0]
+        print_table(cases)
+    mine = cases[:: len(checkouts)]
+    if len(sizes) > 1:
+        print_ratio(f"{sizes[-1]:,} members against {sizes[0]:,}", mine[-1], mine[0])
+    for case, other in zip(mine, cases[1::2], strict=True) if arguments.against else ():
+        print_ratio(f"{case.name} members, here against {arguments.against}", case, other)
 
 
 if __name__ == "__main__":

@@ -207,10 +207,17 @@ class RelayProcess:
         return time.monotonic() - began
 
 
-def serve(store: Path, port: int = 0, *, before: Sequence[str] = (), program: Sequence[str] = ()) -> RelayProcess:
+def serve(
+    store: Path,
+    port: int = 0,
+    *,
+    before: Sequence[str] = (),
+    program: Sequence[str] = (),
+    options: Sequence[str] = ("--rate", "0"),
+) -> RelayProcess:
     """Start it as a user does, and wait until it accepts requests; members may make any number of requests."""
-    options = ["relay", "serve", "--store", str(store), "--port", str(port), "--rate", "0"]
-    command = [*before, sys.executable, *(program or ("-m", "consilience")), *options]
+    given = ["relay", "serve", "--store", str(store), "--port", str(port), *options]
+    command = [*before, sys.executable, *(program or ("-m", "consilience")), *given]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     log = store.with_suffix(".log")
     with log.open("a") as errors:
@@ -227,10 +234,15 @@ def serve(store: Path, port: int = 0, *, before: Sequence[str] = (), program: Se
 
 @contextlib.contextmanager
 def serving(
-    store: Path, port: int = 0, *, before: Sequence[str] = (), program: Sequence[str] = ()
+    store: Path,
+    port: int = 0,
+    *,
+    before: Sequence[str] = (),
+    program: Sequence[str] = (),
+    options: Sequence[str] = ("--rate", "0"),
 ) -> Iterator[RelayProcess]:
     """The same, ended at the end of the block."""
-    running = serve(store, port, before=before, program=program)
+    running = serve(store, port, before=before, program=program, options=options)
     try:
         yield running
     finally:

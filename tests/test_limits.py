@@ -17,6 +17,7 @@ ENTRY_POINTS = {
     "data/dataset.py: from_arrays": "users name what they give",
     "data/registry.py: load": "users name what they give",
     "methods/builtin.py": "each parameter of a method is one of its settings",
+    "peer/peer.py: join": "users name what they give",
     "simulation/simulate.py: simulate": "users name what they give",
     "simulation/compare.py: compare": "users name what they give",
     "simulation/sweep.py: sweep": "users name what they give",
@@ -24,6 +25,7 @@ ENTRY_POINTS = {
 """Functions that may have more than PARAMETERS parameters, by folder or by file and name, and why."""
 
 RECORDS = {
+    "config/groups.py: GroupConfig": "the settings of a group of learners by name",
     "config/settings.py: Settings": "the settings of a run by name, for autocompletion",
     "exchanges/base.py: View": "what an exchange or an objective may see of its learner, by name",
 }

@@ -23,17 +23,29 @@ _RESUME = "free some space or choose another folder; the run can be resumed from
 def lock_file(file: Path, message: str) -> IO[bytes]:
     """Lock a file until it is closed; if another process has the lock, a `ConfigurationError` with this message."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    lock = open(file, "ab")  # noqa: SIM115  # locked until it is closed
     for attempt in range(_ATTEMPTS):
+        lock = open(file, "ab")  # noqa: SIM115  # locked until it is closed
         try:
             _flock(lock)
-            break
         except OSError as error:  # perhaps only `is_locked` of another process, for a moment
+            lock.close()
             if attempt == _ATTEMPTS - 1:
-                lock.close()
                 raise ConfigurationError(message) from error
             time.sleep(0.01)
-    return lock
+        else:
+            if names_file(file, lock):  # else it was removed before it was locked, and nobody else would see the lock
+                return lock
+            lock.close()
+    raise ConfigurationError(f"{file} is removed again and again while it is being locked; stop whatever removes it")
+
+
+def names_file(path: Path, file: IO[bytes]) -> bool:
+    """Whether a path names an open file, and not one that has since taken its place, or none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(file.fileno()))
 
 
 def is_locked(file: Path) -> bool:

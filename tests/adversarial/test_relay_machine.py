@@ -61,7 +61,8 @@ class ModelMember:
     token_id: int
     round: int = -1
     revoked: bool = False
-    away: bool = False
+    away: int = 0
+    misses: int = 0
     last: tuple[int, str, bytes, str] | None = None
     """Round, header, body and receipt of its last upload."""
 
@@ -108,7 +109,7 @@ class Model:
             else:
                 self.kept[name][number] = said[name], self.newest
         if "moving" in taken:
-            member.away = False
+            member.away = max(member.away - 1, 0)
         member.round = round_
         self.receipts += 1
         if renewed:
@@ -126,13 +127,15 @@ class Model:
             entries.pop(number, None)
 
     def close_if_ready(self) -> None:
-        if len(self.waiting) >= max(self.expected, LEAST):
+        present = sum(not self.members[number].away for number in self.waiting)
+        if len(self.waiting) >= LEAST and present >= self.expected:
             self.close()
 
     def close_if_overdue(self, now: float) -> None:
         if self.since is not None and now - self.since >= DEADLINE and len(self.waiting) >= LEAST:
             for number, member in enumerate(self.members):
-                member.away |= not member.revoked and number not in self.waiting
+                if not (member.revoked or member.away or number in self.waiting):
+                    member.away, member.misses = 2**member.misses, member.misses + 1
             self.close()
 
     def close(self) -> None:
@@ -197,7 +200,7 @@ class Machine(RuleBasedStateMachine):
             CHANNELS,
             {"moving": {"x": COMMON}},
             seed=3,
-            rules=Rules(min_contributions=LEAST, deadline=DEADLINE, expire=EXPIRE, samples=1000),
+            rules=Rules(min_contributions=LEAST, deadline=DEADLINE, expire=EXPIRE, round_seconds=0, samples=1000),
         )
         file = self.path.with_suffix(".toml")
         file.write_text(charter.to_toml())
@@ -372,7 +375,7 @@ class Machine(RuleBasedStateMachine):
         else:
             assert part.version is not None
             for version in range(self.held_version + 1, part.version):
-                body = self.writer.store.channel_states.reply(1, "moving", version)
+                body = self.writer.store.replies.get(1, "moving", version)
                 assert body is not None
                 self.held = self.held + codec.decode(CHANNELS["moving"].message("down"), body)["moving.x"]
             self.held = self.held + values

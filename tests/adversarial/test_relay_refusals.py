@@ -137,7 +137,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     mine, yours, gone = (str(admin.invite(store, name, "digits")) for name in ("mine", "yours", "gone"))
     elsewhere = str(admin.invite(store, "mine", "letters"))
     admin.revoke(store, "gone", "digits")
-    with serving(store, Limits(rate=0)) as (url, relay):
+    with serving(store, Limits(rate=0, failed_logins=0)) as (url, relay):
         made = Place(store, url, relay, mine, yours, elsewhere, gone)
         assert made.put(3).status_code == 200  # content that a refused request could damage
         yield made
@@ -597,7 +597,10 @@ def test_content_length_with_chunked_encoding_cannot_smuggle_a_request(place: Pl
 
 def test_request_succeeds_again_after_retry_after(place: Place) -> None:
     now = [0.0]
-    before, place.relay.rate_limit = place.relay.rate_limit, RateLimit(rate=0.5, burst=3, clock=lambda: now[0])
+    before, place.relay.admission.rate_limit = (
+        place.relay.admission.rate_limit,
+        RateLimit(rate=0.5, burst=3, clock=lambda: now[0]),
+    )
     try:
         for _ in range(3):
             assert place.get("/v1/federation").status_code == 200
@@ -617,4 +620,4 @@ def test_request_succeeds_again_after_retry_after(place: Place) -> None:
             assert place.get("/v1/federation").status_code == 200
         refused(place.get("/v1/federation"), 429, "over-quota")
     finally:
-        place.relay.rate_limit = before
+        place.relay.admission.rate_limit = before

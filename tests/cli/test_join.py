@@ -132,7 +132,8 @@ def test_relay_commands_fill_and_show_a_store(command: Command) -> None:
     code, out, _ = command("relay", "create", "federation.toml")
     assert code == 0 and "digits is created in relay.db; invite its members with:" in out
     _, out, _ = command("relay", "create", "federation.toml", "--store", "other.db")
-    assert out.endswith("invite its members with: consilience relay invite MEMBER --store other.db\n")
+    assert "invite its members with: consilience relay invite MEMBER --store other.db\n" in out
+    assert out.endswith(f"check with --relay-key: {command('relay', 'key', '--store', 'other.db')[1]}")
     code, out, err = command("relay", "invite", "ward-a")
     assert code == 0 and out.startswith("cs1_1_") and len(out.strip()) == 49 and "shown only once" in err
     assert command("relay", "invite", "ward-b")[0] == 0
@@ -141,8 +142,8 @@ def test_relay_commands_fill_and_show_a_store(command: Command) -> None:
     code, out, _ = command("relay", "status")
     assert code == 0 and "digits (consilience): 0 uploads, 0 bytes; versions: weights 0" in out
     assert [line.split() for line in out.splitlines()[1:]] == [
-        ["0", "ward-a", "invited", "round", "0"],
-        ["1", "ward-b", "revoked", "round", "0"],
+        ["0", "ward-a", "invited", "round", "0", "never", "seen"],
+        ["1", "ward-b", "revoked", "round", "0", "never", "seen"],
     ]
     (told,) = json.loads(command("relay", "status", "--json")[1])
     assert told["federation"] == "digits" and [m["state"] for m in told["members"]] == ["invited", "revoked"]

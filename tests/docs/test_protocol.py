@@ -63,6 +63,10 @@ def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
                     "quorum",
                     "public_set",
                     "start",
+                    "relay_key",
+                    "clip_norm",
+                    "clip_ratio",
+                    "weight_cap",
                     "low",
                     "high",
                 ), key
@@ -82,7 +86,10 @@ def test_every_limit_is_that_of_the_code() -> None:
     listed = [row[1] for row in table("what")]
     assert listed[0] == f"{limits.rate:g}, {limits.burst}"
     assert listed[1:5] == [f"{n:g}" for n in (timeouts.head, timeouts.idle, timeouts.body, timeouts.answer)]
-    assert listed[6].split("; ")[0] == str(HEAD_LIMIT)
+    assert listed[6:8] == [str(limits.member_connections), str(limits.address_connections)]
+    assert listed[8:10] == [str(limits.member_bytes // 2**20), str(limits.address_bytes // 2**20)]
+    assert listed[10:12] == [str(limits.failed_logins), str(limits.cache // 2**20)]
+    assert listed[12].split("; ")[0] == str(HEAD_LIMIT)
 
 
 def test_handwritten_example_is_accepted_and_returned(tmp_path: Path) -> None:
@@ -97,7 +104,8 @@ def test_handwritten_example_is_accepted_and_returned(tmp_path: Path) -> None:
         assert client.get("/health").json() == {"status": "ok", "protocol": PROTOCOL}
         for _ in range(2):
             upload = client.put("/v1/rounds/1", content=body, headers={UPLOAD_HEADER: "prototypes"})
-            assert (upload.status_code, upload.json()) == (200, receipt)
+            shown = {key: receipt[key] for key in ("epoch", "chain")}  # another one in each store
+            assert (upload.status_code, upload.json() | shown) == (200, receipt)
         answer = client.get("/v1/answers", params={"round": 1})
         assert (answer.content, answer.headers[ANSWER_HEADER]) == (body, "prototypes")
         again = client.get("/v1/answers", params={"round": 1}, headers={"If-None-Match": answer.headers["etag"]})

@@ -37,7 +37,7 @@ from tests.peer_tools import (
 )
 from tests.relay_tools import serve, serving, wait_until
 
-MARGIN = 1.0  # extra seconds for a busy machine
+MARGIN = 3.0  # extra seconds for a busy machine
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -72,9 +72,10 @@ def test_training_continues_offline_and_uploads_the_newest_later(tmp_path: Path)
     with federation(tmp_path, SHARING) as made:
         running = serve(made.store)
         try:
-            peer, model = made.join(running.url, 0, timeout=0.6), seeded(net, 1)
+            peer, model = made.join(running.url, 0), seeded(net, 1)
             assert peer.share(model, batches(1)) and peer.refresh()
             running.kill()
+            peer.connection.timeout = 0.6
             before = penalty_of(peer, model)
             for _ in range(3):
                 changed, took = timed(peer.refresh)
@@ -89,7 +90,7 @@ def test_training_continues_offline_and_uploads_the_newest_later(tmp_path: Path)
             assert sum(timed(peer.refresh)[1] for _ in range(20)) < MARGIN
             shared, took = timed(lambda: peer.share(model, batches(1)))
             assert not shared and took < MARGIN and made.round_of(0) == 1
-            peer.connection.backoff.until = 0.0
+            peer.connection.backoff.until, peer.connection.timeout = 0.0, 5.0
             running = serve(made.store, running.port)
             assert peer.refresh() or not peer.waiting
             wait_until(lambda: (peer.refresh(), not peer.waiting)[1])
@@ -125,9 +126,10 @@ def test_no_call_exceeds_its_timeout_on_any_connection_fault(
     proxied_federation: tuple[Founded, Line], how: str
 ) -> None:
     (made, way), (mode, canned, may_have_arrived), me = proxied_federation, SPOILED[how], list(SPOILED).index(how)
-    peer, model = made.join(way.url, me, timeout=0.4), seeded(net, 1)
+    peer, model = made.join(way.url, me), seeded(net, 1)
     assert peer.introduce(model, batches(1)) and peer.refresh()
     way.now(mode, canned)
+    peer.connection.timeout = 0.4
     shared, took = timed(lambda: peer.share(model, batches(1)))
     assert not shared and took < 0.4 + MARGIN
     state = peer.connection.state
@@ -140,7 +142,7 @@ def test_no_call_exceeds_its_timeout_on_any_connection_fault(
     peer.share(model, batches(1))
     assert (state.pending.body == body) == may_have_arrived  # then the same bytes are sent again, and nothing else
     way.now("pass")
-    peer.connection.backoff.until = 0.0
+    peer.connection.backoff.until, peer.connection.timeout = 0.0, 5.0
     wait_until(lambda: (peer.refresh(), not peer.waiting)[1])
     assert made.round_of(me) == (1 if may_have_arrived else 2)
     assert peer.share(model, batches(1)) and made.round_of(me) == peer.round == 3
@@ -310,7 +312,7 @@ def test_folder_that_is_damaged_or_of_another_member_is_refused(tmp_path: Path) 
         with (
             federation(tmp_path / "two", {**SHARING, "kd": 3.0}) as other,
             serving(other.store) as elsewhere,
-            pytest.raises(CheckpointError, match="of another federation"),
+            pytest.raises(RelayError, match=r"not signed with its key.*If the folder is of another relay, choose"),
         ):
             other.join(elsewhere.url, 0, folder=folder)
         good = file.read_bytes()
@@ -320,7 +322,7 @@ def test_folder_that_is_damaged_or_of_another_member_is_refused(tmp_path: Path) 
             with pytest.raises(CheckpointError, match=r"peer-0/peer is damaged: state.json.*delete that folder"):
                 made.join(running.url, 0)
         file.write_bytes(good)
-        for part in (file for file in folder.glob("peer/*") if file.name != "state.json"):
+        for part in (file for file in folder.glob("peer/*") if file.name not in ("state.json", "receipts.jsonl")):
             whole = part.read_bytes()
             for broken in (b"", whole[:-1], whole[:-3] + b"\x07" + whole[-2:], None):
                 part.unlink() if broken is None else part.write_bytes(broken)

@@ -72,8 +72,8 @@ def test_round_writes_each_changed_large_part_exactly_once(tmp_path: Path, monke
         assert sum(size for name, size in written if name != INDEX) < 3.5 * weights
         assert all(size < weights / 3 for name, size in written if name == INDEX)
         used = {file.name for file in (made.folder / "peer-0" / "peer").iterdir()}
-        # Index and charter, class shares and head; nothing is left behind.
-        assert len(used) <= 2 + len(state.answers) + len(state.residuals) + bool(state.private)
+        # Index, receipts and charter, class shares and head; nothing is left behind.
+        assert len(used) <= 3 + len(state.answers) + len(state.residuals) + bool(state.private)
         for again in ({INDEX}, set()):  # asked with the new version, the relay answers the same once more
             with recorded_writes(monkeypatch) as written:
                 assert peer.refresh() == bool(again)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from consilience.relay.app import Limits
 from consilience.wire import codec, schema
 from consilience.wire.byte_count import ByteCount
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8
@@ -153,7 +154,7 @@ def test_common_values_are_sent_as_replies_or_in_full_if_smaller(tmp_path: Path)
 
 def test_deleted_replies_are_replaced_by_full_common_values(tmp_path: Path) -> None:
     stored = create_federation(tmp_path, MOVING, START)
-    with running(stored) as relay:
+    with running(stored, Limits(rate=0, cache=0)) as relay:
         for version in range(3):
             for i in (0, 1):
                 relay.upload(i, version, moved(version), change(2 * version + i))

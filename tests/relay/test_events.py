@@ -97,7 +97,7 @@ def test_events_are_sent_at_once_and_after_each_change(tmp_path: Path, monkeypat
     stored = create_federation(tmp_path, {**MEAN, **MOVING}, START, members=3)
     with served(stored) as url, open_stream(url, stored.tokens[1]) as stream:
         wait_until(lambda: len(stream.blocks) > 0)
-        counts = {"expected": 3, "waiting": {"weights": 0}}
+        counts = {"epoch": stream.news[0]["epoch"], "expected": 3, "waiting": {"weights": 0}}
         assert stream.news == [{"revision": 0, "round": -1, "versions": {"weights": 0}, **counts}]
         upload_over(url, stored.tokens[0], 4, weighs(1), MEAN, logits(1, 1))
         wait_until(lambda: len(stream.news) == 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from consilience.simulation.federation import Federation
@@ -15,6 +15,7 @@ from consilience.wire import codec, schema
 from consilience.wire.byte_count import ByteCount
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8
 from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Part, format_parts, parse_parts
+from consilience.wire.robustness import Robustness
 from tests.local_relay import (
     Arrays,
     Channels,
@@ -24,6 +25,16 @@ from tests.local_relay import (
 )
 
 ENCODINGS = st.sampled_from([FLOAT32, FLOAT16, INT8, INT4, BIT])
+ROBUSTNESS = st.sampled_from(
+    [
+        Robustness(),
+        Robustness("trimmed", 0.2),
+        Robustness("median"),
+        Robustness(clip_norm=1.0, weight_cap=3.0),
+        Robustness(clip_ratio=1.2),
+        Robustness("trimmed", 0.3, clip_norm=2.0, clip_ratio=1.1, weight_cap=2.0),
+    ]
+)
 CLASSES = 3
 
 
@@ -35,7 +46,7 @@ def any_channel(draw: st.DrawFn, name: str) -> schema.Channel:
     names = draw(st.sampled_from([["mean"], ["a", "b.c"]]))
     tensors = {key: schema.Tensor(shape, draw(ENCODINGS), draw(ENCODINGS)) for key in names}
     if kind != "pool":
-        return schema.Mean(name, tensors, rows, moving=kind == "moving")
+        return schema.Mean(name, tensors, rows, moving=kind == "moving", robustness=draw(ROBUSTNESS))
     keep, many = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     by = draw(st.sampled_from(["member", "row"])) if rows else "member"
     alone = draw(st.booleans())
@@ -63,6 +74,21 @@ def part_of(channel: schema.Channel, version: int, weight: float) -> Part:
     return Part(entries, version if moving else None, None if channel.rows else weight)
 
 
+def robust_channels(robustness: Robustness) -> Channels:
+    """A standing mean by class, one with a weight each, and moving means of exact and of one-bit uploads."""
+    by_class = {"mean": schema.Tensor((CLASSES, 2), FLOAT16, INT8)}
+    moved = {"a": schema.Tensor((2, 3), BIT, INT4), "b": schema.Tensor((5,))}
+    return {
+        "first": schema.Mean("first", by_class, (CLASSES,), robustness=robustness),
+        "second": schema.Mean("second", {"mean": schema.Tensor((4,))}, robustness=robustness),
+        "third": schema.Mean("third", moved, moving=True, robustness=robustness),
+    }
+
+
+@example(robust_channels(Robustness("trimmed", 0.2)), 4, 2, 0)
+@example(robust_channels(Robustness("trimmed", 0.3, clip_ratio=1.1, weight_cap=2.0)), 4, 2, 1)
+@example(robust_channels(Robustness("median")), 4, 2, 2)
+@example(robust_channels(Robustness(clip_ratio=1.1)), 4, 2, 3)
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(any_channels(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 1000))
 def test_relay_gives_the_same_answers_as_the_simulator(
@@ -131,7 +157,7 @@ def compare(simulated: Federation, name: str, channel: schema.Channel, reader: i
     answer = answers[int(which[0])]
     for key, expected in answer.tensors.items():
         values = got[f"{name}.{key}"]
-        if isinstance(channel, schema.Mean) and channel.moving:
+        if isinstance(channel, schema.Mean) and (channel.moving or channel.robustness.needs_all):
             assert values.tobytes() == expected.numpy().tobytes(), key
         np.testing.assert_allclose(values, expected.numpy(), rtol=1e-6, atol=1e-6)
     if channel.rows:

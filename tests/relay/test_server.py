@@ -293,7 +293,8 @@ def test_client_that_does_not_read_the_end_of_its_answer_is_dropped(start: Start
 def test_client_that_reads_slowly_receives_everything(
     start: Start, authority: Authority, secure: bool, keeps: str
 ) -> None:
-    server = start(tls=authority.files("127.0.0.1") if secure else None, answer=0.4, idle=0.5, head=0.2)
+    head = 2.0 if secure else 0.2  # a TLS handshake may take a while on a busy machine
+    server = start(tls=authority.files("127.0.0.1") if secure else None, answer=0.4, idle=0.5, head=head)
     with authority.wrap(connect(server, SO_RCVBUF=2**15), secure) as slow:
         slow.sendall(f"GET /large HTTP/1.1\r\nhost: x\r\nconnection: {keeps}\r\n\r\n".encode())
         got = 0
@@ -595,7 +596,7 @@ def test_client_without_tls_handshake_is_closed(start: Start, authority: Authori
 
 
 def test_slow_heads_under_tls_are_refused(start: Start, authority: Authority) -> None:
-    server = start(tls=authority.files("127.0.0.1"), head=0.4)
+    server = start(tls=authority.files("127.0.0.1"), head=2.0)
     with authority.wrap(connect(server), True) as slow:
         slow.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n")
         assert refused(read_to_end(slow)) == (408, "too-slow")

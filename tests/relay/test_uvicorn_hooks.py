@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import inspect
 import re
 import ssl
 import sys
@@ -25,12 +26,14 @@ CALLED_BY_UVICORN = (
     "connection_lost",
     "data_received",
     "on_message_begin",
+    "on_header",
     "on_headers_complete",
     "on_body",
     "on_message_complete",
     "on_response_complete",
     "timeout_keep_alive_handler",
     "send_400_response",
+    "resume_writing",
 )
 CONNECTION = (
     "loop",
@@ -45,6 +48,8 @@ CONNECTION = (
     "url",
     "headers",
     "expect_100_continue",
+    "client",
+    "scope",
 )
 CYCLE = ("response_started", "response_complete", "disconnected", "message_event")
 
@@ -102,6 +107,9 @@ def test_methods_that_uvicorn_calls_exist() -> None:
     has(UVICORN, httptools_impl, "protocols.http.httptools_impl", "STATUS_LINE")
     has(UVICORN, flow_control.FlowControl, "FlowControl", "resume_reading")
     has(UVICORN, uvicorn.Server, "Server", "startup", "shutdown", "serve")
+    has(PYTHON, asyncio.SelectorEventLoop, "SelectorEventLoop", "_start_serving")
+    given = list(inspect.signature(asyncio.SelectorEventLoop._start_serving).parameters)  # type: ignore[attr-defined]
+    assert given[1:6] == ["protocol_factory", "sock", "sslcontext", "server", "backlog"], f"{PYTHON}: {given}"
     assert httptools_impl.STATUS_LINE[431].startswith(b"HTTP/1.1 431 "), f"{UVICORN}: STATUS_LINE is another"
 
 
@@ -109,6 +117,7 @@ def test_attributes_of_connection_and_request_exist() -> None:
     async def one_request() -> None:
         config = uvicorn.Config(application, http="httptools", ws="none", lifespan="off", log_config=None)
         config.load()
+        has(UVICORN, config.lifespan_class(config), "the lifespan", "state")
         state = ServerState()
         has(UVICORN, state, "ServerState", "connections", "default_headers")
         protocol = httptools_impl.HttpToolsProtocol(config, state, {}, asyncio.get_running_loop())

@@ -46,7 +46,10 @@ UNKNOWN = {
         ["run", "--set", "method.contrst=3"],
         "'contrst' of method 'consilience'. Did you mean 'contrast'?",
     ),
-    "key nobody nearly knows": (["run", "--set", "zzz=3"], "unknown setting 'zzz'. Known: augment, batch_size,"),
+    "key nobody nearly knows": (
+        ["run", "--set", "zzz=3"],
+        "unknown setting 'zzz'. Known: aggregation, augment, batch_size,",
+    ),
     "method's choice": (["run", "--method", "fedavg", "--set", "method.start=same"], "Known: common, different"),
     "encoding": (["run", "--method", "fedavg", "--set", "method.up=float"], "Did you mean 'float32'?"),
     "optimizer": (["run", "--optimizer", "adan"], "unknown optimizer 'adan'. Did you mean 'adam'?"),

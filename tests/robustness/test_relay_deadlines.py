@@ -176,7 +176,7 @@ def test_too_stale_contribution_is_refused_for_that_channel_only(tmp_path: Path)
 
 @pytest.mark.parametrize("by_row", [False, True])
 def test_contributions_of_inactive_members_expire(tmp_path: Path, by_row: bool) -> None:
-    federation = create_federation(tmp_path, 3, channels(by_row=by_row), Rules(expire=3))
+    federation = create_federation(tmp_path, 3, channels(by_row=by_row), Rules(expire=3, round_seconds=0))
     both = ["prototypes", "observations"]
     with manual_writer(federation) as at:
         for member in range(3):
@@ -195,6 +195,47 @@ def test_contributions_of_inactive_members_expire(tmp_path: Path, by_row: bool) 
         assert np.array_equal(at.service.snapshot.standing["prototypes"].count, counts)
         at.upload(2, 2, names=both).result(0)
         assert at.service.snapshot.present["observations"][:3].all(), "it is back"
+    federation.sums_are_right()
+
+
+def test_two_members_cannot_make_the_contributions_of_others_expire_at_once(tmp_path: Path) -> None:
+    federation = create_federation(tmp_path, 4, rules=Rules(expire=3, round_seconds=30))
+    both = ["prototypes", "observations"]
+    with manual_writer(federation) as at:
+
+        def present() -> list[bool]:
+            return [bool(each.all()) for each in at.service.snapshot.present["observations"][:4]]
+
+        for member in range(4):
+            at.upload(member, 1, names=both).result(0)
+        for round_ in range(2, 102):
+            at.write(*(at.queued(member, round_, names=both) for member in (0, 1)))
+        assert present() == [True] * 4 and at.service.snapshot.round == 0
+        for round_ in range(102, 112):  # after five minutes, members that were silent all the time are gone
+            at.now += 30
+            at.upload(round_ % 2, round_, names=both).result(0)
+            if round_ < 105:
+                at.upload(2, round_, names=both).result(0)
+            assert at.service.snapshot.round == round_ - 101 and present()[2] == (round_ < 108)
+        assert present() == [True, True, False, False]
+    federation.sums_are_right()
+
+
+def test_member_that_comes_and_goes_delays_others_less_and_less(tmp_path: Path) -> None:
+    federation = create_federation(tmp_path, 3, rules=A_MINUTE)
+    delays = 0
+    with manual_writer(federation) as at:
+        for round_ in range(1, 101):
+            version = at.version
+            if round_ % 2:  # it uploads every other time
+                at.upload(2, round_, version, MOVING).result(0)
+            for member in (0, 1):
+                at.upload(member, round_, version, MOVING).result(0)
+            if at.version == version:
+                delays += 1
+                at.poll(later=61)
+            assert at.version == version + 1
+    assert delays == 6  # after 1, 2, 4, 8, 16 and 32 uploads of its own; not in every other round
     federation.sums_are_right()
 
 

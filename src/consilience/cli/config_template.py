@@ -20,6 +20,9 @@ _EXAMPLES = {
     "public": "100",
     "total_epochs": "50",
     "clip": "1.0",
+    "clip_norm": "5.0",
+    "clip_ratio": "3.0",
+    "weight_cap": "500",
     "image_mode": '"gray"',
     "label": '"diagnosis"',
     "owners": '"hospital"',
@@ -84,7 +87,7 @@ def _groups(config: Config) -> Iterator[str]:
     yield from ("# A table for each group, under a name you choose. All keys but `learners` may be left out.", "")
     examples = {"learners": "1-2", "model": "mlp", "exchanges": ("prototypes",), "never_share": (3,), "lr": 0.001}
     examples |= {"epochs": 2, "batch_size": 16, "uploads": True, "downloads": True}
-    examples |= {"joins": 3, "participation": 0.5, "shift": "rotate(90)", "samples": 200}
+    examples |= {"joins": 3, "participation": 0.5, "shift": "rotate(90)", "samples": 200, "attack": "none"}
     yield "# [groups.clinic]"
     for key, field in GroupConfig.model_fields.items():
         if key != "method":

@@ -20,7 +20,10 @@ _JOIN_KEYS = (
 )
 
 
-@partial(with_settings, only=DATA_KEYS | {"model", "width", "seed"})
+_ROBUSTNESS_KEYS = {"aggregation", "clip_norm", "clip_ratio", "weight_cap"}
+
+
+@partial(with_settings, only=DATA_KEYS | {"model", "width", "seed"} | _ROBUSTNESS_KEYS)
 def federation(
     method: Annotated[
         str, typer.Argument(help="the method, NAME or FILE.py:NAME, with :KEY=VALUE; see `consilience methods`")
@@ -28,6 +31,14 @@ def federation(
     data: Annotated[str, typer.Option(help="a data set as members have it, for shapes and classes")] = "digits",
     name: Annotated[str | None, typer.Option(help="what the federation is called (default: the data's name)")] = None,
     out: Annotated[Path, typer.Option(help="the file to write")] = Path("federation.toml"),
+    plain_means: Annotated[
+        bool,
+        typer.Option(
+            "--plain-means",
+            help="no weight cap and no clip but those given (default: a member counts for at most 3 times your "
+            "samples, and norms are at most 3 times the median norm)",
+        ),
+    ] = False,
     set_: Set = None,
     settings: dict[str, Any] | None = None,
 ) -> None:
@@ -35,7 +46,7 @@ def federation(
     from consilience.cli.member import federation as write
 
     config = gather_config(None, set_, {**(settings or {}), "data": data}, method)
-    print(write(config, name or config.data_name.lower(), out), file=sys.stderr)
+    print(write(config, name or config.data_name.lower(), out, plain_means=plain_means), file=sys.stderr)
 
 
 @partial(with_settings, only=_JOIN_KEYS)
@@ -51,6 +62,9 @@ def join(
     out: Annotated[Path | None, typer.Option(help="folder for the model and the state to resume from")] = None,
     wait: Annotated[float, typer.Option(min=0, help="seconds to wait for other members in a round")] = 120.0,
     ca_file: Annotated[str | None, typer.Option(help="a file with the certificates to trust")] = None,
+    relay_key: Annotated[
+        str | None, typer.Option(help="the relay's public key, from its operator; checked from the first contact")
+    ] = None,
     json_: Json = False,
     settings: dict[str, Any] | None = None,
 ) -> None:
@@ -58,5 +72,5 @@ def join(
     from consilience.cli.member import JoinOptions
     from consilience.cli.member import join as train
 
-    options = JoinOptions(out, method, wait, ca_file, json_)
+    options = JoinOptions(out, method, wait, ca_file, json_, relay_key)
     train(gather_config(None, None, settings or {}, None), url, token, options)

@@ -38,7 +38,10 @@ for _heading, _commands in _COMMANDS.items():
         app.command(rich_help_panel=_heading)(_command)
 app.add_typer(relay, name="relay", rich_help_panel="Over a network")
 
-_EXTRAS = {"learn": {"torch", "sklearn", "pooch", "PIL", "httpx"}, "relay": {"starlette", "uvicorn", "httptools"}}
+_EXTRAS = {
+    "learn": {"torch", "sklearn", "pooch", "PIL", "httpx"},
+    "relay": {"starlette", "uvicorn", "httptools", "cryptography"},
+}
 """The packages of each extra: a relay needs no torch, and a learner no server."""
 
 

@@ -20,6 +20,7 @@ from consilience.config.config import Config, make_config
 from consilience.data import Dataset, Scaling
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import lock_file
+from consilience.peer.charter_means import MeanRules
 from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.member_method import member_method
@@ -34,14 +35,19 @@ _LOCK, _MODEL = "lock", "model"
 _ROUNDING = 1e-3
 
 
-def federation(config: Config, name: str, out: Path) -> str:
-    """Write a federation's charter for the configuration's data, models and method, and say what to do next."""
+def federation(config: Config, name: str, out: Path, *, plain_means: bool = False) -> str:
+    """Write a federation's charter for the configuration's data, models and method, and say what to do next.
+
+    plain_means: means have no weight cap and no clip but those in the configuration.
+    """
     data = load_data(config, progress=True)
     config = with_model(config, data)
     method = config.method.model_dump()
     models = list(dict.fromkeys(models_of(None, config)))
-    task = TaskShape(data.shape, data.classes, config.model.width, data.scaling, data.labels, data.columns)
-    charter, starts = create_charter(name, method, task, models, seed=config.federation.seed)
+    counts = tuple(np.bincount(data.targets, minlength=data.classes).tolist())
+    task = TaskShape(data.shape, data.classes, config.model.width, data.scaling, data.labels, data.columns, counts)
+    means = MeanRules(config.federation.robustness, defaults=not plain_means)
+    charter, starts = create_charter(name, method, task, models, seed=config.federation.seed, means=means)
     written = " and ".join(str(path) for path in write_charter(out, charter, starts))
     return f"{written} written; create the federation at the relay with: consilience relay create {out}"
 
@@ -55,11 +61,12 @@ class JoinOptions:
     wait: float = 120.0
     ca_file: str | None = None
     as_json: bool = False
+    relay_key: str | None = None
 
 
 def join(config: Config, url: str, token: str, options: JoinOptions) -> None:
     """Train in a federation until all rounds are finished or the user stops it, and save the model."""
-    connection = connect_to_relay(url, token, options.folder, ca_file=options.ca_file)
+    connection = connect_to_relay(url, token, options.folder, ca_file=options.ca_file, relay_key=options.relay_key)
     try:
         with lock_file(
             connection.folder / _LOCK,

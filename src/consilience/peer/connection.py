@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 from consilience.errors import CheckpointError, ConfigurationError, RelayError, RelayUnreachable
 from consilience.peer.backoff import Backoff
-from consilience.peer.http import CERTIFICATE, RelayClient
+from consilience.peer.http import CERTIFICATE, EXPIRED, RelayClient
 from consilience.peer.inbox import Inbox
 from consilience.peer.outbox import Outbox
 from consilience.peer.state import PeerState
 from consilience.peer.state_folder import Identity, StateFolder
+from consilience.peer.trust import SIGNATURE, RelayTrust
 from consilience.wire import schema, tokens
 from consilience.wire.charter import Charter, read_charter
 from consilience.wire.headers import format_parts, upload_sha256
@@ -23,11 +24,17 @@ log = logging.getLogger("consilience.peer")
 
 
 def connect_to_relay(
-    url: str, token: str, folder: Path | str | None = None, timeout: float = 5.0, ca_file: str | None = None
+    url: str,
+    token: str,
+    folder: Path | str | None = None,
+    timeout: float = 5.0,
+    ca_file: str | None = None,
+    relay_key: str | None = None,
 ) -> RelayConnection:
     """Connect the member that the token is for, and resume from the state in its folder.
 
-    folder: by default one under `peers/`. timeout: the most seconds that the first request may take.
+    folder: by default one under `peers/`. timeout: the most seconds that the first request may take. relay_key: the
+    relay's public key, if it is known before the first contact.
     """
     known = tokens.FORM.fullmatch(token.strip())
     if known is None:
@@ -35,7 +42,8 @@ def connect_to_relay(
     client = RelayClient(url, known[0], ca_file)
     default = f"{urlsplit(url).hostname}-{urlsplit(url).port or 443}-{int(known[1], 16)}"
     try:
-        return RelayConnection(client, Path("peers") / default if folder is None else Path(folder), timeout)
+        place = Path("peers") / default if folder is None else Path(folder)
+        return RelayConnection(client, place, timeout, relay_key or "")
     except BaseException:
         client.close()
         raise
@@ -44,16 +52,20 @@ def connect_to_relay(
 class RelayConnection:
     """One member's connection to its relay. Without the relay it opens with the state of its folder.
 
-    timeout: the most seconds that a call may take where it is not asked to wait.
+    timeout: the most seconds that a call may take where it is not asked to wait. relay_key: the relay's public key; by
+    default the one that the folder has, or that the relay names at the first contact.
     """
 
-    def __init__(self, client: RelayClient, folder: Path | None, timeout: float) -> None:
+    def __init__(self, client: RelayClient, folder: Path | None, timeout: float, relay_key: str = "") -> None:
         self.client, self.timeout = client, timeout
         self.backoff = Backoff()
         self._store = StateFolder(folder)
         saved = self._store.load()
         self.state = saved[1] if saved else PeerState()
+        self._trust(saved[0] if saved else None, relay_key)
         self._identity = self._open(saved[0] if saved else None)
+        if saved is None or saved[0] is not self._identity:
+            self.save()  # the relay's key: from now on, no other one is accepted
         self.channels: dict[str, schema.Channel] = self.charter.channels
         self.inbox = Inbox(client, self.backoff, self.channels, self.state, self.save)
         self.outbox = Outbox(client, self.backoff, self.charter, self.state, self.save)
@@ -91,27 +103,45 @@ class RelayConnection:
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
+    def _trust(self, saved: Identity | None, relay_key: str) -> None:
+        """Hold the relay to the key that is known, if there is one."""
+        kept = saved.charter.relay_key if saved else ""
+        if relay_key and kept not in ("", relay_key):
+            raise ConfigurationError(
+                f"the key given is {relay_key}, and {self._store.path} was made with a relay whose key is {kept}; ask "
+                f"the relay's operator which one is right"
+            )
+        name, number = (saved.charter.name, saved.number) if saved and kept else ("", -1)
+        self.client.trust = RelayTrust(self.client.url, relay_key or kept, name, number)
+
     def _open(self, saved: Identity | None) -> Identity:
         """Ask the relay who this member is; out of reach, the saved identity serves."""
         try:
             status = self.client.federation(self.timeout)
         except RelayUnreachable as error:
+            if error.code == SIGNATURE or (saved is None and error.code in (CERTIFICATE, EXPIRED)):
+                raise RelayError(str(error), code=error.code) from error
             if saved is None:
-                raise RelayError(str(error), code=error.code) if error.code == CERTIFICATE else error from error
+                raise
             log.warning("%s; continuing with the saved state", error)
             self.backoff.failed(error.retry_after)
             return saved
         member, charter = status["member"], read_charter(status["charter"], "the relay's charter")
-        if saved is not None and (saved.charter != charter or saved.number != member["number"]):
+        known = saved.charter.with_relay_key(charter.relay_key) if saved else charter
+        if saved is not None and (known != charter or saved.number != member["number"]):
             raise CheckpointError(
                 f"{self._store.path} is of another federation or member ({saved.name}); choose another folder"
             )
         self._settle_pending(status, charter)
+        if lost := self.state.notice_loss(self.client.epoch, member["round"]):
+            log.warning("%s", lost)
         if member["round"] < self.state.round:
             self.state.awaiting.clear()  # the relay was restored from a backup, and may not have these uploads
         self.state.forget_aggregated(status)
         self.state.round = max(self.state.round, member["round"])
-        return Identity(saved.charter if saved else charter, member["number"], member["name"])
+        if saved and saved.charter.relay_key:
+            return saved
+        return Identity(charter, member["number"], member["name"])
 
     def _settle_pending(self, status: Mapping[str, Any], charter: Charter) -> None:
         """Find out from the relay's status whether a pending upload arrived before the restart."""
@@ -122,6 +152,8 @@ class RelayConnection:
             limits = {name: getattr(charter.channels[name], "max_staleness", 0) for name in pending.versions}
             if all(status["versions"][n] - v <= limits[n] for n, v in pending.versions.items()):
                 self.state.accept_pending()  # versions only increase, so no channel can have refused it as too stale
+                known = {"round": pending.round, "sha256": member["sha256"], "epoch": self.client.epoch}
+                self.state.receipt = known  # the status is signed too
             else:
                 pending.may_have_arrived = True  # it has, and is sent again for the receipt, which says who refused it
         elif member["round"] >= pending.round:

@@ -17,6 +17,7 @@ from consilience.method import Role
 from consilience.methods import build_method
 from consilience.models import model_factory
 from consilience.optimizers import build_optimizer
+from consilience.peer.charter_means import MeanRules
 from consilience.simulation.setup.participants import Model
 from consilience.user_code import absolute_name
 from consilience.wire import schema
@@ -37,6 +38,7 @@ class TaskShape:
     """What a model is built for: the shape of an input, the number of classes, and the feature width, if it is set.
 
     scaling, labels, columns: how members scale their inputs, and the names of classes and columns, if they are fixed.
+    counts: the creator's samples of each class, if they are known; from them comes how much a member may count for.
     """
 
     inputs: tuple[int, ...]
@@ -45,6 +47,7 @@ class TaskShape:
     scaling: Scaling | None = None
     labels: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
 
 
 def create_charter(
@@ -55,10 +58,12 @@ def create_charter(
     *,
     seed: int = 0,
     rules: Rules | None = None,
+    means: MeanRules | None = None,
 ) -> tuple[Charter, CommonValues]:
     """The charter of a federation for learners of these models, and the common values it starts from.
 
-    method: its name, or FILE.py:NAME, and its settings. The charter names a file without its folder.
+    method: its name, or FILE.py:NAME, and its settings. The charter names a file without its folder. means: how means
+    resist a bad member; by default norms are clipped, and weights capped if the creator's samples are known.
     """
     settings = dict(method)
     chosen = build_method(absolute_name(settings.pop("name")), settings)
@@ -79,7 +84,9 @@ def create_charter(
                 )
     common = common_values(first, seed)
     starts = {name: {k: t.numpy(force=True) for k, t in values.items()} for name, values in common.items()}
-    channels: dict[str, schema.Channel] = merge_channels([learner.channels for learner in learners])
+    merged = merge_channels([learner.channels for learner in learners])
+    resist = (means or MeanRules()).apply
+    channels: dict[str, schema.Channel] = {key: resist(channel, task.counts) for key, channel in merged.items()}
     charter = build_charter(name, {**method, "name": chosen.name}, task.classes, channels, starts, seed, rules)
     scaling = None if task.scaling is None else ScalingSettings.model_validate(task.scaling.record())
     return charter.model_copy(update={"scaling": scaling, "labels": task.labels, "columns": task.columns}), starts

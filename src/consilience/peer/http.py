@@ -19,8 +19,12 @@ import httpcore
 from consilience.errors import RelayError, RelayUnreachable
 from consilience.peer.deadline import DeadlineBackend
 from consilience.peer.http_address import check_url, host_header, is_loopback, proxy_for, trusted_certificates
-from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Part, Parts, format_parts, parse_parts
+from consilience.peer.trust import RelayTrust
+from consilience.wire.digests import DIGEST_HEADER, content_digest
+from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER, Part, Parts, format_parts, parse_parts, upload_sha256
+from consilience.wire.signatures import SIGNATURE_HEADER
 
+_BODY = "application/octet-stream"
 _LONGEST_LINE = 2**16  # bytes of a server-sent event
 _LARGEST_JSON = 2**20  # bytes of an answer in JSON
 _STEP_TIMEOUT = 10.0  # seconds without progress after which an attempt is given up; the next one may do better
@@ -33,6 +37,9 @@ _GATEWAY = (500, 502, 504)
 """Of these, the ones a gateway may answer with although the relay has accepted the request."""
 _FAILURES = (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError)
 _NEVER_SENT = (httpcore.ConnectError, httpcore.ConnectTimeout, httpcore.PoolTimeout, httpcore.ProxyError)
+EXPIRED = "expired"
+"""The error code where the member's token has expired or was replaced: a person must get the new one."""
+_EXPIRED_WAIT = 60.0  # seconds until such a token is tried again; the relay's clock may have been wrong
 CERTIFICATE = "certificate"
 """The error code where the relay's certificate is not trusted: another attempt fails too, until a person acts."""
 
@@ -65,6 +72,10 @@ class RelayClient:
 
     def __init__(self, url: str, token: str, ca_file: str | None = None) -> None:
         self.url = check_url(url)
+        self.trust = RelayTrust(self.url)
+        """What the relay's answers are checked with."""
+        self.epoch = 0
+        """The relay's epoch, as its last status said; 0 where that is not known."""
         self.bytes_sent = self.bytes_received = 0
         """Bytes of bodies, uploaded and downloaded."""
         self.largest_answer = _LARGEST_JSON
@@ -92,17 +103,28 @@ class RelayClient:
 
     def federation(self, seconds: float) -> dict[str, Any]:
         """The charter, this member's name, number and newest round, and the state of the channels."""
-        found = self._json_object(self._request("GET", "/v1/federation", seconds).body)
+        response = self._request("GET", "/v1/federation", seconds)
+        found = self._json_object(response.body)
         if not (isinstance(found.get("charter"), str) and isinstance(found.get("member"), dict)):
             raise self._not_a_relay()
+        self.epoch = self.trust.check_status(found, response.headers, response.body)
         return found
 
     def upload(self, round_: int, parts: Parts, body: bytes, seconds: float) -> dict[str, Any]:
-        """Upload a body; the receipt says that it is on the relay's disk."""
-        headers = {UPLOAD_HEADER: format_parts(parts), "Content-Type": "application/octet-stream"}
-        receipt = self._json_object(self._request("PUT", f"/v1/rounds/{round_}", seconds, headers, body).body)
+        """Upload a body; the receipt says that it is on the relay's disk, and has its signature in `signature`."""
+        end, header = time.monotonic() + seconds, format_parts(parts)
+        headers = {UPLOAD_HEADER: header, DIGEST_HEADER: content_digest(body), "Content-Type": _BODY}
+        response = self._request("PUT", f"/v1/rounds/{round_}", seconds, headers, body)
+        receipt, sha256 = self._json_object(response.body), upload_sha256(header, body)
+        epoch = self.trust.check_receipt(round_, response.headers, response.body)
+        if (receipt.get("round"), receipt.get("sha256"), receipt.get("epoch", epoch)) != (round_, sha256, epoch):
+            raise self._wrong_receipt(f"of round {receipt.get('round')}, SHA-256 {receipt.get('sha256')}")
+        if epoch != self.epoch:  # of before a restore, or of after one: what the relay has now decides
+            member = self.federation(max(end - time.monotonic(), 0.05))["member"]
+            if epoch != self.epoch and (member.get("round"), member.get("sha256")) != (round_, sha256):
+                raise self._wrong_receipt(f"of epoch {epoch}, and the relay is in epoch {self.epoch} without it")
         self.bytes_sent += len(body)
-        return receipt
+        return {**receipt, "epoch": epoch, "signature": response.headers[SIGNATURE_HEADER.lower()]}
 
     def answers(
         self,
@@ -124,15 +146,17 @@ class RelayClient:
         response = self._request("GET", f"/v1/answers?{urlencode(query)}", seconds, headers)
         if response.status == 304:
             return None
+        self._check_epoch(self.trust.check_answer(response.headers, response.body), seconds)
         self.bytes_received += len(response.body)
         header = response.headers.get(ANSWER_HEADER.lower(), "")
         return AnswersMessage(parse_parts(header) if header else {}, response.body, response.headers.get("etag", ""))
 
     def reply(self, channel: str, version: int, seconds: float) -> bytes:
         """By how much the common values of a moving mean moved to become this version."""
-        body = self._request("GET", f"/v1/channels/{channel}/replies/{version}", seconds).body
-        self.bytes_received += len(body)
-        return body
+        response = self._request("GET", f"/v1/channels/{channel}/replies/{version}", seconds)
+        self._check_epoch(self.trust.check_reply(channel, version, response.headers, response.body), seconds)
+        self.bytes_received += len(response.body)
+        return response.body
 
     def wait_for_change(self, revision: int, seconds: float) -> int:
         """Wait until the relay has another revision than this one, or until the time is over; its newest revision."""
@@ -205,10 +229,21 @@ class RelayClient:
             raise self._not_a_relay()
         return found
 
+    def _check_epoch(self, epoch: int, seconds: float) -> None:
+        """Refuse an answer of another epoch than the relay is in now: of another history."""
+        if epoch != self.epoch:
+            self.federation(seconds)
+        if epoch != self.epoch:
+            raise RelayUnreachable(f"{self.url} answers of epoch {epoch}, and is in epoch {self.epoch}")
+
     # -- failures ----------------------------------------------------------------------------------------------------
 
     def _not_a_relay(self) -> RelayUnreachable:
         return RelayUnreachable(f"{self.url} answers, and not as a relay does", may_have_arrived=True)
+
+    def _wrong_receipt(self, which: str) -> RelayUnreachable:
+        message = f"{self.url} acknowledges another upload than was sent: its receipt is {which}"
+        return RelayUnreachable(message, may_have_arrived=True)
 
     def _unreachable(self, error: Exception) -> RelayUnreachable:
         reason = _certificate_error(error)
@@ -233,6 +268,8 @@ class RelayClient:
         except (ValueError, KeyError, TypeError, RecursionError):
             code, message = "", f"status {response.status}, and not as a relay does"
         retried = response.status in _RETRIED
+        if code == EXPIRED:
+            return _expired(message)
         if code and not retried:
             return RelayError(f"the relay refuses ({code}): {message}", code=code)
         after = response.headers.get("retry-after", "")
@@ -241,6 +278,17 @@ class RelayClient:
             retry_after=float(after) if after.isascii() and after.isdigit() else 0.0,
             may_have_arrived=response.status in _GATEWAY or not retried,
         )
+
+
+def _expired(message: str) -> RelayUnreachable:
+    """The error for a token that has expired: training continues without the relay, as with one out of reach."""
+    found = RelayUnreachable(
+        f"the relay refuses (expired): {message}. Join again with the new token, in the same folder; until then "
+        f"training continues without the relay",
+        retry_after=_EXPIRED_WAIT,
+    )
+    found.code = EXPIRED
+    return found
 
 
 def _read_response(response: httpcore.Response, chunks: Iterator[bytes], most: int) -> _Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 
@@ -17,6 +18,8 @@ from consilience.wire.charter import message_of
 from consilience.wire.codec import Codec
 from consilience.wire.headers import Part
 
+log = logging.getLogger("consilience.peer")
+
 
 class Inbox:
     """The answers that one member holds, and how new ones reach it."""
@@ -30,7 +33,7 @@ class Inbox:
         save: Callable[[], None],
     ) -> None:
         self._client, self._backoff, self._channels, self._state, self._save = client, backoff, channels, state, save
-        self._etag, self._revision = "", 0
+        self._revision = 0
 
     def largest_answer(self) -> int:
         """Bytes of the largest answer: of all channels, with the common values of every moving mean."""
@@ -94,6 +97,8 @@ class Inbox:
             return False
         self._backoff.succeeded()
         self._revision = int(status["revision"])
+        if lost := self._state.notice_loss(self._client.epoch, int(status["member"]["round"])):
+            log.warning("%s", lost)
         self._state.forget_aggregated(status)
         awaiting = self._state.awaiting
         return all(status["versions"].get(n, -1) > awaiting[n] for n in names if n in awaiting)
@@ -104,14 +109,14 @@ class Inbox:
         self, round_: int, wanted: list[str], have: Mapping[str, int], draws: Mapping[str, int], end: float
     ) -> dict[str, Answer] | None:
         """Answers of the wanted channels; None where nothing has changed."""
-        message = self._client.answers(round_, wanted, have, draws, self._etag, seconds_left(end))
+        message = self._client.answers(round_, wanted, have, draws, self._state.etag, seconds_left(end))
         if message is None:
             return None
         for name, part in message.parts.items():
             if name not in wanted or not self._fits(name, part, have, draws):
                 raise WireError(f"{self._client.url} answers what was not asked: {name}{part}", code="malformed-answer")
         found = self._decode(message, have, end)
-        self._etag = message.etag
+        self._state.etag = message.etag
         return found
 
     def _fits(self, name: str, part: Part, have: Mapping[str, int], draws: Mapping[str, int]) -> bool:

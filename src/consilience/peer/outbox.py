@@ -79,7 +79,10 @@ class Outbox:
                 self._refused(pending, error, end)
             else:
                 self._backoff.succeeded()
+                if lost := self._state.notice_loss(receipt["epoch"], receipt.get("after", pending.round)):
+                    log.warning("%s", lost)
                 self._state.accept_pending(receipt.get("refused", ()))
+                self._state.receipt = receipt
             if self._state.pending is not pending or not pending.may_have_arrived:
                 self._save_all()
         if self._unsaved:

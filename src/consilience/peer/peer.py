@@ -50,6 +50,7 @@ def join(
     method: str | Method | None = None,
     timeout: float = 5.0,
     ca_file: str | None = None,
+    relay_key: str | None = None,
 ) -> Peer:
     """Join the federation that the token is for.
 
@@ -57,9 +58,10 @@ def join(
     answers and a pending upload are saved (default: one under `peers/`), so that a restart continues from there.
     method: FILE.py:NAME, your copy of the file where the federation's method is in one. timeout: the most seconds that
     a call may take, unless you ask it to wait. ca_file: certificates to trust, as a PEM file, where no public authority
-    has signed the relay's.
+    has signed the relay's. relay_key: the relay's public key, as its operator tells it; without it, the key that the
+    relay names at the first contact is kept in the folder and required from then on.
     """
-    connection = connect_to_relay(url, token, folder, timeout, ca_file)
+    connection = connect_to_relay(url, token, folder, timeout, ca_file, relay_key)
     try:
         return Peer(connection, model, method)
     except BaseException:

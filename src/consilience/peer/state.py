@@ -57,7 +57,8 @@ class PeerState:
     round: the newest one that the relay has acknowledged. answers: the newest download of each channel.
     awaiting: moving means that have this member's upload and have not aggregated it, with the version it was made from.
     residuals: what encodings have rounded away so far, by channel and tensor. private: what the own answer needs beside
-    the model, such as class shares and a private head; it is never sent.
+    the model, such as class shares and a private head; it is never sent. receipt: of the newest acknowledged upload.
+    etag: of the newest download; not saved.
     """
 
     round: int = -1
@@ -66,6 +67,8 @@ class PeerState:
     residuals: dict[str, Arrays] = field(default_factory=dict)
     pending: PendingUpload | None = None
     private: Arrays = field(default_factory=dict)
+    receipt: dict[str, Any] = field(default_factory=dict)
+    etag: str = ""
 
     @property
     def unconfirmed(self) -> bool:
@@ -85,6 +88,25 @@ class PeerState:
             if name in residuals:
                 self.residuals[name] = residuals[name]
         self.awaiting |= {name: version for name, version in pending.versions.items() if name not in refused}
+
+    def notice_loss(self, epoch: int, round_: int) -> str:
+        """Whether the relay, whose newest round of this member is `round_`, has lost an upload that it acknowledged.
+
+        Within one epoch a relay never goes back. If it did, its versions and revisions may come to numbers that this
+        member knows, with other values: what depends on them is dropped and downloaded again. Returns a message.
+        """
+        if self.receipt.get("epoch") != epoch or round_ >= self.receipt["round"]:
+            return ""
+        known, self.receipt, self.etag = self.receipt, {}, ""
+        self.awaiting.clear()
+        for name in [name for name, answer in self.answers.items() if answer.version]:
+            del self.answers[name]
+        entry = f", entry {known['entry']} of its audit trail" if "entry" in known else ""
+        return (
+            f"the relay has lost an upload that it acknowledged: it has round {round_} of this member, and its receipt "
+            f"is of round {known['round']}{entry}, SHA-256 {known['sha256']}. Tell its operator; the next upload "
+            f"replaces it"
+        )
 
     def forget_aggregated(self, status: Mapping[str, Any]) -> None:
         """Stop awaiting moving means where no upload waits: they have aggregated, even where no value changed."""

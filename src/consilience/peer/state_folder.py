@@ -1,6 +1,7 @@
 """A member's state on disk: one small index, and one file per large part, written only when that part is new.
 
     peer/state.json    round, versions, pending upload, and the name of each part's file
+    peer/receipts.jsonl every receipt with the relay's signature, one line each, to prove later what was acknowledged
     peer/SHA256        one answer, residual, upload or charter, or what is private; named by the SHA-256 of its content
 
 A save writes the parts that are new, then replaces the index, which commits all of them at once, and then deletes files
@@ -28,7 +29,7 @@ from consilience.wire.headers import Part
 
 LAYOUT = 2
 """The number of this layout. 1 was one file, `peer.safetensors`."""
-_INDEX = "state.json"
+_INDEX, _RECEIPTS = "state.json", "receipts.jsonl"
 _OURS = re.compile(r"([0-9a-f]{64}|state\.json)(\.new)?")
 _FIRST_LAYOUT = "peer.safetensors"
 
@@ -47,6 +48,8 @@ class StateFolder:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self._receipt: dict[str, Any] = {}
+        """The receipt that was saved last."""
         self._files: dict[int, tuple[Any, str]] = {}
         """Parts that are on disk, by `id`, with their file's name; holding a part keeps its `id` its own."""
 
@@ -65,6 +68,7 @@ class StateFolder:
         files: dict[int, tuple[Any, str]] = {}
         with report_write_errors(self.path, "choose another folder"):
             self.path.mkdir(parents=True, exist_ok=True)
+            self._keep_receipt(state.receipt)
             index = self._index(identity, state, files)
             text = json.dumps(index, indent=1)
             replace_file(self.path / _INDEX, f"{text}\n{_sha256(text.encode())}\n".encode())
@@ -91,6 +95,7 @@ class StateFolder:
             "answers": {name: {"file": stored(a), "version": a.version} for name, a in state.answers.items()},
             "residuals": all_stored(state.residuals),
             "private": stored(state.private) if state.private else None,
+            "receipt": state.receipt,
             "pending": pending
             and {
                 "round": pending.round,
@@ -101,6 +106,12 @@ class StateFolder:
                 "residuals_if_refused": all_stored(pending.residuals_if_refused),
             },
         }
+
+    def _keep_receipt(self, receipt: dict[str, Any]) -> None:
+        if receipt.get("signature") and receipt != self._receipt:
+            with (self.path / _RECEIPTS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(receipt) + "\n")
+        self._receipt = receipt
 
     def _store(self, part: Any, files: dict[int, tuple[Any, str]]) -> str:
         """Write a part, unless it is on disk; its file's name."""
@@ -132,7 +143,9 @@ class StateFolder:
             index = self._read_index()
             charter = self._part(read_charter(self._read(index["charter"]).decode(), "its charter"), index["charter"])
             identity = Identity(charter, int(index["number"]), str(index["name"]))
-            return identity, self._read_state(index)
+            state = self._read_state(index)
+            self._receipt = state.receipt
+            return identity, state
         except (OSError, ValueError, KeyError, TypeError, ConfigurationError) as error:
             raise CheckpointError(
                 f"{self.path} is damaged: {error}; delete that folder to start again from what the relay has"
@@ -173,6 +186,7 @@ class StateFolder:
             self._read_residuals(index["residuals"]),
             None if index["pending"] is None else self._read_pending(index["pending"]),
             {} if private is None else self._part(load(self._read(private)), private),
+            dict(index.get("receipt", {})),
         )
 
     def _read_pending(self, saved: dict[str, Any]) -> PendingUpload:

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from consilience.channels import MovingMean
 from consilience.errors import ConfigurationError, StorageError, UnknownName
+from consilience.relay.expiry import expiry, format_time
+from consilience.relay.integrity import check_store
 from consilience.relay.store import Store
+from consilience.relay.store_errors import explain
 from consilience.relay.tables import MemberRecord
 from consilience.wire import schema, tokens
 from consilience.wire.charter import NAME, Charter, decode_start_values, read_charter, start_values_file
+from consilience.wire.signatures import public_key
 
 _LONGEST = 200  # characters of a refused name that a message shows
 
 
 @contextlib.contextmanager
-def open_store(path: Path, *, create: bool = False) -> Iterator[Store]:
+def open_store(path: Path, *, create: bool = False, may_migrate: bool = True) -> Iterator[Store]:
     """The store, closed at the end; errors of the disk become a `StorageError`."""
-    store = Store(path, create=create)
+    store = Store(path, create=create, may_migrate=may_migrate)
     try:
         yield store
     except sqlite3.Error as error:
-        raise StorageError(f"{path}: {error}") from error
+        raise explain(path, error) or StorageError(f"{path}: {error}") from error
     finally:
         store.close()
 
@@ -41,42 +46,78 @@ def create(path: Path, file: Path) -> Charter:
         place, why = getattr(error, "filename", None) or file, getattr(error, "strerror", None) or error
         raise ConfigurationError(f"{place}: cannot be read: {why}") from error
     with open_store(path, create=True) as store, store.writing():
-        if any(record.name == charter.name for record in store.federations.all()):
+        charter = _with_key(charter, public_key(store.keys.get()), file)
+        if any(record.name == charter.name for record in store.federations.sound()):
             raise ConfigurationError(f"{path} already has a federation {charter.name!r}; give this one another name")
         federation = store.federations.add(charter.name, charter.to_toml())
         for name, values in starts.items():
             channel = charter.channels[name]
             assert isinstance(channel, schema.Mean)
             store.channel_states.save(federation, name, MovingMean(channel, 1, values).state())
+        store.audit.append("created", federation, name=charter.name)
     return charter
 
 
-def invite(path: Path, member: str, federation: str | None = None) -> tokens.Token:
-    """Add a member; returns its token, which cannot be shown again."""
-    if not NAME.fullmatch(member):
+def _with_key(charter: Charter, key: str, file: Path) -> Charter:
+    if charter.relay_key not in ("", key):
         raise ConfigurationError(
-            f"member {member[:_LONGEST]!r}: a name has lower-case letters, digits and dashes, at most 64, and starts "
+            f"{file} has the relay_key of another relay, {charter.relay_key}, and this one's is {key}; remove that line"
+        )
+    return charter.with_relay_key(key)
+
+
+def key(path: Path) -> str:
+    """The public key of a relay, by which members recognize it."""
+    with open_store(path) as store:
+        return public_key(store.keys.get())
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuse a name that tables and commands could not show or take as it is."""
+    if not NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{what} {name[:_LONGEST]!r}: a name has lower-case letters, digits and dashes, at most 64, and starts "
             f"with a letter or digit"
         )
+
+
+def invite(path: Path, member: str, federation: str | None = None, days: float | None = None) -> tokens.Token:
+    """Add a member, or accept a revoked one again under its number; returns its token, which cannot be shown again.
+
+    days: for how long the token is valid; without, it never expires.
+    """
+    check_name("member", member)
+    expires = expiry(days)
     with open_store(path) as store, store.writing():
-        federation_id = _federation_id(store, federation)
-        if any(known.name == member for known in store.members.of(federation_id)):
+        number = federation_id(store, federation)
+        known = {each.name: each for each in store.members.of(number)}.get(member)
+        if known is not None and known.revoked != 1:
             raise ConfigurationError(
-                f"member {member!r} was invited before, and a token is shown only once; if it is lost, revoke the "
-                f"member and invite it under another name"
+                f"member {member!r} was invited before, and a token is shown only once; if it is lost or has expired, "
+                f"make a new one: consilience relay rotate {member}"
             )
-        token = tokens.new_token(store.members.add(federation_id, member))
-        store.members.set_token(token.member, token.hashed)
+        token = tokens.new_token(store.members.add(number, member) if known is None else known.id)
+        if known is not None:
+            store.members.reinvite(known.id)
+        store.members.set_token(token.member, token.hashed, expires)
+        store.audit.append("invited" if known is None else "invited-again", number, token.member, name=member)
     return token
 
 
 def revoke(path: Path, member: str, federation: str | None = None) -> None:
     """Revoke a member's token; the relay then refuses it and removes the member's contributions."""
     with open_store(path) as store, store.writing():
-        known = {each.name: each for each in store.members.of(_federation_id(store, federation))}
-        if member not in known:
-            raise UnknownName("member", member, known)
-        store.members.revoke(known[member].id)
+        found = find_member(store, member, federation)
+        store.members.revoke(found.id)
+        store.audit.append("revoked", found.federation, found.id, name=member)
+
+
+def find_member(store: Store, member: str, federation: str | None) -> MemberRecord:
+    """A member by its name."""
+    known = {each.name: each for each in store.members.of(federation_id(store, federation))}
+    if member not in known:
+        raise UnknownName("member", member, known)
+    return known[member]
 
 
 def status(path: Path) -> list[dict[str, Any]]:
@@ -90,13 +131,26 @@ def status(path: Path) -> list[dict[str, Any]]:
                 "versions": _versions(store, record.id, read_charter(record.charter)),
                 "members": [_describe_member(each) for each in store.members.of(record.id)],
             }
-            for record in store.federations.all()
+            for record in store.federations.sound()
         ]
 
 
+def verify(path: Path) -> dict[str, Any]:
+    """How many records each table of a store has, and what of it is damaged."""
+    with open_store(path, may_migrate=False) as store:
+        found = check_store(store)
+    return {"records": {table.table: table.records for table in found.tables}, "damage": found.damage + found.chain}
+
+
 def _describe_member(member: MemberRecord) -> dict[str, Any]:
-    state = "revoked" if member.revoked else "away" if member.away else "invited" if member.round < 0 else "active"
-    return {"number": member.number, "name": member.name, "state": state, "round": max(member.round, 0)}
+    return {
+        "number": member.number,
+        "name": member.name,
+        "state": member.state(time.time()),
+        "round": max(member.round, 0),
+        "seen": format_time(member.seen),
+        "expires": format_time(member.expires),
+    }
 
 
 def _versions(store: Store, federation: int, charter: Charter) -> dict[str, int]:
@@ -105,8 +159,9 @@ def _versions(store: Store, federation: int, charter: Charter) -> dict[str, int]
     return {name: int(state["version"][0]) for name, state in states.items() if state is not None}
 
 
-def _federation_id(store: Store, name: str | None) -> int:
-    known = {record.name: record.id for record in store.federations.all()}
+def federation_id(store: Store, name: str | None) -> int:
+    """The id of a federation; it need not be named if there is one."""
+    known = {record.name: record.id for record in store.federations.sound()}
     if name is None and len(known) == 1:
         return next(iter(known.values()))
     if name is None:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from consilience.channels import draw_from, gather_entries
+from consilience.channels import Answer, draw_from, gather_entries
 from consilience.relay.messages import Messages, clip_to_bounds
 from consilience.relay.rejections import Rejection
+from consilience.relay.robust_answers import RobustAnswers
 from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store
 from consilience.wire import schema
 from consilience.wire.byte_count import ByteCount
-from consilience.wire.headers import Part, Parts
+from consilience.wire.headers import ANSWER_HEADER, Part, Parts, format_parts
+from consilience.wire.signatures import ANSWER, Signer, proof_headers
 
 _LARGEST_COUNT = 2**31 - 1
+_ALL_UPLOADS = 2**40  # bytes: more than any answer that reads a few uploads takes
 
 
 @dataclass(frozen=True)
@@ -37,20 +41,36 @@ class AnswerRequest:
 
 @dataclass(frozen=True)
 class EncodedAnswer:
-    """An answer as it is sent: what the body holds, the body, and its ETag."""
+    """An answer as it is sent: what the body holds, the body, its ETag, and the signature of all of it."""
 
     parts: Parts
     body: bytes
     etag: str
+    signature: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers beside the body."""
+        return {
+            "ETag": f'"{self.etag}"',
+            ANSWER_HEADER: format_parts(self.parts),
+            **proof_headers(self.body, self.signature),
+        }
 
 
 class AnswerBuilder:
     """Builds the answers of one federation from its snapshot and the store."""
 
-    def __init__(self, federation: int, seed: int, messages: Messages) -> None:
-        self.id, self.seed, self.messages = federation, seed, messages
+    def __init__(self, federation: int, epoch: int, seed: int, messages: Messages, signer: Signer) -> None:
+        self.id, self.epoch, self.seed, self.messages, self.signer = federation, epoch, seed, messages, signer
         self.channels = messages.channels
         self.byte_count = ByteCount(self.channels)
+        self._work = {name: _work(channel, messages.largest) for name, channel in self.channels.items()}
+        self._robust = RobustAnswers(federation, messages)
+
+    def work(self, request: AnswerRequest) -> int:
+        """About how many bytes are read and computed for an answer."""
+        return sum(self._work[name] for name in request.channels)
 
     def check(self, request: AnswerRequest) -> AnswerRequest:
         """The request in the charter's order; refuses unknown channels, and more entries than are drawn."""
@@ -65,13 +85,16 @@ class AnswerBuilder:
                 raise Rejection("entries", f"{name}: {draw} entries requested; at most {most} are drawn", field=name)
         return replace(request, channels=tuple(n for n in self.channels if n in request.channels))
 
+    def draws(self, snapshot: Snapshot, request: AnswerRequest) -> bool:
+        """Whether an answer has random entries: it is then for one member, in one round; others get the same answer."""
+        return any(n in snapshot.present for n in request.channels)
+
     def etag(self, snapshot: Snapshot, number: int, request: AnswerRequest) -> str:
         """Identifies an answer before it is built: the same request at the same revisions has the same answer."""
         seen = [(n, snapshot.changed[n]) for n in request.channels if n not in snapshot.moving]
         seen += [(n, snapshot.moving[n].version) for n in request.channels if n in snapshot.moving]
-        draws = any(n in snapshot.present for n in request.channels)
-        who = (number, request.round, request.turn) if draws else ()
-        known = self.id, seen, who, sorted(request.have.items()), sorted(request.draw.items())
+        who = (number, request.round, request.turn) if self.draws(snapshot, request) else ()
+        known = self.epoch, self.id, seen, who, sorted(request.have.items()), sorted(request.draw.items())
         return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
 
     def build(self, store: Store, snapshot: Snapshot, number: int, request: AnswerRequest) -> EncodedAnswer:
@@ -81,7 +104,7 @@ class AnswerBuilder:
         for name in request.channels:
             channel = self.channels[name]
             if name in snapshot.standing:
-                mean = snapshot.standing[name].answer()
+                mean = self._mean(store, snapshot, name)
                 tensors |= clip_to_bounds(channel, {f"{name}.{k}": t for k, t in mean.tensors.items()})
                 parts[name] = Part(weight=None if channel.rows else float(mean.count))
                 if channel.rows:
@@ -92,7 +115,16 @@ class AnswerBuilder:
         self._add_moving_means(store, snapshot, request, parts, tensors)
         parts = {name: parts[name] for name in request.channels if name in parts}
         body = self.messages.codec_for("down", parts).encode(tensors)
-        return EncodedAnswer(parts, body, self.etag(snapshot, number, request))
+        etag = self.etag(snapshot, number, request)
+        bound: dict[str, object] = {"etag": f'"{etag}"', "parts": format_parts(parts)}
+        return EncodedAnswer(parts, body, etag, self.signer.sign(ANSWER, self.epoch, bound, body))
+
+    def _mean(self, store: Store, snapshot: Snapshot, name: str) -> Answer:
+        """A standing mean: from its sums, or from all contributions where it needs them at once."""
+        channel = self.channels[name]
+        if isinstance(channel, schema.Mean) and channel.robustness.needs_all:
+            return self._robust.answer(store, snapshot, channel)
+        return snapshot.standing[name].answer()
 
     def _add_moving_means(
         self,
@@ -112,8 +144,8 @@ class AnswerBuilder:
         for name, missed in behind.items():
             version = snapshot.moving[name].version
             by_reply = name in request.have and missed > 0 and name not in smaller_in_full
-            first = store.channel_states.reply(self.id, name, version - missed + 1) if by_reply else None
-            last = store.channel_states.reply(self.id, name, version) if first is not None else None
+            first = store.replies.get(self.id, name, version - missed + 1) if by_reply else None
+            last = store.replies.get(self.id, name, version) if first is not None else None
             if last is None:
                 parts[name] = Part(version=version, full=1)
                 tensors |= {f"{name}.{k}": v for k, v in snapshot.moving[name].common.items()}
@@ -135,7 +167,7 @@ class AnswerBuilder:
         for i, owner in enumerate(owners.tolist()):
             with store.reading():  # both from one moment
                 stored = store.contributions.get(self.id, name, owner)
-                upload = store.contributions.upload(stored.upload) if stored else None
+                upload = store.uploads.get(stored.upload) if stored else None
             if stored is None or upload is None:
                 continue  # its contribution was removed since the snapshot
             named = self.messages.read_stored(upload, name)
@@ -149,3 +181,11 @@ class AnswerBuilder:
         answer = gather_entries(channel, np.where(picks >= 0, rows, -1), values, counts)[0]
         tensors = clip_to_bounds(channel, {f"{name}.{k}": t for k, t in answer.tensors.items()})
         return tensors | ({f"{name}.count": answer.count} if channel.rows else {})
+
+
+def _work(channel: schema.Channel, largest: int) -> int:
+    """About how many bytes the answer of a channel takes; each drawn entry is read with all of its upload."""
+    if isinstance(channel, schema.Mean) and channel.robustness.needs_all:
+        return _ALL_UPLOADS
+    size = sum(4 * math.prod(tensor.shape) for tensor in channel.tensors.values())
+    return channel.draw * (largest + size) if isinstance(channel, schema.Pool) else size

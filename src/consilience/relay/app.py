@@ -4,97 +4,117 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from consilience.errors import WireError
-from consilience.relay.answers import AnswerRequest
-from consilience.relay.auth import read_token
+from consilience.errors import ConsilienceError, WireError
+from consilience.relay.activity import Activity, ObservedRequests
+from consilience.relay.admission import Admission
+from consilience.relay.answer_endpoints import AnswerEndpoints
+from consilience.relay.auth import check_member
+from consilience.relay.body import read_body
+from consilience.relay.checksums import DamagedRecord
+from consilience.relay.event_stream import EventStream, format_event
 from consilience.relay.federation import FederationService
+from consilience.relay.limits import Limits as Limits
+from consilience.relay.logs import event
+from consilience.relay.member_cache import MemberCache
 from consilience.relay.openapi import description
-from consilience.relay.rate_limit import RateLimit
-from consilience.relay.rejections import Rejection
+from consilience.relay.operator_api import OperatorApi
+from consilience.relay.readiness import why_not_ready
+from consilience.relay.rejections import Rejection, damaged_federation, damaged_record
+from consilience.relay.request_parts import one_header, parse_number
+from consilience.relay.scrape import RelayState, render
+from consilience.relay.signed import signed_receipt, signed_status
 from consilience.relay.store import Store
-from consilience.relay.tables import MemberRecord
+from consilience.relay.store_health import writer_state
+from consilience.relay.streams import BEFORE_SHUTDOWN, OpenStream, Streams
+from consilience.relay.tables import MemberRecord, OperatorRecord
 from consilience.relay.writer import QueuedUpload, Writer
-from consilience.wire import tokens
 from consilience.wire.charter import PROTOCOL
-from consilience.wire.headers import ANSWER_HEADER, LATEST_ROUND, UPLOAD_HEADER, format_parts
+from consilience.wire.headers import UPLOAD_HEADER
 
-_BODY = "application/octet-stream"
 _HEARTBEAT = 15.0  # seconds between comments on an event stream
-_STREAMS = 4  # event streams per member
 _CLOSE = {"Connection": "close"}  # on answers to unknown clients: they get one answer per connection
 _COALESCE = 0.1  # seconds during which changes are reported as one event: not every upload wakes every member
 log = logging.getLogger("consilience.relay")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """How many requests one member may make: `rate` per second, `burst` at once; a rate of 0 is no limit."""
-
-    rate: float = 20.0
-    burst: int = 100
-
-
 class Relay:
     """The endpoints over one store."""
 
     def __init__(self, path: Path, limits: Limits | None = None) -> None:
-        limits = limits or Limits()
         self.path = path
-        self.rate_limit = RateLimit(limits.rate, limits.burst)
+        self.admission = Admission(limits or Limits())
+        self.activity = Activity(self.admission.limits.proxies)
+        self.operators = OperatorApi(path, self.activity.recent)
+        self.downloads = AnswerEndpoints(path, self.admission, self.activity.metrics)
+        self.streams = Streams()
         self.store: Store
+        self.members: MemberCache
         self.writer: Writer
-        self._changed: dict[int, asyncio.Event] = {}
-        self._streams: Counter[int] = Counter()
         self._uploading: set[int] = set()
-        self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
 
     @contextlib.asynccontextmanager
-    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+    async def lifespan(self, app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
         """Opens the store at the start; at the end, waits until the last upload is on disk."""
         self._loop = asyncio.get_running_loop()
-        self.writer = Writer(self.path, self._on_change)
+        self.writer = Writer(self.path, self._on_change, on_others_wrote=self._on_others_wrote, activity=self.activity)
         self.store = Store(self.path)
+        self.members = MemberCache(self.store)
         self.writer.start()
+        self.downloads.start(self.store, lambda: self.writer.recounter.repairs)
+        self.operators.start(self.store, self.writer)
+        log.info("the relay has started", extra=event("start", store=self.path.name))
         try:
-            yield
+            yield {BEFORE_SHUTDOWN: self._end_streams}
         finally:
-            self._stopping.set()
-            for federation in list(self._changed):
-                self._wake(federation)
+            self._end_streams()
+            await self.operators.stop()
             await asyncio.to_thread(self.writer.stop)
+            await asyncio.to_thread(self.downloads.close)
             self.store.close()
+            log.info("the relay has stopped", extra=event("stop"))
+
+    def _end_streams(self) -> None:
+        self.streams.end_all()
+        self.operators.end_streams()
 
     def app(self) -> Starlette:
         """The application that a server serves."""
         routes = [
             Route("/health", self.health),
+            Route("/ready", self.ready),
+            Route("/metrics", self.operators.operators_only(self.metrics)),
             Route("/openapi.json", self.openapi),
             Route("/v1/federation", self._members_only(self.federation)),
             Route("/v1/rounds/{round}", self._members_only(self.upload), methods=["PUT"]),
-            Route("/v1/answers", self._members_only(self.answers)),
-            Route("/v1/channels/{channel}/replies/{version}", self._members_only(self.reply)),
+            Route("/v1/answers", self._members_only(self.downloads.answers)),
+            Route("/v1/channels/{channel}/replies/{version}", self._members_only(self.downloads.reply)),
             Route("/v1/events", self._members_only(self.events)),
+            *self.operators.routes(),
         ]
         app = Starlette(
             routes=routes,
             lifespan=self.lifespan,
-            exception_handlers={HTTPException: _http_error, Exception: _internal_error},
+            middleware=[Middleware(ObservedRequests, activity=self.activity), Middleware(_KnownFirst, relay=self)],
+            exception_handlers={HTTPException: _http_error, Rejection: self._rejected, Exception: _internal_error},
         )
         app.router.redirect_slashes = False  # a redirect would name whatever host the client named
         return app
@@ -104,29 +124,54 @@ class Relay:
     def _members_only(
         self, endpoint: Callable[[Request, MemberRecord, FederationService], Awaitable[Response]]
     ) -> Endpoint:
-        """The endpoint for requests with a valid token; a rejection becomes an answer."""
+        """The endpoint for requests with a member's valid token; a rejection becomes an answer."""
 
-        async def checked(request: Request) -> Response:
+        @functools.wraps(endpoint)
+        async def answered(request: Request) -> Response:
             try:
-                member = self._member(request)
-                self.rate_limit.count(member.id)
-                return await endpoint(request, member, self._service(member.federation))
+                member, service = self._member(request)
+                self.admission.admit(request, member)
+                return await endpoint(request, member, service)
             except (Rejection, WireError) as error:
-                return _rejection_response(error)
+                return _refuse(request, await self.admission.count_failed_login(request, error))
+            except (DamagedRecord, sqlite3.DatabaseError) as error:
+                log.warning("%s", error, extra=event("damage-found"))
+                self.writer.request_repair()
+                return _refuse(request, damaged_record())
 
-        return checked
+        return answered
 
-    def _member(self, request: Request) -> MemberRecord:
-        """The member whose token it is; looked up at each request, so that a revoked token is refused at once."""
-        token = read_token(_one_header(request, "authorization"))
-        member = self.store.members.get(token.member)
-        if not tokens.matches(token, member.token_hash if member else b"") or member is None:
-            raise Rejection("wrong-token", "this token is unknown to this relay")
-        if member.revoked:
-            raise Rejection("revoked", "this token has been revoked; ask the operator of the relay")
-        return member
+    def _member(self, request: Request) -> tuple[MemberRecord, FederationService]:
+        """The member whose token came with a request, and its federation; noted in the request's scope."""
+        member = check_member(self.members.get, one_header(request, "authorization"))
+        request.scope["member"] = member
+        service = self._service(member.federation)
+        request.scope["federation"] = service.charter.name
+        return member, service
+
+    def known_answer(self, scope: Scope) -> Response | None:
+        """The answer to a request for answers that was made before; None if the endpoint must answer."""
+        if not self.downloads.may_know(scope):
+            return None
+        request = Request(scope)
+        try:
+            member, service = self._member(request)
+            answer = self.downloads.find_known(request, service)
+            if answer is None:
+                return None
+            scope["endpoint"] = self.downloads.answers  # for `Activity`, as if it had been routed
+            return self.downloads.send_known(request, member, answer)
+        except (ConsilienceError, sqlite3.DatabaseError):  # the endpoint fails in the same way, and says why
+            return None
+
+    async def _rejected(self, request: Request, error: Exception) -> Response:
+        """A rejection by an endpoint for operators."""
+        assert isinstance(error, Rejection)
+        return _refuse(request, await self.admission.count_failed_login(request, error))
 
     def _service(self, federation: int) -> FederationService:
+        if federation in self.writer.loaded.lost:
+            raise damaged_federation(self.writer.loaded.lost[federation])
         if federation not in self.writer.federations:
             raise Rejection("stopping", "this federation is being loaded; try again in a moment", retry_after=1)
         return self.writer.federations[federation]
@@ -135,11 +180,21 @@ class Relay:
 
     async def health(self, request: Request) -> Response:
         """Whether the relay can write."""
-        well = self.writer.alive and not self.writer.failing
-        trouble = "disk full" if self.writer.full else "cannot write"
-        state = "ok" if well else (trouble if self.writer.alive else "stopping")
-        status = 200 if well else 503
+        state = writer_state(self.writer)
+        status = 200 if state == "ok" else 503
         return JSONResponse({"status": state, "protocol": PROTOCOL}, status_code=status, headers=_CLOSE)
+
+    async def ready(self, request: Request) -> Response:
+        """Whether members can use the relay now."""
+        why = why_not_ready(self.writer, self.streams.stopping)
+        return JSONResponse({"status": why or "ready"}, status_code=503 if why else 200, headers=_CLOSE)
+
+    async def metrics(self, request: Request, operator: OperatorRecord) -> Response:
+        """What the relay counts and measures, for Prometheus."""
+        server, streams = request.scope.get("state", {}), self.streams.count
+        connections, certificate = len(server.get("connections", ())), server.get("certificate")
+        state = RelayState(self.writer, streams, connections, certificate.expires if certificate else None)
+        return Response(await asyncio.to_thread(render, self.activity.metrics, state), media_type=CONTENT_TYPE_LATEST)
 
     async def openapi(self, request: Request) -> Response:
         """The protocol as OpenAPI."""
@@ -148,24 +203,23 @@ class Relay:
     async def federation(self, request: Request, member: MemberRecord, service: FederationService) -> Response:
         """The charter, the member that asks, and the federation's progress."""
         receipt = self.store.receipts.get(member.id, member.round)
-        return JSONResponse(
-            {
-                "protocol": PROTOCOL,
-                "charter": service.charter_text,
-                "member": {
-                    "number": member.number,
-                    "name": member.name,
-                    "round": member.round,
-                    "sha256": receipt.sha256 if receipt else None,
-                },
-                **_progress(service),
-            }
-        )
+        status = {
+            "protocol": PROTOCOL,
+            "charter": service.charter_text,
+            "member": {
+                "number": member.number,
+                "name": member.name,
+                "round": member.round,
+                "sha256": receipt.sha256 if receipt else None,
+            },
+            **_progress(service),
+        }
+        return signed_status(service, member, status)
 
     async def upload(self, request: Request, member: MemberRecord, service: FederationService) -> Response:
         """One upload of a member for a round."""
-        round_ = _number("round", request.path_params["round"])
-        header = _one_header(request, UPLOAD_HEADER)
+        round_ = parse_number("round", request.path_params["round"])
+        header = one_header(request, UPLOAD_HEADER)
         if header is None:
             raise Rejection(
                 "malformed-upload",
@@ -175,182 +229,88 @@ class Relay:
         expected = service.messages.body_size(header)
         if member.id in self._uploading:  # else one member could use up all connections and memory
             raise Rejection("over-quota", "an upload of yours is under way; send one at a time", retry_after=1)
+        release = self.admission.hold(request, member, expected)
         self._uploading.add(member.id)
         try:
-            body = await _read_body(request, service.messages.largest, expected)
+            body = await read_body(request, service.messages.largest, expected)
             receipt = self.writer.submit(QueuedUpload(member.id, round_, header, body))
-            return Response(await asyncio.wrap_future(receipt), media_type="application/json")
+            return signed_receipt(service, member, round_, await asyncio.wrap_future(receipt))
         finally:
             self._uploading.discard(member.id)
-
-    async def answers(self, request: Request, member: MemberRecord, service: FederationService) -> Response:
-        """One body with the requested answers; 304 if the member has them already."""
-        wanted = service.answers.check(_answer_request(request, service))
-        etag = f'"{service.answers.etag(service.snapshot, member.number, wanted)}"'
-        if etag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]:
-            return Response(status_code=304, headers={"ETag": etag})
-        answer = service.answers.build(self.store, service.snapshot, member.number, wanted)
-        headers = {
-            "ETag": f'"{answer.etag}"',
-            ANSWER_HEADER: format_parts(answer.parts),
-            "Cache-Control": "private, no-cache",
-        }
-        return Response(answer.body, media_type=_BODY, headers=headers)
-
-    async def reply(self, request: Request, member: MemberRecord, service: FederationService) -> Response:
-        """By how much the common values of a moving mean moved to become one version."""
-        channel, version = request.path_params["channel"], _number("version", request.path_params["version"])
-        body = self.store.channel_states.reply(service.id, channel, version)
-        if body is None:
-            raise Rejection(
-                "no-such-reply", f"{channel[:80]}: reply {version} is not stored; ask for answers without `have`"
-            )
-        return Response(body, media_type=_BODY, headers={"Cache-Control": "private, max-age=31536000, immutable"})
+            release()
 
     async def events(self, request: Request, member: MemberRecord, service: FederationService) -> Response:
         """Server-sent events: one after each change, and comments in between."""
-        if self._streams[member.id] >= _STREAMS:
-            raise Rejection("over-quota", f"at most {_STREAMS} event streams at once are allowed", retry_after=10)
+        stream = self.streams.open(member, request.headers["authorization"])
         if request.method == "HEAD":
+            self.streams.close(stream)
             return Response(media_type="text/event-stream")
-        self._streams[member.id] += 1
-        return _EventStream(self._events(member, service), lambda: self._streams.subtract([member.id]))
+        return EventStream(self._events(stream, service), lambda: self.streams.close(stream))
 
-    async def _events(self, member: MemberRecord, service: FederationService) -> AsyncIterator[str]:
-        while not self._stopping.is_set():
-            changed = self._changed.setdefault(service.id, asyncio.Event())
-            yield f"event: news\ndata: {json.dumps(_progress(service))}\n\n"
-            while not await _wait_for(changed, _HEARTBEAT):
-                if self._has_ended(member):
+    async def _events(self, stream: OpenStream, service: FederationService) -> AsyncIterator[str]:
+        while not stream.ended and not self._has_ended(stream):
+            yield format_event("news", json.dumps(_progress(service)))
+            while not await stream.wait(_HEARTBEAT):
+                if self._has_ended(stream):
                     return
                 yield ": still here\n\n"
-            if self._has_ended(member):
-                return
-            await asyncio.sleep(_COALESCE)
+            if not stream.ended:
+                await asyncio.sleep(_COALESCE)
 
-    def _has_ended(self, member: MemberRecord) -> bool:
-        """Whether a member's event stream ends: the relay stops, or the token has been revoked."""
-        if self._stopping.is_set():
+    def _has_ended(self, stream: OpenStream) -> bool:
+        """Whether an event stream ends: its token was revoked, replaced or has expired."""
+        try:
+            check_member(self.members.get, stream.authorization)
+        except (Rejection, DamagedRecord, sqlite3.DatabaseError):
             return True
-        now = self.store.members.get(member.id)
-        return now is None or bool(now.revoked)
+        return False
 
     def _on_change(self, federation: int) -> None:
         """Called by the writer's thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._wake, federation)
+            self._loop.call_soon_threadsafe(self.streams.wake, federation)
 
-    def _wake(self, federation: int) -> None:
-        changed = self._changed.pop(federation, None)
-        if changed is not None:
-            changed.set()
+    def _on_others_wrote(self) -> None:
+        """Called by the writer's thread: a member may have been revoked."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.streams.end, self._has_ended)
 
 
-class _EventStream(StreamingResponse):
-    """Server-sent events; `on_end` is called once, however the stream ends and even if it never started."""
+class _KnownFirst:
+    """Sends an answer that is known without looking at routes and endpoints."""
 
-    def __init__(self, events: AsyncIterator[str], on_end: Callable[[], None]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
-        self._on_end = on_end
+    def __init__(self, app: ASGIApp, relay: Relay) -> None:
+        self.app, self.relay = app, relay
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._on_end()
+        known = None
+        if scope["type"] == "http" and scope["path"] == "/v1/answers" and scope["method"] == "GET":
+            known = self.relay.known_answer(scope)
+        await (known or self.app)(scope, receive, send)
 
 
 def _progress(service: FederationService) -> dict[str, object]:
     snapshot = service.snapshot
     versions = {name: moving.version for name, moving in snapshot.moving.items()}
     counts = {"expected": snapshot.expected, "waiting": snapshot.waiting}
-    return {"revision": snapshot.revision, "round": snapshot.round, "versions": versions, **counts}
+    return {
+        "epoch": service.epoch,
+        "revision": snapshot.revision,
+        "round": snapshot.round,
+        "versions": versions,
+        **counts,
+    }
 
 
-def _one_header(request: Request, name: str) -> str | None:
-    """A header that may be sent once: of two, the relay and a proxy before it might each use a different one."""
-    values = request.headers.getlist(name)
-    if len(values) > 1:
-        raise Rejection("malformed-query", f"the header {name} was sent {len(values)} times; send it once", field=name)
-    return values[0] if values else None
-
-
-async def _wait_for(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event came within this time."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
-
-
-async def _read_body(request: Request, largest: int, expected: int) -> bytes:
-    """The body, of the expected length.
-
-    A declared length above the largest allowed size is refused before reading; else reading stops with the first chunk
-    beyond that size. Whether the length is the expected one is checked when all of the body is there.
-    """
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and (len(declared) > 19 or int(declared) > largest):
-        raise Rejection("too-large", f"a body of {declared[:20]} bytes was declared; at most {largest} are accepted")
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > largest:
-                raise Rejection("too-large", f"more than {largest} bytes were received; at most {largest} are accepted")
-    except ClientDisconnect:
-        raise Rejection("too-slow", "the connection ended before the body did") from None
-    if len(body) != expected:
-        raise WireError(
-            f"a body of {len(body)} bytes was received; this message takes exactly {expected}", code="wrong-length"
-        )
-    return bytes(body)
-
-
-def _answer_request(request: Request, service: FederationService) -> AnswerRequest:
-    """The request in `?round=3&channel=NAME&have=NAME:VERSION&draw=NAME:N&turn=0`; without channels, all."""
-    query = request.query_params
-    for key in query:
-        if key not in ("round", "channel", "have", "draw", "turn"):
-            raise Rejection("malformed-query", f"unknown parameter {key[:80]!r}", field=key[:80])
-    for key in ("round", "turn"):
-        if len(query.getlist(key)) > 1:
-            times = len(query.getlist(key))
-            raise Rejection("malformed-query", f"{key} was sent {times} times; send it once", field=key)
-    return AnswerRequest(
-        tuple(query.getlist("channel")) or tuple(service.channels),
-        _number("round", query.get("round", "0")),
-        _pairs("have", query.getlist("have")),
-        _pairs("draw", query.getlist("draw")),
-        _number("turn", query.get("turn", "0")),
-    )
-
-
-def _number(what: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= LATEST_ROUND):
-        raise Rejection("malformed-query", f"{what} is {text[:80]!r}; a whole number, 0 to 2^53, is needed", field=what)
-    return int(text)
-
-
-def _pairs(what: str, texts: list[str]) -> dict[str, int]:
-    pairs: dict[str, int] = {}
-    for text in texts:
-        name, _, number = text.partition(":")
-        if name in pairs:
-            raise Rejection("malformed-query", f"{what} names {name[:80]!r} twice", field=what)
-        pairs[name] = _number(what, number)
-    return pairs
-
-
-def _rejection_response(error: Rejection | WireError) -> Response:
+def _refuse(request: Request, error: Rejection | WireError) -> Response:
+    """The answer to a refused request; the request's scope then says why, for `Activity`."""
     if isinstance(error, WireError):
         error = Rejection(error.code, str(error), field=error.field)
+    request.scope["refused"] = error
     headers = {} if error.retry_after is None else {"Retry-After": str(int(error.retry_after))}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    if error.status in (401, 403, 408, 413):
+    if error.status in (401, 403, 408, 413) or error.code in ("too-many-connections", "too-many-logins"):
         headers |= _CLOSE
     return JSONResponse(error.content(), status_code=error.status, headers=headers)
 
@@ -360,7 +320,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-query")
     message = "no such path; /openapi.json lists them" if code == "not-found" else str(error.detail)
-    rejection = Rejection(code, message)
+    request.scope["refused"] = rejection = Rejection(code, message)
     return JSONResponse(rejection.content(), status_code=error.status_code, headers={**(error.headers or {}), **_CLOSE})
 
 

@@ -1,20 +1,69 @@
-"""The token in a request's `Authorization` header."""
+"""The token in a request's `Authorization` header: a member's, or an operator's."""
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Callable
+
 from consilience.relay.rejections import Rejection
-from consilience.wire.tokens import FORM, Token
+from consilience.relay.tables import MemberRecord, OperatorRecord, OperatorTable
+from consilience.wire.tokens import FORM, OPERATOR_FORM, OperatorToken, Token, matches
 
 
 def read_token(authorization: str | None) -> Token:
-    """The token of an `Authorization: Bearer` header."""
+    """The member's token of an `Authorization: Bearer` header."""
+    return Token(*_read(authorization, FORM, "cs1_", "the token of your invitation"))
+
+
+def read_operator_token(authorization: str | None) -> OperatorToken:
+    """The operator's token of an `Authorization: Bearer` header."""
+    return OperatorToken(*_read(authorization, OPERATOR_FORM, "co1_", "a token of `consilience relay operator add`"))
+
+
+def check_member(find: Callable[[int], MemberRecord | None], authorization: str | None) -> MemberRecord:
+    """The member whose token it is; looked up at each request, so that a revoked token is refused at once."""
+    token = read_token(authorization)
+    member = find(token.member)
+    current = matches(token, member.token_hash if member else b"")
+    if member is None or not (current or matches(token, member.old_token_hash)):
+        raise Rejection("wrong-token", "this token is unknown to this relay")
+    why = _why_refused(member, current=current)
+    if why is not None:
+        raise Rejection(*why, member=member.id)
+    return member
+
+
+def _why_refused(member: MemberRecord, *, current: bool) -> tuple[str, str] | None:
+    """Code and message if a member's token is not valid any more; current: it is not the one that was replaced."""
+    if member.revoked == 1:
+        return "revoked", "this token has been revoked; ask the operator of the relay"
+    if not current and member.old_expires <= time.time():
+        return "expired", "this token was replaced by a newer one; ask the operator of the relay for that one"
+    if current and 0 < member.expires <= time.time():
+        return "expired", "this token has expired; ask the operator of the relay for a new one"
+    return None
+
+
+def check_operator(operators: OperatorTable, authorization: str | None) -> OperatorRecord:
+    """The operator whose token it is; looked up at each request, so that a removed one is refused at once."""
+    token = read_operator_token(authorization)
+    known = operators.get(token.operator)
+    if not matches(token, known.token_hash if known else b"") or known is None:
+        raise Rejection("wrong-token", "this token is of no operator of this relay")
+    if 0 < known.expires <= time.time():
+        raise Rejection("expired", "this token has expired; make a new one: consilience relay operator add NAME")
+    return known
+
+
+def _read(authorization: str | None, form: re.Pattern[str], prefix: str, which: str) -> tuple[int, str]:
     if not authorization:
-        raise Rejection("no-token", "no token; send `Authorization: Bearer TOKEN` with the token of your invitation")
+        raise Rejection("no-token", f"no token; send `Authorization: Bearer TOKEN` with {which}")
     scheme, _, text = authorization.partition(" ")
-    found = FORM.fullmatch(text.strip())
+    found = form.fullmatch(text.strip())
     if scheme.lower() != "bearer" or not found:
         raise Rejection(
             "wrong-token",
-            "the Authorization header has no token; a token looks like cs1_... and has 48 characters or more",
+            f"the Authorization header has no token; a token looks like {prefix}... and has 48 characters or more",
         )
-    return Token(int(found[1], 16), found[2])
+    return int(found[1], 16), found[2]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from consilience.channels import MovingMean, RunningMean
 from consilience.channels.base import broadcast_rows
-from consilience.errors import ConfigurationError
+from consilience.channels.robust import for_sums
+from consilience.errors import ConfigurationError, StorageError
 from consilience.relay.answers import AnswerBuilder
 from consilience.relay.messages import Messages, clip_to_bounds
 from consilience.relay.rejections import Rejection
@@ -21,6 +23,7 @@ from consilience.wire import schema
 from consilience.wire.charter import Charter, common_values_message, read_charter
 from consilience.wire.codec import Codec
 from consilience.wire.headers import Part, Parts, format_parts, upload_sha256
+from consilience.wire.signatures import Signer
 
 LIKE = np.zeros(0, dtype=np.float32)
 """An array of the kind that the relay's channels use."""
@@ -40,8 +43,21 @@ class FederationService:
         self.channels = self.charter.channels
         self.moving = [n for n, c in self.channels.items() if c.moves]
         self.messages = Messages(self.charter)
-        self.answers = AnswerBuilder(federation, self.charter.seed, self.messages)
+        self.epoch = store.epochs.current()
+        self.signer = Signer(store.keys.get(), self.charter.name)
+        self.answers = AnswerBuilder(federation, self.epoch, self.charter.seed, self.messages, self.signer)
         self.snapshot = self._restore(store, Snapshot(found.revision, found.round, found.advanced_by))
+
+    def read_again(self, store: Store) -> Snapshot:
+        """A draft of what the store has now, all of it counted as changed: records have been dropped or rebuilt."""
+        found = store.federations.get(self.id)
+        assert found is not None
+        self.epoch = self.answers.epoch = store.epochs.current()
+        revision = max(found.revision, self.snapshot.revision)
+        draft = self._restore(store, Snapshot(revision, found.round, found.advanced_by))
+        for name in self.channels:
+            draft.count_change(name)
+        return draft
 
     # -- from the store ------------------------------------------------------------------------------------------------
 
@@ -57,7 +73,8 @@ class FederationService:
                 continue
             assert isinstance(channel, schema.Mean)
             if channel.moving:
-                assert state is not None, "the state of a moving mean is stored when the federation is created"
+                if state is None:  # it is stored when the federation is created
+                    raise StorageError(f"{self.charter.name}: the common values of {name} are gone")
                 start = {k: state[f"common.{k}"] for k in channel.tensors}
                 snapshot.moving[name] = moving = MovingMean(channel, _ANY_MEMBER, start)
                 moving.load(state)
@@ -78,7 +95,7 @@ class FederationService:
         for each in contributions:
             snapshot.present[name][each.number, : each.entries] = True
             if channel.by == "row":
-                tensors = self.messages.read_stored(store.contributions.upload(each.upload), name)
+                tensors = self.messages.read_stored(store.uploads.get(each.upload), name)
                 snapshot.weights[name][each.number, : each.entries] = tensors[f"{name}.count"]
 
     def count_members(self, store: Store, snapshot: Snapshot) -> None:
@@ -88,38 +105,41 @@ class FederationService:
     # -- uploads -------------------------------------------------------------------------------------------------------
 
     def accept_upload(
-        self, store: Store, draft: Snapshot, member: MemberRecord, round_: int, upload: StoredUpload
+        self,
+        store: Store,
+        draft: Snapshot,
+        member: MemberRecord,
+        round_: int,
+        upload: StoredUpload,
+        may_advance: bool = True,
     ) -> str:
-        """Write one upload to the store and the draft; returns its receipt. A refused upload changes neither."""
+        """Write one upload to the store and the draft; returns its receipt. A refused upload changes neither.
+
+        may_advance: whether the federation's round has lasted long enough.
+        """
         parts = self.messages.parse_header(upload.header)
         header, body = format_parts(parts), upload.body
         sha256 = upload_sha256(header, body)
         if round_ <= member.round:
-            return self._earlier_receipt(store, member, round_, sha256)
+            return _earlier_receipt(store, member, round_, sha256)
         tensors = self._decode(parts, body)
         too_stale = self._check_versions(store, draft, member, parts)
-        number, replaced = store.contributions.add_upload(member.id, StoredUpload(header, body)), set()
         accepted = [name for name in parts if name not in too_stale]
-        advances = bool(accepted) and round_ > draft.round and member.number != draft.advanced_by
+        advances = may_advance and bool(accepted) and round_ > draft.round and member.number != draft.advanced_by
         if advances:
             draft.round, draft.advanced_by = draft.round + 1, member.number
-        for name in accepted:
-            part = parts[name]
-            old = store.contributions.get(self.id, name, member.number)
-            replaced |= {old.upload} if old else set()
-            mine = self.channels[name].own_tensors(tensors)
-            self._apply(store, draft, name, part, mine, old, member.number)
-            new = StoredContribution(
-                member.number, number, part.version or 0, part.entries or 0, part.weight or 0.0, draft.round
-            )
-            store.contributions.save(self.id, name, new)
+        before = {name: store.contributions.get(self.id, name, member.number) for name in accepted}
+        for name, old in before.items():
+            self._apply(store, draft, name, parts[name], self.channels[name].own_tensors(tensors), old, member.number)
             draft.count_change(name)
-        if member.away and any(name in self.moving for name in accepted):
-            store.members.set_away(self.id, [member.number], False)
-            draft.expected += 1
-        store.contributions.delete_unused(replaced | {number})
-        receipt = json.dumps({"round": round_, "sha256": sha256, "accepted": accepted, "refused": too_stale})
-        store.receipts.add(member.id, round_, StoredReceipt(sha256, receipt), len(body))
+        self._store(store, draft, member, parts, before, StoredUpload(header, body), sha256)
+        came_back = bool(member.away) and any(name in self.moving for name in accepted)
+        counted = store.members.count_upload(member, round_, len(body), came_back=came_back)
+        draft.expected += came_back and not counted.away
+        entry = store.audit.append("uploaded", self.id, member.id, round=round_, sha256=sha256)
+        said = {"round": round_, "sha256": sha256, "epoch": self.epoch, "accepted": accepted, "refused": too_stale}
+        receipt = json.dumps({**said, "after": member.round, "entry": entry.id, "chain": entry.chain.hex()})
+        store.receipts.add(counted, StoredReceipt(sha256, receipt), len(body))
         if advances:
             self._remove_expired(store, draft)
         for name in parts:
@@ -127,18 +147,26 @@ class FederationService:
                 self.aggregate_if_ready(store, draft, name)
         return receipt
 
-    def _earlier_receipt(self, store: Store, member: MemberRecord, round_: int, sha256: str) -> str:
-        """The receipt of the member's last round, if the very same upload comes again."""
-        stored = store.receipts.get(member.id, round_) if round_ == member.round else None
-        if stored is None:
-            raise Rejection(
-                "older-round", f"round {round_} came after round {member.round}; upload a round after {member.round}"
-            )
-        if stored.sha256 != sha256:
-            raise Rejection(
-                "other-bytes", f"round {round_} was uploaded before with other bytes, SHA-256 {stored.sha256}"
-            )
-        return stored.text
+    def _store(
+        self,
+        store: Store,
+        draft: Snapshot,
+        member: MemberRecord,
+        parts: Parts,
+        before: Mapping[str, StoredContribution | None],
+        upload: StoredUpload,
+        sha256: str,
+    ) -> None:
+        """Store an upload and its contributions, in place of the member's contributions before."""
+        if not before:  # all of it was too stale
+            return
+        replaced = Counter(old.upload for old in before.values() if old)
+        number = store.uploads.add(member.id, upload, sha256, replaced)
+        for name, old in before.items():
+            part, of = parts[name], (member.number, number)
+            new = StoredContribution(*of, part.version or 0, part.entries or 0, part.weight or 0.0, draft.round)
+            store.contributions.save(self.id, name, new, old)
+        store.uploads.delete_unused(replaced.keys() - {number})
 
     def _decode(self, parts: Parts, body: bytes) -> dict[str, np.ndarray]:
         """The tensors of an upload, checked against the charter."""
@@ -201,6 +229,7 @@ class FederationService:
         """Replace a contribution to a standing mean; notes if the sums may have lost digits to the old one."""
         running = draft.copy_standing_mean(name)
         running.exchange(new, weights, old, old_weights)
+        old, old_weights = for_sums(running.channel, old, old_weights)
         for k, total in running.sums.items():
             removed = np.abs(broadcast_rows(old_weights, old[k]) * old[k]).max(initial=0.0)
             draft.needs_recount |= bool(removed > _LARGE * np.abs(total).max(initial=0.0))
@@ -213,7 +242,7 @@ class FederationService:
         if stored is None:
             zeros = {k: np.zeros((1, *t.shape), dtype=np.float32) for k, t in channel.tensors.items()}
             return zeros, np.zeros((1, *channel.rows))
-        named = self.messages.read_stored(store.contributions.upload(stored.upload), name)
+        named = self.messages.read_stored(store.uploads.get(stored.upload), name)
         tensors = {k: t[None] for k, t in channel.own_tensors(named).items()}
         return tensors, _weights(tensors, channel, stored.weight)
 
@@ -239,7 +268,7 @@ class FederationService:
             store.contributions.delete(self.id, name, number)
             draft.count_change(name)
             removed.add(stored.upload)
-        store.contributions.delete_unused(removed)
+        store.uploads.delete_unused(removed)
 
     def _remove_expired(self, store: Store, draft: Snapshot) -> None:
         """Remove contributions that were not renewed for more rounds than the rules allow."""
@@ -253,8 +282,10 @@ class FederationService:
     def aggregate_if_ready(self, store: Store, draft: Snapshot, name: str) -> None:
         """Aggregate a moving mean if every expected member, or the quorum, has uploaded."""
         waiting, quorum = draft.waiting[name], draft.moving[name].channel.quorum
-        enough = waiting >= draft.expected or (quorum is not None and waiting >= quorum)
-        if enough and waiting >= self.charter.rules.min_contributions:
+        if waiting < self.charter.rules.min_contributions:
+            return
+        complete = waiting >= draft.expected and waiting - store.members.count_away(self.id, name) >= draft.expected
+        if complete or (quorum is not None and waiting >= quorum):
             self.aggregate(store, draft, name)
 
     def aggregate_overdue(self, store: Store, draft: Snapshot, name: str) -> bool:
@@ -263,7 +294,7 @@ class FederationService:
             return False
         uploaded = {stored.number for stored in store.contributions.all(self.id, name)}
         missing = [m.number for m in store.members.of(self.id) if not (m.revoked or m.away or m.number in uploaded)]
-        store.members.set_away(self.id, missing, True)
+        store.members.miss_deadline(self.id, missing)
         draft.expected -= len(missing)
         self.aggregate(store, draft, name)
         for other in self.moving:  # they wait for fewer members now
@@ -276,22 +307,29 @@ class FederationService:
         before, moving = draft.moving[name], draft.copy_moving_mean(name)
         waiting = store.contributions.all(self.id, name)
         moving.expect([stored.number for stored in waiting])
+        if moving.limit_is_relative:  # read twice, so that memory does not grow with the members
+            counted = [stored for stored in waiting if stored.weight > 0]
+            moving.know_norms([moving.norm(self._read_change(store, name, stored)) for stored in counted])
         for stored in waiting:
-            named = self.messages.read_stored(store.contributions.upload(stored.upload), name)
-            tensors = {k: t[None] for k, t in self.channels[name].own_tensors(named).items()}
-            moving.upload([stored.number], tensors, np.array([stored.weight]), [stored.version])
+            change = self._read_change(store, name, stored)
+            moving.upload([stored.number], change, np.array([stored.weight]), [stored.version])
         with np.errstate(over="ignore", invalid="ignore"):  # non-finite values are noticed below
             body = self._encode_reply(moving, before.common) if moving.aggregate() else None
         if body is None:
             draft.moving[name] = before
         else:
             useful = math.ceil(Codec(common_values_message(self.channels[name])).size / max(len(body), 1)) + 1
-            store.channel_states.add_reply(self.id, name, moving.version, body, moving.version - useful)
+            store.replies.add(self.id, name, moving.version, body, moving.version - useful)
             store.channel_states.save(self.id, name, moving.state())
         store.contributions.delete(self.id, name)
-        store.contributions.delete_unused({stored.upload for stored in waiting})
+        store.uploads.delete_unused({stored.upload for stored in waiting})
         draft.waiting[name] = 0
         draft.count_change(name)
+
+    def _read_change(self, store: Store, name: str, stored: StoredContribution) -> Arrays:
+        """The tensors of a contribution to a moving mean, (1, ...)."""
+        named = self.messages.read_stored(store.uploads.get(stored.upload), name)
+        return {k: t[None] for k, t in self.channels[name].own_tensors(named).items()}
 
     def _encode_reply(self, moving: MovingMean, before: Mapping[str, np.ndarray]) -> bytes | None:
         """The reply as a body, and the common values moved by it; None if they would be non-finite in float32."""
@@ -323,3 +361,15 @@ class FederationService:
 def _weights(tensors: Mapping[str, np.ndarray], channel: schema.Channel, weight: float | None) -> np.ndarray:
     """The weight of a contribution, (1, *rows): its counts if it has rows, else the weight from the header."""
     return tensors["count"].astype(np.float64) if channel.rows else np.array([weight or 0.0])
+
+
+def _earlier_receipt(store: Store, member: MemberRecord, round_: int, sha256: str) -> str:
+    """The receipt of the member's last round, if the very same upload comes again."""
+    stored = store.receipts.get(member.id, round_) if round_ == member.round else None
+    if stored is None:
+        raise Rejection(
+            "older-round", f"round {round_} came after round {member.round}; upload a round after {member.round}"
+        )
+    if stored.sha256 != sha256:
+        raise Rejection("other-bytes", f"round {round_} was uploaded before with other bytes, SHA-256 {stored.sha256}")
+    return stored.text

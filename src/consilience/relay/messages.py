@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 
 import numpy as np
 
+from consilience.relay.checksums import DamagedRecord
 from consilience.relay.rejections import Rejection
 from consilience.relay.tables import StoredUpload
 from consilience.wire import schema
@@ -25,6 +27,8 @@ class Messages:
         self.largest = Codec(charter.message("up")).size
         """The length of the largest upload, in bytes."""
         self._cached_codec = lru_cache(maxsize=128)(self._codec)
+        self.parse_header = lru_cache(maxsize=256)(self._parse_header)
+        """The parts that a header names, in the charter's order; refuses what the charter does not allow."""
 
     def codec_for(self, direction: schema.Direction, parts: Parts) -> Codec:
         """The codec of a body that holds these parts."""
@@ -40,23 +44,23 @@ class Messages:
 
     def read_stored(self, upload: StoredUpload | None, channel: str) -> dict[str, np.ndarray]:
         """A channel's tensors of a body that was checked when it was received."""
-        assert upload is not None, "an upload is stored as long as a contribution needs it"
-        codec = self.codec_for("up", parse_parts(upload.header))
+        if upload is None:  # an upload is stored as long as a contribution needs it
+            raise DamagedRecord("uploads", f"the upload of a contribution to {channel}")
+        codec = self.codec_for("up", self.parse_header(upload.header))
         return codec.read(upload.body, only=[k for k in codec.message if k.startswith(f"{channel}.")])
 
     def body_size(self, header: str) -> int:
         """How long the body beside this header is; refuses a header that the charter does not allow."""
         return self.codec_for("up", self.parse_header(header)).size
 
-    def parse_header(self, header: str) -> dict[str, Part]:
-        """The parts that a header names, in the charter's order; refuses what the charter does not allow."""
+    def _parse_header(self, header: str) -> Mapping[str, Part]:
         parts = parse_parts(header)
         for name, part in parts.items():
             if name not in self.channels:
                 known = ", ".join(self.channels)
                 raise Rejection("unknown-channel", f"no channel {name!r} here; there are {known}", field=name)
             self._check_part(self.channels[name], part)
-        return {name: parts[name] for name in self.channels if name in parts}
+        return MappingProxyType({name: parts[name] for name in self.channels if name in parts})
 
     def _check_part(self, channel: schema.Channel, part: Part) -> None:
         name, moving = channel.name, channel.moves

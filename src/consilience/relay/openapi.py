@@ -6,10 +6,16 @@ from typing import Any
 
 from consilience.relay.rejections import STATUS
 from consilience.wire.codec import CODES
+from consilience.wire.digests import DIGEST_HEADER
 from consilience.wire.headers import ANSWER_HEADER, LATEST_ROUND, UPLOAD_HEADER
+from consilience.wire.signatures import SIGNATURE_HEADER
 
 _NUMBER = {"type": "integer", "minimum": 0, "maximum": LATEST_ROUND}
 _BODY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_SIGNED = {
+    DIGEST_HEADER: {"schema": {"type": "string"}},
+    SIGNATURE_HEADER: {"schema": {"type": "string"}, "description": "sig=:BASE64:;epoch=N; see docs/protocol.md"},
+}
 _PAIR = {"type": "string", "pattern": "^[a-z0-9][a-z0-9-]{0,63}:[0-9]{1,15}$"}
 
 
@@ -24,8 +30,16 @@ def description() -> dict[str, Any]:
         },
         "security": [{"token": []}],
         "components": {
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Rejection": _rejection(), "Receipt": _receipt(), "Federation": _federation()},
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "a member's"},
+                "operator": {"type": "http", "scheme": "bearer", "description": "an operator's"},
+            },
+            "schemas": {
+                "Rejection": _rejection(),
+                "Receipt": _receipt(),
+                "Federation": _federation(),
+                "Status": _status(),
+            },
         },
         "paths": {
             "/health": {
@@ -36,6 +50,28 @@ def description() -> dict[str, Any]:
                     "responses": {
                         "200": _json("It can", {"type": "object"}),
                         "503": _json("Not now", {"type": "object"}),
+                    },
+                }
+            },
+            "/ready": {
+                "get": {
+                    "operationId": "ready",
+                    "summary": "Whether members can use the relay now",
+                    "security": [],
+                    "responses": {
+                        "200": _json("They can", {"type": "object"}),
+                        "503": _json("Not now, and why", {"type": "object"}),
+                    },
+                }
+            },
+            "/metrics": {
+                "get": {
+                    "operationId": "metrics",
+                    "summary": "What the relay counts and measures, for Prometheus",
+                    "security": [{"operator": []}],
+                    "responses": {
+                        "200": {"description": "Prometheus' text format", "content": {"text/plain": {}}},
+                        **_rejections(400, 401, 403, 503),
                     },
                 }
             },
@@ -52,12 +88,13 @@ def description() -> dict[str, Any]:
                     "operationId": "federation",
                     "summary": "The charter, the member that asks, and the federation's progress",
                     "responses": {
-                        "200": _json("The federation", _schema("Federation")),
+                        "200": {**_json("The federation", _schema("Federation")), "headers": _SIGNED},
                         **_rejections(401, 403, 429, 503),
                     },
                 }
             },
             "/v1/rounds/{round}": {"put": _upload()},
+            **_operator_paths(),
             "/v1/answers": {"get": _answers()},
             "/v1/channels/{channel}/replies/{version}": {"get": _reply()},
             "/v1/events": {
@@ -70,6 +107,50 @@ def description() -> dict[str, Any]:
                     },
                 }
             },
+        },
+    }
+
+
+def _operator_paths() -> dict[str, Any]:
+    """What operators ask for, with a token of their own."""
+    refused = _rejections(400, 401, 403, 429, 503)
+    page = {"description": "HTML", "content": {"text/html": {}}}
+    kinds: dict[str, Any] = {"text/css": {}, "text/javascript": {}, "image/svg+xml": {}}
+    files = {"description": "The file", "content": kinds}
+    stream = {"description": "Server-sent events", "content": {"text/event-stream": {}}}
+    return {
+        "/operator": {
+            "get": {
+                "operationId": "operatorPage",
+                "summary": "The page that shows the state of the relay; it asks for an operator's token",
+                "security": [],
+                "responses": {"200": page},
+            }
+        },
+        "/operator/{file}": {
+            "get": {
+                "operationId": "operatorFile",
+                "summary": "The style, scripts and icon of that page",
+                "security": [],
+                "parameters": [{"name": "file", "in": "path", "required": True, "schema": {"type": "string"}}],
+                "responses": {"200": files, **_rejections(404)},
+            }
+        },
+        "/v1/operator/status": {
+            "get": {
+                "operationId": "operatorStatus",
+                "summary": "The state of the relay: federations, members, refusals, the store",
+                "security": [{"operator": []}],
+                "responses": {"200": _json("The status", _schema("Status")), **refused},
+            }
+        },
+        "/v1/operator/events": {
+            "get": {
+                "operationId": "operatorEvents",
+                "summary": "All of the status, then an event after each change",
+                "security": [{"operator": []}],
+                "responses": {"200": stream, **refused},
+            }
         },
     }
 
@@ -87,10 +168,16 @@ def _upload() -> dict[str, Any]:
                 "schema": {"type": "string"},
                 "description": "What the body holds: CHANNEL;entries=N;version=N;weight=X, separated by commas",
             },
+            {
+                "name": DIGEST_HEADER,
+                "in": "header",
+                "schema": {"type": "string"},
+                "description": "sha-256=:BASE64: of the body (RFC 9530); checked if it is there",
+            },
         ],
         "requestBody": {"required": True, "content": _BODY},
         "responses": {
-            "200": _json("On disk", _schema("Receipt")),
+            "200": {**_json("On disk", _schema("Receipt")), "headers": _SIGNED},
             **_rejections(400, 401, 403, 408, 409, 413, 429, 503, 507),
         },
     }
@@ -130,6 +217,7 @@ def _answers() -> dict[str, Any]:
                 "headers": {
                     ANSWER_HEADER: {"schema": {"type": "string"}, "description": "What the body holds"},
                     "ETag": {"schema": {"type": "string"}},
+                    **_SIGNED,
                 },
                 "content": _BODY,
             },
@@ -148,7 +236,7 @@ def _reply() -> dict[str, Any]:
             {"name": "version", "in": "path", "required": True, "schema": _NUMBER},
         ],
         "responses": {
-            "200": {"description": "The reply", "content": _BODY},
+            "200": {"description": "The reply", "headers": _SIGNED, "content": _BODY},
             **_rejections(400, 401, 403, 404, 429, 503),
         },
     }
@@ -190,6 +278,10 @@ def _receipt() -> dict[str, Any]:
             "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
             "accepted": {"type": "array", "items": {"type": "string"}},
             "refused": {"type": "object", "additionalProperties": {"type": "string"}},
+            "epoch": {"type": "integer"},
+            "after": {"type": "integer", "description": "the member's round before this upload"},
+            "entry": {"type": "integer", "description": "the number of the upload in the audit trail"},
+            "chain": {"type": "string", "pattern": "^[0-9a-f]{64}$", "description": "the hash of the trail up to it"},
         },
     }
 
@@ -197,15 +289,35 @@ def _receipt() -> dict[str, Any]:
 def _federation() -> dict[str, Any]:
     return {
         "type": "object",
-        "required": ["protocol", "charter", "member", "revision", "round", "versions"],
+        "required": ["protocol", "charter", "member", "epoch", "revision", "round", "versions"],
         "properties": {
             "protocol": {"type": "integer"},
             "charter": {"type": "string", "description": "TOML"},
             "member": {"type": "object"},
+            "epoch": {"type": "integer"},
             "revision": {"type": "integer"},
             "round": {"type": "integer"},
             "versions": {"type": "object"},
             "expected": {"type": "integer"},
             "waiting": {"type": "object"},
+        },
+    }
+
+
+def _status() -> dict[str, Any]:
+    records = {"type": "array", "items": {"type": "object"}}
+    return {
+        "type": "object",
+        "required": ["time", "relay", "store", "refusals", "federations", "members"],
+        "properties": {
+            "time": {"type": "integer", "description": "the relay's clock, in seconds since 1970"},
+            "relay": {"type": "object", "description": "version, protocol, epoch, epoch_began, started"},
+            "store": {
+                "type": "object",
+                "description": "status, bytes, free_bytes, repairs, last_repairs, last_backup",
+            },
+            "refusals": {"type": "object", "description": "count, codes, last"},
+            "federations": records,
+            "members": records,
         },
     }

@@ -9,29 +9,35 @@ import logging
 import math
 import signal
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from consilience.errors import ConfigurationError, first_sentence
+from consilience.errors import ConfigurationError
+from consilience.relay.certificate import Certificate
+from consilience.relay.file_limit import fit_connections
 from consilience.relay.timeouts import Timeouts
-from consilience.relay.uvicorn_hooks import abort_connections, hide_client_data, with_timeouts
+from consilience.relay.uvicorn_hooks import (
+    RelayEventLoop,
+    abort_connections,
+    announce_shutdown,
+    hide_client_data,
+    with_limits,
+)
 
 __all__ = ["Server", "ServerSettings", "bind_server", "run_server"]
 
 OnReady = Callable[[str], None]
 Address = tuple[socket.AddressFamily, tuple[Any, ...]]
 _GRACE = 8
-"""Seconds that answers under way get to finish at shutdown; event streams always use all of them."""
+"""Seconds that answers under way get to finish at shutdown; event streams end at once."""
 _QUEUE = 256
 """Connections that wait to be accepted, and how many are accepted at a time."""
-_ONE_DAY = 86400.0
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _ABSENT = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 """Errors of an address that this machine does not have; IPv6 is often disabled."""
@@ -51,19 +57,23 @@ class ServerSettings:
     """Whether to listen off loopback without TLS."""
     connections: int = 1000
     """The most connections at a time."""
+    address_connections: int = 0
+    """The most connections of one address at a time; 0 is no limit."""
+    proxies: frozenset[str] = frozenset()
+    """Addresses of reverse proxies, which may have as many connections as there are."""
 
 
 def run_server(app: ASGIApp, settings: ServerSettings, on_ready: OnReady | None = None) -> None:
     """Serve `app` in this thread until SIGTERM or SIGINT; `on_ready` gets the URL once the server accepts requests."""
+    settings = replace(settings, connections=fit_connections(settings.connections))
     server = bind_server(app, settings, on_ready)
-    _raise_file_limit(settings.connections)
     with _stopped_by_signals(server):
         server.run()
 
 
 def bind_server(app: ASGIApp, settings: ServerSettings, on_ready: OnReady | None = None) -> Server:
     """A server that has its port but does not answer yet: `run` it; `should_exit = True` from any thread stops it."""
-    host, tls = settings.host, None if settings.tls is None else _tls_context(*settings.tls)
+    host, tls = settings.host, None if settings.tls is None else Certificate(*settings.tls)
     addresses = _addresses(host, settings.port)
     if tls is None and not settings.insecure and not all(_is_loopback(address) for _, address in addresses):
         raise ConfigurationError(
@@ -73,7 +83,7 @@ def bind_server(app: ASGIApp, settings: ServerSettings, on_ready: OnReady | None
         )
     config = uvicorn.Config(
         app,
-        http=with_timeouts(settings.timeouts),
+        http=with_limits(settings.timeouts, settings.address_connections, settings.proxies),
         ws="none",
         loop="none",
         lifespan="on",
@@ -87,9 +97,9 @@ def bind_server(app: ASGIApp, settings: ServerSettings, on_ready: OnReady | None
         limit_concurrency=settings.connections + 1,  # uvicorn answers 503 from this number on
         timeout_keep_alive=math.ceil(settings.timeouts.idle),
         timeout_graceful_shutdown=_GRACE,
-        ssl_context_factory=None if tls is None else lambda config, default: tls,
+        ssl_context_factory=None if tls is None else lambda config, default: tls.context,
     )
-    return Server(config, host, _bind(host, addresses), settings.timeouts, on_ready)
+    return Server(config, host, _bind(host, addresses), settings.timeouts, on_ready, tls)
 
 
 class Server(uvicorn.Server):
@@ -102,8 +112,10 @@ class Server(uvicorn.Server):
         sockets: list[socket.socket],
         timeouts: Timeouts,
         on_ready: OnReady | None,
+        certificate: Certificate | None = None,
     ) -> None:
         super().__init__(config)
+        self.certificate = certificate
         self._sockets, self._timeouts, self._on_ready = sockets, timeouts, on_ready
         name = f"[{host}]" if ":" in host else host or "0.0.0.0"
         self.url = f"http{'s' * config.is_ssl}://{name}:{sockets[0].getsockname()[1]}"
@@ -112,7 +124,7 @@ class Server(uvicorn.Server):
         """Answer requests until stopped."""
         logging.getLogger("uvicorn.error").addFilter(hide_client_data)
         try:
-            with asyncio.Runner(loop_factory=lambda: _EventLoop(self._timeouts.head)) as runner:
+            with asyncio.Runner(loop_factory=lambda: RelayEventLoop(self._timeouts.head)) as runner:
                 runner.run(self.serve(sockets=self._sockets))
         finally:
             self.close()
@@ -123,29 +135,19 @@ class Server(uvicorn.Server):
             bound.close()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections, and report it."""
+        """Start to accept connections, and report it; requests find connections and certificate in their state."""
+        self.lifespan.state |= {"connections": self.server_state.connections, "certificate": self.certificate}
         await super().startup(sockets)
+        if self.certificate is not None:
+            self._watch = asyncio.create_task(self.certificate.watch())
         if self._on_ready is not None:
             self._on_ready(self.url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting connections, then close those that are left."""
+        """Stop accepting connections, end event streams, and close what is left after a while."""
+        announce_shutdown(self)
         await super().shutdown(sockets)
         abort_connections(self)
-
-
-class _EventLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers limit the TLS handshake to `handshake` seconds; uvicorn has no setting for it."""
-
-    def __init__(self, handshake: float) -> None:
-        super().__init__()
-        self._handshake = handshake
-
-    async def create_server(self, *given: Any, **named: Any) -> asyncio.Server:
-        """As usual, with limits for TLS; a closing connection is ended by its own timer, not by this limit."""
-        if named.get("ssl") is not None:
-            named |= {"ssl_handshake_timeout": self._handshake, "ssl_shutdown_timeout": _ONE_DAY}
-        return await super().create_server(*given, **named)
 
 
 # Addresses
@@ -204,40 +206,15 @@ def _listening_socket(family: socket.AddressFamily, address: tuple[Any, ...]) ->
     return made
 
 
-# TLS
-
-
-def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """The TLS context of a server; an error names the file at fault."""
-    for path in (certificate, key):
-        try:
-            with open(path, "rb"):
-                pass
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(certificate)
-    except ssl.SSLError as error:
-        raise ConfigurationError(
-            f"{certificate} is not a certificate in PEM format: {first_sentence(error)}"
-        ) from error
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key, password=lambda: "")  # never asks at the terminal
-    except ssl.SSLError as error:
-        if "MISMATCH" in (error.reason or ""):
-            raise ConfigurationError(f"{key} is not the key of the certificate {certificate}") from error
-        raise ConfigurationError(f"{key} is not a key in PEM format without a password") from error
-    return context
-
-
 # The process
 
 
 @contextmanager
 def _stopped_by_signals(server: Server) -> Iterator[None]:
-    """SIGTERM and SIGINT stop the server only; uvicorn by itself would raise them again after its shutdown."""
+    """SIGTERM and SIGINT stop the server only; uvicorn by itself would raise them again after its shutdown.
+
+    SIGHUP loads the certificate again; without one it ends the process, as everywhere.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -245,22 +222,15 @@ def _stopped_by_signals(server: Server) -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         server.should_exit = True
 
+    def reload(number: int, frame: object) -> None:
+        if server.certificate is not None:
+            server.certificate.request_reload()
+
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    if server.certificate is not None and hasattr(signal, "SIGHUP"):  # not on Windows
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, reload)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _raise_file_limit(connections: int) -> None:
-    """Let this process open twice as many files as there may be connections, where the system allows it."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * connections + 2 * _QUEUE
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

@@ -1,4 +1,4 @@
-"""The tables of a relay's store, and every SQL statement on them: one class for each thing that is stored.
+"""The tables of a relay's store, and the SQL statements on them: one class for each thing that is stored.
 
 An upload's body is stored as it was received, as long as a channel needs it. Of each member's receipts the newest ten
 thousand are stored.
@@ -6,39 +6,54 @@ thousand are stored.
 
 from __future__ import annotations
 
-import sqlite3
+import datetime
+import hashlib
+import secrets
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from safetensors.numpy import load, save
 
+from consilience.relay.checksums import checksum
+from consilience.relay.member_table import MemberRecord as MemberRecord
+from consilience.relay.member_table import MemberTable as MemberTable
+from consilience.relay.table import Row, Table
+
+_EPOCHS = 2**40  # so many numbers an epoch may have
+_HISTORY = 256  # versions of common values that are further behind the newest are deleted
 _RECEIPTS = 10_000  # per member; older ones are deleted a tenth at a time
-CREATE_TABLES = """
-CREATE TABLE federations(
-    id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, charter TEXT NOT NULL, revision INTEGER NOT NULL DEFAULT 0,
-    round INTEGER NOT NULL DEFAULT -1, advanced_by INTEGER NOT NULL DEFAULT -1);
-CREATE TABLE members(
-    id INTEGER PRIMARY KEY, federation INTEGER NOT NULL, number INTEGER NOT NULL, name TEXT NOT NULL,
-    token_hash BLOB NOT NULL, revoked INTEGER NOT NULL DEFAULT 0, away INTEGER NOT NULL DEFAULT 0,
-    round INTEGER NOT NULL DEFAULT -1, uploads INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0,
-    UNIQUE(federation, number), UNIQUE(federation, name));
-CREATE TABLE receipts(
-    member INTEGER NOT NULL, round INTEGER NOT NULL, sha256 TEXT NOT NULL, bytes INTEGER NOT NULL,
-    receipt TEXT NOT NULL, PRIMARY KEY(member, round)) WITHOUT ROWID;
-CREATE TABLE uploads(id INTEGER PRIMARY KEY, member INTEGER NOT NULL, header TEXT NOT NULL, body BLOB NOT NULL);
-CREATE TABLE contributions(
-    federation INTEGER NOT NULL, channel TEXT NOT NULL, number INTEGER NOT NULL, upload INTEGER NOT NULL,
-    version INTEGER NOT NULL, entries INTEGER NOT NULL, weight REAL NOT NULL, round INTEGER NOT NULL,
-    PRIMARY KEY(federation, channel, number)) WITHOUT ROWID;
-CREATE INDEX contributions_of_upload ON contributions(upload);
-CREATE TABLE channel_states(
-    federation INTEGER NOT NULL, channel TEXT NOT NULL, state BLOB NOT NULL, PRIMARY KEY(federation, channel));
-CREATE TABLE replies(
-    federation INTEGER NOT NULL, channel TEXT NOT NULL, version INTEGER NOT NULL, body BLOB NOT NULL,
-    PRIMARY KEY(federation, channel, version));
-"""
 Arrays = Mapping[str, np.ndarray]
+
+
+class EpochRecord(NamedTuple):
+    """A time during which a store has one history: it begins when the store is made, and whenever it is restored.
+
+    epoch: a random number. time: when it began, UTC.
+    """
+
+    id: int
+    epoch: int
+    reason: str
+    time: str
+
+
+class EpochTable(Table):
+    """The epochs of a store."""
+
+    name = "epochs"
+
+    def current(self) -> int:
+        """The number of the current epoch; 0 if its record is gone."""
+        row = next(self.select(order="id DESC LIMIT 1"), None)
+        return EpochRecord(*row).epoch if row else 0
+
+    def begin(self, reason: str) -> int:
+        """Begin a new epoch; its number."""
+        began = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        record = EpochRecord(self._next_id(), secrets.randbelow(_EPOCHS) + 1, reason, began)
+        self.write(record, new=True)
+        return record.epoch
 
 
 class FederationRecord(NamedTuple):
@@ -52,117 +67,35 @@ class FederationRecord(NamedTuple):
     advanced_by: int
 
 
-class FederationTable:
+class FederationTable(Table):
     """Federations and the progress of each."""
 
-    def __init__(self, sql: sqlite3.Connection) -> None:
-        self.sql = sql
+    name = "federations"
 
     def all(self) -> list[FederationRecord]:
         """Every federation, oldest first."""
-        return [FederationRecord(*row) for row in self.sql.execute("SELECT * FROM federations ORDER BY id")]
+        return [FederationRecord(*row) for row in self.select(order="id")]
+
+    def sound(self) -> list[FederationRecord]:
+        """Every federation whose record is not damaged, oldest first."""
+        return [FederationRecord(*row[:-1]) for row in self.select_raw(order="id") if self.is_sound(row)]
 
     def get(self, federation: int) -> FederationRecord | None:
         """One federation by its id."""
-        row = self.sql.execute("SELECT * FROM federations WHERE id = ?", (federation,)).fetchone()
+        row = self.find(federation)
         return FederationRecord(*row) if row else None
 
     def add(self, name: str, charter: str) -> int:
         """The id of a new federation; its name must be new."""
-        made = self.sql.execute("INSERT INTO federations(name, charter) VALUES (?, ?)", (name, charter))
-        return int(made.lastrowid or 0)
+        number = self._next_id()
+        self.write(FederationRecord(number, name, charter, revision=0, round=-1, advanced_by=-1), new=True)
+        return number
 
     def update(self, federation: int, revision: int, round_: int, advanced_by: int) -> None:
         """Save the progress of a federation."""
-        self.sql.execute(
-            "UPDATE federations SET revision = ?, round = ?, advanced_by = ? WHERE id = ?",
-            (revision, round_, advanced_by, federation),
-        )
-
-
-class MemberRecord(NamedTuple):
-    """One member of a federation as it is stored.
-
-    id: unique in the store, part of the token. number: 0, 1, ... within the federation. round: of its last upload.
-    away: it missed a deadline, and moving means do not wait for it.
-    """
-
-    id: int
-    federation: int
-    number: int
-    name: str
-    token_hash: bytes
-    revoked: int
-    away: int
-    round: int
-    uploads: int
-    bytes: int
-
-
-class MemberTable:
-    """The members of every federation."""
-
-    def __init__(self, sql: sqlite3.Connection) -> None:
-        self.sql = sql
-
-    def get(self, member: int) -> MemberRecord | None:
-        """One member by its id."""
-        row = self.sql.execute("SELECT * FROM members WHERE id = ?", (member,)).fetchone()
-        return MemberRecord(*row) if row else None
-
-    def of(self, federation: int) -> list[MemberRecord]:
-        """The members of a federation, by number."""
-        rows = self.sql.execute("SELECT * FROM members WHERE federation = ? ORDER BY number", (federation,))
-        return [MemberRecord(*row) for row in rows]
-
-    def add(self, federation: int, name: str) -> int:
-        """The id of a new member; `set_token` must follow."""
-        (number,) = self.sql.execute(
-            "SELECT coalesce(max(number) + 1, 0) FROM members WHERE federation = ?", (federation,)
-        ).fetchone()
-        made = self.sql.execute(
-            "INSERT INTO members(federation, number, name, token_hash) VALUES (?, ?, ?, x'')",
-            (federation, number, name),
-        )
-        return int(made.lastrowid or 0)
-
-    def set_token(self, member: int, token_hash: bytes) -> None:
-        """Save the hash of a member's token."""
-        self.sql.execute("UPDATE members SET token_hash = ? WHERE id = ?", (token_hash, member))
-
-    def revoke(self, member: int) -> None:
-        """Mark a member as revoked."""
-        self.sql.execute("UPDATE members SET revoked = 1 WHERE id = ?", (member,))
-
-    def set_away(self, federation: int, numbers: list[int], away: bool) -> None:
-        """Set whether moving means wait for these members."""
-        self.sql.executemany(
-            "UPDATE members SET away = ? WHERE federation = ? AND number = ?",
-            [(int(away), federation, number) for number in numbers],
-        )
-
-    def count_expected(self, federation: int) -> int:
-        """How many members moving means wait for: neither revoked nor away."""
-        (count,) = self.sql.execute(
-            "SELECT count(*) FROM members WHERE federation = ? AND NOT revoked AND NOT away", (federation,)
-        ).fetchone()
-        return int(count)
-
-    def revoked_with_contributions(self, federation: int) -> list[int]:
-        """Numbers of revoked members that still have a contribution in a channel."""
-        rows = self.sql.execute(
-            "SELECT DISTINCT m.number FROM members m JOIN contributions c ON c.federation = m.federation "
-            "AND c.number = m.number WHERE m.federation = ? AND m.revoked = 1 ORDER BY m.number",
-            (federation,),
-        )
-        return [number for (number,) in rows]
-
-    def totals(self, federation: int) -> dict[str, Any]:
-        """Uploads and bytes accepted so far."""
-        uploads, size = self.sql.execute(
-            "SELECT coalesce(sum(uploads), 0), coalesce(sum(bytes), 0) FROM members WHERE federation = ?", (federation,)
-        ).fetchone()
-        return {"uploads": uploads, "bytes": size}
+        record = self.get(federation)
+        assert record is not None
+        self.update_row(record, record._replace(revision=revision, round=round_, advanced_by=advanced_by))
 
 
 class StoredReceipt(NamedTuple):
@@ -172,31 +105,25 @@ class StoredReceipt(NamedTuple):
     text: str
 
 
-class ReceiptTable:
+class ReceiptTable(Table):
     """Receipts of accepted uploads, by member and round."""
 
-    def __init__(self, sql: sqlite3.Connection) -> None:
-        self.sql = sql
+    name = "receipts"
+    key = ("member", "round")
 
     def get(self, member: int, round_: int) -> StoredReceipt | None:
         """The receipt of a member's upload in a round."""
-        row = self.sql.execute(
-            "SELECT sha256, receipt FROM receipts WHERE member = ? AND round = ?", (member, round_)
-        ).fetchone()
-        return StoredReceipt(*row) if row else None
+        row = self.find(member, round_)
+        return StoredReceipt(row[2], row[4]) if row else None
 
-    def add(self, member: int, round_: int, receipt: StoredReceipt, size: int) -> None:
-        """Save a receipt, and this round as the newest of the member."""
-        self.sql.execute("INSERT INTO receipts VALUES (?, ?, ?, ?, ?)", (member, round_, receipt[0], size, receipt[1]))
-        (uploads,) = self.sql.execute(
-            "UPDATE members SET round = ?, uploads = uploads + 1, bytes = bytes + ? WHERE id = ? RETURNING uploads",
-            (round_, size, member),
-        ).fetchone()
-        if uploads % (_RECEIPTS // 10) == 0:
+    def add(self, member: MemberRecord, receipt: StoredReceipt, size: int) -> None:
+        """Save the receipt of a member's newest upload, which is counted already."""
+        self.write((member.id, member.round, receipt.sha256, size, receipt.text))
+        if member.uploads % (_RECEIPTS // 10) == 0:
             self.sql.execute(
                 "DELETE FROM receipts WHERE member = ?1 AND round < "
                 "(SELECT round FROM receipts WHERE member = ?1 ORDER BY round DESC LIMIT 1 OFFSET ?2)",
-                (member, _RECEIPTS - 1),
+                (member.id, _RECEIPTS - 1),
             )
 
 
@@ -205,6 +132,57 @@ class StoredUpload(NamedTuple):
 
     header: str
     body: bytes
+
+
+class UploadTable(Table):
+    """Uploads whose tensors a channel needs.
+
+    A record's checksum has the SHA-256 that the upload's receipt has, so that a body is hashed once.
+    """
+
+    name = "uploads"
+
+    def checksum(self, row: Row) -> bytes:
+        """The checksum of a record; no record that was written has one with values of other types."""
+        number, member, header, body = row
+        if not (isinstance(header, str) and isinstance(body, bytes)):
+            return b""
+        hashed = hashlib.sha256(header.encode("utf-8", "surrogateescape") + b"\n")
+        hashed.update(body)
+        return self._checksum(number, member, StoredUpload(header, body), hashed.hexdigest())
+
+    def _checksum(self, number: int, member: int, upload: StoredUpload, sha256: str) -> bytes:
+        return checksum(self.name, (number, member, len(upload.header), len(upload.body), sha256))
+
+    def get(self, upload: int) -> StoredUpload | None:
+        """An upload by its id; None if no channel needs it any more."""
+        row = self.find(upload)
+        return StoredUpload(row[2], row[3]) if row else None
+
+    def add(self, member: int, upload: StoredUpload, sha256: str, replaced: Mapping[int, int]) -> int:
+        """The id of a new upload.
+
+        sha256: as in its receipt. replaced: the uploads that it replaces, and in how many channels. One that no other
+        channel needs is overwritten, which costs less than to write a new record and delete the old.
+        """
+        for number, channels in replaced.items():
+            needed = "SELECT count(*) FROM contributions WHERE upload = ?"
+            if self.sql.execute(needed, (number,)).fetchone() == (channels,):
+                values = (*upload, self._checksum(number, member, upload, sha256), number, member)
+                update = "UPDATE uploads SET header = ?, body = ?, checksum = ? WHERE id = ? AND member = ?"
+                if self.sql.execute(update, values).rowcount == 1:
+                    return number
+        number = self._next_id()
+        new = (number, member, *upload, self._checksum(number, member, upload, sha256))
+        self.sql.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?)", new)
+        return number
+
+    def delete_unused(self, uploads: set[int]) -> None:
+        """Delete those of the uploads that no channel needs."""
+        self.sql.executemany(
+            "DELETE FROM uploads WHERE id = ? AND NOT EXISTS (SELECT 1 FROM contributions WHERE upload = uploads.id)",
+            [(upload,) for upload in uploads],
+        )
 
 
 class StoredContribution(NamedTuple):
@@ -222,36 +200,35 @@ class StoredContribution(NamedTuple):
     round: int
 
 
-class ContributionTable:
-    """The contributions that channels hold, and the uploads they came in."""
+class ContributionTable(Table):
+    """The contributions that channels hold."""
 
-    _COLUMNS = "number, upload, version, entries, weight, round"
-
-    def __init__(self, sql: sqlite3.Connection) -> None:
-        self.sql = sql
+    name = "contributions"
+    key = ("federation", "channel", "number")
 
     def get(self, federation: int, channel: str, number: int) -> StoredContribution | None:
         """What a member has in a channel."""
-        row = self.sql.execute(
-            f"SELECT {self._COLUMNS} FROM contributions WHERE federation = ? AND channel = ? AND number = ?",
-            (federation, channel, number),
-        ).fetchone()
-        return StoredContribution(*row) if row else None
+        row = self.find(federation, channel, number)
+        return StoredContribution(*row[2:]) if row else None
 
     def all(self, federation: int, channel: str, before_round: int | None = None) -> list[StoredContribution]:
         """What all members have in a channel, by number; only those accepted before a round of the federation."""
-        rows = self.sql.execute(
-            f"SELECT {self._COLUMNS} FROM contributions WHERE federation = ? AND channel = ? AND round < ? "
-            "ORDER BY number",
-            (federation, channel, 2**62 if before_round is None else before_round),
-        )
-        return [StoredContribution(*row) for row in rows]
+        newest = 2**62 if before_round is None else before_round
+        rows = self.select("federation = ? AND channel = ? AND round < ?", (federation, channel, newest), "number")
+        return [StoredContribution(*row[2:]) for row in rows]
 
-    def save(self, federation: int, channel: str, contribution: StoredContribution) -> None:
-        """Save a member's contribution to a channel, in place of its last."""
-        self.sql.execute(
-            "INSERT OR REPLACE INTO contributions VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (federation, channel, *contribution)
-        )
+    def save(self, federation: int, channel: str, new: StoredContribution, old: StoredContribution | None) -> None:
+        """Save a member's contribution to a channel, in place of its last; `old` is that one as it is stored now."""
+        row = (federation, channel, *new)
+        if old is None:
+            self.write(row)
+        elif old != new:
+            changed = [column for column in new._fields if getattr(old, column) != getattr(new, column)]
+            columns = ", ".join(f"{column} = ?" for column in (*changed, "checksum"))
+            where = " AND ".join(f"{column} = ?" for column in self.key)
+            values = [getattr(new, column) for column in changed]
+            given = (*values, self.checksum(row), federation, channel, old.number)
+            self.sql.execute(f"UPDATE contributions SET {columns} WHERE {where}", given)
 
     def delete(self, federation: int, channel: str, number: int | None = None) -> None:
         """Delete a member's contribution to a channel, or all of them."""
@@ -260,53 +237,97 @@ class ContributionTable:
             f"DELETE FROM contributions WHERE federation = ? AND channel = ?{which}", (federation, channel, *given)
         )
 
-    def add_upload(self, member: int, upload: StoredUpload) -> int:
-        """The id of a new upload."""
-        made = self.sql.execute("INSERT INTO uploads(member, header, body) VALUES (?, ?, ?)", (member, *upload))
-        return int(made.lastrowid or 0)
 
-    def upload(self, upload: int) -> StoredUpload | None:
-        """An upload by its id; None if no channel needs it any more."""
-        row = self.sql.execute("SELECT header, body FROM uploads WHERE id = ?", (upload,)).fetchone()
-        return StoredUpload(*row) if row else None
+class ChannelStateTable(Table):
+    """Sums of standing means, and common values of moving means in the last version and some before it.
 
-    def delete_unused(self, uploads: set[int]) -> None:
-        """Delete those of the uploads that no channel needs."""
-        self.sql.executemany(
-            "DELETE FROM uploads WHERE id = ? AND NOT EXISTS (SELECT 1 FROM contributions WHERE upload = uploads.id)",
-            [(upload,) for upload in uploads],
+    The version before the last is there for the case that the last one is damaged, and all of them for a rollback.
+    """
+
+    name = "channel_states"
+    key = ("federation", "channel", "version")
+
+    def get(self, federation: int, channel: str) -> dict[str, np.ndarray] | None:
+        """A channel's state as it was saved last."""
+        row = next(self.select("federation = ? AND channel = ?", (federation, channel), "version DESC LIMIT 1"), None)
+        return load(row[3]) if row else None
+
+    def save(self, federation: int, channel: str, arrays: Arrays, *, keep_older: bool = False) -> None:
+        """Save a channel's state, and delete older versions that are not kept any longer."""
+        version = int(arrays["version"][0]) if "version" in arrays else 0
+        body = save({key: np.asarray(array, order="C") for key, array in arrays.items()})
+        self.write((federation, channel, version, body))
+        for old in () if keep_older else self.versions(federation, channel):
+            if not is_kept(old, version):
+                self.delete(federation, channel, old)
+
+    def versions(self, federation: int, channel: str) -> list[int]:
+        """The versions of a channel that are stored, oldest first."""
+        rows = self.sql.execute(
+            "SELECT version FROM channel_states WHERE federation = ? AND channel = ? ORDER BY version",
+            (federation, channel),
+        )
+        return [version for (version,) in rows]
+
+    def delete(self, federation: int, channel: str, version: int) -> None:
+        """Delete one version of a channel's state."""
+        self.sql.execute(
+            "DELETE FROM channel_states WHERE federation = ? AND channel = ? AND version = ?",
+            (federation, channel, version),
         )
 
 
-class ChannelStateTable:
-    """Sums of standing means, common values of moving means, and the replies by which these moved."""
+def is_kept(version: int, newest: int) -> bool:
+    """Whether a version stays stored: one for each power of two that versions can be behind the newest."""
+    behind = newest - version
+    return behind == 0 or (0 < behind < _HISTORY and version % 2 ** (behind.bit_length() - 1) == 0)
 
-    def __init__(self, sql: sqlite3.Connection) -> None:
-        self.sql = sql
 
-    def get(self, federation: int, channel: str) -> dict[str, np.ndarray] | None:
-        """A channel's state as it was saved."""
-        row = self.sql.execute(
-            "SELECT state FROM channel_states WHERE federation = ? AND channel = ?", (federation, channel)
-        ).fetchone()
-        return load(row[0]) if row else None
+class ReplyTable(Table):
+    """By how much the common values of moving means moved to become each version."""
 
-    def save(self, federation: int, channel: str, arrays: Arrays) -> None:
-        """Save a channel's state."""
-        body = save({key: np.asarray(array, order="C") for key, array in arrays.items()})
-        self.sql.execute("INSERT OR REPLACE INTO channel_states VALUES (?, ?, ?)", (federation, channel, body))
+    name = "replies"
+    key = ("federation", "channel", "version")
 
-    def reply(self, federation: int, channel: str, version: int) -> bytes | None:
+    def get(self, federation: int, channel: str, version: int) -> bytes | None:
         """By how much the common values moved to become this version, as a body."""
-        row = self.sql.execute(
-            "SELECT body FROM replies WHERE federation = ? AND channel = ? AND version = ?",
-            (federation, channel, version),
-        ).fetchone()
-        return row[0] if row else None
+        row = self.find(federation, channel, version)
+        return row[3] if row else None
 
-    def add_reply(self, federation: int, channel: str, version: int, body: bytes, oldest: int) -> None:
+    def add(self, federation: int, channel: str, version: int, body: bytes, oldest: int) -> None:
         """Save a reply, and delete those before version `oldest`."""
-        self.sql.execute("INSERT INTO replies VALUES (?, ?, ?, ?)", (federation, channel, version, body))
+        self.write((federation, channel, version, body))
         self.sql.execute(
             "DELETE FROM replies WHERE federation = ? AND channel = ? AND version < ?", (federation, channel, oldest)
         )
+
+
+class OperatorRecord(NamedTuple):
+    """A person who may see the state of the relay.
+
+    expires: when the token expires, in seconds since 1970; 0 is never.
+    """
+
+    id: int
+    name: str
+    token_hash: bytes
+    expires: int = 0
+
+
+class OperatorTable(Table):
+    """People who may see the state of the relay."""
+
+    name = "operators"
+
+    def get(self, operator: int) -> OperatorRecord | None:
+        """One operator by its id."""
+        row = self.find(operator)
+        return OperatorRecord(*row) if row else None
+
+    def all(self) -> list[OperatorRecord]:
+        """Every operator, oldest first."""
+        return [OperatorRecord(*row) for row in self.select(order="id")]
+
+    def next_id(self) -> int:
+        """An id that no operator has."""
+        return self._next_id()

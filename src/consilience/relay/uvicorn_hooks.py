@@ -1,9 +1,9 @@
 """Everything the relay uses of uvicorn and asyncio that their documentation does not promise, in one file.
 
 uvicorn waits without limit for the rest of a head or a body, and for a client that does not read its answer. Its
-`http=` option takes a protocol class, and `with_timeouts` gives it one: uvicorn's own httptools protocol with one timer
+`http=` option takes a protocol class, and `with_limits` gives it one: uvicorn's own httptools protocol with one timer
 per connection. The timer computes what is due; a request costs only a few assignments. All times are of the event
-loop's clock, which never goes back.
+loop's clock, which never goes back. It also limits how many connections one address has.
 
 The attributes used are those of `uvicorn>=0.48,<0.55` (pyproject.toml). `tests/relay/test_uvicorn_hooks.py` checks each
 and names the library and its version if one is missing.
@@ -16,36 +16,89 @@ import json
 import logging
 import math
 import traceback
+from collections.abc import Collection
 from enum import Enum, auto
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import uvicorn
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from consilience.relay.addresses import UNKNOWN, shared_address
+from consilience.relay.connection_places import ConnectionPlaces
+from consilience.relay.member_connections import EXTENSION
+from consilience.relay.streams import BEFORE_SHUTDOWN
 from consilience.relay.timeouts import HEAD_LIMIT, Timeouts
 
-__all__ = ["abort_connections", "hide_client_data", "with_timeouts"]
+__all__ = ["RelayEventLoop", "abort_connections", "announce_shutdown", "hide_client_data", "with_limits"]
 
 _APPLICATION_ERROR = "Exception in ASGI application"
 """How uvicorn's log message about an exception of the application starts."""
+_NO_FILES = "socket.accept() out of system resource"
+"""How asyncio's message starts if a connection cannot be accepted because too many files are open."""
+_ONE_DAY = 86400.0
+_Refusal = tuple[int, str, str] | tuple[int, str, str, bytes]
+"""The arguments of `_TimedConnection._refuse`."""
+_HEAD_TOO_LARGE: _Refusal = 431, "head-too-large", f"the head of a request may have at most {HEAD_LIMIT} bytes"
+log = logging.getLogger("consilience.relay")
 
 
-def with_timeouts(timeouts: Timeouts) -> type[asyncio.Protocol]:
-    """A protocol class for `uvicorn.Config(http=...)` that ends connections as `timeouts` says."""
+def with_limits(
+    timeouts: Timeouts, address_connections: int = 0, proxies: Collection[str] = ()
+) -> type[asyncio.Protocol]:
+    """A protocol class for `uvicorn.Config(http=...)` that ends connections as `timeouts` says.
+
+    address_connections: the most that one address may have; 0 is no limit. proxies: addresses without this limit.
+    """
 
     class TimedConnection(_TimedConnection):
         limits = timeouts
-        idle_connections = {}  # noqa: RUF012
+        places = ConnectionPlaces(address_connections, proxies)
 
     return TimedConnection
+
+
+class RelayEventLoop(asyncio.SelectorEventLoop):
+    """An event loop whose servers limit the TLS handshake to `handshake` seconds; uvicorn has no setting for it.
+
+    If no file can be opened for a new connection, asyncio tries again after a second, and reports it as often as
+    connections may wait. Here it accepts one connection at a time, and the log has one line a second.
+    """
+
+    def __init__(self, handshake: float) -> None:
+        super().__init__()
+        self._handshake, self._reported = handshake, -math.inf
+        self.set_exception_handler(self._report)
+
+    async def create_server(self, *given: Any, **named: Any) -> asyncio.Server:
+        """As usual, with limits for TLS; a closing connection is ended by its own timer, not by this limit."""
+        if named.get("ssl") is not None:
+            named |= {"ssl_handshake_timeout": self._handshake, "ssl_shutdown_timeout": _ONE_DAY}
+        return await super().create_server(*given, **named)
+
+    def _start_serving(
+        self, protocol_factory: Any, sock: Any, sslcontext: Any = None, server: Any = None, backlog: int = 1, *rest: Any
+    ) -> None:
+        super()._start_serving(protocol_factory, sock, sslcontext, server, 1, *rest)  # type: ignore[misc]
+
+    def _report(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not str(context.get("message")).startswith(_NO_FILES):
+            loop.default_exception_handler(context)
+        elif self.time() - self._reported >= 1:
+            self._reported = self.time()
+            log.error("no connection can be accepted now: %s; lower --connections", context.get("exception"))
 
 
 def abort_connections(server: uvicorn.Server) -> None:
     """Close every connection of a server at once, sent or not."""
     for connection in list(server.server_state.connections):
         connection.transport.abort()
+
+
+def announce_shutdown(server: uvicorn.Server) -> None:
+    """Call what the application has left in the state of its lifespan, before answers under way are waited for."""
+    server.lifespan.state.get(BEFORE_SHUTDOWN, lambda: None)()
 
 
 def hide_client_data(record: logging.LogRecord) -> bool:
@@ -91,7 +144,7 @@ class _TimedFlowControl(FlowControl):
         super().resume_reading()
 
 
-class _HeadTooLarge(Exception):
+class _RefusedHead(Exception):
     """Raised inside the parser to stop it."""
 
 
@@ -99,8 +152,7 @@ class _TimedConnection(HttpToolsProtocol):
     """One client's connection. Deadlines are computed when the timer fires, not when bytes arrive."""
 
     limits: ClassVar[Timeouts]
-    idle_connections: ClassVar[dict[_TimedConnection, None]]
-    """Connections without a request under way, the longest idle first: they are closed when there are too many."""
+    places: ClassVar[ConnectionPlaces]
     flow: _TimedFlowControl
 
     # Called by uvicorn
@@ -119,15 +171,21 @@ class _TimedConnection(HttpToolsProtocol):
             getattr(transport, "_ssl_protocol", None), "_transport", transport
         )
         self._socket_transport.set_write_buffer_limits(high=0)
+        if transport is not self._socket_transport:
+            transport.set_write_buffer_limits(high=1)  # of 0 bytes, asyncio's TLS transport would never send any
         self._timer = self.loop.call_later(self.limits.shortest, self._check_deadlines)
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
-            self._close_one_idle()
-        self.idle_connections[self] = None
+            self.places.close_one_idle()
+        too_many = self.places.take(self, shared_address(self.client[0]) if self.client else UNKNOWN)
+        # Why the head of the next request is refused: status, code, message and headers.
+        self._refusal: _Refusal | None = None
+        if too_many:
+            self._refusal = 429, "too-many-connections", too_many, b"retry-after: 5"
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection has ended: cancel its timers."""
         self._timer.cancel()
-        self.idle_connections.pop(self, None)
+        self.places.free(self)
         super().connection_lost(exc)
         if self.timeout_keep_alive_task is not None:
             self.timeout_keep_alive_task.cancel()
@@ -140,22 +198,29 @@ class _TimedConnection(HttpToolsProtocol):
         self._bytes_without_progress += len(data)
         super().data_received(data)
         if self._bytes_without_progress > HEAD_LIMIT and not self.transport.is_closing():
-            self._refuse_head()
+            self._refuse(*_HEAD_TOO_LARGE)
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
         self._state, self._state_since = _RequestState.HEAD, self._received_at
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header. What comes after the body is a trailer, and never a header: uvicorn by itself would add it."""
+        if self._state is _RequestState.HEAD:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """The head is complete."""
         self._bytes_without_progress = 0
-        if self._head_too_large():
-            raise _HeadTooLarge
+        self._refusal = _wrong_head(self.url, self.headers) or self._refusal
+        if self._refusal is not None:
+            raise _RefusedHead
         self._state, self._state_since, self._body_at = _RequestState.BODY, self._received_at, self._received_at
         self._discard_until, self._body_size = math.inf, 0
         self.flow.awaits_continue = self.expect_100_continue
-        self.idle_connections.pop(self, None)
+        self.places.idle.pop(self, None)
+        self.scope["extensions"] = {EXTENSION: {"connection": self}}
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -178,11 +243,16 @@ class _TimedConnection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing() or not self.cycle.response_complete:
             return
-        self.idle_connections[self] = None
+        self.places.idle[self] = None
         self._discard_until = self.loop.time() + self.limits.body
         if awaits_continue and self._state is _RequestState.BODY:
             self.transport.close()  # what comes now may be its body or its next request: they cannot be distinguished
         self._await_next_request()
+
+    def resume_writing(self) -> None:
+        """The client has read what was waiting; as much may wait again when the timer looks at it next."""
+        self._unsent = -1
+        super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
         """uvicorn's own timer between requests; closing here would cut off an answer that is still being read."""
@@ -190,10 +260,9 @@ class _TimedConnection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """What was received is not HTTP, or its head is too large."""
-        if self._state is _RequestState.HEAD and self._head_too_large():
-            self._refuse_head()
-        else:
-            self._refuse(400, "not-http", msg)
+        if _head_size(self.url, self.headers) > HEAD_LIMIT and self._state is _RequestState.HEAD:
+            self._refusal = _HEAD_TOO_LARGE
+        self._refuse(*(self._refusal or (400, "not-http", msg)))
 
     # Deadlines
 
@@ -246,20 +315,14 @@ class _TimedConnection(HttpToolsProtocol):
             what = "head" if self._state is _RequestState.HEAD else "body"
             self._refuse(408, "too-slow", f"the {what} of the request came too slowly; send it again, faster")
 
-    def _close_one_idle(self) -> None:
-        """Close the connection that has been idle the longest and has read all it was sent."""
-        for other in self.idle_connections:
-            if not other._socket_transport.get_write_buffer_size():
-                other._abort()
-                return
+    def close_if_idle(self) -> bool:
+        """Close it if no request is under way and the client has read all it was sent; whether it was closed."""
+        if self not in self.places.idle or self._socket_transport.get_write_buffer_size():
+            return False
+        self._abort()
+        return True
 
-    def _head_too_large(self) -> bool:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > HEAD_LIMIT
-
-    def _refuse_head(self) -> None:
-        self._refuse(431, "head-too-large", f"the head of a request may have at most {HEAD_LIMIT} bytes")
-
-    def _refuse(self, status: int, code: str, message: str) -> None:
+    def _refuse(self, status: int, code: str, message: str, *headers: bytes) -> None:
         """Answer with the reason, unless another answer has started, and close."""
         cycle = self.cycle
         answered = cycle is None or cycle.response_complete
@@ -271,7 +334,12 @@ class _TimedConnection(HttpToolsProtocol):
             return
         content = json.dumps({"code": code, "message": message}).encode()
         lines = [name + b": " + value for name, value in self.server_state.default_headers]
-        lines += [b"content-type: application/json", b"content-length: %d" % len(content), b"connection: close"]
+        lines += [
+            b"content-type: application/json",
+            b"content-length: %d" % len(content),
+            b"connection: close",
+            *headers,
+        ]
         self.transport.write(STATUS_LINE[status] + b"\r\n".join([*lines, b"", content]))
         if not answered:
             cycle.disconnected = True  # uvicorn discards the application's own answer
@@ -281,5 +349,17 @@ class _TimedConnection(HttpToolsProtocol):
     def _abort(self) -> None:
         """Close at once; what is unsent is lost."""
         self.connections.discard(self)  # its place is free now
-        self.idle_connections.pop(self, None)
+        self.places.free(self)
         self._socket_transport.abort()
+
+
+def _head_size(url: bytes, headers: list[tuple[bytes, bytes]]) -> int:
+    return len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
+
+
+def _wrong_head(url: bytes, headers: list[tuple[bytes, bytes]]) -> _Refusal | None:
+    """Why a complete head is refused."""
+    if _head_size(url, headers) > HEAD_LIMIT:
+        return _HEAD_TOO_LARGE
+    hosts = sum(name == b"host" for name, _ in headers)
+    return None if hosts == 1 else (400, "not-http", f"{hosts} Host headers were sent; send exactly one")

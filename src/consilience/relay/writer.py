@@ -15,19 +15,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from consilience.errors import ConsilienceError
+from consilience.relay.activity import Activity
+from consilience.relay.checksums import DamagedRecord
 from consilience.relay.deadlines import Deadlines
 from consilience.relay.federation import FederationService
-from consilience.relay.recount import Recounter, apply_correction
-from consilience.relay.rejections import Rejection
-from consilience.relay.snapshot import Snapshot
-from consilience.relay.store import Store, is_full, lock_store
+from consilience.relay.fence import Fence
+from consilience.relay.lease import TakenOver
+from consilience.relay.loaded import Drafts, LoadedFederations
+from consilience.relay.logs import event
+from consilience.relay.recount import Recounter
+from consilience.relay.rejections import Rejection, damaged_federation, damaged_record, taken_over
+from consilience.relay.store import Store, is_full
 from consilience.relay.tables import StoredUpload
 
 _BATCH = 128  # uploads in one commit
 _SPARE = 2**20  # bytes that must be free, besides those of the refused uploads, before a full disk has room again
-_POLL = 0.5  # seconds between checks for what other processes have written, and for deadlines
+_POLL = 0.2  # seconds between checks for what other processes have written, and for deadlines
 log = logging.getLogger("consilience.relay")
-Drafts = dict[int, Snapshot]
 
 
 @dataclass
@@ -45,7 +49,8 @@ class Writer:
     """A thread with the only connection that writes to the store.
 
     on_change: called from this thread with the id of a federation whose answers have changed. clock: for deadlines;
-    seconds that never go back.
+    seconds that never go back. on_others_wrote: called from this thread when another process has written, such as a
+    revocation.
     """
 
     def __init__(
@@ -53,20 +58,27 @@ class Writer:
         path: Path,
         on_change: Callable[[int], None] = lambda federation: None,
         clock: Callable[[], float] = time.monotonic,
+        activity: Activity | None = None,
+        on_others_wrote: Callable[[], None] = lambda: None,
     ) -> None:
-        self.store, self.on_change = Store(path), on_change
-        self._lock = lock_store(path)
-        self.federations: dict[int, FederationService] = {}
-        self.failing = self.full = False  # whether the last write failed, and whether because the disk was full
-        self._refused_bytes = 0  # of the uploads that were refused because the disk was full
+        self.store, self.activity = Store(path), activity or Activity()
+        self.on_change, self.on_others_wrote = on_change, on_others_wrote
+        with self.store.closed_on_error():
+            self.fence = Fence(self.store)
+        try:
+            self.loaded = LoadedFederations(self.store)
+        except BaseException:
+            self.close()
+            raise
+        self._repair_requested = False
+        self.failing = False  # whether the last write failed
+        self.full = 0  # if it failed because the disk is full, how many bytes could not be written
         self._queue: queue.Queue[QueuedUpload | None] = queue.Queue(maxsize=4096)
         self._data_version = -1
         self._deadlines = Deadlines(clock)
-        self.recounter = Recounter(path, self.federations)
+        self.recounter = Recounter(path, self.federations, self.request_repair)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
-        for record in self.store.federations.all():
-            self.federations[record.id] = FederationService(self.store, record.id)
 
     def start(self) -> None:
         """Start the writer, and the recounting of sums in the background."""
@@ -75,6 +87,7 @@ class Writer:
 
     def stop(self) -> None:
         """Write what is queued, and end."""
+        self.activity.seen.hurry()
         self._stopping.set()
         self.recounter.stop()
         with contextlib.suppress(queue.Full):  # a full queue wakes the thread anyway
@@ -86,7 +99,17 @@ class Writer:
     def close(self) -> None:
         """Close the store and release its lock; for a writer whose thread does not run."""
         self.store.close()
-        self._lock.close()
+        self.fence.close()
+
+    @property
+    def federations(self) -> dict[int, FederationService]:
+        """The federations that are served, by id."""
+        return self.loaded.services
+
+    @property
+    def queued(self) -> int:
+        """How many uploads wait to be written."""
+        return self._queue.qsize()
 
     @property
     def alive(self) -> bool:
@@ -97,11 +120,17 @@ class Writer:
         """Queue an upload; its receipt is set when it is on disk."""
         if self._stopping.is_set():
             raise Rejection("stopping", "the relay is about to stop; try again in a moment", retry_after=5)
+        if self.fence.lost:
+            raise taken_over()
         try:
             self._queue.put_nowait(upload)
         except queue.Full:
             raise Rejection("busy", "too many uploads wait to be written; try again", retry_after=5) from None
         return upload.receipt
+
+    def request_repair(self) -> None:
+        """Something damaged was read: before the next upload, drop or rebuild whatever is damaged."""
+        self._repair_requested = True
 
     # -- the thread ----------------------------------------------------------------------------------------------------
 
@@ -112,7 +141,7 @@ class Writer:
                 self.write(batch)
             except Exception as error:  # nothing may end the only writer
                 log.exception("the writer failed")
-                self._data_version = -1
+                self._data_version, self.failing = -1, True
                 for upload in batch:
                     if not upload.receipt.done():
                         upload.receipt.set_exception(error)
@@ -134,31 +163,56 @@ class Writer:
 
     def write(self, batch: list[QueuedUpload]) -> None:
         """Write a batch in one commit with fsync; readers and uploaders get results only when all of it is on disk."""
+        try:
+            self.fence.check_files()
+            self._write(batch)
+        except TakenOver:
+            for upload in batch:
+                upload.receipt.set_exception(taken_over())
+
+    def _write(self, batch: list[QueuedUpload]) -> None:
         version, corrections = self.store.data_version, self.recounter.corrections
         others_wrote, overdue = version != self._data_version, self._deadlines.overdue(self.federations, {})
-        if not (batch or self.failing or others_wrote or corrections or overdue):
+        waits = self._repair_requested or self.activity.seen.due
+        if not (batch or self.failing or others_wrote or corrections or overdue or waits):
             return
         drafts: Drafts = {}
         results: list[tuple[QueuedUpload, str | Exception]] = []
-        applied, before = len(corrections), self.store.sql.total_changes
+        applied, before, repairing = len(corrections), self.store.sql.total_changes, self._repair_requested
         try:
-            with self.store.writing():
+            with self.activity.metrics.commit(), self.store.writing():
                 self._data_version = version
+                if repairing and self.loaded.repair(drafts, bodies=True):
+                    self.recounter.repairs += 1
                 if others_wrote:
                     self._read_membership(drafts)
-                for federation, wrong in corrections[:applied]:
-                    apply_correction(self._draft(federation, drafts), wrong)
+                for correction in corrections[:applied]:
+                    if correction.federation in self.federations and correction.repairs == self.recounter.repairs:
+                        self.loaded.correct(correction.federation, correction.wrong, drafts)
                 results = [(upload, self._accept(upload, drafts)) for upload in batch]
                 self._aggregate_overdue(drafts)
-                for federation, draft in drafts.items():
-                    self.federations[federation].save(self.store, draft)
+                self.loaded.save(drafts)
+                self.activity.seen.save(self.store)
         except sqlite3.Error as error:
             self._refuse_batch(batch, error)
             return
+        except DamagedRecord as error:  # not an upload's own: what a deadline, a revocation or a correction needs
+            refusal = self._damaged(error)
+            self._data_version = -1
+            for upload in batch:
+                upload.receipt.set_exception(refusal)
+            return
+        if repairing:
+            self._repair_requested = False
+            for federation in self.federations:
+                self.recounter.request(federation)
         del corrections[:applied]
+        self.activity.seen.saved()
         if not self.full or self.store.sql.total_changes > before or self._has_room():
-            self.failing = self.full = False
+            self.failing, self.full = False, 0
         self._publish(drafts)
+        if others_wrote:
+            self.on_others_wrote()
         for upload, result in results:
             if isinstance(result, Exception):
                 upload.receipt.set_exception(result)
@@ -170,6 +224,8 @@ class Writer:
         for federation, draft in drafts.items():
             service = self.federations[federation]
             changed = draft.revision > service.snapshot.revision
+            if draft.round > service.snapshot.round:
+                self._deadlines.pace.note(federation)
             service.snapshot = draft
             self._deadlines.note(federation, draft)
             if draft.needs_recount:
@@ -180,9 +236,9 @@ class Writer:
     def _refuse_batch(self, batch: list[QueuedUpload], error: sqlite3.Error) -> None:
         """Refuse all uploads of a batch: nothing of it was written."""
         self._data_version = -1
-        self.failing, self.full = True, is_full(error)
-        self._refused_bytes = sum(len(upload.body) for upload in batch)
-        log.error("none of %d uploads was written: %s", len(batch), error)
+        self.failing = True
+        self.full = max(sum(len(upload.body) for upload in batch), 1) if is_full(error) else 0
+        log.error("none of %d uploads was written: %s", len(batch), error, extra=event("write-failed"))
         code, message = "cannot-write", "the relay's store cannot be written now; nothing was saved"
         if self.full:
             code = "disk-full"
@@ -192,47 +248,54 @@ class Writer:
 
     def _has_room(self) -> bool:
         """Whether the disk has room now for the uploads that were refused."""
-        return shutil.disk_usage(self.store.path.absolute().parent).free > 2 * self._refused_bytes + _SPARE
-
-    def _draft(self, federation: int, drafts: Drafts) -> Snapshot:
-        if federation not in drafts:
-            drafts[federation] = self._service(federation).snapshot.draft()
-        return drafts[federation]
-
-    def _service(self, federation: int) -> FederationService:
-        if federation not in self.federations:
-            self.federations[federation] = FederationService(self.store, federation)
-        return self.federations[federation]
+        return shutil.disk_usage(self.store.path.absolute().parent).free > 2 * self.full + _SPARE
 
     def _accept(self, upload: QueuedUpload, drafts: Drafts) -> str | Exception:
         """The receipt of an upload, or why it is refused; a refused upload changes nothing."""
-        member = self.store.members.get(upload.member)
+        try:
+            member = self.store.members.get(upload.member)
+        except DamagedRecord as error:
+            return self._damaged(error)
         if member is None or member.revoked:
             return Rejection("revoked", "this token has been revoked")
-        service, draft = self._service(member.federation), self._draft(member.federation, drafts).draft()
+        if member.federation in self.loaded.lost:
+            return damaged_federation(self.loaded.lost[member.federation])
+        service, draft = self.loaded.service(member.federation), self.loaded.draft(member.federation, drafts).draft()
         draft.needs_recount = drafts[member.federation].needs_recount
         try:
             with self.store.step():
                 stored = StoredUpload(upload.header, upload.body)
-                receipt = service.accept_upload(self.store, draft, member, upload.round, stored)
+                may_advance = self._deadlines.pace.may_advance(service, draft)
+                receipt = service.accept_upload(self.store, draft, member, upload.round, stored, may_advance)
+        except DamagedRecord as error:
+            return self._damaged(error)
         except ConsilienceError as error:
             return error
         drafts[member.federation] = draft
         return receipt
 
+    def _damaged(self, error: DamagedRecord) -> Rejection:
+        """An upload needs a record that is damaged: it is repaired before the next one."""
+        log.warning("%s", error, extra=event("damage-found"))
+        self.request_repair()
+        return damaged_record()
+
     def _read_membership(self, drafts: Drafts) -> None:
         """Another process has written: see who was invited, and remove what revoked members contributed."""
-        for record in self.store.federations.all():
-            service, draft = self._service(record.id), self._draft(record.id, drafts)
-            service.count_members(self.store, draft)
+        self.activity.members.note(self.store)
+        for record in self.loaded.known():
+            service, draft = self.loaded.service(record.id), self.loaded.draft(record.id, drafts)
             for number in self.store.members.revoked_with_contributions(record.id):
                 service.remove_contributions(self.store, draft, number)
+            self.store.members.settle_reinvited(record.id)
+            service.count_members(self.store, draft)
             for name in service.moving:
                 if draft.waiting[name]:
                     service.aggregate_if_ready(self.store, draft, name)
 
     def _aggregate_overdue(self, drafts: Drafts) -> None:
         for federation, name in self._deadlines.overdue(self.federations, drafts):
-            service, draft = self.federations[federation], self._draft(federation, drafts)
+            service, draft = self.federations[federation], self.loaded.draft(federation, drafts)
             if service.aggregate_overdue(self.store, draft, name):
-                log.info("%s: %s was aggregated at its deadline", service.charter.name, name)
+                said = "%s: %s was aggregated at its deadline"
+                log.info(said, service.charter.name, name, extra=event("deadline-passed"))

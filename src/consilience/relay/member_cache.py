@@ -1,0 +1,27 @@
+"""Members as they are stored, read again only when the store has changed."""
+
+from __future__ import annotations
+
+from consilience.relay.store import Store
+from consilience.relay.tables import MemberRecord
+
+_REMEMBERED = 10_000  # members
+
+
+class MemberCache:
+    """Members by id. A revoked token is refused at once: every lookup asks whether another connection has written."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store  # only reads: what it wrote itself would not be noticed
+        self._version = -1
+        self._members: dict[int, MemberRecord | None] = {}
+
+    def get(self, member: int) -> MemberRecord | None:
+        """One member by its id."""
+        version = self.store.data_version
+        if version != self._version or len(self._members) > _REMEMBERED:
+            self._members.clear()
+            self._version = version
+        if member not in self._members:
+            self._members[member] = self.store.members.get(member)
+        return self._members[member]
