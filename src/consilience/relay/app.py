@@ -248,8 +248,11 @@ class Relay:
         return EventStream(self._events(stream, service), lambda: self.streams.close(stream))
 
     async def _events(self, stream: OpenStream, service: FederationService) -> AsyncIterator[str]:
+        sent = ""
         while not stream.ended and not self._has_ended(stream):
-            yield format_event("news", json.dumps(_progress(service)))
+            news = format_event("news", json.dumps(_progress(service)))
+            if news != sent:  # a change during the pause below was reported after it, and has woken the stream as well
+                yield (sent := news)
             while not await stream.wait(_HEARTBEAT):
                 if self._has_ended(stream):
                     return
