@@ -41,8 +41,12 @@ def purpose_key(purpose: str) -> int:
 
 def random_bits(purpose: str, *where: Array) -> Array:
     """64 random bits for each place; `where` are integers or integer arrays that broadcast against each other."""
-    state: Array = np.asarray(purpose_key(purpose), dtype=np.int64).reshape(1)
-    for coordinate in where:
+    first, numbers = purpose_key(purpose), 0
+    while numbers < len(where) and isinstance(where[numbers], int | np.integer):
+        first = _mix_numbers(first, int(where[numbers]))
+        numbers += 1
+    state: Array = np.asarray(first, dtype=np.int64).reshape(1)
+    for coordinate in where[numbers:]:
         if isinstance(coordinate, int | np.integer | np.ndarray):
             coordinate = np.asarray(coordinate, dtype=np.int64)
         else:  # from the first torch tensor on, all is computed in torch, in 64 bits
@@ -53,13 +57,28 @@ def random_bits(purpose: str, *where: Array) -> Array:
     return state
 
 
+def _mix_numbers(state: int, coordinate: int) -> int:
+    """As `_mix(_combine(...))` of arrays, but of two numbers: many times faster than NumPy is with one."""
+    if not -(2**63) <= coordinate < 2**63:
+        raise OverflowError(f"{coordinate} has more than 64 bits")
+    x = _wrap(_combine(state, coordinate))
+    x = _wrap((x ^ _shift(x, 30)) * _MULTIPLY_1)
+    x = _wrap((x ^ _shift(x, 27)) * _MULTIPLY_2)
+    return int(x ^ _shift(x, 31))
+
+
+def _wrap(x: int) -> int:
+    """The lowest 64 bits of a number, as a signed number."""
+    return ((x + 2**63) & (2**64 - 1)) - 2**63
+
+
 def _as_torch(x: np.ndarray, like: Array) -> Array:
     """The array as a tensor; one number is not copied from the CPU, which a CUDA graph could not capture."""
     return like.new_full(x.shape, int(x.item())) if x.size == 1 else like.new_tensor(x)
 
 
 def _combine(state: Array, coordinate: Array) -> Array:
-    if not isinstance(state, np.ndarray) and isinstance(coordinate, np.ndarray):
+    if isinstance(coordinate, np.ndarray) and not isinstance(state, np.ndarray):
         coordinate = _as_torch(coordinate, state)
     return (state + _STEP) * 31 + coordinate * _STEP
 

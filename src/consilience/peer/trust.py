@@ -11,7 +11,7 @@ from typing import Any
 
 from consilience.errors import ConsilienceError, RelayUnreachable, WireError
 from consilience.wire.charter import read_charter
-from consilience.wire.digests import DIGEST_HEADER, check_digests, parse_digests
+from consilience.wire.digests import DIGEST_HEADER, check_digests, content_digest, parse_digests
 from consilience.wire.headers import ANSWER_HEADER
 from consilience.wire.signatures import (
     ANSWER,
@@ -97,7 +97,9 @@ class RelayTrust:
             signature, epoch = parse_signature(headers[SIGNATURE_HEADER.lower()])
         except WireError as error:
             raise self._refusal(f"its {kind} is refused: {error}") from error
-        if not is_signed(parse_key(key), signature, signed_text(kind, federation, epoch, dict(bound), body)):
+        if not is_signed(
+            parse_key(key), signature, signed_text(kind, federation, epoch, dict(bound), content_digest(body))
+        ):
             raise self._refusal(
                 f"its {kind} is not signed with its key {key}. If the folder is of another relay, choose another one; "
                 f"if the relay has another key now, ask its operator, and only then delete the folder"

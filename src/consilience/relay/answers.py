@@ -18,7 +18,7 @@ from consilience.relay.store import Store
 from consilience.wire import schema
 from consilience.wire.byte_count import ByteCount
 from consilience.wire.headers import ANSWER_HEADER, Part, Parts, format_parts
-from consilience.wire.signatures import ANSWER, Signer, proof_headers
+from consilience.wire.signatures import ANSWER, Signer
 
 _LARGEST_COUNT = 2**31 - 1
 _ALL_UPLOADS = 2**40  # bytes: more than any answer that reads a few uploads takes
@@ -41,21 +41,11 @@ class AnswerRequest:
 
 @dataclass(frozen=True)
 class EncodedAnswer:
-    """An answer as it is sent: what the body holds, the body, its ETag, and the signature of all of it."""
+    """An answer as it is sent: what the body holds, the body, and the headers beside it with the signature of all."""
 
     parts: Parts
     body: bytes
-    etag: str
-    signature: str
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers beside the body."""
-        return {
-            "ETag": f'"{self.etag}"',
-            ANSWER_HEADER: format_parts(self.parts),
-            **proof_headers(self.body, self.signature),
-        }
+    headers: dict[str, str]
 
 
 class AnswerBuilder:
@@ -115,16 +105,16 @@ class AnswerBuilder:
         self._add_moving_means(store, snapshot, request, parts, tensors)
         parts = {name: parts[name] for name in request.channels if name in parts}
         body = self.messages.codec_for("down", parts).encode(tensors)
-        etag = self.etag(snapshot, number, request)
-        bound: dict[str, object] = {"etag": f'"{etag}"', "parts": format_parts(parts)}
-        return EncodedAnswer(parts, body, etag, self.signer.sign(ANSWER, self.epoch, bound, body))
+        etag, held = f'"{self.etag(snapshot, number, request)}"', format_parts(parts)
+        proof = self.signer.sign(ANSWER, self.epoch, {"etag": etag, "parts": held}, body)
+        return EncodedAnswer(parts, body, {"ETag": etag, ANSWER_HEADER: held, **proof})
 
     def _mean(self, store: Store, snapshot: Snapshot, name: str) -> Answer:
         """A standing mean: from its sums, or from all contributions where it needs them at once."""
         channel = self.channels[name]
         if isinstance(channel, schema.Mean) and channel.robustness.needs_all:
             return self._robust.answer(store, snapshot, channel)
-        return snapshot.standing[name].answer()
+        return snapshot.mean(name)
 
     def _add_moving_means(
         self,

@@ -99,15 +99,16 @@ class Relay:
     def app(self) -> Starlette:
         """The application that a server serves."""
         routes = [
+            # In the order in which they are tried: the most frequent first.
+            Route("/v1/answers", self._members_only(self.downloads.answers)),
+            Route("/v1/rounds/{round}", self._members_only(self.upload), methods=["PUT"]),
+            Route("/v1/channels/{channel}/replies/{version}", self._members_only(self.downloads.reply)),
+            Route("/v1/federation", self._members_only(self.federation)),
+            Route("/v1/events", self._members_only(self.events)),
             Route("/health", self.health),
             Route("/ready", self.ready),
             Route("/metrics", self.operators.operators_only(self.metrics)),
             Route("/openapi.json", self.openapi),
-            Route("/v1/federation", self._members_only(self.federation)),
-            Route("/v1/rounds/{round}", self._members_only(self.upload), methods=["PUT"]),
-            Route("/v1/answers", self._members_only(self.downloads.answers)),
-            Route("/v1/channels/{channel}/replies/{version}", self._members_only(self.downloads.reply)),
-            Route("/v1/events", self._members_only(self.events)),
             *self.operators.routes(),
         ]
         app = Starlette(

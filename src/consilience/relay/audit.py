@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -41,15 +42,27 @@ class AuditTable(Table):
 
     name = "audit"
 
+    def __init__(self, sql: sqlite3.Connection) -> None:
+        super().__init__(sql)
+        self._last: tuple[int, bytes] | None = None  # number and chain value, while one transaction lasts
+
+    def forget_last(self) -> None:
+        """A transaction begins, or a part of one was undone: the last entry is read again."""
+        self._last = None
+
     def append(self, event: str, federation: int = 0, member: int = 0, **detail: Any) -> AuditRecord:
         """Add an entry, within a transaction of the caller; it is never refused because of an older, damaged one."""
-        last = next(self.select_raw(order="id DESC LIMIT 1"), None)
-        number, before = (1, START) if last is None else (last[0] + 1, _as_bytes(last[6]))
+        last, before = self._last or self._read_last()
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        entry = AuditRecord(number, time, event, federation, member, json.dumps(detail, sort_keys=True), b"")
+        entry = AuditRecord(last + 1, time, event, federation, member, json.dumps(detail, sort_keys=True), b"")
         record = entry._replace(chain=next_chain(before, entry))
         self.write(record, new=True)
+        self._last = record.id, record.chain
         return record
+
+    def _read_last(self) -> tuple[int, bytes]:
+        row = next(self.select_raw(order="id DESC LIMIT 1"), None)
+        return (0, START) if row is None else (row[0], _as_bytes(row[6]))
 
     def entries(
         self, federation: int | None = None, member: int | None = None, last: int | None = None
@@ -70,6 +83,7 @@ class AuditTable(Table):
 
     def repair(self, on_damage: Callable[[Row, str], None]) -> None:
         """Put a sound entry in the place of each damaged one, which says that it was damaged."""
+        self.forget_last()
         damaged = [row for row in self.select_raw() if not self.is_sound(row)]
         for row in damaged:
             on_damage(row, "what it said is lost, and the chain is broken there")

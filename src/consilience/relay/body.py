@@ -33,5 +33,6 @@ async def read_body(request: Request, largest: int, expected: int) -> bytes:
         raise WireError(
             f"a body of {len(body)} bytes was received; this message takes exactly {expected}", code="wrong-length"
         )
-    check_digests(digests, bytes(body))
-    return bytes(body)
+    content = bytes(body)
+    check_digests(digests, content)
+    return content

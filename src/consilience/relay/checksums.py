@@ -30,14 +30,12 @@ def checksum(table: str, values: Sequence[Any]) -> bytes:
     `repr` writes different values differently, and numbers, texts and bytes never alike. Long bytes stand there as
     their length and SHA-256, which processors compute faster than BLAKE2.
     """
-    content = repr((table, *[_short(value) for value in values]))
+    content = repr((table, *[_short(value) if type(value) is bytes else value for value in values]))
     return hashlib.blake2b(content.encode("utf-8", "surrogateescape"), digest_size=SIZE).digest()
 
 
-def _short(value: Any) -> Any:
-    if isinstance(value, bytes) and len(value) > _LONG:
-        return ("SHA-256", len(value), hashlib.sha256(value).digest())
-    return value
+def _short(value: bytes) -> object:
+    return value if len(value) <= _LONG else ("SHA-256", len(value), hashlib.sha256(value).digest())
 
 
 def decode_text(raw: bytes) -> str:

@@ -27,7 +27,7 @@ class Fence:
 
     def __init__(self, store: Store) -> None:
         self._store, self._holder = store, secrets.token_hex(16)
-        self._lock = lock_store(store.path)
+        self._lock, self._lock_path = lock_store(store.path), lock_path(store.path)
         self._file = _identity(store.path)
         self.lost = ""
         """Why this writer may not write any more; empty while it may."""
@@ -47,7 +47,7 @@ class Fence:
             raise TakenOver(self.lost)
         if _identity(path) != self._file:
             raise self._lose(f"{path} was replaced or removed while it was served")
-        if names_file(lock_path(path), self._lock):
+        if names_file(self._lock_path, self._lock):
             return
         try:
             again = lock_store(path)
@@ -57,7 +57,7 @@ class Fence:
         self._lock = again
         log.warning(
             "%s was removed while the store was served; it is made and locked again",
-            lock_path(path),
+            self._lock_path,
             extra=event("lock-removed"),
         )
 

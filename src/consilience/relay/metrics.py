@@ -6,6 +6,7 @@ Each relay has a registry of its own, so that one process can hold several.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator
 
@@ -20,13 +21,14 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        self._requests = Counter("consilience_requests", "requests answered", ["endpoint", "status"], registry=registry)
-        self._uploads = Counter(
+        requests = Counter("consilience_requests", "requests answered", ["endpoint", "status"], registry=registry)
+        uploads = Counter(
             "consilience_uploads",
             "uploads, accepted or refused with a code",
             ["federation", "result"],
             registry=registry,
         )
+        self._requests, self._uploads = functools.cache(requests.labels), functools.cache(uploads.labels)
         self._received = Counter("consilience_received_bytes", "bytes of bodies received", registry=registry)
         self._sent = Counter("consilience_sent_bytes", "bytes of bodies sent", registry=registry)
         self._answers = Histogram(
@@ -45,11 +47,11 @@ class Metrics:
 
     def count_request(self, endpoint: str, status: int) -> None:
         """Count a request that is answered."""
-        self._requests.labels(endpoint, status).inc()
+        self._requests(endpoint, status).inc()
 
     def count_upload(self, federation: str, result: str) -> None:
         """Count an upload by its result: accepted, or the code of the refusal."""
-        self._uploads.labels(federation, result).inc()
+        self._uploads(federation, result).inc()
 
     def count_bytes(self, *, received: int = 0, sent: int = 0) -> None:
         """Count bytes of bodies."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from consilience.channels import MovingMean, RunningMean, available_entries
+from consilience.channels import Answer, MovingMean, RunningMean, available_entries
 from consilience.wire import schema
 
 _NO_WEIGHTS = np.zeros(0)
@@ -20,6 +20,13 @@ class AvailableEntries(NamedTuple):
     present: np.ndarray
     weights: np.ndarray
     entries: list[np.ndarray]
+
+
+class KnownMean(NamedTuple):
+    """The answer of a standing mean, and the sums it was computed from."""
+
+    running: RunningMean
+    answer: Answer
 
 
 @dataclass
@@ -49,6 +56,8 @@ class Snapshot:
     """Whether a contribution was removed that was so large that the sums may have lost digits to it."""
     available: dict[str, AvailableEntries] = field(default_factory=dict)
     """For each pool, its entries as they were listed last."""
+    means: dict[str, KnownMean] = field(default_factory=dict)
+    """For each standing mean, its answer as it was computed last."""
 
     def draft(self) -> Snapshot:
         """A copy to change: a channel's arrays are copied when that channel changes."""
@@ -90,6 +99,14 @@ class Snapshot:
             known = AvailableEntries(present, weights, available_entries(channel, present, weights))
             self.available[channel.name] = known
         return known.entries
+
+    def mean(self, channel: str) -> Answer:
+        """The answer of a standing mean; computed again only if its sums changed."""
+        running, known = self.standing[channel], self.means.get(channel)
+        if known is None or known.running is not running:
+            known = KnownMean(running, running.answer())
+            self.means[channel] = known
+        return known.answer
 
     def count_change(self, channel: str) -> None:
         """Count a change of a channel."""

@@ -51,6 +51,18 @@ class Store:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.touch(mode=0o600)  # it holds all contributions: only the relay's user may read it
             self.sql = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+            self.epochs = EpochTable(self.sql)
+            self.federations = FederationTable(self.sql)
+            self.members = MemberTable(self.sql)
+            self.receipts = ReceiptTable(self.sql)
+            self.uploads = UploadTable(self.sql)
+            self.contributions = ContributionTable(self.sql)
+            self.channel_states = ChannelStateTable(self.sql)
+            self.replies = ReplyTable(self.sql)
+            self.operators = OperatorTable(self.sql)
+            self.keys = KeyTable(self.sql)
+            self.leases = LeaseTable(self.sql)
+            self.audit = AuditTable(self.sql)
             with self.closed_on_error():
                 self.sql.text_factory = decode_text
                 self._configure()
@@ -60,18 +72,6 @@ class Store:
             raise explain(path, error) or StorageError(
                 f"{path} cannot be opened as a relay's store: {error}"
             ) from error
-        self.epochs = EpochTable(self.sql)
-        self.federations = FederationTable(self.sql)
-        self.members = MemberTable(self.sql)
-        self.receipts = ReceiptTable(self.sql)
-        self.uploads = UploadTable(self.sql)
-        self.contributions = ContributionTable(self.sql)
-        self.channel_states = ChannelStateTable(self.sql)
-        self.replies = ReplyTable(self.sql)
-        self.operators = OperatorTable(self.sql)
-        self.keys = KeyTable(self.sql)
-        self.leases = LeaseTable(self.sql)
-        self.audit = AuditTable(self.sql)
 
     @contextlib.contextmanager
     def closed_on_error(self) -> Iterator[None]:
@@ -150,6 +150,7 @@ class Store:
     def writing(self) -> Iterator[None]:
         """A transaction: everything written within is on disk afterwards, or nothing is."""
         self.sql.execute("BEGIN IMMEDIATE")
+        self.audit.forget_last()
         try:
             self.check_lease()
             yield
@@ -166,6 +167,7 @@ class Store:
         try:
             yield
         except BaseException:
+            self.audit.forget_last()
             if self.sql.in_transaction:  # a full disk may have ended the transaction
                 self.sql.execute("ROLLBACK TO step")
             raise

@@ -166,12 +166,14 @@ class UploadTable(Table):
         channel needs is overwritten, which costs less than to write a new record and delete the old.
         """
         for number, channels in replaced.items():
-            needed = "SELECT count(*) FROM contributions WHERE upload = ?"
-            if self.sql.execute(needed, (number,)).fetchone() == (channels,):
-                values = (*upload, self._checksum(number, member, upload, sha256), number, member)
-                update = "UPDATE uploads SET header = ?, body = ?, checksum = ? WHERE id = ? AND member = ?"
-                if self.sql.execute(update, values).rowcount == 1:
-                    return number
+            values = (*upload, self._checksum(number, member, upload, sha256), number, member, channels)
+            overwritten = self.sql.execute(
+                "UPDATE uploads SET header = ?, body = ?, checksum = ? WHERE id = ?4 AND member = ?5 "
+                "AND (SELECT count(*) FROM contributions WHERE upload = ?4) = ?6",
+                values,
+            )
+            if overwritten.rowcount == 1:
+                return number
         number = self._next_id()
         new = (number, member, *upload, self._checksum(number, member, upload, sha256))
         self.sql.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, ?)", new)

@@ -35,8 +35,8 @@ class Part:
     full: int | None = None
 
     def __str__(self) -> str:
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return "".join(f";{key}={_shortest(value)}" for key, value in values.items() if value is not None)
+        values = (("entries", self.entries), ("version", self.version), ("weight", self.weight), ("full", self.full))
+        return "".join([f";{key}={_shortest(value)}" for key, value in values if value is not None])
 
 
 Parts = Mapping[str, Part]

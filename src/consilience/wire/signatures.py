@@ -24,19 +24,14 @@ _HEADER = re.compile(r"sig=:([A-Za-z0-9+/]{86}==):;epoch=([0-9]{1,18})")
 _KEY = re.compile(r"ed25519:([A-Za-z0-9+/]{43}=)")
 
 
-def signed_text(kind: str, federation: str, epoch: int, bound: dict[str, object], content: bytes) -> bytes:
+def signed_text(kind: str, federation: str, epoch: int, bound: dict[str, object], digest: str) -> bytes:
     """The text that is signed: lines of a name and a value, in this order, each ended by a line feed.
 
-    bound: what the content belongs to, such as the member and the round of a receipt.
+    bound: what the content belongs to, such as the member and the round of a receipt. digest: the `content_digest`.
     """
     lines = {"consilience-signature": 1, "kind": kind, "federation": federation, "epoch": epoch, **bound}
-    lines["content-digest"] = content_digest(content)
+    lines["content-digest"] = digest
     return "".join(f"{name}: {value}\n" for name, value in lines.items()).encode()
-
-
-def proof_headers(content: bytes, signature: str) -> dict[str, str]:
-    """The headers beside a signed body."""
-    return {DIGEST_HEADER: content_digest(content), SIGNATURE_HEADER: signature}
 
 
 class Signer:
@@ -45,10 +40,12 @@ class Signer:
     def __init__(self, secret: bytes, federation: str) -> None:
         self._key, self._federation = Ed25519PrivateKey.from_private_bytes(secret), federation
 
-    def sign(self, kind: str, epoch: int, bound: dict[str, object], content: bytes) -> str:
-        """The value of the signature header."""
-        signature = self._key.sign(signed_text(kind, self._federation, epoch, bound, content))
-        return f"sig=:{base64.b64encode(signature).decode()}:;epoch={epoch}"
+    def sign(self, kind: str, epoch: int, bound: dict[str, object], content: bytes) -> dict[str, str]:
+        """The headers beside a signed body: its digest and its signature."""
+        digest = content_digest(content)
+        signature = self._key.sign(signed_text(kind, self._federation, epoch, bound, digest))
+        signed = f"sig=:{base64.b64encode(signature).decode()}:;epoch={epoch}"
+        return {DIGEST_HEADER: digest, SIGNATURE_HEADER: signed}
 
 
 def public_key(secret: bytes) -> str:
