@@ -151,10 +151,10 @@ class AnswerBuilder:
         draw = request.draw.get(name, channel.draw)
         where = self.seed, request.round, request.turn
         picks = draw_from(channel, snapshot.entries_to_draw(channel), np.array([number]), where, draw)
-        owners = np.unique(picks[picks >= 0] // channel.keep)
+        owners = sorted({pick // channel.keep for pick in picks.ravel().tolist() if pick >= 0})
         values = {k: np.zeros((len(owners), channel.keep, *t.shape), np.float32) for k, t in channel.tensors.items()}
         counts = np.zeros((len(owners), channel.keep, *channel.rows))
-        for i, owner in enumerate(owners.tolist()):
+        for i, owner in enumerate(owners):
             with store.reading():  # both from one moment
                 stored = store.contributions.get(self.id, name, owner)
                 upload = store.uploads.get(stored.upload) if stored else None

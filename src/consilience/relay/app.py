@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from consilience.errors import ConsilienceError, WireError
 from consilience.relay.activity import Activity, ObservedRequests
@@ -28,6 +28,7 @@ from consilience.relay.answer_endpoints import AnswerEndpoints
 from consilience.relay.auth import check_member
 from consilience.relay.body import read_body
 from consilience.relay.checksums import DamagedRecord
+from consilience.relay.direct_routes import ANSWERS, ROUNDS, DirectRoutes, Endpoint
 from consilience.relay.event_stream import EventStream, format_event
 from consilience.relay.federation import FederationService
 from consilience.relay.limits import Limits as Limits
@@ -36,6 +37,7 @@ from consilience.relay.member_cache import MemberCache
 from consilience.relay.openapi import description
 from consilience.relay.operator_api import OperatorApi
 from consilience.relay.readiness import why_not_ready
+from consilience.relay.receipts import Receipts
 from consilience.relay.rejections import Rejection, damaged_federation, damaged_record
 from consilience.relay.request_parts import one_header, parse_number
 from consilience.relay.scrape import RelayState, render
@@ -52,7 +54,6 @@ _HEARTBEAT = 15.0  # seconds between comments on an event stream
 _CLOSE = {"Connection": "close"}  # on answers to unknown clients: they get one answer per connection
 _COALESCE = 0.1  # seconds during which changes are reported as one event: not every upload wakes every member
 log = logging.getLogger("consilience.relay")
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Relay:
@@ -68,6 +69,7 @@ class Relay:
         self.store: Store
         self.members: MemberCache
         self.writer: Writer
+        self.receipts: Receipts
         self._uploading: set[int] = set()
         self._loop: asyncio.AbstractEventLoop
 
@@ -75,7 +77,14 @@ class Relay:
     async def lifespan(self, app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
         """Opens the store at the start; at the end, waits until the last upload is on disk."""
         self._loop = asyncio.get_running_loop()
-        self.writer = Writer(self.path, self._on_change, on_others_wrote=self._on_others_wrote, activity=self.activity)
+        self.receipts = Receipts(self._loop)
+        self.writer = Writer(
+            self.path,
+            self._on_change,
+            activity=self.activity,
+            on_others_wrote=self._on_others_wrote,
+            on_receipts=self.receipts.deliver,
+        )
         self.store = Store(self.path)
         self.members = MemberCache(self.store)
         self.writer.start()
@@ -98,10 +107,11 @@ class Relay:
 
     def app(self) -> Starlette:
         """The application that a server serves."""
+        answers, upload = self._members_only(self.downloads.answers), self._members_only(self.upload)
         routes = [
             # In the order in which they are tried: the most frequent first.
-            Route("/v1/answers", self._members_only(self.downloads.answers)),
-            Route("/v1/rounds/{round}", self._members_only(self.upload), methods=["PUT"]),
+            Route(ANSWERS, answers),
+            Route(ROUNDS + "{round}", upload, methods=["PUT"]),
             Route("/v1/channels/{channel}/replies/{version}", self._members_only(self.downloads.reply)),
             Route("/v1/federation", self._members_only(self.federation)),
             Route("/v1/events", self._members_only(self.events)),
@@ -114,7 +124,10 @@ class Relay:
         app = Starlette(
             routes=routes,
             lifespan=self.lifespan,
-            middleware=[Middleware(ObservedRequests, activity=self.activity), Middleware(_KnownFirst, relay=self)],
+            middleware=[
+                Middleware(ObservedRequests, activity=self.activity),
+                Middleware(DirectRoutes, answers=answers, upload=upload, known=self.known_answer),
+            ],
             exception_handlers={HTTPException: _http_error, Rejection: self._rejected, Exception: _internal_error},
         )
         app.router.redirect_slashes = False  # a redirect would name whatever host the client named
@@ -235,7 +248,7 @@ class Relay:
         try:
             body = await read_body(request, service.messages.largest, expected)
             receipt = self.writer.submit(QueuedUpload(member.id, round_, header, body))
-            return signed_receipt(service, member, round_, await asyncio.wrap_future(receipt))
+            return signed_receipt(service, member, round_, await self.receipts.wait(receipt))
         finally:
             self._uploading.discard(member.id)
             release()
@@ -278,19 +291,6 @@ class Relay:
         """Called by the writer's thread: a member may have been revoked."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.streams.end, self._has_ended)
-
-
-class _KnownFirst:
-    """Sends an answer that is known without looking at routes and endpoints."""
-
-    def __init__(self, app: ASGIApp, relay: Relay) -> None:
-        self.app, self.relay = app, relay
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        known = None
-        if scope["type"] == "http" and scope["path"] == "/v1/answers" and scope["method"] == "GET":
-            known = self.relay.known_answer(scope)
-        await (known or self.app)(scope, receive, send)
 
 
 def _progress(service: FederationService) -> dict[str, object]:

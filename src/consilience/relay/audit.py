@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 
 from consilience.relay.table import Row, Table
 
+# Made once: `json.dumps` with options makes an encoder at each call.
+_encode_detail = json.JSONEncoder(sort_keys=True).encode
+_encode_entry = json.JSONEncoder(separators=(",", ":"), default=repr).encode
 START = bytes(32)
 """The chain value before the first entry."""
 DAMAGED = "damaged"
@@ -54,7 +57,7 @@ class AuditTable(Table):
         """Add an entry, within a transaction of the caller; it is never refused because of an older, damaged one."""
         last, before = self._last or self._read_last()
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        entry = AuditRecord(last + 1, time, event, federation, member, json.dumps(detail, sort_keys=True), b"")
+        entry = AuditRecord(last + 1, time, event, federation, member, _encode_detail(detail), b"")
         record = entry._replace(chain=next_chain(before, entry))
         self.write(record, new=True)
         self._last = record.id, record.chain
@@ -99,7 +102,7 @@ def next_chain(before: bytes, entry: AuditRecord) -> bytes:
 
 def hashed_text(entry: AuditRecord) -> str:
     """What the chain covers of an entry: a JSON array of all columns but the chain."""
-    return json.dumps(list(entry[:6]), separators=(",", ":"), default=repr)
+    return _encode_entry(list(entry[:6]))
 
 
 def broken_links(rows: Iterable[Row]) -> Iterator[str]:

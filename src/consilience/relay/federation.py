@@ -123,16 +123,17 @@ class FederationService:
         if round_ <= member.round:
             return _earlier_receipt(store, member, round_, sha256)
         tensors = self._decode(parts, body)
-        too_stale = self._check_versions(store, draft, member, parts)
+        before = store.contributions.of(self.id, member.number, parts.keys())
+        too_stale = self._check_versions(draft, parts, before)
         accepted = [name for name in parts if name not in too_stale]
         advances = may_advance and bool(accepted) and round_ > draft.round and member.number != draft.advanced_by
         if advances:
             draft.round, draft.advanced_by = draft.round + 1, member.number
-        before = {name: store.contributions.get(self.id, name, member.number) for name in accepted}
-        for name, old in before.items():
+        replaced = {name: before.get(name) for name in accepted}
+        for name, old in replaced.items():
             self._apply(store, draft, name, parts[name], self.channels[name].own_tensors(tensors), old, member.number)
             draft.count_change(name)
-        self._store(store, draft, member, parts, before, StoredUpload(header, body), sha256)
+        self._store(store, draft, member, parts, replaced, StoredUpload(header, body), sha256)
         came_back = bool(member.away) and any(name in self.moving for name in accepted)
         counted = store.members.count_upload(member, round_, len(body), came_back=came_back)
         draft.expected += came_back and not counted.away
@@ -183,8 +184,13 @@ class FederationService:
                     )
         return tensors
 
-    def _check_versions(self, store: Store, draft: Snapshot, member: MemberRecord, parts: Parts) -> dict[str, str]:
-        """The moving means that refuse their contribution as too stale, and why; other faults refuse the upload."""
+    def _check_versions(
+        self, draft: Snapshot, parts: Parts, before: Mapping[str, StoredContribution]
+    ) -> dict[str, str]:
+        """The moving means that refuse their contribution as too stale, and why; other faults refuse the upload.
+
+        before: what the member has in the channels now.
+        """
         too_stale: dict[str, str] = {}
         for name in self.moving:
             if name not in parts:
@@ -192,7 +198,7 @@ class FederationService:
             version, now = parts[name].version or 0, draft.moving[name].version
             if version > now:
                 raise Rejection("version-ahead", f"{name}: version {version} is ahead of the relay's {now}", field=name)
-            if store.contributions.get(self.id, name, member.number):
+            if name in before:
                 raise Rejection(
                     "already-uploaded",
                     f"{name}: your last contribution waits to be aggregated; leave the channel out until then",

@@ -65,6 +65,8 @@ class Fence:
         """Raise `TakenOver` if another writer has taken the lease; called within a transaction."""
         if self.lost:
             raise TakenOver(self.lost)
+        if self._store.leases.is_held_by(self._holder):
+            return
         holder = self._store.leases.holder()
         if holder is None:  # damaged: as long as the lock is held, no other relay has started
             self.check_files()

@@ -69,6 +69,7 @@ class Table:
 
     def __init__(self, sql: sqlite3.Connection) -> None:
         self.sql = sql
+        self._by_key = " AND ".join(f"{column} = ?" for column in self.key)
 
     def select(self, where: str = "", given: Sequence[Any] = (), order: str = "") -> Iterator[Row]:
         """The records that match, without their checksums; a damaged one raises `DamagedRecord`."""
@@ -83,7 +84,8 @@ class Table:
 
     def find(self, *key: Any) -> Row | None:
         """The record with this key."""
-        return next(self.select(" AND ".join(f"{column} = ?" for column in self.key), key), None)
+        row = self.sql.execute(f"SELECT * FROM {self.name} WHERE {self._by_key}", key).fetchone()
+        return None if row is None else self.checked(row)
 
     def checked(self, row: Row) -> Row:
         """The record without its checksum, if it matches."""
@@ -110,9 +112,7 @@ class Table:
 
     def update_row(self, old: Any, new: Any) -> None:
         """Change a record, given as named tuples; only columns that differ are written, and their indexes."""
-        changed = [column for column in new._fields if getattr(old, column) != getattr(new, column)]
-        columns = ", ".join(f"{column} = ?" for column in (*changed, "checksum"))
-        values = [getattr(new, column) for column in changed]
+        columns, values = changed_columns(old, new)
         self.sql.execute(f"UPDATE {self.name} SET {columns} WHERE id = ?", (*values, self.checksum(new), new.id))
 
     def write_many(self, rows: Iterable[Row]) -> None:
@@ -123,9 +123,8 @@ class Table:
 
     def delete_row(self, row: Row) -> bool:
         """Delete a record by its key; False if it is not found by it."""
-        where = " AND ".join(f"{column} = ?" for column in self.key)
         try:
-            return self.sql.execute(f"DELETE FROM {self.name} WHERE {where}", row[: len(self.key)]).rowcount > 0
+            return self.sql.execute(f"DELETE FROM {self.name} WHERE {self._by_key}", row[: len(self.key)]).rowcount > 0
         except UnicodeEncodeError:  # a key that is not UTF-8
             return False
 
@@ -138,3 +137,9 @@ class Table:
     def _next_id(self) -> int:
         (number,) = self.sql.execute(f"SELECT coalesce(max(id) + 1, 1) FROM {self.name}").fetchone()
         return int(number)
+
+
+def changed_columns(old: Any, new: Any) -> tuple[str, list[Any]]:
+    """What follows SET in the statement that changes one named tuple into another, and the values but the checksum."""
+    changed = [(column, now) for column, was, now in zip(new._fields, old, new, strict=True) if was != now]
+    return "".join([f"{column} = ?, " for column, _ in changed]) + "checksum = ?", [now for _, now in changed]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from safetensors.numpy import load, save
 from consilience.relay.checksums import checksum
 from consilience.relay.member_table import MemberRecord as MemberRecord
 from consilience.relay.member_table import MemberTable as MemberTable
-from consilience.relay.table import Row, Table
+from consilience.relay.table import Row, Table, changed_columns
 
 _EPOCHS = 2**40  # so many numbers an epoch may have
 _HISTORY = 256  # versions of common values that are further behind the newest are deleted
@@ -213,6 +213,12 @@ class ContributionTable(Table):
         row = self.find(federation, channel, number)
         return StoredContribution(*row[2:]) if row else None
 
+    def of(self, federation: int, number: int, channels: Collection[str]) -> dict[str, StoredContribution]:
+        """What a member has in some channels, by channel."""
+        where = f"federation = ? AND channel IN ({', '.join('?' * len(channels))}) AND number = ?"
+        rows = self.select(where, (federation, *channels, number))
+        return {row[1]: StoredContribution(*row[2:]) for row in rows}
+
     def all(self, federation: int, channel: str, before_round: int | None = None) -> list[StoredContribution]:
         """What all members have in a channel, by number; only those accepted before a round of the federation."""
         newest = 2**62 if before_round is None else before_round
@@ -225,12 +231,9 @@ class ContributionTable(Table):
         if old is None:
             self.write(row)
         elif old != new:
-            changed = [column for column in new._fields if getattr(old, column) != getattr(new, column)]
-            columns = ", ".join(f"{column} = ?" for column in (*changed, "checksum"))
-            where = " AND ".join(f"{column} = ?" for column in self.key)
-            values = [getattr(new, column) for column in changed]
+            columns, values = changed_columns(old, new)
             given = (*values, self.checksum(row), federation, channel, old.number)
-            self.sql.execute(f"UPDATE contributions SET {columns} WHERE {where}", given)
+            self.sql.execute(f"UPDATE contributions SET {columns} WHERE {self._by_key}", given)
 
     def delete(self, federation: int, channel: str, number: int | None = None) -> None:
         """Delete a member's contribution to a channel, or all of them."""
@@ -256,10 +259,11 @@ class ChannelStateTable(Table):
 
     def save(self, federation: int, channel: str, arrays: Arrays, *, keep_older: bool = False) -> None:
         """Save a channel's state, and delete older versions that are not kept any longer."""
-        version = int(arrays["version"][0]) if "version" in arrays else 0
+        moves = "version" in arrays
+        version = int(arrays["version"][0]) if moves else 0
         body = save({key: np.asarray(array, order="C") for key, array in arrays.items()})
         self.write((federation, channel, version, body))
-        for old in () if keep_older else self.versions(federation, channel):
+        for old in self.versions(federation, channel) if moves and not keep_older else ():
             if not is_kept(old, version):
                 self.delete(federation, channel, old)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import queue
 import shutil
@@ -29,6 +28,8 @@ from consilience.relay.store import Store, is_full
 from consilience.relay.tables import StoredUpload
 
 _BATCH = 128  # uploads in one commit
+_GATHER, _GATHER_STEP = 0.008, 0.001  # seconds that uploads may arrive in before a batch, and without which it begins
+_WAITING = 4096  # uploads that may wait to be written
 _SPARE = 2**20  # bytes that must be free, besides those of the refused uploads, before a full disk has room again
 _POLL = 0.2  # seconds between checks for what other processes have written, and for deadlines
 log = logging.getLogger("consilience.relay")
@@ -50,7 +51,7 @@ class Writer:
 
     on_change: called from this thread with the id of a federation whose answers have changed. clock: for deadlines;
     seconds that never go back. on_others_wrote: called from this thread when another process has written, such as a
-    revocation.
+    revocation. on_receipts: called from this thread after the receipts of a batch are set.
     """
 
     def __init__(
@@ -60,9 +61,10 @@ class Writer:
         clock: Callable[[], float] = time.monotonic,
         activity: Activity | None = None,
         on_others_wrote: Callable[[], None] = lambda: None,
+        on_receipts: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self.activity = Store(path), activity or Activity()
-        self.on_change, self.on_others_wrote = on_change, on_others_wrote
+        self.on_change, self.on_others_wrote, self.on_receipts = on_change, on_others_wrote, on_receipts
         with self.store.closed_on_error():
             self.fence = Fence(self.store)
         try:
@@ -73,8 +75,9 @@ class Writer:
         self._repair_requested = False
         self.failing = False  # whether the last write failed
         self.full = 0  # if it failed because the disk is full, how many bytes could not be written
-        self._queue: queue.Queue[QueuedUpload | None] = queue.Queue(maxsize=4096)
+        self._queue: queue.SimpleQueue[QueuedUpload | None] = queue.SimpleQueue()
         self._data_version = -1
+        self._last_batch = 0  # how many uploads it had
         self._deadlines = Deadlines(clock)
         self.recounter = Recounter(path, self.federations, self.request_repair)
         self._stopping = threading.Event()
@@ -90,8 +93,7 @@ class Writer:
         self.activity.seen.hurry()
         self._stopping.set()
         self.recounter.stop()
-        with contextlib.suppress(queue.Full):  # a full queue wakes the thread anyway
-            self._queue.put_nowait(None)
+        self._queue.put(None)
         self._thread.join(timeout=8)
         self.recounter.join(2)
         self.close()
@@ -122,10 +124,9 @@ class Writer:
             raise Rejection("stopping", "the relay is about to stop; try again in a moment", retry_after=5)
         if self.fence.lost:
             raise taken_over()
-        try:
-            self._queue.put_nowait(upload)
-        except queue.Full:
-            raise Rejection("busy", "too many uploads wait to be written; try again", retry_after=5) from None
+        if self.queued >= _WAITING:
+            raise Rejection("busy", "too many uploads wait to be written; try again", retry_after=5)
+        self._queue.put(upload)
         return upload.receipt
 
     def request_repair(self) -> None:
@@ -145,12 +146,16 @@ class Writer:
                 for upload in batch:
                     if not upload.receipt.done():
                         upload.receipt.set_exception(error)
+            if batch:
+                self.on_receipts()
 
     def _next_batch(self) -> list[QueuedUpload]:
         """The queued uploads, up to a batch; none when it is time to check the deadlines."""
         batch: list[QueuedUpload] = []
         try:
             upload = self._queue.get(timeout=_POLL)
+            if self._last_batch > 1:
+                self._let_uploads_gather()
             while upload is not None:
                 if upload.receipt.set_running_or_notify_cancel():  # from now on it cannot be cancelled
                     batch.append(upload)
@@ -159,7 +164,19 @@ class Writer:
                 upload = self._queue.get_nowait()
         except queue.Empty:
             pass
+        self._last_batch = len(batch)
         return batch
+
+    def _let_uploads_gather(self) -> None:
+        """Wait a few milliseconds while more uploads arrive.
+
+        One commit for all of them costs less than several, and the event loop, which takes turns with this thread in
+        the interpreter, can read them undisturbed.
+        """
+        ends, queued = time.monotonic() + _GATHER, -1
+        while queued < self.queued < _BATCH and time.monotonic() < ends:
+            queued = self.queued
+            time.sleep(_GATHER_STEP)
 
     def write(self, batch: list[QueuedUpload]) -> None:
         """Write a batch in one commit with fsync; readers and uploaders get results only when all of it is on disk."""
