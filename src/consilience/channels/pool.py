@@ -114,8 +114,9 @@ def _picks(
 ) -> np.ndarray:
     if channel.scope == "oneself":
         return np.stack([_cycle(entries[slice(*_own(channel, entries, reader))], draw) for reader in who])
-    draws = np.arange(draw)
-    chance = uniform(f"pool {channel.name}", *where, *row, who[:, None], draws[None, :])  # (readers, draw)
+    # One number is mixed many times faster than an array of one; a relay draws for one reader at a time.
+    readers, draws = int(who[0]) if len(who) == 1 else who[:, None], 0 if draw == 1 else np.arange(draw)
+    chance = uniform(f"pool {channel.name}", *where, *row, readers, draws).reshape(len(who), draw)
     if channel.include_self:
         return _at(entries, _distinct(chance, len(entries), channel.repeat))
     picks = []

@@ -13,7 +13,7 @@ from consilience.channels import Answer, draw_from, gather_entries
 from consilience.relay.messages import Messages, clip_to_bounds
 from consilience.relay.rejections import Rejection
 from consilience.relay.robust_answers import RobustAnswers
-from consilience.relay.snapshot import Snapshot
+from consilience.relay.snapshot import KnownMean, Snapshot
 from consilience.relay.store import Store
 from consilience.wire import schema
 from consilience.wire.byte_count import ByteCount
@@ -93,12 +93,9 @@ class AnswerBuilder:
         tensors: dict[str, np.ndarray] = {}
         for name in request.channels:
             channel = self.channels[name]
-            if name in snapshot.standing:
-                mean = self._mean(store, snapshot, name)
-                tensors |= clip_to_bounds(channel, {f"{name}.{k}": t for k, t in mean.tensors.items()})
-                parts[name] = Part(weight=None if channel.rows else float(mean.count))
-                if channel.rows:
-                    tensors[f"{name}.count"] = np.minimum(mean.count, _LARGEST_COUNT)
+            if isinstance(channel, schema.Mean) and name in snapshot.standing:
+                parts[name], sent = self._mean(store, snapshot, channel)
+                tensors |= sent
             elif isinstance(channel, schema.Pool):
                 tensors |= self._draw(store, snapshot, channel, number, request)
                 parts[name] = Part(entries=request.draw.get(name, channel.draw))
@@ -109,12 +106,15 @@ class AnswerBuilder:
         proof = self.signer.sign(ANSWER, self.epoch, {"etag": etag, "parts": held}, body)
         return EncodedAnswer(parts, body, {"ETag": etag, ANSWER_HEADER: held, **proof})
 
-    def _mean(self, store: Store, snapshot: Snapshot, name: str) -> Answer:
+    def _mean(self, store: Store, snapshot: Snapshot, channel: schema.Mean) -> tuple[Part, dict[str, np.ndarray]]:
         """A standing mean: from its sums, or from all contributions where it needs them at once."""
-        channel = self.channels[name]
-        if isinstance(channel, schema.Mean) and channel.robustness.needs_all:
-            return self._robust.answer(store, snapshot, channel)
-        return snapshot.mean(name)
+        if channel.robustness.needs_all:
+            return _mean_to_send(channel, self._robust.answer(store, snapshot, channel))
+        running, known = snapshot.standing[channel.name], snapshot.means.get(channel.name)
+        if known is None or known.running is not running:
+            known = KnownMean(running, *_mean_to_send(channel, running.answer()))
+            snapshot.means[channel.name] = known
+        return known.part, known.tensors
 
     def _add_moving_means(
         self,
@@ -153,13 +153,12 @@ class AnswerBuilder:
         picks = draw_from(channel, snapshot.entries_to_draw(channel), np.array([number]), where, draw)
         owners = sorted({pick // channel.keep for pick in picks.ravel().tolist() if pick >= 0})
         values = {k: np.zeros((len(owners), channel.keep, *t.shape), np.float32) for k, t in channel.tensors.items()}
-        counts = np.zeros((len(owners), channel.keep, *channel.rows))
+        counts = np.zeros((len(owners), channel.keep, *channel.rows), np.int32 if channel.rows else np.float64)
         for i, owner in enumerate(owners):
-            with store.reading():  # both from one moment
-                stored = store.contributions.get(self.id, name, owner)
-                upload = store.uploads.get(stored.upload) if stored else None
-            if stored is None or upload is None:
+            found = store.find_contribution(self.id, name, owner)
+            if found is None:
                 continue  # its contribution was removed since the snapshot
+            stored, upload = found
             named = self.messages.read_stored(upload, name)
             for k, value in values.items():
                 value[i, : stored.entries] = named[f"{name}.{k}"]
@@ -167,10 +166,20 @@ class AnswerBuilder:
         rows = np.searchsorted(owners, picks // channel.keep) * channel.keep + picks % channel.keep
         if not len(owners):  # the pool is empty: arrays of one member, of which nothing is picked
             values = {k: np.zeros((1, *v.shape[1:]), np.float32) for k, v in values.items()}
-            counts = np.zeros((1, *counts.shape[1:]))
+            counts = np.zeros((1, *counts.shape[1:]), counts.dtype)
         answer = gather_entries(channel, np.where(picks >= 0, rows, -1), values, counts)[0]
         tensors = clip_to_bounds(channel, {f"{name}.{k}": t for k, t in answer.tensors.items()})
         return tensors | ({f"{name}.count": answer.count} if channel.rows else {})
+
+
+def _mean_to_send(channel: schema.Mean, mean: Answer) -> tuple[Part, dict[str, np.ndarray]]:
+    """What an answer says of a standing mean, and its tensors by name."""
+    tensors = clip_to_bounds(channel, {f"{channel.name}.{k}": t for k, t in mean.tensors.items()})
+    if not channel.rows:
+        return Part(weight=float(mean.count)), tensors
+    counts = np.minimum(mean.count, _LARGEST_COUNT)
+    whole = counts.astype(np.int32)
+    return Part(), tensors | {f"{channel.name}.count": whole if np.array_equal(whole, counts) else counts}
 
 
 def _work(channel: schema.Channel, largest: int) -> int:

@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from consilience.channels import Answer, MovingMean, RunningMean, available_entries
+from consilience.channels import MovingMean, RunningMean, available_entries
 from consilience.wire import schema
+from consilience.wire.headers import Part
 
 _NO_WEIGHTS = np.zeros(0)
 
@@ -23,10 +24,11 @@ class AvailableEntries(NamedTuple):
 
 
 class KnownMean(NamedTuple):
-    """The answer of a standing mean, and the sums it was computed from."""
+    """A standing mean as it is sent, by tensor name, and the sums it was computed from."""
 
     running: RunningMean
-    answer: Answer
+    part: Part
+    tensors: dict[str, np.ndarray]
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Snapshot:
     available: dict[str, AvailableEntries] = field(default_factory=dict)
     """For each pool, its entries as they were listed last."""
     means: dict[str, KnownMean] = field(default_factory=dict)
-    """For each standing mean, its answer as it was computed last."""
+    """For each standing mean, what was sent of it last; computed again when its sums have changed."""
 
     def draft(self) -> Snapshot:
         """A copy to change: a channel's arrays are copied when that channel changes."""
@@ -99,14 +101,6 @@ class Snapshot:
             known = AvailableEntries(present, weights, available_entries(channel, present, weights))
             self.available[channel.name] = known
         return known.entries
-
-    def mean(self, channel: str) -> Answer:
-        """The answer of a standing mean; computed again only if its sums changed."""
-        running, known = self.standing[channel], self.means.get(channel)
-        if known is None or known.running is not running:
-            known = KnownMean(running, running.answer())
-            self.means[channel] = known
-        return known.answer
 
     def count_change(self, channel: str) -> None:
         """Count a change of a channel."""
