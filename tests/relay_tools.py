@@ -27,7 +27,8 @@ from consilience.relay.recount import recount
 from consilience.relay.server import ServerSettings, bind_server
 from consilience.relay.store import Store
 from consilience.relay.timeouts import Timeouts
-from consilience.relay.writer import QueuedUpload, Writer
+from consilience.relay.upload_queue import QueuedUpload
+from consilience.relay.writer import Writer
 from consilience.wire import schema
 from consilience.wire.charter import (
     Charter,

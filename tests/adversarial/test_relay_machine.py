@@ -22,7 +22,8 @@ from consilience.relay.federation import FederationService
 from consilience.relay.recount import recount
 from consilience.relay.rejections import Rejection
 from consilience.relay.tables import FederationTable
-from consilience.relay.writer import QueuedUpload, Writer
+from consilience.relay.upload_queue import QueuedUpload
+from consilience.relay.writer import Writer
 from consilience.wire import charter as charters
 from consilience.wire import codec, schema
 from consilience.wire.charter import Rules

@@ -34,7 +34,7 @@ from consilience.objectives import TwoStage
 from consilience.optimizers import SGD
 from consilience.randomness import coin_flips
 from consilience.relay.rejections import Rejection
-from consilience.relay.writer import QueuedUpload
+from consilience.relay.upload_queue import QueuedUpload
 from consilience.simulation.engines.loop.engine import LoopEngine
 from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.records.run_folder import RunFolder

@@ -27,7 +27,7 @@ from consilience.relay.rejections import Rejection
 from consilience.relay.restore import back_up
 from consilience.relay.store import Store
 from consilience.relay.table import Row
-from consilience.relay.writer import QueuedUpload
+from consilience.relay.upload_queue import QueuedUpload
 from consilience.wire.charter import encode_start_values, start_values_file
 from tests.relay_tools import (
     Federation,

@@ -14,7 +14,8 @@ import httpx
 import numpy as np
 import pytest
 
-from consilience.relay.writer import QueuedUpload, Writer
+from consilience.relay.upload_queue import QueuedUpload
+from consilience.relay.writer import Writer
 from tests.relay_tools import (
     FULL,
     Federation,

@@ -13,7 +13,8 @@ import pytest
 from benchmarks.relay import Prefilled, prefill
 from consilience.relay import admin
 from consilience.relay.store import Store
-from consilience.relay.writer import QueuedUpload, Writer
+from consilience.relay.upload_queue import QueuedUpload
+from consilience.relay.writer import Writer
 from consilience.wire.codec import Codec
 from tests.relay_tools import RelayProcess, create_federation, serve, serving, wait_until, wide
 

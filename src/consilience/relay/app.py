@@ -46,7 +46,8 @@ from consilience.relay.store import Store
 from consilience.relay.store_health import writer_state
 from consilience.relay.streams import BEFORE_SHUTDOWN, OpenStream, Streams
 from consilience.relay.tables import MemberRecord, OperatorRecord
-from consilience.relay.writer import QueuedUpload, Writer
+from consilience.relay.upload_queue import QueuedUpload
+from consilience.relay.writer import Callbacks, Writer
 from consilience.wire.charter import PROTOCOL
 from consilience.wire.headers import UPLOAD_HEADER
 
@@ -78,13 +79,8 @@ class Relay:
         """Opens the store at the start; at the end, waits until the last upload is on disk."""
         self._loop = asyncio.get_running_loop()
         self.receipts = Receipts(self._loop)
-        self.writer = Writer(
-            self.path,
-            self._on_change,
-            activity=self.activity,
-            on_others_wrote=self._on_others_wrote,
-            on_receipts=self.receipts.deliver,
-        )
+        callbacks = Callbacks(self._on_change, self._on_others_wrote, self.receipts.deliver)
+        self.writer = Writer(self.path, callbacks, activity=self.activity)
         self.store = Store(self.path)
         self.members = MemberCache(self.store)
         self.writer.start()

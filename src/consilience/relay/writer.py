@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import queue
 import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from consilience.errors import ConsilienceError
@@ -26,45 +25,41 @@ from consilience.relay.recount import Recounter
 from consilience.relay.rejections import Rejection, damaged_federation, damaged_record, taken_over
 from consilience.relay.store import Store, is_full
 from consilience.relay.tables import StoredUpload
+from consilience.relay.upload_queue import QueuedUpload, UploadQueue
 
-_BATCH = 128  # uploads in one commit
-_GATHER, _GATHER_STEP = 0.008, 0.001  # seconds that uploads may arrive in before a batch, and without which it begins
-_WAITING = 4096  # uploads that may wait to be written
 _SPARE = 2**20  # bytes that must be free, besides those of the refused uploads, before a full disk has room again
 _POLL = 0.2  # seconds between checks for what other processes have written, and for deadlines
 log = logging.getLogger("consilience.relay")
 
 
-@dataclass
-class QueuedUpload:
-    """An upload that waits to be written; `receipt` is set when it is on disk."""
+@dataclass(frozen=True)
+class Callbacks:
+    """What a writer calls from its thread.
 
-    member: int
-    round: int
-    header: str
-    body: bytes
-    receipt: Future[str] = field(default_factory=Future)
+    changed: with the id of a federation whose answers have changed. others_wrote: another process has written, such as
+    a revocation. receipts_set: after the receipts of a batch are set.
+    """
+
+    changed: Callable[[int], None] = lambda federation: None
+    others_wrote: Callable[[], None] = lambda: None
+    receipts_set: Callable[[], None] = lambda: None
 
 
 class Writer:
     """A thread with the only connection that writes to the store.
 
-    on_change: called from this thread with the id of a federation whose answers have changed. clock: for deadlines;
-    seconds that never go back. on_others_wrote: called from this thread when another process has written, such as a
-    revocation. on_receipts: called from this thread after the receipts of a batch are set.
+    clock: for deadlines; seconds that never go back.
     """
 
     def __init__(
         self,
         path: Path,
-        on_change: Callable[[int], None] = lambda federation: None,
+        callbacks: Callbacks | None = None,
         clock: Callable[[], float] = time.monotonic,
         activity: Activity | None = None,
-        on_others_wrote: Callable[[], None] = lambda: None,
-        on_receipts: Callable[[], None] = lambda: None,
     ) -> None:
         self.store, self.activity = Store(path), activity or Activity()
-        self.on_change, self.on_others_wrote, self.on_receipts = on_change, on_others_wrote, on_receipts
+        self.callbacks = callbacks or Callbacks()
         with self.store.closed_on_error():
             self.fence = Fence(self.store)
         try:
@@ -75,9 +70,8 @@ class Writer:
         self._repair_requested = False
         self.failing = False  # whether the last write failed
         self.full = 0  # if it failed because the disk is full, how many bytes could not be written
-        self._queue: queue.SimpleQueue[QueuedUpload | None] = queue.SimpleQueue()
+        self._queue = UploadQueue()
         self._data_version = -1
-        self._last_batch = 0  # how many uploads it had
         self._deadlines = Deadlines(clock)
         self.recounter = Recounter(path, self.federations, self.request_repair)
         self._stopping = threading.Event()
@@ -93,7 +87,7 @@ class Writer:
         self.activity.seen.hurry()
         self._stopping.set()
         self.recounter.stop()
-        self._queue.put(None)
+        self._queue.wake()
         self._thread.join(timeout=8)
         self.recounter.join(2)
         self.close()
@@ -111,7 +105,7 @@ class Writer:
     @property
     def queued(self) -> int:
         """How many uploads wait to be written."""
-        return self._queue.qsize()
+        return len(self._queue)
 
     @property
     def alive(self) -> bool:
@@ -124,9 +118,7 @@ class Writer:
             raise Rejection("stopping", "the relay is about to stop; try again in a moment", retry_after=5)
         if self.fence.lost:
             raise taken_over()
-        if self.queued >= _WAITING:
-            raise Rejection("busy", "too many uploads wait to be written; try again", retry_after=5)
-        self._queue.put(upload)
+        self._queue.add(upload)
         return upload.receipt
 
     def request_repair(self) -> None:
@@ -136,8 +128,8 @@ class Writer:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not (self._stopping.is_set() and self._queue.empty()):
-            batch = self._next_batch()
+        while not (self._stopping.is_set() and not self.queued):
+            batch = self._queue.next_batch(_POLL)
             try:
                 self.write(batch)
             except Exception as error:  # nothing may end the only writer
@@ -147,36 +139,7 @@ class Writer:
                     if not upload.receipt.done():
                         upload.receipt.set_exception(error)
             if batch:
-                self.on_receipts()
-
-    def _next_batch(self) -> list[QueuedUpload]:
-        """The queued uploads, up to a batch; none when it is time to check the deadlines."""
-        batch: list[QueuedUpload] = []
-        try:
-            upload = self._queue.get(timeout=_POLL)
-            if self._last_batch > 1:
-                self._let_uploads_gather()
-            while upload is not None:
-                if upload.receipt.set_running_or_notify_cancel():  # from now on it cannot be cancelled
-                    batch.append(upload)
-                if len(batch) == _BATCH:
-                    break
-                upload = self._queue.get_nowait()
-        except queue.Empty:
-            pass
-        self._last_batch = len(batch)
-        return batch
-
-    def _let_uploads_gather(self) -> None:
-        """Wait a few milliseconds while more uploads arrive.
-
-        One commit for all of them costs less than several, and the event loop, which takes turns with this thread in
-        the interpreter, can read them undisturbed.
-        """
-        ends, queued = time.monotonic() + _GATHER, -1
-        while queued < self.queued < _BATCH and time.monotonic() < ends:
-            queued = self.queued
-            time.sleep(_GATHER_STEP)
+                self.callbacks.receipts_set()
 
     def write(self, batch: list[QueuedUpload]) -> None:
         """Write a batch in one commit with fsync; readers and uploaders get results only when all of it is on disk."""
@@ -229,7 +192,7 @@ class Writer:
             self.failing, self.full = False, 0
         self._publish(drafts)
         if others_wrote:
-            self.on_others_wrote()
+            self.callbacks.others_wrote()
         for upload, result in results:
             if isinstance(result, Exception):
                 upload.receipt.set_exception(result)
@@ -248,7 +211,7 @@ class Writer:
             if draft.needs_recount:
                 self.recounter.request(federation)
             if changed:
-                self.on_change(federation)
+                self.callbacks.changed(federation)
 
     def _refuse_batch(self, batch: list[QueuedUpload], error: sqlite3.Error) -> None:
         """Refuse all uploads of a batch: nothing of it was written."""
