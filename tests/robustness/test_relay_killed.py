@@ -31,6 +31,7 @@ from tests.relay_tools import (
 
 PEERS = 3
 KILLS = often(20, 100)
+PIECES = often(1, 10)
 
 
 class Peer(threading.Thread):
@@ -85,8 +86,9 @@ class Peer(threading.Thread):
             time.sleep(0.02)
 
 
-def test_relay_killed_during_writes_loses_no_acknowledged_upload(tmp_path: Path) -> None:
-    federation, chance = create_federation(tmp_path, PEERS), random.Random(0)
+@pytest.mark.parametrize("piece", range(PIECES))
+def test_relay_killed_during_writes_loses_no_acknowledged_upload(piece: int, tmp_path: Path) -> None:
+    federation, chance = create_federation(tmp_path, PEERS), random.Random(piece)
     relay = serve(federation.store)
     peers = [Peer(federation, number, relay.url) for number in range(PEERS)]
     try:
