@@ -7,17 +7,23 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
 from consilience.errors import ConfigurationError
 from consilience.relay import admin
 from consilience.relay.addresses import check_proxies, client_address, shared_address
 from consilience.relay.answer_cache import AnswerCache, SharedAnswer
+from consilience.relay.answer_endpoints import AnswerEndpoints
 from consilience.relay.app import Limits, Relay
 from consilience.relay.connection_places import ConnectionPlaces
+from consilience.relay.event_loop import RelayEventLoop
 from consilience.relay.failed_logins import FailedLogins
 from consilience.relay.file_limit import _fitting
 from consilience.relay.in_flight import Usage
@@ -26,7 +32,7 @@ from consilience.relay.member_connections import MemberConnections
 from consilience.relay.rejections import Rejection
 from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store
-from consilience.relay.uvicorn_hooks import RelayEventLoop
+from consilience.relay.timeouts import Timeouts
 from tests.relay_tools import Federation, create_federation, in_a_thread, serving, wait_until
 
 # Addresses
@@ -266,6 +272,63 @@ def test_known_answers_are_those_of_the_endpoint(tmp_path: Path) -> None:
         gone = client.get("/v1/answers?round=4&channel=prototypes", headers=federation.head(0))
         assert gone.status_code == 403, "a revoked token is refused at once"
         assert relay.downloads._known._known, "they came from there"
+
+
+def exchanged(url: str, requests: str) -> bytes:
+    """What comes back on one connection that sends all of it at once, until the relay closes it."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(requests.encode())
+        came = b""
+        while piece := connection.recv(2**16):
+            came += piece
+    return came
+
+
+def test_known_answers_are_sent_without_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain requests for them never reach the application; all others do, and get the same."""
+    federation = create_federation(tmp_path, 2)
+    relay, reached = Relay(federation.store, Limits(rate=0)), list[str]()
+    usual = AnswerEndpoints.answers
+
+    async def noted(self: AnswerEndpoints, request: Request, *rest: Any) -> Response:
+        reached.append(request.method)
+        return await usual(self, request, *rest)
+
+    monkeypatch.setattr(AnswerEndpoints, "answers", noted)
+    path, head = "/v1/answers?round=1&channel=prototypes", federation.head(0)
+    with in_a_thread(relay) as url, httpx.Client(base_url=url) as client:
+        first = client.get(path, headers=head)
+        for round_ in range(2, 7):
+            again = client.get(f"/v1/answers?round={round_}&channel=prototypes", headers=head)
+            assert (again.status_code, again.content, len(reached)) == (200, first.content, 1)
+        unusual: list[tuple[str, dict[str, str], bytes]] = [
+            ("HEAD", {}, b""),
+            ("GET", {}, b"body"),
+            ("GET", {"If-None-Match": '"other"'}, b""),
+            ("GET", {"Connection": "close"}, b""),
+            ("GET", {"Expect": "100-continue"}, b""),
+        ]
+        for i, (method, more, body) in enumerate(unusual):
+            answer = client.request(method, path, headers=head | more, content=body or None)
+            assert (answer.status_code, len(reached)) == (200, 2 + i), (method, more)
+            assert answer.content == (b"" if method == "HEAD" else first.content)
+        # Of requests that come in one piece, one is answered at once and the others in their turn, all in order.
+        line = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {head['Authorization']}\r\n"
+        came = exchanged(url, f"{line}\r\n" * 3 + f"{line}Connection: close\r\n\r\n")
+        assert came.count(b"HTTP/1.1 200 OK") == came.count(first.content) == 4 and len(reached) == 6 + 3
+        wrong = client.get(path, headers={"Authorization": head["Authorization"][:-1] + "!"})
+        assert wrong.status_code == 401
+
+
+def test_connection_that_was_answered_at_once_is_closed_when_it_is_idle(tmp_path: Path) -> None:
+    federation = create_federation(tmp_path, 1)
+    path, head = "/v1/answers?round=1&channel=prototypes", federation.head(0)
+    with in_a_thread(Relay(federation.store), Timeouts(idle=0.3, head=30)) as url:
+        httpx.get(url + path, headers=head)
+        began = time.monotonic()
+        came = exchanged(url, f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {head['Authorization']}\r\n\r\n")
+        assert came.startswith(b"HTTP/1.1 200 OK") and time.monotonic() - began < 20
 
 
 # Event streams

@@ -50,6 +50,8 @@ CONNECTION = (
     "expect_100_continue",
     "client",
     "scope",
+    "app_state",
+    "parser",
 )
 CYCLE = ("response_started", "response_complete", "disconnected", "message_event")
 
@@ -119,7 +121,7 @@ def test_attributes_of_connection_and_request_exist() -> None:
         config.load()
         has(UVICORN, config.lifespan_class(config), "the lifespan", "state")
         state = ServerState()
-        has(UVICORN, state, "ServerState", "connections", "default_headers")
+        has(UVICORN, state, "ServerState", "connections", "default_headers", "total_requests")
         protocol = httptools_impl.HttpToolsProtocol(config, state, {}, asyncio.get_running_loop())
         protocol.connection_made(Transport())
         assert state.connections == {protocol}, f"{UVICORN}: ServerState.connections has other things"

@@ -86,12 +86,7 @@ class AnswerEndpoints:
     def find_known(self, request: Request, service: FederationService) -> SharedAnswer | None:
         """The answer to a request that was answered before, without reading its query; None if it must be read."""
         key = self._known.find(service.id, request.scope["query_string"], service.snapshot)
-        return self._cache.get(key) if key and "if-none-match" not in request.headers else None
-
-    def send_known(self, request: Request, member: MemberRecord, answer: SharedAnswer) -> Response:
-        """The response with an answer that was found."""
-        self._admission.admit(request, member)
-        return self._send(request, member, answer)
+        return self._cache.get(key) if key else None
 
     async def reply(self, request: Request, member: MemberRecord, service: FederationService) -> Response:
         """By how much the common values of a moving mean moved to become one version."""

@@ -24,6 +24,7 @@ from starlette.types import Scope
 from consilience.errors import ConsilienceError, WireError
 from consilience.relay.activity import Activity, ObservedRequests
 from consilience.relay.admission import Admission
+from consilience.relay.answer_cache import SharedAnswer
 from consilience.relay.answer_endpoints import AnswerEndpoints
 from consilience.relay.auth import check_member
 from consilience.relay.body import read_body
@@ -31,6 +32,7 @@ from consilience.relay.checksums import DamagedRecord
 from consilience.relay.direct_routes import ANSWERS, ROUNDS, DirectRoutes, Endpoint
 from consilience.relay.event_stream import EventStream, format_event
 from consilience.relay.federation import FederationService
+from consilience.relay.known_answers import KNOWN_ANSWER
 from consilience.relay.limits import Limits as Limits
 from consilience.relay.logs import event
 from consilience.relay.member_cache import MemberCache
@@ -40,6 +42,7 @@ from consilience.relay.readiness import why_not_ready
 from consilience.relay.receipts import Receipts
 from consilience.relay.rejections import Rejection, damaged_federation, damaged_record
 from consilience.relay.request_parts import one_header, parse_number
+from consilience.relay.responses import PIECE
 from consilience.relay.scrape import RelayState, render
 from consilience.relay.signed import signed_receipt, signed_status
 from consilience.relay.store import Store
@@ -88,7 +91,7 @@ class Relay:
         self.operators.start(self.store, self.writer)
         log.info("the relay has started", extra=event("start", store=self.path.name))
         try:
-            yield {BEFORE_SHUTDOWN: self._end_streams}
+            yield {BEFORE_SHUTDOWN: self._end_streams, KNOWN_ANSWER: self.known_answer}
         finally:
             self._end_streams()
             await self.operators.stop()
@@ -122,7 +125,7 @@ class Relay:
             lifespan=self.lifespan,
             middleware=[
                 Middleware(ObservedRequests, activity=self.activity),
-                Middleware(DirectRoutes, answers=answers, upload=upload, known=self.known_answer),
+                Middleware(DirectRoutes, answers=answers, upload=upload),
             ],
             exception_handlers={HTTPException: _http_error, Rejection: self._rejected, Exception: _internal_error},
         )
@@ -159,20 +162,26 @@ class Relay:
         request.scope["federation"] = service.charter.name
         return member, service
 
-    def known_answer(self, scope: Scope) -> Response | None:
-        """The answer to a request for answers that was made before; None if the endpoint must answer."""
+    def known_answer(self, scope: Scope) -> SharedAnswer | None:
+        """The answer to a request for answers that was made before, if it is short; None if the endpoint must answer.
+
+        It does not count as bytes in flight: a connection that has not read such an answer gets no second one.
+        """
         if not self.downloads.may_know(scope):
             return None
         request = Request(scope)
         try:
             member, service = self._member(request)
             answer = self.downloads.find_known(request, service)
-            if answer is None:
+            if answer is None or len(answer.body) > PIECE:
                 return None
-            scope["endpoint"] = self.downloads.answers  # for `Activity`, as if it had been routed
-            return self.downloads.send_known(request, member, answer)
+            self.admission.admit(request, member)
         except (ConsilienceError, sqlite3.DatabaseError):  # the endpoint fails in the same way, and says why
             return None
+        scope["endpoint"] = self.downloads.answers
+        self.activity.note_answer(scope, 200)
+        self.activity.metrics.count_bytes(sent=len(answer.body))
+        return answer
 
     async def _rejected(self, request: Request, error: Exception) -> Response:
         """A rejection by an endpoint for operators."""

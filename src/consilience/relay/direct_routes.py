@@ -17,31 +17,23 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class DirectRoutes:
-    """A middleware with two routes of its own.
+    """A middleware with two routes of its own."""
 
-    known: the answer to a request for answers that was made before, if any; looked for first.
-    """
-
-    def __init__(
-        self, app: ASGIApp, answers: Endpoint, upload: Endpoint, known: Callable[[Scope], Response | None]
-    ) -> None:
-        self._app, self._answers, self._upload, self._known = app, answers, upload, known
+    def __init__(self, app: ASGIApp, answers: Endpoint, upload: Endpoint) -> None:
+        self._app, self._answers, self._upload = app, answers, upload
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
         if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == ANSWERS:
-            response = self._known(scope) or await self._call(self._answers, scope, receive, send)
+            endpoint = self._answers
         elif scope["type"] == "http" and scope["method"] == "PUT" and (round_ := _round(scope["path"])):
-            scope["path_params"] = {"round": round_}
-            response = await self._call(self._upload, scope, receive, send)
+            endpoint, scope["path_params"] = self._upload, {"round": round_}
         else:
             await self._app(scope, receive, send)
             return
-        await response(scope, receive, send)
-
-    async def _call(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> Response:
         scope["endpoint"] = endpoint
-        return await endpoint(Request(scope, receive, send))
+        response = await endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 def _round(path: str) -> str:

@@ -8,6 +8,9 @@ from weakref import ref
 
 from consilience.relay.snapshot import Snapshot
 
+KNOWN_ANSWER = "known_answer"
+"""In the state of an application's lifespan: a function of a request's scope, called before there is a task for it. It
+returns the answer to a request that was made before and counts the request, or returns None."""
 _REMEMBERED = 1024  # queries
 _LONGEST = 512  # bytes of a query
 _ROUND = re.compile(rb"(?:^|&)round=\d{1,15}(?=&|$)")

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from consilience.relay.answer_cache import SharedAnswer
 
-_PIECE = 64 * 1024
+PIECE = 64 * 1024
 """Bytes that a connection has in its own buffer at most; it gets more when the client has read them."""
 
 
@@ -30,7 +30,7 @@ class SharedResponse(Response):
         """Send the answer."""
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.answer.headers})
-            if len(self.answer.body) <= _PIECE or scope["method"] == "HEAD":
+            if len(self.answer.body) <= PIECE or scope["method"] == "HEAD":
                 await send({"type": "http.response.body", "body": self.answer.body})
             else:
                 await self._send_pieces(send)
@@ -39,7 +39,7 @@ class SharedResponse(Response):
 
     async def _send_pieces(self, send: Send) -> None:
         body = memoryview(self.answer.body)
-        for start in range(0, len(body), _PIECE):
-            piece, more = body[start : start + _PIECE], start + _PIECE < len(body)
+        for start in range(0, len(body), PIECE):
+            piece, more = body[start : start + PIECE], start + PIECE < len(body)
             await send({"type": "http.response.body", "body": piece, "more_body": more})  # waits for the client
             await asyncio.sleep(0)  # others have their turn after each piece

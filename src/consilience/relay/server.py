@@ -20,10 +20,10 @@ from starlette.types import ASGIApp
 
 from consilience.errors import ConfigurationError
 from consilience.relay.certificate import Certificate
+from consilience.relay.event_loop import RelayEventLoop
 from consilience.relay.file_limit import fit_connections
 from consilience.relay.timeouts import Timeouts
 from consilience.relay.uvicorn_hooks import (
-    RelayEventLoop,
     abort_connections,
     announce_shutdown,
     hide_client_data,
