@@ -43,7 +43,8 @@ def random_bits(purpose: str, *where: Array) -> Array:
     """64 random bits for each place; `where` are integers or integer arrays that broadcast against each other."""
     first, numbers = purpose_key(purpose), 0
     while numbers < len(where) and isinstance(where[numbers], int | np.integer):
-        first = _mix_numbers(first, int(where[numbers]))
+        number = where[numbers]
+        first = _mix_numbers(first, number if isinstance(number, int) else _wrap(int(number)))
         numbers += 1
     state: Array = np.asarray(first, dtype=np.int64).reshape(1)
     for coordinate in where[numbers:]:

@@ -136,3 +136,25 @@ def test_damaged_lease_under_another_id_is_dropped_at_the_next_start(federation:
     with manual_writer(federation) as at:
         assert at.upload(0, 0).exception(0) is None
     assert admin.verify(federation.store)["damage"] == []
+
+
+def test_lease_with_a_damaged_time_is_written_again(federation: Federation, tmp_path: Path) -> None:
+    """The holder is right, and the record is damaged all the same: no backup would be made of it."""
+    with manual_writer(federation) as at:
+        at.writer.store.sql.execute("UPDATE leases SET time = 'x'")
+        at.upload(0, 1).result(0)
+        back_up(federation.store, tmp_path / "copy.db")
+
+
+def test_folder_that_is_moved_while_it_is_served_changes_nothing(tmp_path: Path) -> None:
+    """The store is reached by a link, which names the moved folder from then on."""
+    (tmp_path / "old").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "old")
+    federation = create_federation(link, 1)
+    with manual_writer(federation) as at:
+        at.upload(0, 1).result(0)
+        (tmp_path / "old").rename(tmp_path / "new")
+        link.unlink()
+        link.symlink_to(tmp_path / "new")
+        at.upload(0, 2, names=["prototypes"]).result(0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from consilience.relay import upload_queue
-from consilience.relay.receipts import Receipts
+from consilience.relay.pending_receipts import PendingReceipts
 from consilience.relay.rejections import Rejection
 from consilience.relay.upload_queue import QueuedUpload, UploadQueue
 
@@ -85,7 +85,7 @@ def receive(set_results: Any, count: int = 3) -> list[Any]:
     """What requests get that wait for receipts, which a thread sets."""
 
     async def run() -> list[Any]:
-        receipts = Receipts(asyncio.get_running_loop())
+        receipts = PendingReceipts(asyncio.get_running_loop())
         uploads: list[Future[str]] = [Future() for _ in range(count)]
         thread = threading.Thread(target=set_results, args=(uploads, receipts))
         waiting = [asyncio.ensure_future(receipts.wait(each)) for each in uploads]
@@ -99,7 +99,7 @@ def receive(set_results: Any, count: int = 3) -> list[Any]:
 
 
 def test_receipts_of_a_batch_come_with_one_call() -> None:
-    def set_results(uploads: list[Future[str]], receipts: Receipts) -> None:
+    def set_results(uploads: list[Future[str]], receipts: PendingReceipts) -> None:
         uploads[1].set_exception(Rejection("revoked", "no"))
         for i in (2, 0):
             uploads[i].set_result(f"receipt {i}")
@@ -112,7 +112,7 @@ def test_receipts_of_a_batch_come_with_one_call() -> None:
 
 def test_receipt_that_was_set_before_anybody_waited_is_returned_at_once() -> None:
     async def run() -> str:
-        receipts, done = Receipts(asyncio.get_running_loop()), Future[str]()
+        receipts, done = PendingReceipts(asyncio.get_running_loop()), Future[str]()
         done.set_result("there")
         return await asyncio.wait_for(receipts.wait(done), 10)
 
@@ -121,7 +121,7 @@ def test_receipt_that_was_set_before_anybody_waited_is_returned_at_once() -> Non
 
 def test_request_that_ends_cancels_its_upload_and_no_other() -> None:
     async def run() -> tuple[bool, str]:
-        receipts = Receipts(asyncio.get_running_loop())
+        receipts = PendingReceipts(asyncio.get_running_loop())
         gone, stays = Future[str](), Future[str]()
         leaving, staying = asyncio.ensure_future(receipts.wait(gone)), asyncio.ensure_future(receipts.wait(stays))
         await asyncio.sleep(0)

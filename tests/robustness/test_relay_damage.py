@@ -274,6 +274,25 @@ def stored(federation: Federation, channel: str) -> list[int]:
         return [each.number for each in store.contributions.all(1, channel)]
 
 
+def test_pool_whose_upload_is_gone_is_repaired_and_not_answered_with_zeros(sound: Federation, tmp_path: Path) -> None:
+    federation = copied(sound, tmp_path, "moved.db")
+    with manual_writer(federation) as at:
+        at.writer.store.sql.execute("UPDATE uploads SET id = id + 1000000")
+        with pytest.raises(DamagedRecord):
+            answer(at, 0, "observations")
+
+
+def test_state_of_a_standing_mean_under_another_version_goes_with_the_next_upload(
+    sound: Federation, tmp_path: Path
+) -> None:
+    federation = copied(sound, tmp_path, "version.db")
+    with manual_writer(federation) as at:
+        at.writer.store.sql.execute("UPDATE channel_states SET version = 64 WHERE channel = 'prototypes'")
+        at.upload(1, ROUNDS, version=at.version, names=["prototypes"]).result(0)
+        assert at.writer.store.channel_states.versions(1, "prototypes") == [0]
+    assert check_store_at(federation.store) == []
+
+
 def test_saved_sum_that_is_not_a_number_is_counted_again(sound: Federation, tmp_path: Path) -> None:
     federation = copied(sound, tmp_path, "relay.db")
     with contextlib.closing(Store(federation.store)) as store, store.writing():

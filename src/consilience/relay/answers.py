@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from weakref import ref
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from consilience.wire.headers import ANSWER_HEADER, Part, Parts, format_parts
 from consilience.wire.signatures import ANSWER, Signer
 
 _LARGEST_COUNT = 2**31 - 1
+_KEPT_MEAN = 128 * 1024  # bytes: larger means are kept only as answers, of which there is a limit
 _ALL_UPLOADS = 2**40  # bytes: more than any answer that reads a few uploads takes
 
 
@@ -102,19 +104,21 @@ class AnswerBuilder:
         self._add_moving_means(store, snapshot, request, parts, tensors)
         parts = {name: parts[name] for name in request.channels if name in parts}
         body = self.messages.codec_for("down", parts).encode(tensors)
-        etag, held = f'"{self.etag(snapshot, number, request)}"', format_parts(parts)
-        proof = self.signer.sign(ANSWER, self.epoch, {"etag": etag, "parts": held}, body)
-        return EncodedAnswer(parts, body, {"ETag": etag, ANSWER_HEADER: held, **proof})
+        etag, parts_header = f'"{self.etag(snapshot, number, request)}"', format_parts(parts)
+        proof = self.signer.proof_headers(ANSWER, self.epoch, {"etag": etag, "parts": parts_header}, body)
+        return EncodedAnswer(parts, body, {"ETag": etag, ANSWER_HEADER: parts_header, **proof})
 
     def _mean(self, store: Store, snapshot: Snapshot, channel: schema.Mean) -> tuple[Part, dict[str, np.ndarray]]:
         """A standing mean: from its sums, or from all contributions where it needs them at once."""
         if channel.robustness.needs_all:
             return _mean_to_send(channel, self._robust.answer(store, snapshot, channel))
         running, known = snapshot.standing[channel.name], snapshot.means.get(channel.name)
-        if known is None or known.running is not running:
-            known = KnownMean(running, *_mean_to_send(channel, running.answer()))
-            snapshot.means[channel.name] = known
-        return known.part, known.tensors
+        if known is not None and known.running() is running:
+            return known.part, known.tensors
+        part, tensors = _mean_to_send(channel, running.answer())
+        if self._work[channel.name] <= _KEPT_MEAN:
+            snapshot.means[channel.name] = KnownMean(ref(running), part, tensors)
+        return part, tensors
 
     def _add_moving_means(
         self,
@@ -155,7 +159,7 @@ class AnswerBuilder:
         values = {k: np.zeros((len(owners), channel.keep, *t.shape), np.float32) for k, t in channel.tensors.items()}
         counts = np.zeros((len(owners), channel.keep, *channel.rows), np.int32 if channel.rows else np.float64)
         for i, owner in enumerate(owners):
-            found = store.find_contribution(self.id, name, owner)
+            found = store.contributions.get_with_upload(self.id, name, owner)
             if found is None:
                 continue  # its contribution was removed since the snapshot
             stored, upload = found

@@ -29,7 +29,7 @@ from consilience.relay.answer_endpoints import AnswerEndpoints
 from consilience.relay.auth import check_member
 from consilience.relay.body import read_body
 from consilience.relay.checksums import DamagedRecord
-from consilience.relay.direct_routes import ANSWERS, ROUNDS, DirectRoutes, Endpoint
+from consilience.relay.direct_routes import ANSWERS_PATH, ROUNDS_PATH, DirectRoutes, Endpoint
 from consilience.relay.event_stream import EventStream, format_event
 from consilience.relay.federation import FederationService
 from consilience.relay.known_answers import KNOWN_ANSWER
@@ -38,8 +38,8 @@ from consilience.relay.logs import event
 from consilience.relay.member_cache import MemberCache
 from consilience.relay.openapi import description
 from consilience.relay.operator_api import OperatorApi
+from consilience.relay.pending_receipts import PendingReceipts
 from consilience.relay.readiness import why_not_ready
-from consilience.relay.receipts import Receipts
 from consilience.relay.rejections import Rejection, damaged_federation, damaged_record
 from consilience.relay.request_parts import one_header, parse_number
 from consilience.relay.responses import PIECE
@@ -73,7 +73,7 @@ class Relay:
         self.store: Store
         self.members: MemberCache
         self.writer: Writer
-        self.receipts: Receipts
+        self.pending_receipts: PendingReceipts
         self._uploading: set[int] = set()
         self._loop: asyncio.AbstractEventLoop
 
@@ -81,8 +81,8 @@ class Relay:
     async def lifespan(self, app: Starlette) -> AsyncIterator[Mapping[str, Any]]:
         """Opens the store at the start; at the end, waits until the last upload is on disk."""
         self._loop = asyncio.get_running_loop()
-        self.receipts = Receipts(self._loop)
-        callbacks = Callbacks(self._on_change, self._on_others_wrote, self.receipts.deliver)
+        self.pending_receipts = PendingReceipts(self._loop)
+        callbacks = Callbacks(self._on_change, self._on_others_wrote, self.pending_receipts.deliver)
         self.writer = Writer(self.path, callbacks, activity=self.activity)
         self.store = Store(self.path)
         self.members = MemberCache(self.store)
@@ -109,8 +109,8 @@ class Relay:
         answers, upload = self._members_only(self.downloads.answers), self._members_only(self.upload)
         routes = [
             # In the order in which they are tried: the most frequent first.
-            Route(ANSWERS, answers),
-            Route(ROUNDS + "{round}", upload, methods=["PUT"]),
+            Route(ANSWERS_PATH, answers),
+            Route(ROUNDS_PATH + "{round}", upload, methods=["PUT"]),
             Route("/v1/channels/{channel}/replies/{version}", self._members_only(self.downloads.reply)),
             Route("/v1/federation", self._members_only(self.federation)),
             Route("/v1/events", self._members_only(self.events)),
@@ -253,7 +253,7 @@ class Relay:
         try:
             body = await read_body(request, service.messages.largest, expected)
             receipt = self.writer.submit(QueuedUpload(member.id, round_, header, body))
-            return signed_receipt(service, member, round_, await self.receipts.wait(receipt))
+            return signed_receipt(service, member, round_, await self.pending_receipts.wait(receipt))
         finally:
             self._uploading.discard(member.id)
             release()

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-ANSWERS, ROUNDS = "/v1/answers", "/v1/rounds/"
+ANSWERS_PATH, ROUNDS_PATH = "/v1/answers", "/v1/rounds/"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -24,7 +24,7 @@ class DirectRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
-        if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == ANSWERS:
+        if scope["type"] == "http" and scope["method"] == "GET" and scope["path"] == ANSWERS_PATH:
             endpoint = self._answers
         elif scope["type"] == "http" and scope["method"] == "PUT" and (round_ := _round(scope["path"])):
             endpoint, scope["path_params"] = self._upload, {"round": round_}
@@ -38,5 +38,5 @@ class DirectRoutes:
 
 def _round(path: str) -> str:
     """The round in the path of an upload; empty if it is another path."""
-    round_ = path.removeprefix(ROUNDS)
+    round_ = path.removeprefix(ROUNDS_PATH)
     return "" if round_ == path or "/" in round_ else round_

@@ -49,6 +49,9 @@ class Fence:
             raise self._lose(f"{path} was replaced or removed while it was served")
         if names_file(self._lock_path, self._lock):
             return
+        self._lock_path = lock_path(path)  # a folder on the way to it may have been moved
+        if names_file(self._lock_path, self._lock):
+            return
         try:
             again = lock_store(path)
         except (ConfigurationError, OSError) as error:
@@ -65,8 +68,6 @@ class Fence:
         """Raise `TakenOver` if another writer has taken the lease; called within a transaction."""
         if self.lost:
             raise TakenOver(self.lost)
-        if self._store.leases.is_held_by(self._holder):
-            return
         holder = self._store.leases.holder()
         if holder is None:  # damaged: as long as the lock is held, no other relay has started
             self.check_files()

@@ -31,11 +31,6 @@ class LeaseTable(Table):
         time = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.write(LeaseRecord(1, holder, time))
 
-    def is_held_by(self, holder: str) -> bool:
-        """Whether this process may write; no damage makes another holder into this one."""
-        row = next(self.select_raw("id = 1"), None)
-        return row is not None and row[1] == holder
-
     def holder(self) -> str | None:
         """Who may write; None where the record is damaged or gone."""
         row = next(self.select_raw("id = 1"), None)

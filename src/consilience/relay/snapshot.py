@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class AvailableEntries(NamedTuple):
 class KnownMean(NamedTuple):
     """A standing mean as it is sent, by tensor name, and the sums it was computed from."""
 
-    running: RunningMean
+    running: ref[RunningMean]  # weak: they must not outlive the snapshot
     part: Part
     tensors: dict[str, np.ndarray]
 

@@ -30,8 +30,6 @@ from consilience.relay.tables import (
     OperatorTable,
     ReceiptTable,
     ReplyTable,
-    StoredContribution,
-    StoredUpload,
     UploadTable,
 )
 
@@ -185,21 +183,6 @@ class Store:
             yield
         finally:
             self.sql.execute("ROLLBACK")
-
-    def find_contribution(
-        self, federation: int, channel: str, number: int
-    ) -> tuple[StoredContribution, StoredUpload] | None:
-        """What a member has in a channel, and the upload it is from, both from one moment; None if it has nothing."""
-        row = self.sql.execute(
-            "SELECT c.*, u.* FROM contributions c LEFT JOIN uploads u ON u.id = c.upload "
-            "WHERE c.federation = ? AND c.channel = ? AND c.number = ?",
-            (federation, channel, number),
-        ).fetchone()
-        if row is None:
-            return None
-        columns = len(ContributionTable.key) + len(StoredContribution._fields)  # `number` is in both; the checksum
-        stored, upload = StoredContribution(*self.contributions.checked(row[:columns])[2:]), row[columns:]
-        return None if upload[0] is None else (stored, StoredUpload(*self.uploads.checked(upload)[2:]))
 
     @property
     def data_version(self) -> int:

@@ -219,6 +219,21 @@ class ContributionTable(Table):
         rows = self.select(where, (federation, *channels, number))
         return {row[1]: StoredContribution(*row[2:]) for row in rows}
 
+    def get_with_upload(
+        self, federation: int, channel: str, number: int
+    ) -> tuple[StoredContribution, StoredUpload | None] | None:
+        """What a member has in a channel, and the upload it is from, both from one moment."""
+        row = self.sql.execute(
+            "SELECT c.*, u.* FROM contributions c LEFT JOIN uploads u ON u.id = c.upload "
+            "WHERE c.federation = ? AND c.channel = ? AND c.number = ?",
+            (federation, channel, number),
+        ).fetchone()
+        if row is None:
+            return None
+        columns = 2 + len(StoredContribution._fields) + 1  # federation and channel, the record, the checksum
+        stored, upload = StoredContribution(*self.checked(row[:columns])[2:]), row[columns:]
+        return stored, None if upload[0] is None else StoredUpload(*UploadTable(self.sql).checked(upload)[2:])
+
     def all(self, federation: int, channel: str, before_round: int | None = None) -> list[StoredContribution]:
         """What all members have in a channel, by number; only those accepted before a round of the federation."""
         newest = 2**62 if before_round is None else before_round
@@ -259,11 +274,10 @@ class ChannelStateTable(Table):
 
     def save(self, federation: int, channel: str, arrays: Arrays, *, keep_older: bool = False) -> None:
         """Save a channel's state, and delete older versions that are not kept any longer."""
-        moves = "version" in arrays
-        version = int(arrays["version"][0]) if moves else 0
+        version = int(arrays["version"][0]) if "version" in arrays else 0
         body = save({key: np.asarray(array, order="C") for key, array in arrays.items()})
         self.write((federation, channel, version, body))
-        for old in self.versions(federation, channel) if moves and not keep_older else ():
+        for old in () if keep_older else self.versions(federation, channel):
             if not is_kept(old, version):
                 self.delete(federation, channel, old)
 

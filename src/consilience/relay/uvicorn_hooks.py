@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from consilience.relay.addresses import UNKNOWN, shared_address
 from consilience.relay.connection_places import ConnectionPlaces
-from consilience.relay.direct_routes import ANSWERS
+from consilience.relay.direct_routes import ANSWERS_PATH
 from consilience.relay.known_answers import KNOWN_ANSWER
 from consilience.relay.member_connections import EXTENSION
 from consilience.relay.streams import BEFORE_SHUTDOWN
@@ -37,7 +37,7 @@ __all__ = ["abort_connections", "announce_shutdown", "hide_client_data", "with_l
 
 _APPLICATION_ERROR = "Exception in ASGI application"
 """How uvicorn's log message about an exception of the application starts."""
-_ANSWERS = ANSWERS.encode() + b"?"
+_ANSWERS = ANSWERS_PATH.encode() + b"?"
 _UNUSUAL = {b"content-length", b"transfer-encoding", b"expect", b"upgrade", b"if-none-match"}
 """Headers of requests that are never answered at once."""
 _Refusal = tuple[int, str, str] | tuple[int, str, str, bytes]
@@ -344,7 +344,7 @@ def _answer_at_once(connection: _TimedConnection) -> bool:
         return False
     query, extensions = connection.url.removeprefix(_ANSWERS), {EXTENSION: {"connection": connection}}
     scope: dict[str, Any] = connection.scope  # type: ignore[assignment]
-    scope |= {"method": "GET", "path": ANSWERS, "query_string": query, "extensions": extensions}
+    scope |= {"method": "GET", "path": ANSWERS_PATH, "query_string": query, "extensions": extensions}
     answer = known_answer(scope)
     if answer is None:
         return False

@@ -34,7 +34,7 @@ log = logging.getLogger("consilience.relay")
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What a writer calls from its thread.
+    """What a writer calls from its thread; none of it may raise.
 
     changed: with the id of a federation whose answers have changed. others_wrote: another process has written, such as
     a revocation. receipts_set: after the receipts of a batch are set.

@@ -35,10 +35,11 @@ class Part:
     full: int | None = None
 
     def __str__(self) -> str:
-        values = (("entries", self.entries), ("version", self.version), ("weight", self.weight), ("full", self.full))
-        return "".join([f";{key}={_shortest(value)}" for key, value in values if value is not None])
+        values = [(name, getattr(self, name)) for name in _FIELDS]
+        return "".join([f";{name}={_shortest(value)}" for name, value in values if value is not None])
 
 
+_FIELDS = tuple(field.name for field in fields(Part))
 Parts = Mapping[str, Part]
 """The channels of a body, in the order of the charter."""
 
@@ -71,17 +72,16 @@ def parse_parts(text: str) -> dict[str, Part]:
 
 
 def _part(name: str, texts: Mapping[str, str]) -> Part:
-    known = {f.name for f in fields(Part)}
     values: dict[str, float] = {}
     for key, text in texts.items():
         try:
             value = float(text) if key == "weight" else int(text)
         except ValueError:
             value = math.nan
-        if key not in known or not 0 <= value <= LATEST_ROUND:
+        if key not in _FIELDS or not 0 <= value <= LATEST_ROUND:
             raise WireError(
-                f"{name}: {key}={text[:40]} is not allowed; known are {', '.join(sorted(known))}, each a number, 0 or "
-                f"more",
+                f"{name}: {key}={text[:40]} is not allowed; known are {', '.join(sorted(_FIELDS))}, each a number, "
+                f"0 or more",
                 code="malformed-upload",
                 field=name,
             )

@@ -40,7 +40,7 @@ class Signer:
     def __init__(self, secret: bytes, federation: str) -> None:
         self._key, self._federation = Ed25519PrivateKey.from_private_bytes(secret), federation
 
-    def sign(self, kind: str, epoch: int, bound: dict[str, object], content: bytes) -> dict[str, str]:
+    def proof_headers(self, kind: str, epoch: int, bound: dict[str, object], content: bytes) -> dict[str, str]:
         """The headers beside a signed body: its digest and its signature."""
         digest = content_digest(content)
         signature = self._key.sign(signed_text(kind, self._federation, epoch, bound, digest))

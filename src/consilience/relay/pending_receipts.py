@@ -12,7 +12,7 @@ from collections import deque
 from concurrent.futures import Future
 
 
-class Receipts:
+class PendingReceipts:
     """The receipts that requests wait for."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -22,12 +22,12 @@ class Receipts:
 
     async def wait(self, receipt: Future[str]) -> str:
         """The receipt of a queued upload, when it is on disk; raises why it was refused."""
-        self._waiting[receipt] = came = self._loop.create_future()
+        self._waiting[receipt] = woken = self._loop.create_future()
         receipt.add_done_callback(self._done.append)
         if receipt.done():  # before the callback was there, and `deliver` may have been called before it too
             self._wake()
         try:
-            await came
+            await woken
         except asyncio.CancelledError:
             receipt.cancel()  # if it is not being written yet, it is not written
             raise
@@ -43,6 +43,6 @@ class Receipts:
     def _wake(self) -> None:
         """Wake every request whose receipt is set."""
         while self._done:
-            came = self._waiting.get(self._done.popleft())
-            if came is not None and not came.done():
-                came.set_result(None)
+            woken = self._waiting.get(self._done.popleft())
+            if woken is not None and not woken.done():
+                woken.set_result(None)
