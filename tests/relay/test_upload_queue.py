@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,7 +67,8 @@ def test_uploads_gather_only_after_a_batch_of_several(monkeypatch: pytest.Monkey
             waiting.add(upload(10 + len(paused)))
 
     monkeypatch.setattr(upload_queue, "_GATHER", 60.0)
-    monkeypatch.setattr(time, "sleep", pause)
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=pause)
+    monkeypatch.setattr(upload_queue, "time", clock)
     for member in range(3):
         waiting.add(upload(member))
         assert members(waiting.next_batch(0.1)) == [member]
