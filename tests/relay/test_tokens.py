@@ -240,3 +240,12 @@ def test_last_seen_is_saved_with_uploads_and_in_batches(tmp_path: Path, clock: l
     assert member(stored.store, "member-1")["seen"] is not None  # saved at the stop, at the latest
     assert member(stored.store, "member-0")["seen"] != uploaded
     assert member(stored.store, "member-2")["seen"] is None
+
+
+def test_saved_time_of_an_earlier_request_does_not_replace_that_of_a_later_upload(tmp_path: Path) -> None:
+    stored = create_federation(tmp_path, MEAN)
+    with contextlib.closing(Store(stored.store)) as store, store.writing():
+        for saved, given, then in ((0, 1000, 1000), (1000, 955, 1000), (1000, 1001, 1001), (1001, 500, 500)):
+            assert store.members.of(1)[0].seen == saved
+            store.members.set_seen({1: given})  # of 500: the clock was set back
+            assert store.members.of(1)[0].seen == then

@@ -64,6 +64,7 @@ def _read(authorization: str | None, form: re.Pattern[str], prefix: str, which: 
     if scheme.lower() != "bearer" or not found:
         raise Rejection(
             "wrong-token",
-            f"the Authorization header has no token; a token looks like {prefix}... and has 48 characters or more",
+            f"the Authorization header is not `Bearer TOKEN` with {which}; such a token looks like {prefix}... "
+            f"and has 48 characters or more",
         )
     return int(found[1], 16), found[2]

@@ -82,7 +82,7 @@ class Certificate:
             log.warning(
                 "%s",
                 describe_expiry(self.expires, self._clock()),
-                extra=event("certificate-expires", days=math.floor(left)),
+                extra=event("certificate-expires", days=round(left, 1)),
             )
 
     def _file_state(self) -> _FileState:

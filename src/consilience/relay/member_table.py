@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from consilience.relay.table import Table
 
+_CLOCK_SET_BACK = 60  # seconds by which a saved time is later than a newer one only if the clock was set back
 _LONGEST_AWAY = 10  # after more missed deadlines a member is away for no more than 2 ** this uploads
 STATES = ("active", "away", "invited", "expired", "revoked")
 """What a member can be: it has uploaded; it missed a deadline; it has not uploaded yet; its token is not valid."""
@@ -107,7 +108,8 @@ class MemberTable(Table):
         """Save when members were seen last, in seconds since 1970."""
         for member, seen in times.items():
             record = self.get(member)
-            if record is not None and record.seen != seen:
+            # An upload since then has saved a later time; one that is much later is of a clock that was set back.
+            if record is not None and (record.seen < seen or record.seen > seen + _CLOCK_SET_BACK):
                 self.update_row(record, record._replace(seen=seen))
 
     def count_upload(self, member: MemberRecord, round_: int, size: int, *, came_back: bool = False) -> MemberRecord:
