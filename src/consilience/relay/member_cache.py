@@ -9,7 +9,9 @@ _REMEMBERED = 10_000  # members
 
 
 class MemberCache:
-    """Members by id. A revoked token is refused at once: every lookup asks whether another connection has written."""
+    """Members by id. A revoked token is refused at once: before a known member is used, SQLite is asked whether another
+    connection has written since it was read.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store  # only reads: what it wrote itself would not be noticed
@@ -18,10 +20,14 @@ class MemberCache:
 
     def get(self, member: int) -> MemberRecord | None:
         """One member by its id."""
-        version = self.store.data_version
-        if version != self._version or len(self._members) > _REMEMBERED:
+        if member in self._members:
+            version = self.store.data_version
+            if version == self._version:
+                return self._members[member]
             self._members.clear()
             self._version = version
-        if member not in self._members:
-            self._members[member] = self.store.members.get(member)
-        return self._members[member]
+        if len(self._members) >= _REMEMBERED:
+            self._members.clear()
+        # It may be newer than the version that the others are of: it is read again too once that has changed.
+        self._members[member] = found = self.store.members.get(member)
+        return found
