@@ -26,6 +26,7 @@ from consilience.relay.federation import FederationService
 from consilience.relay.recount import recount
 from consilience.relay.server import ServerSettings, bind_server
 from consilience.relay.store import Store
+from consilience.relay.table import Row
 from consilience.relay.timeouts import Timeouts
 from consilience.relay.upload_queue import QueuedUpload
 from consilience.relay.writer import Writer
@@ -46,6 +47,7 @@ FULL = os.environ.get("CONSILIENCE_ROBUSTNESS") == "1"
 SOURCE = Path(__file__).parents[1] / "src"
 PATIENT = Rules(deadline=3600.0)
 Tensors = dict[str, np.ndarray]
+Contents = dict[str, list[Row]]
 
 
 def often(short: int, full: int) -> int:
@@ -266,6 +268,12 @@ def in_a_thread(relay: Relay, timeouts: Timeouts | None = None) -> Iterator[str]
         server.should_exit = True
         thread.join(12)
         assert not thread.is_alive()
+
+
+def contents(path: Path) -> Contents:
+    """All records of a store, by table."""
+    with contextlib.closing(Store(path)) as store:
+        return {table.name: sorted(table.select_raw()) for table in store.tables}
 
 
 def upload_headers(federation: Federation, member: int, upload: Upload) -> dict[str, str]:

@@ -26,13 +26,13 @@ from consilience.relay.recount import recount
 from consilience.relay.rejections import Rejection
 from consilience.relay.restore import back_up
 from consilience.relay.store import Store
-from consilience.relay.table import Row
 from consilience.relay.upload_queue import QueuedUpload
 from consilience.wire.charter import encode_start_values, start_values_file
 from tests.relay_tools import (
     Federation,
     ManualWriter,
     channels,
+    contents,
     create_federation,
     in_a_thread,
     manual_writer,
@@ -76,12 +76,6 @@ def verified(path: Path) -> list[str] | None:
         return check_store_at(path)
     except (StorageError, ConfigurationError):
         return None
-
-
-def contents(path: Path) -> dict[str, list[Row]]:
-    """All records, by table."""
-    with contextlib.closing(Store(path)) as store:
-        return {table.name: sorted(table.select_raw()) for table in store.tables}
 
 
 def copied(federation: Federation, folder: Path, name: str) -> Federation:

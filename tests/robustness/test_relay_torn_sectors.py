@@ -15,8 +15,7 @@ from pathlib import Path
 
 from consilience.relay.integrity import check_store
 from consilience.relay.store import Store
-from consilience.relay.table import Row
-from tests.relay_tools import Federation, ManualWriter, create_federation, manual_writer, often
+from tests.relay_tools import Contents, Federation, ManualWriter, contents, create_federation, manual_writer, often
 
 SECTOR = 512
 LOG_HEADER = 32  # bytes
@@ -24,7 +23,6 @@ MEMBERS = 3
 IMAGES = often(45, 300)
 PER_WRITE = 3  # images of one write
 CHECKPOINT_EVERY = 5  # commits
-Contents = dict[str, list[Row]]
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,6 @@ def torn_log(before: bytes, after: bytes, chance: random.Random) -> bytes:
         return torn(before, after, chance)
     with_header = after[:LOG_HEADER] + before[LOG_HEADER:]
     return chance.choice((before, with_header, torn(with_header, after, chance), torn(with_header, after, chance)))
-
-
-def contents(path: Path) -> Contents:
-    """All records, by table."""
-    with contextlib.closing(Store(path)) as store:
-        return {table.name: sorted(table.select_raw()) for table in store.tables}
 
 
 def check_recovers(federation: Federation, image: Files, path: Path, *allowed: Contents) -> int:
