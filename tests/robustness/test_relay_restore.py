@@ -156,6 +156,16 @@ def test_tokens_revoked_since_are_not_forgotten_where_the_store_is_old_or_unread
     assert restore(tmp_path / "backup.db", federation.store, "keep").revoked == []
 
 
+def test_members_invited_since_the_backup_are_named(federation: Federation, tmp_path: Path) -> None:
+    back_up(federation.store, tmp_path / "backup.db")
+    federation.invite("newcomer")
+    federation.invite("gone")
+    admin.revoke(federation.store, "gone")
+    assert restore(tmp_path / "backup.db", federation.store).unknown == ["newcomer"]
+    assert restore(tmp_path / "backup.db", federation.store).unknown == []
+    assert restore(tmp_path / "backup.db", tmp_path / "elsewhere.db").unknown == []
+
+
 def test_only_the_same_token_is_revoked_again(federation: Federation, tmp_path: Path) -> None:
     back_up(federation.store, tmp_path / "first.db")
     federation.invite("x")

@@ -180,6 +180,9 @@ def restore(
     kept = f"; the store that it replaced is {done.replaced}" if done.replaced else ""
     again = f"; revoked again: {', '.join(done.revoked)}" if done.revoked else ""
     print(f"{store}: restored from {file}, epoch {done.epoch}{kept}{again}")
+    if done.unknown:
+        names = ", ".join(done.unknown)
+        print(f"invited after the backup was made, and unknown to it: {names}. Invite them again", file=sys.stderr)
 
 
 @app.command()

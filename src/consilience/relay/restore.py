@@ -22,16 +22,20 @@ from consilience.relay.integrity import check_store
 from consilience.relay.new_key import use_key
 from consilience.relay.renumber import next_number, renumber
 from consilience.relay.store import Store, lock_store
-from consilience.relay.tokens_since import NONE, EndedTokens, end_again, tokens_ended_since
+from consilience.relay.tokens_since import NONE, EndedTokens, end_again, members_invited_since, tokens_ended_since
 from consilience.wire.charter import read_charter
 
 
 class Restored(NamedTuple):
-    """What a restore did: the new epoch, where the store that it replaced is, and whose tokens were revoked again."""
+    """What a restore did: the new epoch, where the store that it replaced is, and whose tokens were revoked again.
+
+    unknown: members of the replaced store that were invited after the backup was made.
+    """
 
     epoch: int
     replaced: Path | None
     revoked: list[str]
+    unknown: list[str]
 
 
 def back_up(path: Path, to: Path) -> int:
@@ -80,6 +84,7 @@ def restore(file: Path, path: Path, revoked: str | None = None) -> Restored:
                     f"replaced by a newer one counts as revoked, and the backup does not know the newer one"
                 )
             again = since if revoked == "revoke" else NONE
+            unknown = members_invited_since(unfinished, path) if path.exists() else []
             epoch = _begin_epoch(unfinished, file.name, again, _highest(path))
             if path.exists():
                 _end_lease(path)
@@ -88,7 +93,7 @@ def restore(file: Path, path: Path, revoked: str | None = None) -> Restored:
         finally:
             for leftover in path.parent.glob(f"{unfinished.name}*"):
                 leftover.unlink()
-    return Restored(epoch, replaced, again.names)
+    return Restored(epoch, replaced, again.names, unknown)
 
 
 def _copy(file: Path, to: Path) -> bool:

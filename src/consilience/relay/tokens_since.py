@@ -43,6 +43,17 @@ def tokens_ended_since(backup: Path, path: Path) -> EndedTokens:
     )
 
 
+def members_invited_since(backup: Path, path: Path) -> list[str]:
+    """Members that the store accepts and the backup does not know; none if the store cannot be read."""
+    with contextlib.suppress(sqlite3.Error, UnicodeDecodeError):
+        with contextlib.closing(sqlite3.connect(path)) as sql:
+            members = _valid(sql, _MEMBERS)
+        with contextlib.closing(sqlite3.connect(backup)) as sql:
+            then = set(sql.execute("SELECT id, name FROM members"))
+        return [name for number, name in members if (number, name) not in then]
+    return []
+
+
 def _valid(sql: sqlite3.Connection, query: str) -> dict[tuple[int, str], bytes]:
     return {(number, str(name)): token for number, name, token in sql.execute(query)}
 
