@@ -1,7 +1,7 @@
 """Calls the endpoints of answers and uploads directly: nearly all requests are for one of them.
 
-The routes of the application lead to the same endpoints, for other methods and for paths in another form; a request
-takes a tenth longer that way.
+The routes of the application lead to the same endpoints, for other methods and for paths in another form, by a longer
+way.
 """
 
 from __future__ import annotations
