@@ -337,7 +337,8 @@ class _TimedConnection(HttpToolsProtocol):
 def _answer_at_once(connection: _TimedConnection) -> bool:
     """Send an answer that the application knows, without a task for the request; whether there is one.
 
-    That takes about three quarters of the processor time. Whatever is unusual about a request or its connection goes the usual way.
+    That takes about three quarters of the processor time. Whatever is unusual about a request or its connection goes
+    the usual way.
     """
     known_answer = connection.app_state.get(KNOWN_ANSWER)
     if known_answer is None or not connection.url.startswith(_ANSWERS) or not _may_answer_at_once(connection):
