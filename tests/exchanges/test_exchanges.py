@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -362,9 +362,26 @@ def test_weights_upload_their_change_and_number_of_samples() -> None:
 
 
 def test_step_moves_parameters_beyond_the_mean_and_running_statistics_to_it() -> None:
-    put = Weights(step=1.5).contribute({}, view(**models(5.0), samples=tensor(40)[0]), common(3.5))  # type: ignore[arg-type]
+    exchange, mine = Weights(step=1.5), view(**models(5.0), samples=tensor(40)[0])  # type: ignore[arg-type]
+    put = exchange.contribute(exchange.init_state(mine), mine, common(3.5))
     assert all((put.tensors[name] == 1.5 * 1.5).all() for name in PARAMETERS)
     assert all((put.tensors[name] == 1.5).all() for name in BUFFERS)
+
+
+def test_a_learner_that_misses_moves_of_the_common_weights_steps_less_far_beyond_the_mean() -> None:
+    exchange, mine = Weights(step=1.5), view(**models(5.0), samples=tensor(40)[0])  # type: ignore[arg-type]
+
+    def steps(versions: Iterable[int]) -> float:
+        state = exchange.init_state(mine)
+        for version in versions:
+            state = exchange.receive(state, mine, replace(common(3.5), count=torch.tensor(float(version)))).state
+        put = exchange.contribute(state, mine, common(3.5))
+        return float(put.tensors["classifier.bias"][0]) / 1.5
+
+    assert steps(range(1, 60)) == 1.5  # to the bit: it has every version
+    assert steps([1, 2, 3, 7]) == pytest.approx(1 + 0.5 / 1.75)  # one absence
+    assert steps(range(5, 300, 5)) == pytest.approx(1.1)  # every fifth version
+    assert steps([*range(5, 300, 5), *range(300, 340)]) == pytest.approx(1.5, abs=1e-4)  # and present again
 
 
 @pytest.mark.parametrize("step", [0, -1.0, float("nan"), float("inf")])

@@ -18,6 +18,8 @@ from consilience.wire import schema
 from consilience.wire.encodings import FLOAT16, FLOAT32, Encoding
 
 Buffers = Literal["share", "local"]
+_RECENT = 0.25
+"""How much the newest interval between two downloads counts in a learner's mean interval."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Weights(Exchange):
     buffers: BatchNorm's running statistics travel as means ("share") or stay private ("local"). start: whether learners
     start with the common weights; a learner that starts elsewhere measures its first change from the common weights, so
     the mean of changes is still the mean of weights. up, down: encodings; coarse ones keep a residual. step: how far
-    the common weights move along the mean change; 1 is to the mean of the weights, more is beyond it.
+    the common weights move along the mean change; 1 is to the mean of the weights, more is beyond it. A learner that
+    misses some of their moves goes less far beyond it: few and old changes together are no direction to follow further.
     """
 
     name: str = field(default="weights", kw_only=True)
@@ -91,18 +94,31 @@ class Weights(Exchange):
         distances = [(view.parameters[n] - received.tensors[n]).square().sum() for n in names]
         return torch.stack(distances).sum() / 2
 
+    def init_state(self, view: View) -> State:
+        """Which version of the common weights the learner has, and how many versions apart its downloads are."""
+        if self.step == 1:
+            return {}
+        number = torch.zeros((), dtype=torch.float32, device=view.samples.device)
+        return {"version": number, "interval": number + 1}
+
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """The change since the common weights, `step` times as large, weighted by the number of samples.
 
-        Running statistics are means, and are not moved beyond them.
+        Of a learner that has every n-th version only, the part beyond the change itself is divided by n. Running
+        statistics are means, and are not moved beyond them.
         """
         changes = {n: x - received.tensors[n] for n, x in self._shared(view).items()}
         if self.step != 1:
-            changes |= {n: changes[n] * self.step for n in changes if n in view.parameters}
+            step = 1 + (self.step - 1) / state["interval"]
+            changes |= {n: changes[n] * step.to(changes[n].dtype) for n in changes if n in view.parameters}
         return Contribution(changes, view.samples)
 
     def receive(self, state: State, view: View, received: Received) -> Update:
         """Continue from the common weights."""
+        if self.step != 1:
+            version, interval = received.count.to(state["version"].dtype), state["interval"]
+            latest = version - state["version"]
+            state = {"version": version, "interval": interval + _RECENT * (latest - interval)}
         parameters = {n: received.tensors[n] for n in view.task.covered(self.part, view.parameters)}
         buffers = {n: received.tensors[n] for n in self._buffers(view.task, view.buffers)}
         return Update(parameters, buffers, state)
