@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import torch
 
@@ -19,6 +20,9 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # tests run side by side
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
     # dcor compiles when it is first imported, and a cache that two write at a time makes it crash.
     os.environ["NUMBA_CACHE_DIR"] = str(Path(__file__).parents[1] / ".pytest_cache" / f"numba-{worker}")
+
+hypothesis.settings.register_profile("no deadline", deadline=None)  # a busy machine may be slow at any example
+hypothesis.settings.load_profile("no deadline")
 
 
 def pytest_collection_finish() -> None:

@@ -19,6 +19,7 @@ from consilience.errors import ChannelError
 from consilience.simulation.federation import Federation
 from consilience.wire import codec
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8, Encoding
+from consilience.wire.robustness import Aggregation, Robustness
 from consilience.wire.schema import Channel, Mean, Pool, Tensor
 
 Make = Callable[[Any], Any]
@@ -174,10 +175,16 @@ def test_standing_mean_does_not_depend_on_upload_order(values: list[float], orde
 
 
 def moving(
-    start: Any, down: Encoding = FLOAT32, members: int = 4, max_staleness: int = 8, quorum: int | None = None
+    start: Any,
+    down: Encoding = FLOAT32,
+    members: int = 4,
+    max_staleness: int = 8,
+    quorum: int | None = None,
+    aggregation: Aggregation = "mean",
 ) -> MovingMean:
-    tensor = Tensor(tuple(start.shape), down=down)
-    schema = Mean("changes", {"x": tensor}, moving=True, max_staleness=max_staleness, quorum=quorum)
+    tensors = {"x": Tensor(tuple(start.shape), down=down)}
+    robustness = Robustness(aggregation=aggregation)
+    schema = Mean("changes", tensors, moving=True, max_staleness=max_staleness, quorum=quorum, robustness=robustness)
     return MovingMean(schema, members, {"x": start})
 
 
@@ -217,8 +224,19 @@ def test_stale_contributions_have_less_weight(make: Make) -> None:
     for _ in range(3):
         channel.upload([0], {"x": make([[0.0]])}, make([1.0]), [channel.version])
         channel.aggregate()
-    # Three versions behind weighs 1/sqrt(4) = 1/2 of the present.
+    # Three versions behind counts 1/sqrt(4) = 1/2; the mean is divided by the whole weight, 2 + 2.
     assert channel.upload([1, 2], {"x": make([[6.0], [0.0]])}, make([2.0, 2.0]), [0, 3]) == []
+    assert channel.aggregate()
+    assert channel.answer().tensors["x"].tolist() == [1.5]
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "median"])
+def test_a_stale_change_alone_moves_the_common_values_less_far(make: Make, aggregation: Aggregation) -> None:
+    channel = moving(make([0.0]), max_staleness=8, aggregation=aggregation)
+    for _ in range(8):
+        channel.upload([0], {"x": make([[0.0]])}, make([1.0]), [channel.version])
+        channel.aggregate()
+    channel.upload([1], {"x": make([[6.0]])}, make([5.0]), [0])
     assert channel.aggregate()
     assert channel.answer().tensors["x"].tolist() == [2.0]
 

@@ -161,7 +161,7 @@ def test_stale_change_weighs_less_than_the_cap_that_it_was_lowered_to() -> None:
     mean.version = 3
     mean.upload([0, 1], {"x": np.array([[0.0], [6.0]], np.float32)}, np.array([4.0, 1e9]), [3, 0])
     mean.aggregate()
-    assert mean.answer().tensors["x"].tolist() == [pytest.approx(6.0 * 2 / (4 + 2))]
+    assert mean.answer().tensors["x"].tolist() == [pytest.approx(6.0 * 2 / (4 + 4))]
 
 
 def test_uploads_of_a_median_may_come_one_by_one_and_wait(make: Make) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, device
@@ -17,8 +18,19 @@ from consilience.wire import schema
 from consilience.wire.encodings import Array, is_vote
 
 
+class _Change(NamedTuple):
+    """A contribution: its values, (size,), its weight as uploaded, and what is left of it after its staleness."""
+
+    values: Array
+    weight: float
+    counted: float
+
+
 class MovingMean:
     """Common values that move by the mean of the members' changes, each change counted once.
+
+    A change that was made from an older version counts less, and the mean is still divided by the whole weight: where
+    all changes are old the common values move less far, since each change was made without knowing of the others.
 
     Contributions since the last aggregation are added in member order whatever order they came in, so that the same
     contributions give the same bits: a contribution waits until every expected member before it has uploaded, or until
@@ -38,14 +50,14 @@ class MovingMean:
         self._total = as_float64(self._flat({k: v[None] for k, v in self.common.items()})[0]) * 0
         self.residuals = {k: v * 0 for k, v in self.common.items() if channel.tensors[k].down.feedback}
         self.reply: dict[str, Array] = {}  # by how much the common values moved at the last aggregation
-        self.version, self.weight = 0, 0.0
+        self.version, self.weight, self.counted = 0, 0.0, 0.0
         self.is_vote = all(is_vote(tensor.up) for tensor in channel.tensors.values())
         """Whether contributions are votes: the weight of each is 1 or 0, whatever its staleness."""
-        self._waiting: dict[int, tuple[Array, float]] = {}
+        self._waiting: dict[int, _Change] = {}
         self._expected: list[int] = []
         self._added: set[int] = set()
         self.robustness = channel.robustness
-        self._held: dict[int, tuple[Array, float]] = {}  # added only at the aggregation, when all are there
+        self._held: dict[int, _Change] = {}  # added only at the aggregation, when all are there
         self._limit: float | None = None if self.robustness.needs_all else self.robustness.clip_norm
 
     def expect(self, members: MemberNumbers) -> None:
@@ -72,15 +84,15 @@ class MovingMean:
         """Add changes (k, ...) made from the common values at `versions`; returns members refused as too stale."""
         who = check_members(members, self.members, self.channel.name).tolist()
         uploads = zip(who, map(float, weights.tolist()), map(int, versions), strict=True)
-        effective = [self._effective_weight(*upload) for upload in uploads]
-        for member, weight, change in zip(who, effective, self._flat(tensors), strict=True):
-            if weight is not None:
-                self._waiting[member] = (change, weight)
+        counts = [self._weights(*upload) for upload in uploads]
+        for member, count, change in zip(who, counts, self._flat(tensors), strict=True):
+            if count is not None:
+                self._waiting[member] = _Change(change, *count)
         self._add_waiting_in_order()
-        return [member for member, weight in zip(who, effective, strict=True) if weight is None]
+        return [member for member, count in zip(who, counts, strict=True) if count is None]
 
-    def _effective_weight(self, member: int, weight: float, version: int) -> float | None:
-        """A contribution's weight by its staleness, None if it is too stale; checked before any is added."""
+    def _weights(self, member: int, weight: float, version: int) -> tuple[float, float] | None:
+        """A contribution's weight, and by its staleness; None if it is too stale. Checked before any is added."""
         if member in self._added or member in self._waiting:
             raise ChannelError(
                 f"{self.channel.name}: member {member} has uploaded since the last aggregation; wait for the next one"
@@ -99,7 +111,7 @@ class MovingMean:
             raise ChannelError(f"{self.channel.name}: version {version} is ahead of the channel's {self.version}")
         if staleness > self.channel.max_staleness:
             return None
-        return weight if self.is_vote else weight / (1.0 + staleness) ** 0.5
+        return weight, weight if self.is_vote else weight / (1.0 + staleness) ** 0.5
 
     def _add_waiting_in_order(self) -> None:
         next_members = list(takewhile(self._waiting.__contains__, self._expected))
@@ -111,15 +123,16 @@ class MovingMean:
             return
         taken = {m: self._waiting.pop(m) for m in members}
         self._added |= set(members)
-        for _, weight in taken.values():  # one after the other: a sum of partial sums would round differently
-            self.weight += weight
+        for change in taken.values():  # one after the other: a sum of partial sums would round differently
+            self.weight += change.weight
+            self.counted += change.counted
         if self._limit is None:
             self._held |= taken
         else:
             self._add_to_total(taken)
 
-    def _add_to_total(self, taken: Mapping[int, tuple[Array, float]]) -> None:
-        changes, weights = zip(*taken.values(), strict=True)
+    def _add_to_total(self, taken: Mapping[int, _Change]) -> None:
+        changes, weights = [c.values for c in taken.values()], tuple(c.counted for c in taken.values())
         if self._limit is not None and self._limit < math.inf:
             norms = np.concatenate([norms_of_changes(change[None]) for change in changes])
             weights = tuple((np.array(weights) * clip_factors(norms, self._limit)).tolist())
@@ -139,11 +152,12 @@ class MovingMean:
         """
         self._add(sorted(self._waiting))
         weight, self.weight = self.weight, 0.0
+        counted, self.counted = self.counted, 0.0
         held = {m: self._held[m] for m in sorted(self._held)}
         self._expected, self._added, self._held = [], set(), {}
         if weight <= 0:
             return False
-        mean, start = self._mean(held, weight), 0
+        mean, start = self._mean(held, weight, counted), 0
         self._total = self._total * 0
         self._limit = None if self.robustness.needs_all else self.robustness.clip_norm
         for name, common in self.common.items():
@@ -155,21 +169,21 @@ class MovingMean:
         self.version += 1
         return True
 
-    def _mean(self, held: Mapping[int, tuple[Array, float]], weight: float) -> Array:
+    def _mean(self, held: Mapping[int, _Change], weight: float, counted: float) -> Array:
         """The mean change, or what the channel takes in its place; (size,) in float64."""
         if held and self.limit_is_relative:
-            self.know_norms([float(norms_of_changes(change[None])[0]) for change, each in held.values() if each > 0])
+            self.know_norms([float(norms_of_changes(c.values[None])[0]) for c in held.values() if c.counted > 0])
             self._add_to_total(held)
         if not held or self.limit_is_relative:
             return self._total / weight
         xp = array_namespace(self._total)
-        changes = xp.stack([change for change, _ in held.values()])[:, None, :]  # (members, 1, size)
-        weights = xp.asarray([[each] for _, each in held.values()], dtype=xp.float64, device=device(changes))
+        changes = xp.stack([c.values for c in held.values()])[:, None, :]  # (members, 1, size)
+        weights = xp.asarray([[c.counted] for c in held.values()], dtype=xp.float64, device=device(changes))
         factors = None
         if self.robustness.clips:
             norms = xp.asarray(norms_of_changes(changes[:, 0, :])[:, None], device=device(changes))
             factors = clip_factors(norms, norm_limit(self.robustness, norms, weights))
-        return aggregate(self.robustness, changes, weights, factors)[0]
+        return aggregate(self.robustness, changes, weights, factors)[0] * (counted / weight)
 
     def _flat(self, tensors: Tensors) -> Array:
         """Contributions (k, ...) concatenated to (k, size): adding one is then one sum, not one per tensor."""
