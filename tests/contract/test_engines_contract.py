@@ -63,6 +63,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in 
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "representations equal": ("representation-sharing", {"weighting": "equal"}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
 }
 each_case = pytest.mark.parametrize("case", list(CASES))
@@ -222,7 +223,10 @@ RESISTING: dict[str, Mapping[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", ["consilience", "representations int8", "fedavg different starts", "two-stage"])
+@pytest.mark.parametrize(
+    "case",
+    ["consilience", "representations int8", "representations equal", "fedavg different starts", "two-stage"],
+)
 @pytest.mark.parametrize("resisting", list(RESISTING))
 def test_loop_equals_stack_with_learners_that_misbehave(resisting: str, case: str, device: str, data: Dataset) -> None:
     if (case, resisting) in REFUSED:

@@ -57,6 +57,7 @@ VARIANTS: dict[str, Case] = {
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "representations equal": ("representation-sharing", {"weighting": "equal"}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
 }
 CASES: dict[str, Case] = {name: (name, {}) for name in METHODS if len(build_method(name).roles) == 1} | VARIANTS

@@ -20,6 +20,7 @@ from consilience.exchanges import Contribution, Exchange, Logits, Observations, 
 from consilience.task import Task, names_in_part
 from consilience.wire import schema
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8, Encoding
+from consilience.wire.robustness import Robustness
 
 DOUBLE = torch.float64
 PARAMETERS = {
@@ -102,6 +103,34 @@ def test_class_means_and_their_counts(exchange: Exchange) -> None:
     put = replace(exchange, min_count=1).contribute({}, seen, received(mine, mine))  # type: ignore[type-var]
     close(put.tensors["mean"], tensor([2.0, 4.0], [9.0, 9.0], [5.0, 5.0]))
     assert put.weight.tolist() == [2.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("exchange", [Prototypes(weighting="equal"), Logits(weighting="equal")], ids=lambda e: e.name)
+def test_equal_weighting_uploads_one_for_each_class(exchange: Exchange) -> None:
+    """Class 0 has three samples, class 1 two, class 2 a single one: the means are as before, the counts are not sent."""
+    mine = tensor([1.0, 2.0], [3.0, 6.0], [5.0, 1.0], [8.0, 8.0], [9.0, 9.0], [7.0, 7.0])
+    seen = view(mine, [0, 0, 0, 1, 1, 2])
+    put = exchange.contribute({}, seen, received(mine, mine))
+    close(put.tensors["mean"], tensor([3.0, 3.0], [8.5, 8.5], [0.0, 0.0]))
+    assert put.weight.tolist() == [1.0, 1.0, 0.0] and put.weight.dtype == DOUBLE
+    channel = exchange.channel(TASK)
+    assert isinstance(channel, schema.Mean) and channel.robustness == Robustness(weight_cap=1)
+    assert "count" not in exchange.describe_upload()
+    assert "sample count" in replace(exchange, weighting="samples").describe_upload()  # type: ignore[type-var]
+
+
+def test_equal_weighting_of_observations_does_not_upload_how_many_samples_they_average() -> None:
+    features = tensor([1.0], [2.0], [4.0], [9.0])
+    seen = view(features, [0, 0, 0, 1], draws=tensor([0.1, 0.2, 0.3, 0.4], [0.3, 0.2, 0.1, 0.4]))
+    put = Observations(n_avg=2, up=2, weighting="equal").contribute({}, seen, received(features, features))
+    assert put.tensors["mean"][:, 0, 0].tolist() == [1.5, 3.0]
+    assert put.weight.tolist() == [[1.0, 0.0, 0.0]] * 2
+
+
+def test_unknown_weighting_is_refused() -> None:
+    for exchange in (Prototypes, Logits, Observations):
+        with pytest.raises(ConfigurationError, match=r"weighting.*'sample'.*samples"):
+            exchange(weighting="sample")  # type: ignore[arg-type]
 
 
 def test_prototypes_average_features_and_logits_average_logits() -> None:
@@ -530,6 +559,7 @@ def learner(stacked: Any, number: int) -> Any:
 EXCHANGES = {
     "prototypes": Prototypes(),
     "logits": Logits(),
+    "prototypes, equal": Prototypes(weighting="equal"),
     "observations": Observations(),
     "observations, several": Observations(up=2, down=3, n_avg=2),
     "observations, exponential": Observations(discriminator="exponential"),

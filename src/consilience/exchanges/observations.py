@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from consilience.config.schedules import Rate, as_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
+from consilience.exchanges.class_means import Weighting, upload_weight
 from consilience.functional.class_means import one_hot, sampled_means
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
@@ -31,7 +32,8 @@ class Observations(Exchange):
 
     n_avg: samples averaged in one observation. up, down: observations uploaded and drawn in a round.
     discriminator: "classifier" uses the probability that the learner's own classifier gives both the same class;
-    "exponential" trains a linear layer g and uses exp(g(s).g(t)/tau) as the density ratio.
+    "exponential" trains a linear layer g and uses exp(g(s).g(t)/tau) as the density ratio. weighting: with "equal", 1 is
+    uploaded for each class that the observation has, and not how many samples it averages.
     """
 
     name: str = field(default="observations", kw_only=True)
@@ -49,6 +51,7 @@ class Observations(Exchange):
     draw: Draw = "member"
     include_self: bool = True
     scope: Scope = "everybody"
+    weighting: Weighting = "samples"
 
     def __post_init__(self) -> None:
         number_or_schedule("contrast", self.weight)
@@ -58,6 +61,7 @@ class Observations(Exchange):
         check_choice("discriminator", self.discriminator, get_args(Discriminator))
         check_choice("draw", self.draw, get_args(Draw))
         check_choice("scope", self.scope, get_args(Scope))
+        check_choice("weighting", self.weighting, get_args(Weighting))
         if self.n_avg == 1 < self.min_count:
             raise ConfigurationError(
                 "n_avg is 1; it must be a whole number, 2 or more: an observation of one sample is that sample's "
@@ -138,4 +142,5 @@ class Observations(Exchange):
             )
             for chance in view.draws
         ]
-        return Contribution({"mean": torch.stack([m for m, _ in drawn])}, torch.stack([c for _, c in drawn]))
+        count = upload_weight(torch.stack([c for _, c in drawn]), self.weighting)
+        return Contribution({"mean": torch.stack([m for m, _ in drawn])}, count)
