@@ -65,6 +65,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in 
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
     "representations equal": ("representation-sharing", {"weighting": "equal"}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
+    "representations exponential-mlp": ("representation-sharing", {"discriminator": "exponential-mlp"}),
 }
 each_case = pytest.mark.parametrize("case", list(CASES))
 each_together = pytest.mark.parametrize(

@@ -59,6 +59,7 @@ VARIANTS: dict[str, Case] = {
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
     "representations equal": ("representation-sharing", {"weighting": "equal"}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
+    "representations exponential-mlp": ("representation-sharing", {"discriminator": "exponential-mlp"}),
 }
 CASES: dict[str, Case] = {name: (name, {}) for name in METHODS if len(build_method(name).roles) == 1} | VARIANTS
 TOGETHER = [name for name, (method, _) in CASES.items() if method != "centralized"]

@@ -184,6 +184,22 @@ def test_exponential_discriminator_by_hand() -> None:
     close(penalty, -(math.log(same) + math.log(apart[0]) + math.log(apart[1])) / 3)
 
 
+def test_discriminator_with_a_hidden_layer_by_hand() -> None:
+    """Two layers of width 2 that swap and add: the same penalty as their output's in the exponential one."""
+    exchange = Observations(discriminator="exponential-mlp", temperature=0.5)
+    (layers,) = exchange.modules(TASK).values()
+    first, relu, second = layers.to(DOUBLE)  # type: ignore[misc]
+    assert isinstance(relu, torch.nn.ReLU)
+    with torch.no_grad():
+        first.weight.copy_(tensor([1.0, 0.0], [0.0, 1.0])), first.bias.zero_()
+        second.weight.copy_(tensor([0.0, 1.0], [1.0, 0.0])), second.bias.zero_()
+    theirs = tensor([[3.0, 0.0], [0.0, 2.0], [-1.0, 4.0]])  # ReLU makes [0, 4] of the last
+    seen = view(tensor([5.0, 0.0]), [0], modules={"discriminator": layers})
+    penalty = exchange.penalty({}, seen, received(theirs, tensor([1, 1, 1])))
+    same, apart = math.exp(2) / (math.exp(2) + 2), 1 - 1 / (1 + 2)  # cosines 1, 0 and 0
+    close(penalty, -(math.log(same) + 2 * math.log(apart)) / 3)
+
+
 def test_each_sample_draws_one_of_several_observations() -> None:
     seen = view(
         logits_of([0.75, 0.25], [0.75, 0.25], [0.75, 0.25]), [0, 0, 0], classes=2, draws=tensor([0.49, 0.5, 0.999])
@@ -232,11 +248,10 @@ def test_gradients_reach_the_classifier_from_both_sides() -> None:
 
 def test_mutual_information_bound() -> None:
     """log(C - 1) - C times the class mean that training uses; with two classes it is not informative."""
-    assert Observations().metrics(TASK, np.array(0.1)) == {"mutual_information": pytest.approx(math.log(2) - 0.3)}
-    assert Observations().metrics(replace(TASK, classes=10), np.array(0.0)) == {
-        "mutual_information": pytest.approx(math.log(9))
-    }
-    assert Observations().metrics(replace(TASK, classes=2), np.array(0.1)) == {}
+    penalty, counts, samples = np.array([0.1, 0.1]), np.array([[[10, 4, 10]], [[10, 0, 10]]]), np.full((2, 3), 7)
+    (found,) = Observations().metrics(TASK, penalty, counts, samples).values()
+    assert found == pytest.approx([math.log(2) - 0.3, 0 - 2 * 0.1 * 21 / 14])  # the second lacks a class
+    assert Observations().metrics(replace(TASK, classes=2), penalty, counts[..., :2], samples[:, :2]) == {}
 
 
 # --- observations: uploads
@@ -314,6 +329,8 @@ def test_channel_of_observations() -> None:
     assert exchange.modules(TASK) == {}
     (layer,) = Observations(discriminator="exponential").modules(TASK).values()
     assert [tuple(p.shape) for p in layer.parameters()] == [(2, 2), (2,)]
+    (layers,) = Observations(discriminator="exponential-mlp").modules(TASK).values()
+    assert [tuple(p.shape) for p in layers.parameters()] == [(2, 2), (2,)] * 2
 
 
 # --- weights
@@ -563,6 +580,7 @@ EXCHANGES = {
     "observations": Observations(),
     "observations, several": Observations(up=2, down=3, n_avg=2),
     "observations, exponential": Observations(discriminator="exponential"),
+    "observations, exponential-mlp": Observations(discriminator="exponential-mlp"),
     "weights": Weights(prox=0.1),
     "weights of a part": Weights(part="classifier", prox=0.1, buffers="local"),
 }
@@ -581,7 +599,8 @@ def test_stacked_penalties_and_gradients_equal_single_ones(exchange: Exchange) -
         torch.testing.assert_close(penalties[number], penalty, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(learner(gradients, number), gradient, rtol=1e-9, atol=1e-12)
     assert len(penalties.unique()) == model.learners  # they do differ
-    reached = gradients["modules"] if exchange == EXCHANGES["observations, exponential"] else gradients["parameters"]
+    separate = isinstance(exchange, Observations) and exchange.discriminator != "classifier"
+    reached = gradients["modules"] if separate else gradients["parameters"]
     assert any(g.any() for g in reached.values())
 
 

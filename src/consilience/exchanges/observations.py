@@ -16,12 +16,13 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
 from consilience.exchanges.class_means import Weighting, upload_weight
 from consilience.functional.class_means import one_hot, sampled_means
+from consilience.functional.mutual_information import mutual_information_bound
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
 
-Discriminator = Literal["classifier", "exponential"]
+Discriminator = Literal["classifier", "exponential", "exponential-mlp"]
 Draw = Literal["member", "row"]
 _TINY = 1e-7  # keeps logarithms finite
 
@@ -32,8 +33,9 @@ class Observations(Exchange):
 
     n_avg: samples averaged in one observation. up, down: observations uploaded and drawn in a round.
     discriminator: "classifier" uses the probability that the learner's own classifier gives both the same class;
-    "exponential" trains a linear layer g and uses exp(g(s).g(t)/tau) as the density ratio. weighting: with "equal", 1 is
-    uploaded for each class that the observation has, and not how many samples it averages.
+    "exponential" trains a linear layer g and uses exp(g(s).g(t)/tau) as the density ratio; in "exponential-mlp" g has a
+    hidden layer. weighting: with "equal", 1 is uploaded for each class that the observation has, and not how many
+    samples it averages.
     """
 
     name: str = field(default="observations", kw_only=True)
@@ -98,10 +100,13 @@ class Observations(Exchange):
         return f"the mean feature of up to {self.n_avg} samples of each class{times}"
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
-        """The exponential discriminator's own linear layer."""
+        """The exponential discriminator's own layers: one linear layer, or one more behind a ReLU."""
         if self.discriminator == "classifier":
             return {}
-        return {"discriminator": nn.Linear(task.width, task.width)}
+        layer = nn.Linear(task.width, task.width)
+        if self.discriminator == "exponential":
+            return {"discriminator": layer}
+        return {"discriminator": nn.Sequential(layer, nn.ReLU(), nn.Linear(task.width, task.width))}
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Binary cross-entropy, averaged over batch and classes; classes the observation lacks do not count."""
@@ -128,11 +133,13 @@ class Observations(Exchange):
         ratio = torch.einsum("bk,dck->dbc", mine, theirs) / as_number(self.temperature)
         return (ratio - math.log(max(view.task.classes - 1, 1))).sigmoid()
 
-    def metrics(self, task: Task, penalty: np.ndarray) -> dict[str, np.ndarray]:
-        """Theorem 1's lower bound on the mutual information, for the class mean that training uses."""
+    def metrics(
+        self, task: Task, penalty: np.ndarray, received: np.ndarray, samples: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Theorem 1's lower bound on the mutual information, in-sample: of the samples that were trained on."""
         if task.classes < 3:
             return {}
-        return {"mutual_information": math.log(task.classes - 1) - task.classes * penalty}
+        return {"mutual_information": mutual_information_bound(penalty, received > 0, samples)}
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """`up` independent observations, each over at most `n_avg` samples of a class."""
