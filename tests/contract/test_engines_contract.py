@@ -182,6 +182,7 @@ SCHEDULES: dict[str, Mapping[str, Any]] = {
     "half take part": {"participation": 0.5},
     "some are offline": {"offline": 0.3},
     "all are offline": {"offline": 1.0},
+    "two in turn": {"reachable": "turns(2)"},
     "two epochs": {"epochs": 2},
     "two epochs of unequal sizes": {"epochs": 2, "partition": "dirichlet(0.5)"},
     "two seeds": {"seeds": 2, "seed": 3},

@@ -522,6 +522,13 @@ def test_resuming_with_partial_participation_gives_the_same_bits(case: str, data
     assert_resumes(config, data, tmp_path, stops=(3,))
 
 
+@pytest.mark.parametrize("reachable", ["fixed(2)", "turns(2)"])
+def test_resuming_with_a_plan_of_who_is_reachable_gives_the_same_bits(
+    reachable: str, data: Dataset, tmp_path: Path
+) -> None:
+    assert_resumes(settings("consilience", rounds=4, reachable=reachable), data, tmp_path, stops=(1, 3))
+
+
 @pytest.mark.parametrize("case", ["fedavg-1bit", "consilience", "fedavg int8", "fedavg int4 down"])
 def test_resuming_convolutions_gives_the_same_bits(case: str, data: Dataset, tmp_path: Path) -> None:
     assert_resumes(settings(case, model="lenet5", rounds=3), data, tmp_path, stops=(1, 2))

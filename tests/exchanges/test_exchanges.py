@@ -107,7 +107,7 @@ def test_class_means_and_their_counts(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("exchange", [Prototypes(weighting="equal"), Logits(weighting="equal")], ids=lambda e: e.name)
 def test_equal_weighting_uploads_one_for_each_class(exchange: Exchange) -> None:
-    """Class 0 has three samples, class 1 two, class 2 a single one: the means are as before, the counts are not sent."""
+    """Class 0 has three samples, class 1 two, class 2 a single one: means are as before, counts are not sent."""
     mine = tensor([1.0, 2.0], [3.0, 6.0], [5.0, 1.0], [8.0, 8.0], [9.0, 9.0], [7.0, 7.0])
     seen = view(mine, [0, 0, 0, 1, 1, 2])
     put = exchange.contribute({}, seen, received(mine, mine))

@@ -76,6 +76,7 @@ BUILT_IN = {
             "down": 1,
             "discriminator": "classifier",
             **_CLASS_MEANS,
+            "min_count": 2,
             **_OBJECTIVE,
         },
     ),

@@ -1,8 +1,8 @@
 """A lower bound on the mutual information of two learners' representations (Berdoz 2022, Theorem 1).
 
-A sample s of class y is paired with an observation t_c of each class c. Let L be the sum of the cross-entropies of these
-pairs, in expectation over s. With m classes that both the learner and the observation have, one pair is of the same
-class and m - 1 are not, so that Theorem 1 has K = m - 1: I(s, t) >= log(m - 1) - L.
+A sample s of class y is paired with an observation t_c of each class c. Let L be the sum of the cross-entropies of
+these pairs, in expectation over s. With m classes that both the learner and the observation have, one pair is of the
+same class and m - 1 are not, so that Theorem 1 has K = m - 1: I(s, t) >= log(m - 1) - L.
 
 The theorem takes the m - 1 pairs to be draws from the product of the marginals, but they are one of each other class.
 For these pairs, with class shares p of the samples: the best prediction is h = p(s, t) / (m p(s) u(t)), where u is the
@@ -23,8 +23,9 @@ import numpy as np
 def mutual_information_bound(loss: np.ndarray, present: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """The smaller of log(m - 1) and H(p), minus L, of each learner: (learners,); NaN where no sample counts.
 
-    loss: (learners,) the mean over all pairs of samples and classes that are present. present: (learners, observations,
-    classes) what each observation has; with several, a sample is paired with a random one. samples: (learners, classes).
+    loss: (learners,) the mean over all pairs of samples and classes that are present. present: (learners,
+    observations, classes) what each observation has; with several, a sample is paired with a random one. samples:
+    (learners, classes).
     """
     counted = samples[:, None] * present  # (learners, observations, classes)
     total = counted.sum(-1)

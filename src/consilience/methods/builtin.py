@@ -121,6 +121,7 @@ def representation_sharing(
     discriminator: Discriminator = "classifier",
     encoding: str = "float32",
     weighting: Weighting = "samples",
+    min_count: int = 2,
     objective: str = "cross-entropy",
     own_head: bool = False,
 ) -> Role:
@@ -133,6 +134,7 @@ def representation_sharing(
         discriminator=discriminator,
         encoding=_encoding(encoding),
         weighting=weighting,
+        min_count=min_count,
     )
     return Role(build_objective(objective, own_head), _representations(kd, observed))
 
@@ -261,7 +263,12 @@ def flesd_cc(**settings: Any) -> Method:
 def _representations(kd: Rate, observed: Observations, scale: Scale = "absolute") -> tuple[Exchange, ...]:
     """Prototypes, encoded, shared and weighted as the observations are, and these."""
     prototypes = Prototypes(
-        weight=kd, encoding=observed.encoding, scope=observed.scope, scale=scale, weighting=observed.weighting
+        weight=kd,
+        min_count=observed.min_count,
+        encoding=observed.encoding,
+        scope=observed.scope,
+        scale=scale,
+        weighting=observed.weighting,
     )
     return (prototypes, observed)
 
