@@ -63,7 +63,9 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in 
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "representations equal": ("representation-sharing", {"weighting": "equal"}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
+    "representations exponential-mlp": ("representation-sharing", {"discriminator": "exponential-mlp"}),
 }
 each_case = pytest.mark.parametrize("case", list(CASES))
 each_together = pytest.mark.parametrize(
@@ -180,6 +182,7 @@ SCHEDULES: dict[str, Mapping[str, Any]] = {
     "half take part": {"participation": 0.5},
     "some are offline": {"offline": 0.3},
     "all are offline": {"offline": 1.0},
+    "two in turn": {"reachable": "turns(2)"},
     "two epochs": {"epochs": 2},
     "two epochs of unequal sizes": {"epochs": 2, "partition": "dirichlet(0.5)"},
     "two seeds": {"seeds": 2, "seed": 3},
@@ -222,7 +225,10 @@ RESISTING: dict[str, Mapping[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", ["consilience", "representations int8", "fedavg different starts", "two-stage"])
+@pytest.mark.parametrize(
+    "case",
+    ["consilience", "representations int8", "representations equal", "fedavg different starts", "two-stage"],
+)
 @pytest.mark.parametrize("resisting", list(RESISTING))
 def test_loop_equals_stack_with_learners_that_misbehave(resisting: str, case: str, device: str, data: Dataset) -> None:
     if (case, resisting) in REFUSED:

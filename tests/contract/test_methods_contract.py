@@ -57,7 +57,9 @@ VARIANTS: dict[str, Case] = {
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "representations equal": ("representation-sharing", {"weighting": "equal"}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
+    "representations exponential-mlp": ("representation-sharing", {"discriminator": "exponential-mlp"}),
 }
 CASES: dict[str, Case] = {name: (name, {}) for name in METHODS if len(build_method(name).roles) == 1} | VARIANTS
 TOGETHER = [name for name, (method, _) in CASES.items() if method != "centralized"]
@@ -518,6 +520,13 @@ def test_stopping_twice_and_resuming_gives_the_same_bits(case: str, data: Datase
 def test_resuming_with_partial_participation_gives_the_same_bits(case: str, data: Dataset, tmp_path: Path) -> None:
     config = settings(case, learners=4, rounds=5, participation=0.5, offline=0.3, seeds=2, eval_every=2)
     assert_resumes(config, data, tmp_path, stops=(3,))
+
+
+@pytest.mark.parametrize("reachable", ["fixed(2)", "turns(2)"])
+def test_resuming_with_a_plan_of_who_is_reachable_gives_the_same_bits(
+    reachable: str, data: Dataset, tmp_path: Path
+) -> None:
+    assert_resumes(settings("consilience", rounds=4, reachable=reachable), data, tmp_path, stops=(1, 3))
 
 
 @pytest.mark.parametrize("case", ["fedavg-1bit", "consilience", "fedavg int8", "fedavg int4 down"])

@@ -20,6 +20,7 @@ from consilience.exchanges import Contribution, Exchange, Logits, Observations, 
 from consilience.task import Task, names_in_part
 from consilience.wire import schema
 from consilience.wire.encodings import BIT, FLOAT16, FLOAT32, INT4, INT8, Encoding
+from consilience.wire.robustness import Robustness
 
 DOUBLE = torch.float64
 PARAMETERS = {
@@ -104,6 +105,34 @@ def test_class_means_and_their_counts(exchange: Exchange) -> None:
     assert put.weight.tolist() == [2.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("exchange", [Prototypes(weighting="equal"), Logits(weighting="equal")], ids=lambda e: e.name)
+def test_equal_weighting_uploads_one_for_each_class(exchange: Exchange) -> None:
+    """Class 0 has three samples, class 1 two, class 2 a single one: means are as before, counts are not sent."""
+    mine = tensor([1.0, 2.0], [3.0, 6.0], [5.0, 1.0], [8.0, 8.0], [9.0, 9.0], [7.0, 7.0])
+    seen = view(mine, [0, 0, 0, 1, 1, 2])
+    put = exchange.contribute({}, seen, received(mine, mine))
+    close(put.tensors["mean"], tensor([3.0, 3.0], [8.5, 8.5], [0.0, 0.0]))
+    assert put.weight.tolist() == [1.0, 1.0, 0.0] and put.weight.dtype == DOUBLE
+    channel = exchange.channel(TASK)
+    assert isinstance(channel, schema.Mean) and channel.robustness == Robustness(weight_cap=1)
+    assert "count" not in exchange.describe_upload()
+    assert "sample count" in replace(exchange, weighting="samples").describe_upload()  # type: ignore[type-var]
+
+
+def test_equal_weighting_of_observations_does_not_upload_how_many_samples_they_average() -> None:
+    features = tensor([1.0], [2.0], [4.0], [9.0])
+    seen = view(features, [0, 0, 0, 1], draws=tensor([0.1, 0.2, 0.3, 0.4], [0.3, 0.2, 0.1, 0.4]))
+    put = Observations(n_avg=2, up=2, weighting="equal").contribute({}, seen, received(features, features))
+    assert put.tensors["mean"][:, 0, 0].tolist() == [1.5, 3.0]
+    assert put.weight.tolist() == [[1.0, 0.0, 0.0]] * 2
+
+
+def test_unknown_weighting_is_refused() -> None:
+    for exchange in (Prototypes, Logits, Observations):
+        with pytest.raises(ConfigurationError, match=r"weighting.*'sample'.*samples"):
+            exchange(weighting="sample")  # type: ignore[arg-type]
+
+
 def test_prototypes_average_features_and_logits_average_logits() -> None:
     seen = view(tensor([1.0, 2.0], [3.0, 4.0]), [1, 1], logits=tensor([1.0, 0.0, 5.0], [3.0, 0.0, 7.0]))
     nothing = received(torch.zeros(3, 2), torch.zeros(3))
@@ -155,6 +184,22 @@ def test_exponential_discriminator_by_hand() -> None:
     close(penalty, -(math.log(same) + math.log(apart[0]) + math.log(apart[1])) / 3)
 
 
+def test_discriminator_with_a_hidden_layer_by_hand() -> None:
+    """Two layers of width 2 that swap and add: the same penalty as their output's in the exponential one."""
+    exchange = Observations(discriminator="exponential-mlp", temperature=0.5)
+    (layers,) = exchange.modules(TASK).values()
+    first, relu, second = layers.to(DOUBLE)  # type: ignore[misc]
+    assert isinstance(relu, torch.nn.ReLU)
+    with torch.no_grad():
+        first.weight.copy_(tensor([1.0, 0.0], [0.0, 1.0])), first.bias.zero_()
+        second.weight.copy_(tensor([0.0, 1.0], [1.0, 0.0])), second.bias.zero_()
+    theirs = tensor([[3.0, 0.0], [0.0, 2.0], [-1.0, 4.0]])  # ReLU makes [0, 4] of the last
+    seen = view(tensor([5.0, 0.0]), [0], modules={"discriminator": layers})
+    penalty = exchange.penalty({}, seen, received(theirs, tensor([1, 1, 1])))
+    same, apart = math.exp(2) / (math.exp(2) + 2), 1 - 1 / (1 + 2)  # cosines 1, 0 and 0
+    close(penalty, -(math.log(same) + 2 * math.log(apart)) / 3)
+
+
 def test_each_sample_draws_one_of_several_observations() -> None:
     seen = view(
         logits_of([0.75, 0.25], [0.75, 0.25], [0.75, 0.25]), [0, 0, 0], classes=2, draws=tensor([0.49, 0.5, 0.999])
@@ -203,11 +248,10 @@ def test_gradients_reach_the_classifier_from_both_sides() -> None:
 
 def test_mutual_information_bound() -> None:
     """log(C - 1) - C times the class mean that training uses; with two classes it is not informative."""
-    assert Observations().metrics(TASK, np.array(0.1)) == {"mutual_information": pytest.approx(math.log(2) - 0.3)}
-    assert Observations().metrics(replace(TASK, classes=10), np.array(0.0)) == {
-        "mutual_information": pytest.approx(math.log(9))
-    }
-    assert Observations().metrics(replace(TASK, classes=2), np.array(0.1)) == {}
+    penalty, counts, samples = np.array([0.1, 0.1]), np.array([[[10, 4, 10]], [[10, 0, 10]]]), np.full((2, 3), 7)
+    (found,) = Observations().metrics(TASK, penalty, counts, samples).values()
+    assert found == pytest.approx([math.log(2) - 0.3, 0 - 2 * 0.1 * 21 / 14])  # the second lacks a class
+    assert Observations().metrics(replace(TASK, classes=2), penalty, counts[..., :2], samples[:, :2]) == {}
 
 
 # --- observations: uploads
@@ -285,6 +329,8 @@ def test_channel_of_observations() -> None:
     assert exchange.modules(TASK) == {}
     (layer,) = Observations(discriminator="exponential").modules(TASK).values()
     assert [tuple(p.shape) for p in layer.parameters()] == [(2, 2), (2,)]
+    (layers,) = Observations(discriminator="exponential-mlp").modules(TASK).values()
+    assert [tuple(p.shape) for p in layers.parameters()] == [(2, 2), (2,)] * 2
 
 
 # --- weights
@@ -530,9 +576,11 @@ def learner(stacked: Any, number: int) -> Any:
 EXCHANGES = {
     "prototypes": Prototypes(),
     "logits": Logits(),
+    "prototypes, equal": Prototypes(weighting="equal"),
     "observations": Observations(),
     "observations, several": Observations(up=2, down=3, n_avg=2),
     "observations, exponential": Observations(discriminator="exponential"),
+    "observations, exponential-mlp": Observations(discriminator="exponential-mlp"),
     "weights": Weights(prox=0.1),
     "weights of a part": Weights(part="classifier", prox=0.1, buffers="local"),
 }
@@ -551,7 +599,8 @@ def test_stacked_penalties_and_gradients_equal_single_ones(exchange: Exchange) -
         torch.testing.assert_close(penalties[number], penalty, rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(learner(gradients, number), gradient, rtol=1e-9, atol=1e-12)
     assert len(penalties.unique()) == model.learners  # they do differ
-    reached = gradients["modules"] if exchange == EXCHANGES["observations, exponential"] else gradients["parameters"]
+    separate = isinstance(exchange, Observations) and exchange.discriminator != "classifier"
+    reached = gradients["modules"] if separate else gradients["parameters"]
     assert any(g.any() for g in reached.values())
 
 

@@ -16,6 +16,7 @@ from consilience.data.heterogeneity import CASES
 from consilience.errors import CheckpointError, ConfigurationError, UnknownName
 from consilience.methods import METHODS, build_method
 from consilience.papers import REPRODUCTIONS, Cell, Outcome, Reproduction, ResultSection, Scale, run_cells
+from consilience.papers.finished_cells import read_finished
 from consilience.papers.run import run_reproduction, write_reproduction_page
 from consilience.papers.thesis.communication import message_bytes
 from consilience.papers.thesis.published import TABLE1, TASKS, best_published, published
@@ -58,6 +59,50 @@ def test_published_accuracies() -> None:
 def test_ablation_is_one_run_of_64_variants() -> None:
     (cell,) = REPRODUCTIONS["thesis-ablation"].cells(Scale())
     assert len(cell.config.variants) == 64 and {"method.kd": 10, "method.contrast": 0.5} in cell.config.variants
+
+
+def test_ablation_shows_every_pair_of_weights_as_a_heat_map() -> None:
+    """Also without prototypes, kd = 0, and without contrast; the gain is over both at 0."""
+    weights = (0, 0.1, 0.5, 1, 2, 4, 8, 10)
+    each = [
+        {"set": {"method.kd": kd, "method.contrast": contrast}, "accuracy": {"mean": 80 + kd - contrast / 2}}
+        for kd in weights
+        for contrast in weights
+    ]
+    outcome = Outcome({"what": "ablation"}, {"rounds": 100, "variants": each}, Path("nowhere"))
+    (section,) = REPRODUCTIONS["thesis-ablation"].sections([outcome])
+    assert section.figure is not None and len(section.table) == 64
+    gains = {(row["kd"], row["contrast"]): row["gain"] for row in section.table}
+    assert gains[0, 0] == 0 and gains[0, 10] == -5 and gains[10, 0] == 10 and gains[10, 1] == 9.5
+    drawn = section.figure().to_dict()
+    assert [layer["mark"]["type"] for layer in drawn["layer"]] == ["rect", "text"]
+
+
+def test_observations_change_one_thing_at_a_time() -> None:
+    cells = REPRODUCTIONS["thesis-observations"].cells(Scale())
+    assert {c.labels["condition"] for c in cells} == {"iid", "alpha 0.3"} and len(cells) == 2 * 13
+    changed = [{k: v for k, v in c.config.method.settings.items() if k != "min_count"} for c in cells]
+    assert all(len(settings) <= 1 for settings in changed)
+    assert sum(settings == {} for settings in changed) == 2
+    assert {v for settings in changed for k, v in settings.items() if k == "down"} == {2, 5, 10}
+    single = [c.config.method.settings for c in cells if "min_count" in c.config.method.settings]
+    assert single == [{"n_avg": 1, "min_count": 1}] * 2
+
+
+def test_classes_have_as_many_images() -> None:
+    cells = REPRODUCTIONS["thesis-classes"].cells(Scale())
+    assert {(c.config.data.classes, c.config.data.train) for c in cells} == {(2, 1200), (5, 1200), (10, 1200)}
+    assert len(cells) == 12
+
+
+def test_asynchrony_keeps_the_names_of_its_finished_cells() -> None:
+    """The committed results are those of cells that the reproduction has today."""
+    folder = Path(__file__).parents[2] / "benchmarks" / "results" / "thesis-asynchrony"
+    cells = REPRODUCTIONS["thesis-asynchrony"].cells(Scale())
+    assert read_finished(folder).keys() <= {cell.name for cell in cells}
+    plans = {c.labels["condition"]: c.config.federation.reachable for c in cells}
+    assert plans["all but the same two offline"] == "fixed(2)" and plans["all but two in turn offline"] == "turns(2)"
+    assert plans["two of ten present"] == "all"
 
 
 def test_heterogeneity_has_all_nine_cases_once_and_holds_out_the_same_share() -> None:
@@ -223,12 +268,14 @@ SOME: dict[str, list[tuple[str, str]]] = {
     "thesis-table1": [("task", "MNIST"), ("learners", "2")],
     "thesis-ablation": [],
     "thesis-curves": [],
-    "thesis-tsne": [("round", "1")],
+    "thesis-tsne": [("row", "representation-sharing")],
     "thesis-communication": [],
     "thesis-heterogeneity": [("condition", "case 7d")],
-    "thesis-asynchrony": [("condition", "offline 0.5")],
+    "thesis-asynchrony": [("condition", "offline 0.5"), ("condition", "all but the same two offline")],
     "thesis-growth": [("learners", "2")],
     "frontier": [("task", "MNIST")],
+    "thesis-observations": [("row", "as published"), ("row", "n_avg 1"), ("row", "discriminator exponential-mlp")],
+    "thesis-classes": [("condition", "5 classes"), ("condition", "2 classes")],
 }
 
 

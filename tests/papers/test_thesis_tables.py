@@ -194,3 +194,53 @@ def test_growth_shows_accuracy_and_bytes_by_number_of_learners() -> None:
     assert [row["high"] - row["low"] for row in points] == pytest.approx([0, 2**0.5])  # twice the deviation
     across = spec["layer"][0]["encoding"]["x"]
     assert across["scale"]["type"] == "log" and across["axis"]["values"] == [2, 200]
+
+
+# --- observations, classes, asynchrony
+
+
+def test_observations_compare_every_setting_with_the_published_one() -> None:
+    """Differences 1 and 3 at iid: mean 2."""
+    shown = sections(
+        "thesis-observations",
+        [
+            outcome({"condition": "iid", "row": "as published"}, [80, 82], 7120, 7120),
+            outcome({"condition": "iid", "row": "down 5"}, [81, 85], 7120, 21000),
+            outcome({"condition": "alpha 0.3", "row": "down 5"}, [40, 42], 7120, 21000),
+        ],
+    )["observations"].table
+    assert shown[0] == {
+        "setting": "as published",
+        "upload, bytes": 7120,
+        "download, bytes": 7120,
+        "iid": "81.0 ± 1.4",
+    }
+    assert shown[1]["iid, difference"].startswith("+2.0") and shown[1]["alpha 0.3"] == "41.0 ± 1.4"
+    assert "alpha 0.3, difference" not in shown[1], "there is nothing to compare it with"
+
+
+def test_classes_show_accuracy_and_bytes() -> None:
+    shown = sections(
+        "thesis-classes",
+        [outcome({"condition": f"{c} classes", "row": "fedavg"}, [90.0 + c, 90.0 + c], 100 + c, 100) for c in (2, 5)],
+    )
+    assert (
+        shown["classes"].table[0]["fedavg"].startswith("92.0") and shown["classes"].table[0]["classes"] == "2 classes"
+    )
+    assert [line["fedavg"] for line in shown["classes-bytes"].table] == [202, 205]
+
+
+def test_asynchrony_shows_the_two_that_are_reached_apart() -> None:
+    groups = {"reached": {"accuracy": {"mean": 90.04}}, "others (lenet5)": {"accuracy": {"mean": 75.0}}}
+    same = outcome({"condition": "all but the same two offline", "row": "fedavg"}, [78, 78], groups=groups)
+    other = outcome({"condition": "two of ten present", "row": "fedavg"}, [81, 81])
+    shown = sections("thesis-asynchrony", [other, same])
+    assert [line["presence"] for line in shown["asynchrony"].table] == [
+        "two of ten present",
+        "all but the same two offline",
+    ]
+    assert shown["same-two"].table == [
+        {"learners": "the two that are reached", "fedavg": "90.0"},
+        {"learners": "the eight that are not", "fedavg": "75.0"},
+    ]
+    assert "same-two" not in sections("thesis-asynchrony", [other])

@@ -49,6 +49,14 @@ def test_what_is_asked_for_is_taken_and_the_rest_is_the_default() -> None:
     assert applied(own, MeanRules(Robustness(clip_norm=2.0))).clip_norm == 9.0  # the exchange's own setting
 
 
+def test_a_cap_of_the_exchange_stays_and_the_rest_is_as_asked_for() -> None:
+    """Means in which every member counts once: no rule of the creator lets one count for more."""
+    once = schema.Mean("p", {"x": BOUNDED}, rows=(3,), robustness=Robustness(weight_cap=1))
+    assert applied(once) == Robustness(weight_cap=1)
+    assert applied(once, MeanRules(defaults=False)) == Robustness(weight_cap=1)
+    assert applied(once, MeanRules(Robustness("median", weight_cap=50))) == Robustness("median", weight_cap=1)
+
+
 def test_votes_and_pools_need_neither_a_cap_nor_a_clip() -> None:
     votes = schema.Mean("w", {"x": schema.Tensor((3,), Bit(unit=0.1))}, moving=True)
     assert applied(votes) == PLAIN

@@ -98,6 +98,7 @@ def record_uploads(peer: Peer) -> list[tuple[int, Parts, bytes]]:
         {**SHARING, "kd": "ramp(0, 8, 4)", "up": 2, "down": 3},
         {**SHARING, "discriminator": "exponential"},
         {"name": "federated-distillation", "encoding": "float16"},
+        {"name": "federated-distillation", "weighting": "equal"},
         {"name": "consilience"},
         {"name": "consilience", "up": "int4", "down": "int4"},
         {"name": "fedprox", "mu": 0.5},

@@ -18,6 +18,7 @@ _EXAMPLES = {
     "test": "1000",
     "image_size": "32",
     "public": "100",
+    "classes": "5",
     "total_epochs": "50",
     "clip": "1.0",
     "clip_norm": "5.0",

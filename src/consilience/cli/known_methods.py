@@ -17,6 +17,7 @@ from consilience.user_code import is_file_name
 
 _OBJECTIVE = {"objective": "cross-entropy", "own_head": False}
 _OWN_MODEL = {**_OBJECTIVE, "own_model": False}
+_CLASS_MEANS = {"encoding": "float32", "weighting": "samples"}
 _WEIGHTS = {"up": "float32", "down": "float32", "step": 1.0}
 _FLESD = {
     "objective": "simclr",
@@ -52,7 +53,7 @@ BUILT_IN = {
         {"kd": 10.0, "contrast": 1.0, "n_avg": 10, **_OBJECTIVE},
     ),
     "federated-distillation": KnownMethod(
-        "Mean logits of each class, distilled (Jeong et al. 2018).", {"kd": 10.0, "encoding": "float32"}
+        "Mean logits of each class, distilled (Jeong et al. 2018).", {"kd": 10.0, **_CLASS_MEANS}
     ),
     "fedavg": KnownMethod(
         "The mean of all learners' weights (McMahan et al. 2017).",
@@ -63,7 +64,7 @@ BUILT_IN = {
         {"mu": 0.01, "start": "common", "part": "*", "every": 1, **_WEIGHTS, **_OWN_MODEL},
     ),
     "fedproto": KnownMethod(
-        "Mean features of each class, distilled (Tan et al. 2022).", {"kd": 10.0, "encoding": "float32", **_OBJECTIVE}
+        "Mean features of each class, distilled (Tan et al. 2022).", {"kd": 10.0, **_CLASS_MEANS, **_OBJECTIVE}
     ),
     "representation-sharing": KnownMethod(
         "Mean features distilled, and contrasted with a random member's (Berdoz et al. 2022).",
@@ -74,7 +75,8 @@ BUILT_IN = {
             "up": 1,
             "down": 1,
             "discriminator": "classifier",
-            "encoding": "float32",
+            **_CLASS_MEANS,
+            "min_count": 2,
             **_OBJECTIVE,
         },
     ),
@@ -89,6 +91,7 @@ BUILT_IN = {
             "contrast": 0.3,
             "n_avg": 10,
             "scale": "relative",
+            "weighting": "samples",
             "up": "bit",
             "down": "int4",
             "step": 1.5,

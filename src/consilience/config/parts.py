@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from consilience.config.augment import Transform, parse_augment
 from consilience.config.groups import Rate
+from consilience.config.reachable import parse_reachable
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.user_code import absolute_name
 from consilience.wire.robustness import Robustness, build_robustness, parse_aggregation
@@ -49,6 +50,11 @@ def _known_aggregation(given: str) -> str:
     return given
 
 
+def _known_reachable(given: str) -> str:
+    parse_reachable(given)
+    return given
+
+
 class ConfigPart(BaseModel):
     """Some settings that belong together; frozen, and unknown keys are refused."""
 
@@ -87,6 +93,9 @@ class DataConfig(ConfigPart):
     )
     test: int | None = Field(
         None, ge=1, description="use only the first N test samples; spread over all owners, where samples have some"
+    )
+    classes: int | None = Field(
+        None, ge=2, description="use only the samples of the first N classes, before train and test are counted"
     )
     test_share: float = Field(
         0.2, gt=0, lt=1, description="share of the samples held out for tests, where the data has no test set"
@@ -156,6 +165,11 @@ class FederationConfig(ConfigPart):
     )
     weight_cap: int | None = Field(None, ge=1, description="most samples that an upload counts for in a mean")
     offline: float = Field(0.0, ge=0, le=1, description="probability that a learner cannot be reached in a round")
+    reachable: Annotated[str, AfterValidator(_known_reachable)] = Field(
+        "all",
+        description="who can be reached in a round, but for offline: all; fixed(K), always the first K learners; or "
+        "turns(K), K learners in turn, the next K in the next round; others train on with their last download",
+    )
     seed: int = Field(0, ge=0, le=2**53, description="the first seed")
     seeds: int = Field(1, ge=1, description="number of seeds to run")
 

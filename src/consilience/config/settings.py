@@ -16,6 +16,7 @@ class Settings(TypedDict, total=False):
     data_dir: str | None
     train: int | None
     test: int | None
+    classes: int | None
     test_share: float
     image_size: int | None
     image_mode: Literal["gray", "color"] | None
@@ -34,6 +35,7 @@ class Settings(TypedDict, total=False):
     clip_ratio: float | None
     weight_cap: int | None
     offline: float
+    reachable: str
     seed: int
     seeds: int
     width: int | None

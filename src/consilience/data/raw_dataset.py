@@ -43,6 +43,14 @@ class RawDataset(NamedTuple):
             first_samples(kept, len(self.inputs), spread), first_samples(tested, len(self.test_inputs), spread)
         )
 
+    def first_classes(self, what: str, count: int | None) -> RawDataset:
+        """Use only the samples of the first `count` classes; None: of all."""
+        check_class_count(what, count, self.classes, text=bool(self.alphabet))
+        if count is None:
+            return self
+        train, test = (np.flatnonzero(targets < count) for targets in (self.targets, self.test_targets))
+        return self._select(train, test)._replace(classes=count, labels=self.labels[:count])
+
     def balanced(self, seed: int) -> RawDataset:
         """The same samples in an order in which classes alternate, so that any first N are balanced."""
         return self._select(balanced_order(self.targets, seed), balanced_order(self.test_targets, seed))
@@ -68,6 +76,18 @@ def first_samples(asked: int | None, available: int, spread: bool) -> Selection:
     if asked is None or asked >= available or not spread:
         return slice(asked)
     return np.arange(asked, dtype=np.int64) * available // asked  # (asked,)
+
+
+def check_class_count(what: str, asked: int | None, available: int, text: bool) -> None:
+    """Refuse more classes than there are, and to leave out characters of a text."""
+    if asked is None:
+        return
+    if text:
+        raise ConfigurationError(
+            f"classes is {asked}, and {what} is text, whose classes are its characters; leave it out"
+        )
+    if not 2 <= asked <= available:
+        raise ConfigurationError(f"classes is {asked}, and {what} has {available} classes; use 2 to {available}")
 
 
 def _count(what: str, half: str, asked: int | None, available: int) -> int:

@@ -46,8 +46,11 @@ def load(
     drop: str | Sequence[str] | None = None,
     test_data: str | Path | None = None,
     scaling: Scaling | ScalingChoice = "auto",
+    classes: int | None = None,
 ) -> Dataset:
     """The data set `name`; train, test: use only the first N training and test samples.
+
+    classes: use only the samples of the first N classes, and of those the first N training and test samples.
 
     `name` is a known name, or a path: a table (CSV, Parquet), an .npz file, a folder with a folder of images for
     each class, or a folder that Hugging Face's `save_to_disk` wrote.
@@ -80,7 +83,8 @@ def load(
         refuse_file_options(name, options)
         raw, called = DATASETS[name](None if directory is None else Path(directory), progress), name
     chosen = None if scaling == "auto" else scaling
-    return Dataset.from_raw(called, raw.first(f"data set {called!r}", train, test), chosen)
+    what = f"data set {called!r}"
+    return Dataset.from_raw(called, raw.first_classes(what, classes).first(what, train, test), chosen)
 
 
 def is_dataset_path(name: str) -> bool:

@@ -175,8 +175,14 @@ class Exchange:
         """A scalar for every mini-batch; the engine adds `weight` times it to the loss."""
         return view.logits.new_zeros(())
 
-    def metrics(self, task: Task, penalty: np.ndarray) -> dict[str, np.ndarray]:
-        """Further metrics computed from a round's mean penalty, for several learners at once."""
+    def metrics(
+        self, task: Task, penalty: np.ndarray, received: np.ndarray, samples: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Further metrics of several learners' local training, each (learners,).
+
+        penalty: (learners,) the mean over the batches of the round. received: (learners, ...) the counts of the answers
+        they trained with. samples: (learners, classes) how many samples of each class they trained on.
+        """
         return {}
 
     def on_round_start(self, state: State, view: View, received: Received) -> State:

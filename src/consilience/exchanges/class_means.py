@@ -14,9 +14,18 @@ from consilience.task import Task
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
+from consilience.wire.robustness import PLAIN, Robustness
 
 Scale = Literal["absolute", "relative"]
 """How distances count: as they are, or relative to how far the means of different classes are apart."""
+Weighting = Literal["samples", "equal"]
+"""What counts equally in the mean of a class: every sample, or every learner that has the class."""
+_ONE_EACH = Robustness(weight_cap=1)  # a learner that claims more counts as one
+
+
+def upload_weight(count: Tensor, weighting: Weighting) -> Tensor:
+    """What is uploaded beside class means: the sample counts, or 1 for each class that the learner has."""
+    return count if weighting == "samples" else (count > 0).to(count.dtype)
 
 
 @dataclass(frozen=True)
@@ -25,21 +34,26 @@ class ClassMeans(Exchange):
 
     The squared distance is a mean over batch and dimensions: summed over dimensions the same weight would collapse
     training. scale: with "relative", distances count relative to the spread of the means, so that one weight serves any
-    model, at any time of training.
+    model, at any time of training. weighting: with "equal", each learner that has a class counts once, and its sample
+    counts are not uploaded.
     """
 
     uploads_before_training: ClassVar[bool] = True
+    averaged: ClassVar[str]
+    """What is averaged, in a word."""
     weight: Rate = 10.0
     min_count: int = 2
     encoding: Encoding = FLOAT32
     scope: Scope = "everybody"
     scale: Scale = "absolute"
+    weighting: Weighting = "samples"
 
     def __post_init__(self) -> None:
         number_or_schedule("kd", self.weight)
         check_integer("min_count", self.min_count)
         check_choice("scope", self.scope, get_args(Scope))
         check_choice("scale", self.scale, get_args(Scale))
+        check_choice("weighting", self.weighting, get_args(Weighting))
 
     def of(self, view: View) -> Tensor:
         """What is averaged over the samples of a class, (rows, width)."""
@@ -54,10 +68,15 @@ class ClassMeans(Exchange):
         raise NotImplementedError
 
     def channel(self, task: Task) -> schema.Mean:
-        """A standing mean of (classes, width), weighted by class counts."""
+        """A standing mean of (classes, width), weighted by class counts, or with equal weights of at most 1."""
         shape, bound = (task.classes, self.width(task)), self.bound(task)
         means = schema.Tensor(shape, self.encoding, self.encoding, -bound, bound)
-        return schema.Mean(self.name, {"mean": means}, rows=(task.classes,), scope=self.scope)
+        robustness = PLAIN if self.weighting == "samples" else _ONE_EACH
+        return schema.Mean(self.name, {"mean": means}, (task.classes,), self.scope, robustness=robustness)
+
+    def describe_upload(self) -> str:
+        """What leaves the learner, in a few words."""
+        return f"the mean {self.averaged}{' and the sample count' if self.weighting == 'samples' else ''} of each class"
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Mean squared distance to the global mean of the sample's class."""
@@ -65,6 +84,6 @@ class ClassMeans(Exchange):
         return distance(self.of(view), view.targets, received.tensors["mean"], received.count)
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
-        """The learner's own class means, weighted by the number of samples of each."""
+        """The learner's own class means, weighted by the number of samples of each, or equally."""
         means, count = class_means(self.of(view), view.targets, view.task.classes, view.valid, self.min_count)
-        return Contribution({"mean": means}, count)
+        return Contribution({"mean": means}, upload_weight(count, self.weighting))

@@ -19,11 +19,8 @@ class Logits(ClassMeans):
     """Pull logits toward the mean that all learners' samples of the class have."""
 
     name: str = field(default="logits", kw_only=True)
-    mismatch_hint: ClassVar[str] = "Logits need the same classes and the same encoding at all learners"
-
-    def describe_upload(self) -> str:
-        """What leaves the learner, in a few words."""
-        return "the mean logits and the sample count of each class"
+    mismatch_hint: ClassVar[str] = "Logits need the same classes, encoding and weighting at all learners"
+    averaged: ClassVar[str] = "logits"
 
     def of(self, view: View) -> Tensor:
         """The logits."""

@@ -14,13 +14,15 @@ from torch.nn import functional as F
 from consilience.config.schedules import Rate, as_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
+from consilience.exchanges.class_means import Weighting, upload_weight
 from consilience.functional.class_means import one_hot, sampled_means
+from consilience.functional.mutual_information import mutual_information_bound
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
 from consilience.wire.encodings import FLOAT32, Encoding
 
-Discriminator = Literal["classifier", "exponential"]
+Discriminator = Literal["classifier", "exponential", "exponential-mlp"]
 Draw = Literal["member", "row"]
 _TINY = 1e-7  # keeps logarithms finite
 
@@ -31,7 +33,9 @@ class Observations(Exchange):
 
     n_avg: samples averaged in one observation. up, down: observations uploaded and drawn in a round.
     discriminator: "classifier" uses the probability that the learner's own classifier gives both the same class;
-    "exponential" trains a linear layer g and uses exp(g(s).g(t)/tau) as the density ratio.
+    "exponential" trains a linear layer g and uses exp(g(s).g(t)/tau) as the density ratio; in "exponential-mlp" g has a
+    hidden layer. weighting: with "equal", 1 is uploaded for each class that the observation has, and not how many
+    samples it averages.
     """
 
     name: str = field(default="observations", kw_only=True)
@@ -49,6 +53,7 @@ class Observations(Exchange):
     draw: Draw = "member"
     include_self: bool = True
     scope: Scope = "everybody"
+    weighting: Weighting = "samples"
 
     def __post_init__(self) -> None:
         number_or_schedule("contrast", self.weight)
@@ -58,6 +63,7 @@ class Observations(Exchange):
         check_choice("discriminator", self.discriminator, get_args(Discriminator))
         check_choice("draw", self.draw, get_args(Draw))
         check_choice("scope", self.scope, get_args(Scope))
+        check_choice("weighting", self.weighting, get_args(Weighting))
         if self.n_avg == 1 < self.min_count:
             raise ConfigurationError(
                 "n_avg is 1; it must be a whole number, 2 or more: an observation of one sample is that sample's "
@@ -94,10 +100,13 @@ class Observations(Exchange):
         return f"the mean feature of up to {self.n_avg} samples of each class{times}"
 
     def modules(self, task: Task) -> dict[str, nn.Module]:
-        """The exponential discriminator's own linear layer."""
+        """The exponential discriminator's own layers: one linear layer, or one more behind a ReLU."""
         if self.discriminator == "classifier":
             return {}
-        return {"discriminator": nn.Linear(task.width, task.width)}
+        layer = nn.Linear(task.width, task.width)
+        if self.discriminator == "exponential":
+            return {"discriminator": layer}
+        return {"discriminator": nn.Sequential(layer, nn.ReLU(), nn.Linear(task.width, task.width))}
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Binary cross-entropy, averaged over batch and classes; classes the observation lacks do not count."""
@@ -124,11 +133,13 @@ class Observations(Exchange):
         ratio = torch.einsum("bk,dck->dbc", mine, theirs) / as_number(self.temperature)
         return (ratio - math.log(max(view.task.classes - 1, 1))).sigmoid()
 
-    def metrics(self, task: Task, penalty: np.ndarray) -> dict[str, np.ndarray]:
-        """Theorem 1's lower bound on the mutual information, for the class mean that training uses."""
+    def metrics(
+        self, task: Task, penalty: np.ndarray, received: np.ndarray, samples: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Theorem 1's lower bound on the mutual information, in-sample: of the samples that were trained on."""
         if task.classes < 3:
             return {}
-        return {"mutual_information": math.log(task.classes - 1) - task.classes * penalty}
+        return {"mutual_information": mutual_information_bound(penalty, received > 0, samples)}
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """`up` independent observations, each over at most `n_avg` samples of a class."""
@@ -138,4 +149,5 @@ class Observations(Exchange):
             )
             for chance in view.draws
         ]
-        return Contribution({"mean": torch.stack([m for m, _ in drawn])}, torch.stack([c for _, c in drawn]))
+        count = upload_weight(torch.stack([c for _, c in drawn]), self.weighting)
+        return Contribution({"mean": torch.stack([m for m, _ in drawn])}, count)

@@ -18,10 +18,7 @@ class Prototypes(ClassMeans):
 
     name: str = field(default="prototypes", kw_only=True)
     feature_tensors: ClassVar[tuple[str, ...]] = ("mean",)
-
-    def describe_upload(self) -> str:
-        """What leaves the learner, in a few words."""
-        return "the mean feature and the sample count of each class"
+    averaged: ClassVar[str] = "feature"
 
     def of(self, view: View) -> Tensor:
         """The features."""

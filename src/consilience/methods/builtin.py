@@ -10,7 +10,7 @@ from consilience.config.schedules import Rate, Schedule, constant_number, number
 from consilience.errors import UnknownName
 from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
 from consilience.exchanges.base import Start
-from consilience.exchanges.class_means import Scale
+from consilience.exchanges.class_means import Scale, Weighting
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.similarity import Form
 from consilience.exchanges.weights import Buffers
@@ -52,9 +52,11 @@ def self_distillation(
 
 
 @register_method
-def federated_distillation(kd: Rate = 10.0, encoding: str = "float32") -> tuple[Exchange, ...]:
+def federated_distillation(
+    kd: Rate = 10.0, encoding: str = "float32", weighting: Weighting = "samples"
+) -> tuple[Exchange, ...]:
     """Mean logits of each class, distilled (Jeong et al. 2018)."""
-    return (Logits(weight=kd, encoding=_encoding(encoding)),)
+    return (Logits(weight=kd, encoding=_encoding(encoding), weighting=weighting),)
 
 
 @register_method
@@ -98,10 +100,15 @@ def fedprox(
 
 @register_method
 def fedproto(
-    kd: Rate = 10.0, encoding: str = "float32", objective: str = "cross-entropy", own_head: bool = False
+    kd: Rate = 10.0,
+    encoding: str = "float32",
+    weighting: Weighting = "samples",
+    objective: str = "cross-entropy",
+    own_head: bool = False,
 ) -> Role:
     """Mean features of each class, distilled (Tan et al. 2022)."""
-    return Role(build_objective(objective, own_head), (Prototypes(weight=kd, encoding=_encoding(encoding)),))
+    shared = Prototypes(weight=kd, encoding=_encoding(encoding), weighting=weighting)
+    return Role(build_objective(objective, own_head), (shared,))
 
 
 @register_method
@@ -113,12 +120,21 @@ def representation_sharing(
     down: int = 1,
     discriminator: Discriminator = "classifier",
     encoding: str = "float32",
+    weighting: Weighting = "samples",
+    min_count: int = 2,
     objective: str = "cross-entropy",
     own_head: bool = False,
 ) -> Role:
     """Mean features distilled, and contrasted with a random member's (Berdoz et al. 2022)."""
     observed = Observations(
-        weight=contrast, n_avg=n_avg, up=up, down=down, discriminator=discriminator, encoding=_encoding(encoding)
+        weight=contrast,
+        n_avg=n_avg,
+        up=up,
+        down=down,
+        discriminator=discriminator,
+        encoding=_encoding(encoding),
+        weighting=weighting,
+        min_count=min_count,
     )
     return Role(build_objective(objective, own_head), _representations(kd, observed))
 
@@ -145,6 +161,7 @@ def consilience(
     contrast: Rate = 0.3,
     n_avg: int = 10,
     scale: Scale = "relative",
+    weighting: Weighting = "samples",
     up: str = "bit",
     down: str = "int4",
     step: float = 1.5,
@@ -154,7 +171,7 @@ def consilience(
     own_model: bool = True,
 ) -> Role:
     """The default method: representations in 16 bits, weights at 1 bit up and 4 down, a common and an own answer."""
-    observed = Observations(weight=contrast, n_avg=n_avg, encoding=FLOAT16)
+    observed = Observations(weight=contrast, n_avg=n_avg, encoding=FLOAT16, weighting=weighting)
     shared = Weights(every=every, up=_encoding(up), down=_encoding(down), step=step)
     return Role(build_objective(objective, own_head, own_model), (*_representations(kd, observed, scale), shared))
 
@@ -244,8 +261,16 @@ def flesd_cc(**settings: Any) -> Method:
 
 
 def _representations(kd: Rate, observed: Observations, scale: Scale = "absolute") -> tuple[Exchange, ...]:
-    """Prototypes, encoded and shared as the observations are, and these."""
-    return (Prototypes(weight=kd, encoding=observed.encoding, scope=observed.scope, scale=scale), observed)
+    """Prototypes, encoded, shared and weighted as the observations are, and these."""
+    prototypes = Prototypes(
+        weight=kd,
+        min_count=observed.min_count,
+        encoding=observed.encoding,
+        scope=observed.scope,
+        scale=scale,
+        weighting=observed.weighting,
+    )
+    return (prototypes, observed)
 
 
 def _encoding(name: str) -> Encoding:

@@ -16,8 +16,17 @@ from consilience.methods import settings_of
 from consilience.report.section import Picture
 
 Labels = Mapping[str, Any]
-_ADDED = {"aggregation": "mean", "clip_norm": None, "clip_ratio": None, "weight_cap": None}
+_ADDED = {
+    "aggregation": "mean",
+    "clip_norm": None,
+    "clip_ratio": None,
+    "weight_cap": None,
+    "classes": None,
+    "reachable": "all",
+}
 """Settings that were added after the first results were published, with their defaults."""
+_ADDED_TO_METHODS = {"weighting": "samples", "min_count": "2"}
+"""The same of methods: settings of any method that were added later, with their defaults as text."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,8 @@ class Cell:
         lasting = {k: v for k, v in config.settings(exclude_none=False).items() if k not in passing}
         lasting = _without_new_defaults(lasting)
         defaults = {key: str(value) for key, value in settings_of(config.method.name).items()}
-        lasting["method"] = {**defaults, **lasting["method"]}
+        method = {**defaults, **lasting["method"]}
+        lasting["method"] = {k: v for k, v in method.items() if str(v) != _ADDED_TO_METHODS.get(k)}
         fingerprint = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
         return f"{words}-{fingerprint}"
 

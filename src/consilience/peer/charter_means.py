@@ -28,7 +28,9 @@ class MeanRules:
         """A channel with these rules; counts: the creator's samples by class, empty if they are not known."""
         if not isinstance(channel, schema.Mean) or channel.scope == "oneself":
             return channel
-        asked = self.robustness if channel.robustness == PLAIN else channel.robustness
+        own = channel.robustness
+        asked = self.robustness if replace(own, weight_cap=math.inf) == PLAIN else own
+        asked = replace(asked, weight_cap=min(asked.weight_cap, own.weight_cap))  # an exchange may cap weights itself
         if channel.takes_votes:  # each counts for one, and all have the same norm
             return replace(channel, robustness=replace(asked.without_clip(), weight_cap=math.inf))
         if not self.defaults:

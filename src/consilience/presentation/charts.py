@@ -152,8 +152,9 @@ def losses(rows: Sequence[Row], names: Names = None) -> Chart:
 
 
 def mutual_information(rows: Sequence[Row], names: Names = None) -> Chart:
-    """A lower bound on mutual information over rounds. Rows: `{method, round, mutual_information}`."""
-    return curves(rows, y="mutual_information", title="mutual information, lower bound (nats)", names=names)
+    """A lower bound on mutual information, on training samples. Rows: `{method, round, mutual_information}`."""
+    title = "mutual information, lower bound on training samples (nats)"
+    return curves(rows, y="mutual_information", title=title, names=names)
 
 
 def heatmap(rows: Sequence[Row], x: str, y: str, value: str, title: str | None = None, zero: bool = False) -> Chart:

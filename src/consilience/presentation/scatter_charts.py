@@ -102,6 +102,18 @@ def scatter(rows: Sequence[Row]) -> Chart:
     return alt.layer(points, *names).properties(width=WIDTH, height=WIDTH * 3 // 4, title=title)
 
 
+def scatters(panels: Sequence[tuple[str, Sequence[Row]]]) -> Chart:
+    """Maps of features side by side, each with a heading: what `scatter` shows, smaller and with one legend."""
+    alt, side = altair(), WIDTH * 3 // 5
+    first = scatter(panels[0][1]).title.text
+    charts = [
+        scatter(rows).properties(width=side, height=side, title=alt.Title(heading, anchor="middle", fontSize=13))
+        for heading, rows in panels
+    ]
+    title = alt.Title(first, anchor="start", fontSize=11, fontWeight="normal")
+    return alt.hconcat(*charts, spacing=12).properties(title=title)
+
+
 def levels(rows: Sequence[Row]) -> Chart:
     """The accuracy of each method, in panels: the first kind as circles with their spread, others as diamonds.
 

@@ -283,8 +283,9 @@ def _losses(runs: Sequence[ReportedRun], note: str, prefix: str) -> Iterator[Sec
         yield Section("Loss terms", text=text, figure=charts.losses(rows, names), name=f"{prefix}losses", folded=True)
     if bound := _curves(runs, "mutual_information"):
         text = (
-            "A lower bound on the mutual information of learners' representations, from their observations; "
-            f"a bound below 0 says nothing. {_band(runs)}{note}"
+            "A lower bound on the mutual information of learners' representations, from their observations, in-sample: "
+            "measured on the samples that learners train on, it says nothing of other samples. "
+            f"A bound below 0 says nothing at all. {_band(runs)}{note}"
         )
         chart = charts.mutual_information(bound, names)
         yield Section("Mutual information", text=text, figure=chart, name=f"{prefix}mutual-information", folded=True)

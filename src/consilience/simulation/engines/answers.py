@@ -58,6 +58,16 @@ class AnswerStore:
         found: np.ndarray = versions[np.searchsorted(firsts, numbers, side="right") - 1]
         return found
 
+    def counts(self, numbers: np.ndarray) -> np.ndarray:
+        """The counts of answers of one channel, (answers, ...)."""
+        firsts = np.fromiter(self.batches, dtype=np.int64)
+        batch = np.searchsorted(firsts, numbers, side="right") - 1
+        found: dict[int, np.ndarray] = {}
+        for b in np.unique(batch):
+            each = torch.as_tensor(self.batches[int(firsts[b])].count).numpy(force=True)
+            found |= {int(i): each[numbers[i] - firsts[b]] for i in np.flatnonzero(batch == b)}
+        return np.stack([found[i] for i in range(len(numbers))])
+
     def _drop_unused(self) -> None:
         held = np.unique([n for cohort in self.held for numbers in cohort.values() for n in np.unique(numbers)])
         unused = [

@@ -1,4 +1,4 @@
-"""Who takes part in a round, decided before it by hashing alone."""
+"""Who takes part in a round, decided before it by hashing and by plan alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Presence:
 def draw_presence(federations: Federations, host: int | None, round_: int) -> Presence:
     """Draw who takes part in a round of every federation: a fixed number of learners, and each is offline by chance.
 
-    host: a learner that takes part in every round, beside those who are drawn.
+    Learners that cannot be reached in this round by plan are offline too. host: a learner that takes part in every
+    round, beside those who are drawn.
     """
     seed, who = np.array(federations.seeds)[:, None], np.arange(federations.learners)
     chance = uniform("participation", seed, round_, who)
@@ -42,4 +43,5 @@ def draw_presence(federations: Federations, host: int | None, round_: int) -> Pr
         count = group.participants(len(present), host in present)
         first = chance[:, present].argsort(axis=1, kind="stable")[:, :count]
         np.put_along_axis(participates, present[first], True, axis=1)
-    return Presence(participates, uniform("offline", seed, round_, who) >= federations.offline)
+    online = uniform("offline", seed, round_, who) >= federations.offline
+    return Presence(participates, online & federations.reachable.learners(federations.learners, round_))

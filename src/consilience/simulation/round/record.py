@@ -10,7 +10,7 @@ from consilience.errors import TrainingError
 from consilience.evaluation import accuracy
 from consilience.evaluation.classification import metric_keys
 from consilience.simulation.engines.jobs import JobResult, Work
-from consilience.simulation.records.round_record import Record, empty_record
+from consilience.simulation.records.round_record import Record, empty_record, has_metrics
 from consilience.simulation.round.run_state import At, RunState
 
 
@@ -52,8 +52,10 @@ def record_work(run: RunState, record: Record, job: Work, result: JobResult) -> 
         for term, values in losses.items():
             record[f"loss.{term}"][at] = values
         record["accuracy_train"][at] = 100 * correct
-        for e in (e for e in learner.exchanges if e.name in learner.penalized):
-            for key, values in e.metrics(learner.task, losses[e.name]).items():
+        samples = run.setup.data.training_counts[at]
+        for e in (e for e in learner.exchanges if e.name in learner.penalized and has_metrics(e)):
+            received = run.answers.counts(job.held[e.name])
+            for key, values in e.metrics(learner.task, losses[e.name], received, samples).items():
                 record[key][at] = values
     if result.correct is not None:
         record["accuracy_before"][at] = accuracy(result.correct, run.setup.data.test_counts)

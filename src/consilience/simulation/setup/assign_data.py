@@ -43,6 +43,11 @@ class AssignedData:
         shares: np.ndarray = self.counts / self.counts.sum(-1, keepdims=True)
         return shares
 
+    @cached_property
+    def training_counts(self) -> np.ndarray:
+        """Samples of each class that learners train on, without those held out, (federations, learners, classes)."""
+        return np.stack([class_counts(self.train.targets, mine, self.train.classes) for mine in self.parts])
+
     def counts_of(self, samples: np.ndarray) -> np.ndarray:
         """How many training samples at these positions are of each class, (classes,)."""
         return np.bincount(self.train.targets[samples], minlength=self.train.classes)

@@ -20,7 +20,9 @@ from consilience.objectives import Objective
 from consilience.simulation.engines.cohort import Members
 from consilience.simulation.setup.participants import Participant
 from consilience.simulation.setup.variants import Variants
+from consilience.wire import schema
 from consilience.wire.agreement import describe_difference, without_local_choices
+from consilience.wire.robustness import PLAIN, Robustness
 
 _MAX_CONFUSED = 100  # classes of a confusion matrix
 _OFF = 0.01  # how far pixels may lie outside 0 to 1, because of rounding
@@ -211,13 +213,22 @@ def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
         for name, channel in learner.channels.items():
             j = first.setdefault(name, i)
             other = learners[j].channels[name]
-            if without_local_choices(channel) == without_local_choices(other):
+            if without_local_choices(channel) != without_local_choices(other):
+                difference = describe_difference(other, channel)
+            elif _robustness(channel) != _robustness(other):
+                difference = "one counts every learner once and the other does not; give both the same weighting"
+            else:
                 continue
             a, b = learners[j].task, learner.task
             raise ConfigurationError(
                 f"learners {who[j]} ({a.model}, d' = {a.width}) and {who[i]} ({b.model}, d' = {b.width}) cannot share "
-                f"{name!r}: {describe_difference(other, channel)}. {_hint(learner, name)}"
+                f"{name!r}: {difference}. {_hint(learner, name)}"
             )
+
+
+def _robustness(channel: schema.Channel) -> Robustness:
+    """How the exchange itself wants uploads aggregated, before the run's settings."""
+    return channel.robustness if isinstance(channel, schema.Mean) else PLAIN
 
 
 def _hint(learner: Learner, name: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from consilience.config.attacks import Attack
 from consilience.config.config import Config
+from consilience.config.reachable import ALL, Reachable, parse_reachable
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.simulation.setup.resistance import attacks_of
@@ -39,6 +40,7 @@ class Federations:
     groups: tuple[ParticipationGroup, ...]  # learners with a participation of their own
     robustness: Robustness = PLAIN  # of all means
     attacks: Mapping[int, Attack] = field(default_factory=dict)  # learners that misbehave in what they upload
+    reachable: Reachable = ALL  # who can be reached in a round, by plan
 
     @property
     def count(self) -> int:
@@ -62,7 +64,14 @@ def build_federations(config: Config, method: Method, learners: int, variants: i
     joins = np.ones(1, dtype=np.int64) if method.pooled else _joins(config, method)
     groups = () if method.pooled else _participation_groups(config)
     asked, attacks = config.federation, attacks_of(config, method)
-    return Federations(seeds, learners, asked.participation, asked.offline, joins, groups, asked.robustness, attacks)
+    reachable = ALL if method.pooled else parse_reachable(asked.reachable)
+    if reachable.count > learners:
+        raise ConfigurationError(
+            f"reachable is {asked.reachable!r}, and there are {learners} learners; name at most {learners}"
+        )
+    return Federations(
+        seeds, learners, asked.participation, asked.offline, joins, groups, asked.robustness, attacks, reachable
+    )
 
 
 def _joins(config: Config, method: Method) -> np.ndarray:

@@ -19,7 +19,7 @@ from consilience.data.download import FOLDER_VARIABLE
 from consilience.data.own_data import ONE_PER_LEARNER
 from consilience.data.partition import parse_partition
 from consilience.data.paths import FILE_OPTIONS
-from consilience.data.raw_dataset import first_samples
+from consilience.data.raw_dataset import check_class_count, first_samples
 from consilience.errors import ConfigurationError
 from consilience.method import Method
 from consilience.models import from_file
@@ -97,6 +97,7 @@ def load_data(config: Config, progress: bool = False, scaling: Scaling | None = 
         drop=config.data.drop,
         test_data=config.data.test_data,
         scaling=scaling or config.data.scaling,
+        classes=config.data.classes,
     )
 
 
@@ -110,13 +111,14 @@ def with_learners(config: Config, data: Dataset) -> Config:
 
 
 def select_samples(data: Dataset, config: Config) -> Dataset:
-    """The first N samples of your own data, if N is set; spread evenly over the data if samples have owners."""
+    """The first N samples and classes of your own data, if they are set; spread evenly if samples have owners."""
     for key, of in FILE_OPTIONS.items():
         if getattr(config.data, key) is not None:
             advice = "give it to Dataset.from_arrays" if key == "owners" else "leave it out"
             raise ConfigurationError(f"{key} is for {of} and cannot change arrays or a Dataset; {advice}")
     if config.data.scaling != "auto":
         raise ConfigurationError("scaling cannot change a Dataset; give it where the Dataset is made")
+    data = _first_classes(data, config.data.classes)
     selected: dict[str, Any] = {}
     for key, half in (("train", ""), ("test", "test_")):
         wanted, available = getattr(config.data, key), len(getattr(data, f"{half}targets"))
@@ -127,6 +129,25 @@ def select_samples(data: Dataset, config: Config) -> Dataset:
             whole = getattr(data, name)
             selected[name] = None if whole is None else whole[chosen]
     return replace(data, **selected)
+
+
+def _first_classes(data: Dataset, count: int | None) -> Dataset:
+    """The samples of the first `count` classes of your own data; None: of all."""
+    check_class_count(f"data set {data.name!r}", count, data.classes, text=bool(data.alphabet))
+    if count is None:
+        return data
+    train, test = data.targets < count, data.test_targets < count
+    return replace(
+        data,
+        inputs=data.inputs[train],
+        targets=data.targets[train],
+        test_inputs=data.test_inputs[test],
+        test_targets=data.test_targets[test],
+        classes=count,
+        labels=data.labels[:count],
+        shareable=None if data.shareable is None else data.shareable[train],
+        owners=None if data.owners is None else data.owners[train],
+    )
 
 
 def with_model(config: Config, data: Dataset) -> Config:

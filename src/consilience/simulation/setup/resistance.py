@@ -19,7 +19,10 @@ def robust_channel(channel: schema.Channel, robustness: Robustness) -> schema.Ch
     """A channel with the run's settings; pools and what is never sent are not aggregated, and votes have one norm."""
     if not isinstance(channel, schema.Mean) or channel.scope == "oneself" or robustness == PLAIN:
         return channel
-    return replace(channel, robustness=_for_votes(robustness) if channel.takes_votes else robustness)
+    if channel.takes_votes:
+        return replace(channel, robustness=_for_votes(robustness))
+    cap = min(robustness.weight_cap, channel.robustness.weight_cap)  # an exchange may cap weights itself
+    return replace(channel, robustness=replace(robustness, weight_cap=cap))
 
 
 def _for_votes(robustness: Robustness) -> Robustness:
