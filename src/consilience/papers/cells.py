@@ -18,6 +18,8 @@ from consilience.report.section import Picture
 Labels = Mapping[str, Any]
 _ADDED = {"aggregation": "mean", "clip_norm": None, "clip_ratio": None, "weight_cap": None}
 """Settings that were added after the first results were published, with their defaults."""
+_ADDED_TO_METHODS: Mapping[str, Mapping[str, str]] = {}
+"""The same for settings of methods, as text."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,14 @@ class Cell:
     """Whether the checkpoint with the trained models stays in the folder."""
     reads_folder: bool = False
     """Whether sections read files of the run folder, such as its metrics by round."""
+    records: Mapping[str, Callable[[Outcome], Any]] = field(default_factory=dict)
+    """What sections need of the run folder, by name: each function is called once when the run has finished, and what
+    it returns (anything that JSON can hold) is kept in the line of `cells.jsonl` and is `Outcome.records[name]`."""
 
     @property
     def needs_folder(self) -> bool:
         """Whether sections need the run folder; for other cells the line in `cells.jsonl` is enough."""
-        return self.keep_models or self.reads_folder
+        return self.reads_folder or (self.keep_models and not self.records)
 
     @property
     def config(self) -> Config:
@@ -72,7 +77,9 @@ class Cell:
         lasting = {k: v for k, v in config.settings(exclude_none=False).items() if k not in passing}
         lasting = _without_new_defaults(lasting)
         defaults = {key: str(value) for key, value in settings_of(config.method.name).items()}
-        lasting["method"] = {**defaults, **lasting["method"]}
+        added = _ADDED_TO_METHODS.get(config.method.name, {})
+        chosen = {**defaults, **lasting["method"]}
+        lasting["method"] = {k: v for k, v in chosen.items() if k not in added or str(v) != added[k]}
         fingerprint = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
         return f"{words}-{fingerprint}"
 
@@ -86,11 +93,21 @@ def _without_new_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a finished cell."""
+    """The result of a finished cell.
+
+    folder: of the run; it may be missing unless the cell needs it. records: see `Cell.records`. settings: of the cell.
+    """
 
     labels: Labels
     summary: Mapping[str, Any]
     folder: Path
+    records: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Config:
+        """The validated settings, known without the run folder."""
+        return make_config(self.settings)
 
 
 @dataclass(frozen=True)
