@@ -20,6 +20,7 @@ from consilience.data.readers import images, tiny_imagenet
 from consilience.data.readers.tiny_imagenet import ARCHIVE, read_tiny_imagenet
 from consilience.errors import DataError
 from consilience.models import model_factory
+from consilience.presentation.method_table import catalog
 
 Command = Callable[..., tuple[int, str, str]]
 WNIDS = ("n02124075", "n01443537", "n07734744")  # not in the order of their names, as in the original
@@ -228,3 +229,8 @@ def test_commands_describe_it_and_run_flesd_on_it(tmp_path: Path, command: Comma
     code, out, err = command("run", "--data", "tiny-imagenet", *where, *small, *flesd)
     assert code == 0, err
     assert json.loads(out)["data"] == "tiny-imagenet"
+
+
+def test_method_table_counts_bytes_without_its_files() -> None:
+    (entry,) = catalog("tiny-imagenet", "encoder18", ["fedavg"])
+    assert entry["message_bytes"]["up"] > 4 * (11_168_832 + 512 * 200 + 200)  # of the encoder and of 200 classes
