@@ -371,7 +371,16 @@ def test_public_names_are_exact() -> None:
         "partition_samples",
     }
     assert all(hasattr(consilience.data, name) for name in consilience.data.__all__)
-    assert sorted(DATASETS) == ["cifar10", "digits", "fashion-mnist", "mnist", "shakespeare"]
+    assert sorted(DATASETS) == [
+        "cifar10",
+        "cifar100",
+        "cifar100-coarse",
+        "digits",
+        "fashion-mnist",
+        "mnist",
+        "shakespeare",
+        "tiny-imagenet",
+    ]
 
 
 def test_importing_data_does_not_import_slow_modules() -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from consilience.errors import CheckpointError, ConfigurationError
-from consilience.papers import Cell, Outcome, Reproduction, ResultSection, Scale, cell_runs
+from consilience.papers import Cell, Outcome, Reproduction, ResultSection, Scale, cell_runs, cells
 from consilience.papers.finished_cells import FINISHED, compact_summary, read_finished, save_finished
+from consilience.papers.metrics_by_round import record_by_round, record_samples
 from consilience.papers.run import run_reproduction
 from consilience.papers.thesis.published import TASKS
 
@@ -127,6 +129,71 @@ def test_cell_that_needs_its_folder_is_run_without_it(finished: Path, tmp_path: 
     assert seen == ["fedavg"], "its folder is there now"
 
 
+# --- records
+
+
+def with_records(*names: str) -> Reproduction:
+    """Reproductions whose sections need records of the run folder, one for each name."""
+    known = {"losses": record_by_round("loss.cross_entropy"), "samples": record_samples}
+
+    def cells(scale: Scale) -> list[Cell]:
+        found = tiny().cells(scale)
+        return [replace(cell, keep_models=True, records={name: known[name] for name in names}) for cell in found]
+
+    def sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
+        rows = [{**o.labels, **o.records, "method": o.config.method.name} for o in outcomes]
+        return [ResultSection("Rows", table=rows, name="rows")]
+
+    return Reproduction("tiny", "for tests", cells, sections)
+
+
+def test_records_are_kept_in_the_file_and_need_no_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = with_records("losses"), with_records("losses", "samples")
+    ran = run_reproduction(first, Scale(), tmp_path / "ran")
+    again = run_reproduction(second, Scale(), tmp_path / "ran", saved_only=True)
+    row = again.sections[0].table[0]
+    assert row["samples"] == {"train": 40, "test": 20} and row["method"] == "independent"
+    assert [round_ for round_, _ in row["losses"]] == [1] and len(row["losses"][0][1]) == 2, "one of each learner"
+    assert ran.sections[0].table[0].keys() == {"row", "losses", "method"}
+    monkeypatch.setattr(cell_runs, "start_or_resume", refuse_to_run)
+    alone = copy_lines(tmp_path / "ran", tmp_path / "alone")
+    for wanted, shown in ((first, ran), (second, again)):
+        found = run_reproduction(wanted, Scale(), alone, saved_only=True)
+        assert not found.missing and found.sections[0].table == shown.sections[0].table
+    run_reproduction(first, Scale(), tmp_path / "ran", saved_only=True)
+    lines = read_finished(tmp_path / "ran").values()
+    assert all(line["records"].keys() == {"losses", "samples"} for line in lines), "the other one's records stay"
+
+
+def test_line_without_a_record_is_not_enough(finished: Path, tmp_path: Path) -> None:
+    folder, seen = copy_lines(finished, tmp_path), list[str]()
+    with pytest.raises(ConfigurationError, match="has no finished cell of tiny"):
+        run_reproduction(with_records("samples"), Scale(), folder, saved_only=True)
+    run_reproduction(with_records("samples"), Scale(), folder, lambda name, *others: seen.append(name))
+    assert seen == ["independent", "fedavg"]
+
+
+def test_line_replaces_a_run_folder_without_the_files_of_its_records(tmp_path: Path) -> None:
+    wanted = with_records("samples")
+    shown = run_reproduction(wanted, Scale(), tmp_path).sections[0].table
+    for place in (tmp_path / "cells").iterdir():
+        (place / "data.json").unlink()
+    assert run_reproduction(wanted, Scale(), tmp_path).sections[0].table == shown
+    (tmp_path / FINISHED).unlink()
+    with pytest.raises(CheckpointError, match=r"data\.json cannot be read"):
+        run_reproduction(wanted, Scale(), tmp_path)
+
+
+def test_new_setting_of_a_method_at_its_default_leaves_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def name(**settings: Any) -> str:
+        return Cell({"row": "x"}, {"method": {"name": "fedavg", **settings}}).name
+
+    before, other = name(), name(every=2)
+    monkeypatch.setattr(cells, "_ADDED_TO_METHODS", {"fedavg": {"every": "1"}})
+    assert name() == name(every=1) != before, "the fingerprint is that of a method without the setting"
+    assert name(every=2) == other
+
+
 def test_lines_of_other_cells_are_kept(finished: Path, tmp_path: Path) -> None:
     other = json.dumps({"name": "other-1", "labels": {"row": "other"}, "summary": compact_summary(FULL)})
     folder = copy_lines(finished, tmp_path, lambda lines: [other, lines[0]])
@@ -171,6 +238,10 @@ def test_interrupted_reproduction_keeps_the_lines_of_finished_cells(tmp_path: Pa
         ('{"name": "x", "labels": {}}', "it has no 'summary'"),
         ('{"name": 1, "labels": {}, "summary": {}}', "it names no cell"),
         ('{"name": "x", "labels": {}, "summary": {"finished": false}}', "it has no result of a finished cell"),
+        (
+            '{"name": "x", "labels": {}, "summary": {"finished": true, "accuracy": {}}, "records": []}',
+            "its records are not an object",
+        ),
         ("\udcff", "can't decode byte"),
     ],
 )

@@ -18,6 +18,9 @@ DEFAULT_MODELS = {
     "mnist": "lenet5",
     "fashion-mnist": "resnet9",
     "cifar10": "resnet18",
+    "cifar100": "resnet18",
+    "cifar100-coarse": "resnet18",
+    "tiny-imagenet": "resnet18",
     "shakespeare": "lstm",
 }
 """The model of a data set where none is asked for."""
@@ -84,8 +87,9 @@ class DataConfig(ConfigPart):
     source: str = Field(
         "digits",
         alias="data",
-        description="digits, mnist, fashion-mnist, cifar10, shakespeare; a table (.csv, .parquet); an .npz "
-        "file; a folder of images, one subfolder per class; a folder that Hugging Face's save_to_disk wrote",
+        description="digits, mnist, fashion-mnist, cifar10, cifar100, cifar100-coarse, tiny-imagenet, shakespeare; a "
+        "table (.csv, .parquet); an .npz file; a folder of images, one subfolder per class; a folder that Hugging "
+        "Face's save_to_disk wrote",
     )
     folder: str | None = Field(None, alias="data_dir", description="folder with the files of a named data set")
     train: int | None = Field(

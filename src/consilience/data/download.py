@@ -13,16 +13,20 @@ FOLDER_VARIABLE = "CONSILIENCE_DATA"
 
 MIRRORS = {
     "cifar10": ("https://www.cs.toronto.edu/~kriz/",),
+    "cifar100": ("https://www.cs.toronto.edu/~kriz/",),
     "mnist": (
         "https://storage.googleapis.com/cvdf-datasets/mnist/",
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
     ),
-    # This mirror has http only; the checksum protects the content.
+    # These mirrors have http only; the checksums protect the content.
+    "tiny-imagenet": ("http://cs231n.stanford.edu/",),
     "fashion-mnist": ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
 }
 
 CHECKSUMS = {
     "cifar10": {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"},  # as its authors publish it
+    "cifar100": {"cifar-100-binary.tar.gz": "md5:03b5dce01913d631647c71ecec9e9cb8"},  # as well
+    "tiny-imagenet": {"tiny-imagenet-200.zip": "md5:90528d7ca1a48142e341f4ef8d21d0de"},
     "mnist": {
         "train-images-idx3-ubyte.gz": "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
         "train-labels-idx1-ubyte.gz": "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",

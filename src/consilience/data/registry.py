@@ -16,11 +16,13 @@ from consilience.data.download import locate_file
 from consilience.data.paths import SUFFIXES, FileOptions, name_of_path, read_path, refuse_file_options
 from consilience.data.raw_dataset import RawDataset
 from consilience.data.readers.cifar10 import read_cifar10
+from consilience.data.readers.cifar100 import read_cifar100
 from consilience.data.readers.digits import read_digits
 from consilience.data.readers.idx import read_pair
 from consilience.data.readers.image_folder import MODES
 from consilience.data.readers.shakespeare import read_shakespeare
 from consilience.data.readers.table import TableOptions
+from consilience.data.readers.tiny_imagenet import read_tiny_imagenet
 from consilience.data.scaling import SCALINGS, Scaling, ScalingChoice
 from consilience.errors import DataError, UnknownName
 from consilience.validation import check_choice, check_integer
@@ -140,9 +142,12 @@ def _read_idx(name: str, labels: tuple[str, ...], directory: Path | None, progre
 
 DATASETS: dict[str, Reader] = {
     "cifar10": read_cifar10,
+    "cifar100": read_cifar100,
+    "cifar100-coarse": partial(read_cifar100, coarse=True),
     "digits": _read_digits,
     "fashion-mnist": partial(_read_idx, "fashion-mnist", CLOTHES),
     "mnist": partial(_read_idx, "mnist", ()),
     "shakespeare": read_shakespeare,
+    "tiny-imagenet": read_tiny_imagenet,
 }
 """Every data set that `load` knows, by name."""

@@ -3,6 +3,7 @@
 from consilience.papers.cell_runs import run_cells
 from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
 from consilience.papers.flesd import experiment as flesd
+from consilience.papers.flesd.architectures import ARCHITECTURES as FLESD_ARCHITECTURES
 from consilience.papers.flesd.figure2 import FIGURE2 as FLESD_FIGURE2
 from consilience.papers.flesd.figure4 import FIGURE4 as FLESD_FIGURE4
 from consilience.papers.flesd.figure5 import FIGURE5 as FLESD_FIGURE5
@@ -29,7 +30,7 @@ _THESIS = (
     *(TABLE1, FIGURE3, FIGURE4, FIGURE5, COMMUNICATION, HETEROGENEITY),
     *(ASYNCHRONY, GROWTH, FRONTIER, OBSERVATIONS, CLASSES),
 )
-_FLESD = (FLESD_TABLE1, FLESD_FIGURE2, FLESD_FIGURE4, FLESD_FIGURE5)
+_FLESD = (FLESD_TABLE1, FLESD_FIGURE2, FLESD_FIGURE4, FLESD_FIGURE5, FLESD_ARCHITECTURES)
 _TWO_STAGE = (TWO_STAGE_TABLE2, TWO_STAGE_FIGURES2_3, TWO_STAGE_FIGURE4, TWO_STAGE_FIGURES5_6)
 
 REPRODUCTIONS: dict[str, Reproduction] = {

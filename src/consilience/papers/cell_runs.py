@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,32 +34,51 @@ def run_cells(
         if result is not None:
             result.raise_if_interrupted()
         place, line = folder / "cells" / cell.name, lines.get(cell.name)
-        summary = _finished(cell, place, line, saved_only)
-        if summary is None and not saved_only:
+        outcome = _finished(cell, place, line, saved_only)
+        if outcome is None and not saved_only:
             result = start_or_resume(place, cell.config, on_round, cell.keep_models)
-            summary = result.summary() if result.finished else None
-        if summary is not None and (fresh := _line(cell, summary)) != line:
+            outcome = _with_records(cell, result.summary(), place) if result.finished else None
+        if outcome is not None and (fresh := _line(cell, outcome, line)) != line:
             save_finished(folder, fresh, names)
-        yield cell, None if summary is None else Outcome(cell.labels, summary, place)
+        yield cell, outcome
         if result is not None and not result.finished:
             return
 
 
-def _line(cell: Cell, summary: Mapping[str, Any]) -> Line:
-    return {"name": cell.name, "labels": dict(cell.labels), "summary": compact_summary(summary)}
+def _line(cell: Cell, outcome: Outcome, old: Line | None) -> Line:
+    """The line of a cell; records that another reproduction with the same cell has kept in the old line stay."""
+    line: Line = {"name": cell.name, "labels": dict(cell.labels), "summary": compact_summary(outcome.summary)}
+    records = {**(old or {}).get("records", {}), **outcome.records}
+    return line | ({"records": records} if records else {})
 
 
-def _finished(cell: Cell, place: Path, line: Line | None, saved_only: bool) -> dict[str, Any] | None:
-    """The summary of a finished cell: that of its run folder, or of its line if sections do not need the folder.
+def _with_records(cell: Cell, summary: Mapping[str, Any], place: Path) -> Outcome:
+    """The outcome of a run with the records that its sections need, as they will be read from `cells.jsonl`."""
+    outcome = Outcome(cell.labels, summary, place, settings=cell.settings)
+    records = {name: json.loads(json.dumps(read(outcome))) for name, read in cell.records.items()}
+    return replace(outcome, records=records)
+
+
+def _finished(cell: Cell, place: Path, line: Line | None, saved_only: bool) -> Outcome | None:
+    """The outcome of a finished cell: that of its run folder, or of its line if sections do not need the folder.
 
     A damaged result counts as missing if nothing is to be run, and otherwise is an error unless there is a line.
     """
-    known: dict[str, Any] | None = None if line is None or cell.needs_folder else line["summary"]
+    known = _outcome_of_line(cell, place, line)
     try:
         found = RunFolder(place).result
+        if found is not None and found["finished"] and "accuracy" in found:
+            return _with_records(cell, found, place)
     except CheckpointError:
         if known is None and not saved_only:
             raise
-        return known
-    complete = found is not None and found["finished"] and "accuracy" in found
-    return found if complete else known
+    return known
+
+
+def _outcome_of_line(cell: Cell, place: Path, line: Line | None) -> Outcome | None:
+    """The outcome that a line holds, or None if it lacks something that sections need."""
+    records = {} if line is None else line.get("records", {})
+    if line is None or cell.needs_folder or not cell.records.keys() <= records.keys():
+        return None
+    wanted = {name: records[name] for name in cell.records}
+    return Outcome(cell.labels, line["summary"], place, wanted, cell.settings)

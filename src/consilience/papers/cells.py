@@ -58,11 +58,14 @@ class Cell:
     """Whether the checkpoint with the trained models stays in the folder."""
     reads_folder: bool = False
     """Whether sections read files of the run folder, such as its metrics by round."""
+    records: Mapping[str, Callable[[Outcome], Any]] = field(default_factory=dict)
+    """What sections need of the run folder, by name: each function is called once when the run has finished, and what
+    it returns (anything that JSON can hold) is kept in the line of `cells.jsonl` and is `Outcome.records[name]`."""
 
     @property
     def needs_folder(self) -> bool:
         """Whether sections need the run folder; for other cells the line in `cells.jsonl` is enough."""
-        return self.keep_models or self.reads_folder
+        return self.reads_folder or (self.keep_models and not self.records)
 
     @property
     def config(self) -> Config:
@@ -96,11 +99,21 @@ def _without_new_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a finished cell."""
+    """The result of a finished cell.
+
+    folder: of the run; it may be missing unless the cell needs it. records: see `Cell.records`. settings: of the cell.
+    """
 
     labels: Labels
     summary: Mapping[str, Any]
     folder: Path
+    records: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self) -> Config:
+        """The validated settings, known without the run folder."""
+        return make_config(self.settings)
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,8 @@ def _parse(file: Path, number: int, text: bytes) -> Line:
             raise ValueError("it names no cell")
         if not line["summary"]["finished"] or not isinstance(line["summary"]["accuracy"], dict):
             raise ValueError("it has no result of a finished cell")
+        if not isinstance(line.get("records", {}), dict):
+            raise ValueError("its records are not an object")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise CheckpointError(

@@ -1,13 +1,19 @@
-"""Metrics of a cell's run by round, read from its `metrics.jsonl`."""
+"""What sections need of a cell's run folder: metrics by round from its `metrics.jsonl`, and its numbers of samples.
+
+Functions of an outcome can be records of a cell (`Cell.records`); sections then need no run folder.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from consilience.errors import CheckpointError
 from consilience.papers.cells import Outcome
-from consilience.simulation.records.run_folder import RunFolder
+from consilience.simulation.records.run_folder import PROVENANCE, RunFolder
+
+Curve = list[tuple[int, list[float]]]
 
 
 def metric_lines(outcome: Outcome) -> Iterator[dict[str, Any]]:
@@ -29,6 +35,40 @@ def values_by_round(outcome: Outcome, metric: str, first: int = 1) -> dict[int, 
         if line["round"] >= first and value is not None:
             values.setdefault(line["round"], []).append(value)
     return dict(sorted(values.items()))
+
+
+def record_by_round(metric: str, first: int = 1, digits: int = 4) -> Callable[[Outcome], Curve]:
+    """A record of `values_by_round`, with so many digits after the point; `recorded_by_round` reads it."""
+
+    def read(outcome: Outcome) -> Curve:
+        found = values_by_round(outcome, metric, first)
+        return [(round_, [round(value, digits) for value in values]) for round_, values in found.items()]
+
+    return read
+
+
+def recorded_by_round(outcome: Outcome, name: str) -> dict[int, list[float]]:
+    """The values of a record of `record_by_round` by round."""
+    return {int(round_): list(values) for round_, values in outcome.records[name]}
+
+
+def provenance_of(outcome: Outcome) -> dict[str, Any]:
+    """The run's `data.json`: the origin of its data, and the class counts of learners by seed."""
+    file = outcome.folder / PROVENANCE
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is damaged: {error}") from error
+    return found
+
+
+def record_samples(outcome: Outcome) -> dict[str, int]:
+    """A record of the number of training samples of all learners in the first seed, and of test samples."""
+    found = provenance_of(outcome)
+    table = next(iter(found["class_counts"].values()))  # (learners, classes)
+    return {"train": sum(map(sum, table)), "test": int(found["data"]["test_samples"])}
 
 
 def select_rounds(tested: Iterable[int], wanted: Iterable[float]) -> list[int]:

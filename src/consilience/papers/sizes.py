@@ -21,11 +21,14 @@ class Experiment(Generic[SizeT]):
     sections: Callable[[Sequence[Outcome]], list[ResultSection]]
 
     def at_size(self, size: SizeT, quick: SizeT) -> Reproduction:
-        """The experiment at this size, and at the quick size with --quick; its sections read the run folders."""
+        """The experiment at this size, and at the quick size with --quick.
+
+        Sections of cells without records read the run folders.
+        """
 
         def cells(scale: Scale) -> list[Cell]:
             found = self.cells(quick if scale.quick else size, scale)
-            return [replace(cell, reads_folder=True) for cell in found]
+            return [replace(cell, reads_folder=not cell.records) for cell in found]
 
         return Reproduction(self.name, self.summary, cells, self.sections)
 

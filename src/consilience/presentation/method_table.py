@@ -23,7 +23,16 @@ from consilience.wire.byte_count import ByteCount
 
 log = logging.getLogger("consilience")
 _PUBLIC = 1000  # samples of a public set, where a method has one
-SHAPES = {"digits": ((1, 8, 8), 10), "mnist": ((1, 28, 28), 10), "fashion-mnist": ((1, 28, 28), 10)}
+SHAPES = {
+    "digits": ((1, 8, 8), 10),
+    "mnist": ((1, 28, 28), 10),
+    "fashion-mnist": ((1, 28, 28), 10),
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100": ((3, 32, 32), 100),
+    "cifar100-coarse": ((3, 32, 32), 20),
+    "tiny-imagenet": ((3, 64, 64), 200),
+}
+"""Images and classes of data sets, known without their files."""
 
 
 def catalog(data: str, model: str | None, methods: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -6,10 +6,8 @@ pickled Python objects is never read: unpickling runs code.
 
 from __future__ import annotations
 
-import itertools
-import tarfile
 from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +15,9 @@ from numpy.typing import NDArray
 
 from consilience.data.download import FOLDER_VARIABLE, chosen_folder, download
 from consilience.data.raw_dataset import RawDataset
+from consilience.data.readers.binary_files import read_bounded, read_tar_members
 from consilience.data.readers.npz import read_arrays
-from consilience.errors import DataError, first_sentence
+from consilience.errors import DataError
 
 NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
@@ -68,41 +67,20 @@ def _from_files(folder: Path) -> RawDataset:
     if missing:
         raise DataError(f"{folder}: {', '.join(missing)} missing; all six files of CIFAR-10 are needed")
 
-    def read(file: str) -> bytes:
-        path = folder / file
-        try:
-            with path.open("rb") as opened:
-                return opened.read(RECORDS * RECORD + 1)  # one more shows a file that is too long
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error}); check that it is a file you may read") from error
+    def read(file: str) -> Half:
+        return decode_batch(f"{folder / file}", read_bounded(folder / file, RECORDS * RECORD))
 
-    return _concatenated(lambda file: decode_batch(f"{folder / file}", read(file)), f"binary files in {folder}")
+    return _concatenated(read, f"binary files in {folder}")
 
 
 def _from_archive(path: Path) -> RawDataset:
     """The six files out of the tar archive, read by name; nothing is written anywhere."""
-    halves: dict[str, Half] = {}
-    try:
-        with tarfile.open(path, "r:gz") as archive:
-            for member in itertools.islice(archive, 100):
-                file = PurePosixPath(member.name).name
-                if file in (*TRAIN, TEST) and member.isreg():
-                    halves[file] = decode_batch(f"{path}, {file}", _member(archive, member))
-    except DataError:
-        raise
-    except Exception as error:  # a damaged archive can make the tar and gzip parsers raise nearly anything
-        said = first_sentence(error) or type(error).__name__
-        raise DataError(f"{path}: not a valid .tar.gz file ({said}); fetch it again") from error
+    bodies = read_tar_members(path, dict.fromkeys((*TRAIN, TEST), RECORDS * RECORD))
+    halves = {file: decode_batch(f"{path}, {file}", body) for file, body in bodies.items()}
     missing = [file for file in (*TRAIN, TEST) if file not in halves]
     if missing:
         raise DataError(f"{path}: {', '.join(missing)} missing in it; is it the binary version of CIFAR-10?")
     return _concatenated(halves.__getitem__, str(path))
-
-
-def _member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    """The bytes of one file in the archive; a file that is too long is not read to its end."""
-    opened = archive.extractfile(member)
-    return b"" if opened is None else opened.read(RECORDS * RECORD + 1)
 
 
 def decode_batch(where: str, body: bytes) -> Half:

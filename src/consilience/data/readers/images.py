@@ -46,10 +46,15 @@ class StoredImage(NamedTuple):
 
 
 def decode_all(
-    paths: Sequence[ImageFile], size: int | None, mode: str | None, done: Callable[[], None]
+    paths: Sequence[ImageFile], size: int | None, mode: str | None, done: Callable[[], None], side: int | None = None
 ) -> NDArray[np.uint8]:
-    """The pixels of all files, (n, channels, height, width), resized and converted where asked."""
+    """The pixels of all files, (n, channels, height, width), resized and converted where asked.
+
+    side: the width and height that every image must have as it is stored.
+    """
     headers = [_read_header(path) for path in paths]
+    if side is not None:
+        _check_side(paths, headers, side)
     chosen = mode or _agreed_mode(paths, headers)
     width, height = (size, size) if size is not None else _agreed_size(paths, headers)
     shape = (len(paths), MODES[chosen], height, width)
@@ -92,6 +97,15 @@ def _agreed_size(paths: Sequence[ImageFile], headers: Sequence[ImageHeader]) -> 
                 f"set image_size (--image-size N) to resize all to N x N"
             )
     return headers[0].size
+
+
+def _check_side(paths: Sequence[ImageFile], headers: Sequence[ImageHeader], side: int) -> None:
+    for path, header in zip(paths, headers, strict=True):
+        if header.size != (side, side):
+            width, height = header.size
+            raise DataError(
+                f"{path}: an image of {side} x {side} pixels expected, it has {width} x {height}; fetch it again"
+            )
 
 
 def _decode(path: ImageFile, mode: str, size: tuple[int, int]) -> NDArray[np.uint8]:

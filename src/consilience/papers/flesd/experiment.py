@@ -5,17 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from consilience.errors import ConfigurationError
 from consilience.papers.cells import Outcome, Scale
 from consilience.papers.sizes import Sizes
-from consilience.simulation.records.run_folder import RunFolder
 
 LEARNERS = 6
 TRAIN = 20_000
 """Training images of CIFAR-10; the paper uses all 50,000."""
-SEED = 5
-"""The first seed that assigns every learner more than a thousand images at alpha 0.01; seed 0 leaves the public set 119
-images of one class, too few to distill on."""
+SEEDS = (5, 6, 7, 11, 12)
+"""The first seeds by the rule of `seeds.py` for the first 20,000 images of CIFAR-10; a test derives them again."""
 OBJECTIVE = "simclr(0.4)"
+PROBE = "both"
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Table 1: how many seeds, the rounds of FedAvg and FedProx, and the values of mu."""
+
+    seeds: int = 1
+    fedavg_rounds: int = 10
+    fedprox_mus: tuple[float, ...] = (0.001, 0.01, 0.1, 1)
+    all_distill: bool = True  # also FLESD in which every learner distills its own model
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,7 @@ class SupervisedTraining:
 
 @dataclass(frozen=True)
 class CommunicationSchemes:
-    """Figure 4: how the epochs are divided into rounds."""
+    """Figure 4: how the epochs are divided into rounds; the paper does not say how many epochs its right part has."""
 
     rounds: tuple[int, ...] = (1, 2, 4, 10, 20, 40)  # that share the total epochs
     fixed_rounds: int = 20  # with fixed_epochs in each
@@ -46,10 +56,20 @@ class LongTraining:
 
 
 @dataclass(frozen=True)
+class EncoderPair:
+    """A small and a large encoder, for teachers and students of different size."""
+
+    small: str = "encoder18"
+    large: str = "encoder50"
+    width: int = 2048  # of the wider representation
+
+
+@dataclass(frozen=True)
 class FlesdSize:
     """The size of the experiments; the defaults are the published numbers.
 
-    alphas: of the Dirichlet distribution; the middle one is used where an experiment has one only.
+    alphas: of the Dirichlet distribution; the middle one is used where an experiment has one only. seeds: those that
+    the rule of `seeds.py` gives for these images, in order; an experiment uses the first ones.
     """
 
     train: int = TRAIN
@@ -57,13 +77,13 @@ class FlesdSize:
     total_epochs: int = 200  # of a learner, over all rounds
     distill_epochs: int = 200
     batch_size: int = 1024
-    probe: str = "both"
     data: str = "cifar10"
     model: str = "encoder18"
     alphas: tuple[float, ...] = (100, 1, 0.01)
     queue: int = 2048
-    fedavg_rounds: int = 10  # of FedAvg and FedProx
-    fedprox_mus: tuple[float, ...] = (0.001, 0.01, 0.1, 1)
+    seeds: tuple[int, ...] = SEEDS
+    table: TableRows = TableRows()
+    encoders: EncoderPair = EncoderPair()
     supervised: SupervisedTraining = SupervisedTraining()
     communication: CommunicationSchemes = CommunicationSchemes()
     convergence: LongTraining = LongTraining()
@@ -73,15 +93,26 @@ class FlesdSize:
         """The alpha of experiments that have one only."""
         return self.alphas[(len(self.alphas) - 1) // 2]
 
-    def settings(self, scale: Scale, alpha: float, rounds: int, **method: Any) -> dict[str, Any]:
+    def seeds_for(self, scale: Scale, default: int = 1) -> tuple[int, ...]:
+        """The first seeds by the rule: as many as --seeds says, else `default`, and one with --quick."""
+        wanted = scale.seeds or (1 if scale.quick else default)
+        if wanted > len(self.seeds):
+            raise ConfigurationError(
+                f"{wanted} seeds are wanted, and FLESD's rule for seeds has been applied to find {len(self.seeds)}; "
+                f"use at most {len(self.seeds)}, or add more to papers/flesd/experiment.py"
+            )
+        return self.seeds[:wanted]
+
+    def settings(self, scale: Scale, alpha: float, rounds: int, seed: int, **method: Any) -> dict[str, Any]:
         """A run of these rounds, which share the total epochs, tested after the last round."""
         return {
             **scale.settings(1),
+            "seeds": 1,
             "data": self.data,
             "train": self.train,
             "test": self.test,
             "learners": LEARNERS,
-            "seed": SEED,
+            "seed": seed,
             "partition": f"dirichlet({alpha:g})",
             "model": self.model,
             "optimizer": "adam",
@@ -91,7 +122,7 @@ class FlesdSize:
             "rounds": rounds,
             "total_epochs": self.total_epochs,
             "eval_every": rounds,
-            "probe": self.probe,
+            "probe": PROBE,
             "method": method,
         }
 
@@ -108,6 +139,8 @@ SHORT = FlesdSize(
     total_epochs=60,
     distill_epochs=60,
     batch_size=256,
+    table=TableRows(seeds=3, fedprox_mus=(0.01,), all_distill=False),
+    encoders=EncoderPair("resnet9", "encoder18", 512),
     supervised=SupervisedTraining(20, 128),
     communication=CommunicationSchemes((1, 2, 4, 10), 4, 20, (5, 10, 20, 40)),
     convergence=LongTraining(100, 5, 20),
@@ -122,8 +155,9 @@ QUICK = FlesdSize(
     model="lenet5",
     alphas=(100, 0.01),
     queue=128,
-    fedavg_rounds=4,
-    fedprox_mus=(0.01, 1),
+    seeds=(0, 4, 10),
+    table=TableRows(fedavg_rounds=4, fedprox_mus=(0.01,)),
+    encoders=EncoderPair("mlp", "lenet5", 84),  # both fast: the smaller one in computation, not in parameters
     supervised=SupervisedTraining(8, 32),
     communication=CommunicationSchemes((1, 2, 4), 3, 4, (2, 4)),
     convergence=LongTraining(16, 2, 8),
@@ -132,9 +166,12 @@ QUICK = FlesdSize(
 SIZES = Sizes(PUBLISHED, SHORT, QUICK, fewer="epochs")
 
 
-def flesd_setup(outcome: Outcome, batches: bool = True) -> str:
-    """Data, learners, model and optimizer in a sentence; batches: whether all runs have the same batch size."""
-    config = RunFolder(outcome.folder).config
+def flesd_setup(outcome: Outcome, batches: bool = True, model: str | None = None) -> str:
+    """Data, learners, model and optimizer in a sentence; batches: whether all runs have the same batch size.
+
+    model: where runs have different ones, their names.
+    """
+    config = outcome.config
     published = " (published: all 50,000)" if config.data.source == "cifar10" else ""
     quick = (
         " This is the quick size: the published probe takes few steps here, and its accuracy may be that of chance; "
@@ -145,8 +182,8 @@ def flesd_setup(outcome: Outcome, batches: bool = True) -> str:
     data, training = config.data, config.training
     common = f", weight decay {training.weight_decay:g}, batches of {training.batch_size}" if batches else ""
     return (
-        f"{data.source}, {data.train:,} images{published} among {LEARNERS} learners, {config.model.name}; Adam, lr "
-        f"{training.lr}{common}.{quick}"
+        f"{data.source}, {data.train:,} images{published} among {LEARNERS} learners, {model or config.model.name}; "
+        f"Adam, lr {training.lr}{common}.{quick}"
     )
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
 from consilience.papers.flesd.experiment import OBJECTIVE, FlesdSize, alpha_label, flesd_setup
-from consilience.papers.metrics_by_round import metric_lines
+from consilience.papers.flesd.outcomes import flesd_cell
+from consilience.papers.metrics_by_round import recorded_by_round
 from consilience.papers.sizes import Experiment
-from consilience.simulation.records.run_folder import PROVENANCE, RunFolder
 
 PUBLISHED_DROPS: Mapping[str, tuple[float, float]] = {
     "with labels": (73.0, 18.5),
@@ -38,19 +37,19 @@ def _cells(size: FlesdSize, scale: Scale) -> list[Cell]:
     }
     found = []
     for alpha in size.alphas:
-        labels = {"alpha": f"{alpha:g}"}
-        own = size.settings(scale, alpha, 1, name="independent")
-        found.append(Cell(labels | {"row": "supervised"}, own | supervised))
-        found.append(
-            Cell(labels | {"row": "simclr"}, own | {"method": {"name": "independent", "objective": OBJECTIVE}})
-        )
+        for seed in size.seeds_for(scale):
+            labels = {"alpha": f"{alpha:g}", "seed": seed}
+            own = size.settings(scale, alpha, 1, seed, name="independent")
+            found.append(flesd_cell(labels | {"row": "supervised"}, own | supervised))
+            contrasted = {"method": {"name": "independent", "objective": OBJECTIVE}}
+            found.append(flesd_cell(labels | {"row": "simclr"}, own | contrasted))
     return found
 
 
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     """The mean over learners by alpha and the change from the first to the last; and the accuracy of every learner."""
     rows = [row for outcome in outcomes for row in _learners(outcome)]
-    training = {o.labels["row"]: RunFolder(o.folder).config.training for o in outcomes}
+    training = {o.labels["row"]: o.config.training for o in outcomes}
     trained = "; ".join(f"{row}: {t.epochs} epochs in batches of {t.batch_size}" for row, t in training.items())
     text = (
         f"{flesd_setup(outcomes[0], batches=False)} {trained}. The mean over learners in %, on the test set. The "
@@ -70,23 +69,21 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
 
 
 def _learners(outcome: Outcome) -> list[dict[str, Any]]:
-    """The accuracy of each learner in the first seed, with its images and classes."""
-    table = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))["class_counts"]
-    seed, counts = next(iter(table.items()))
-    last = RunFolder(outcome.folder).config.training.rounds
-    found = [line for line in metric_lines(outcome) if line["round"] == last and str(line["seed"]) == seed]
+    """The accuracy of each learner, with its images and classes."""
+    counts, last = outcome.records["class_counts"], outcome.config.training.rounds
     return [
         {
             "alpha": outcome.labels["alpha"],
+            "seed": outcome.labels["seed"],
             "method": method,
-            "learner": line["learner"],
-            "accuracy": line[metric],
-            "samples": sum(counts[line["learner"]]),
-            "classes": sum(count > 0 for count in counts[line["learner"]]),
+            "learner": learner,
+            "accuracy": accuracy,
+            "samples": sum(counts[learner]),
+            "classes": sum(count > 0 for count in counts[learner]),
         }
         for method, (row, metric) in _MEASURED.items()
-        for line in found
         if row == outcome.labels["row"]
+        for learner, accuracy in enumerate(recorded_by_round(outcome, metric)[last])
     ]
 
 
@@ -110,15 +107,16 @@ def _means_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _learners_table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    lines: dict[tuple[str, int], dict[str, Any]] = {}
+    lines: dict[tuple[str, int, int], dict[str, Any]] = {}
     for row in rows:
         about = {
             "data": alpha_label(float(row["alpha"])),
+            "seed": row["seed"],
             "learner": row["learner"],
             "images": row["samples"],
             "classes": row["classes"],
         }
-        line = lines.setdefault((row["alpha"], row["learner"]), about)
+        line = lines.setdefault((row["alpha"], row["seed"], row["learner"]), about)
         line[row["method"]] = f"{row['accuracy']:.1f}"
     return list(lines.values())
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
 from consilience.papers.flesd.experiment import FEDAVG, OBJECTIVE, FlesdSize, alpha_label, flesd_setup
+from consilience.papers.flesd.outcomes import (
+    BySeed,
+    by_seed,
+    flesd_cell,
+    format_mean,
+    format_paired,
+    group_outcomes,
+    total_bytes,
+)
+from consilience.papers.flesd.seeds import LEAST_SHARE
 from consilience.papers.sizes import Experiment
-from consilience.simulation.records.run_folder import PROVENANCE, RunFolder
 
 PUBLISHED_TABLE: Mapping[str, Mapping[float, float]] = {
     "centralized": {100: 86.3, 1: 86.3, 0.01: 86.3},
     "independent, worst": {100: 62.9, 1: 66.5, 0.01: 60.4},
     "fedavg": {100: 75.6, 1: 75.2, 0.01: 69.9},
-    "fedprox, best mu": {100: 71.3, 1: 72.3, 0.01: 67.5},
+    "fedprox": {100: 71.3, 1: 72.3, 0.01: 67.5},
     "flesd": {100: 75.8, 1: 76.2, 0.01: 69.6},
     "flesd-cc": {100: 73.2, 1: 74.4, 0.01: 66.2},
 }
-"""Table 1 of Shi et al. 2021, its columns of CIFAR-10, by alpha, in percent; the first row is one number there."""
+"""Table 1 of Shi et al. 2021, its columns of CIFAR-10, by alpha, in percent; the first row is one number there, and
+that of FedProx is the best of four mu."""
 _ANY_ALPHA = "any"  # the label of runs that do not depend on alpha
 _ALL_DISTILL = "flesd, every learner distills"
 _LINES: Mapping[str, tuple[str, str]] = {
@@ -27,7 +37,7 @@ _LINES: Mapping[str, tuple[str, str]] = {
     "independent, worst": ("independent", "worst"),
     "independent, mean": ("independent", "mean"),
     "fedavg": ("fedavg", "mean"),
-    "fedprox, best mu": ("fedprox", "mean"),
+    "fedprox": ("fedprox", "mean"),
     "flesd": ("flesd", "mean"),
     "flesd-cc": ("flesd-cc", "mean"),
     "flesd, all distill, mean": (_ALL_DISTILL, "mean"),
@@ -37,37 +47,50 @@ _LINES: Mapping[str, tuple[str, str]] = {
 
 
 def _cells(size: FlesdSize, scale: Scale) -> list[Cell]:
-    """Every method at every alpha; the centralized one once."""
+    """Every method at every alpha with every seed; the centralized one with the first seed."""
+    table = size.table
     rows: dict[str, tuple[int, dict[str, Any]]] = {
         "independent": (1, {"name": "independent", "objective": OBJECTIVE}),
-        "fedavg": (size.fedavg_rounds, FEDAVG),
+        "fedavg": (table.fedavg_rounds, FEDAVG),
         **{
-            f"fedprox, mu {mu:g}": (size.fedavg_rounds, {"name": "fedprox", "objective": OBJECTIVE, "mu": mu})
-            for mu in size.fedprox_mus
+            f"fedprox, mu {mu:g}": (table.fedavg_rounds, {"name": "fedprox", "objective": OBJECTIVE, "mu": mu})
+            for mu in table.fedprox_mus
         },
         "flesd": (2, size.flesd()),
         "flesd-cc": (1, size.flesd("flesd-cc")),
-        _ALL_DISTILL: (2, size.flesd(distill="learner")),
+        **({_ALL_DISTILL: (2, size.flesd(distill="learner"))} if table.all_distill else {}),
     }
-    pooled = size.settings(scale, size.alpha, 1, name="centralized", objective=OBJECTIVE)
-    return [Cell({"alpha": _ANY_ALPHA, "row": "centralized"}, pooled)] + [
-        Cell({"alpha": f"{alpha:g}", "row": row}, size.settings(scale, alpha, rounds, **method))
+    seeds = size.seeds_for(scale, table.seeds)
+    pooled = size.settings(scale, size.alpha, 1, seeds[0], name="centralized", objective=OBJECTIVE)
+    return [flesd_cell({"alpha": _ANY_ALPHA, "row": "centralized", "seed": seeds[0]}, pooled)] + [
+        flesd_cell(
+            {"alpha": f"{alpha:g}", "row": row, "seed": seed}, size.settings(scale, alpha, rounds, seed, **method)
+        )
         for alpha in size.alphas
         for row, (rounds, method) in rows.items()
+        for seed in seeds
     ]
 
 
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
-    """The table with either probe, and its figure."""
+    """The table with either probe and its figure, differences by seed, FedProx by mu, and what the seeds give."""
     text = (
-        f"{flesd_setup(outcomes[0])} {_epochs_text(outcomes)} Learner 0's images are the public set of FLESD, which "
-        f"does not train on them; the other methods train on all. {_public_text(outcomes)} Where all learners distill, "
-        f"no weights are downloaded and learners differ: mean and worst learner. Accuracy in %, one seed unless a "
-        f"spread is given. Bytes: of the whole run at the first alpha, both ways, with the public set."
+        f"{flesd_setup(outcomes[0])} {outcomes[0].config.training.total_epochs} epochs in total, shared by the rounds. "
+        f"Learner 0's images are the public set of FLESD, which does not train on them; the other methods train on "
+        f"all. Where all learners distill, no weights are downloaded and learners differ: mean and worst learner. "
+        f"Accuracy in %, mean and standard deviation over seeds. FedProx: {_mus_text(outcomes)}. Bytes: of the whole "
+        f"run at the first alpha, both ways, with the public set."
     )
     sections = [
         ResultSection(
             "Accuracy of a linear probe", text, _table(outcomes, "linear"), _figure(outcomes), "table-linear"
+        ),
+        ResultSection(
+            "FLESD against the worst learner and FedAvg",
+            "Differences of the linear probe in points, paired by seed, with 95 % intervals over seeds. Above the "
+            "worst learner: in how many seeds.",
+            _differences(outcomes),
+            name="differences",
         ),
         ResultSection(
             "Accuracy of the nearest neighbors",
@@ -76,23 +99,15 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
             name="table-knn",
         ),
         ResultSection("FedProx by mu", "Accuracy of a linear probe, in %.", _by_mu(outcomes), name="mu"),
+        ResultSection(
+            "Images of learners by seed",
+            f"The seeds are the first with which every learner has at least one image in {LEAST_SHARE} at every alpha. "
+            f"The rule uses sizes alone, no accuracy.",
+            _seeds_table(outcomes),
+            name="seeds",
+        ),
     ]
     return [section for section in sections if section.table]
-
-
-def _epochs_text(outcomes: Sequence[Outcome]) -> str:
-    config = RunFolder(outcomes[0].folder).config
-    return f"{config.training.total_epochs} epochs in total, shared by the rounds."
-
-
-def _public_text(outcomes: Sequence[Outcome]) -> str:
-    """The size of the public set at each alpha."""
-    found: dict[str, int] = {}
-    for outcome in (o for o in outcomes if o.labels["row"].startswith("flesd")):
-        tables = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))["class_counts"]
-        found.setdefault(alpha_label(float(outcome.labels["alpha"])), sum(next(iter(tables.values()))[0]))
-    sizes = ", ".join(f"{images:,} images at {alpha}" for alpha, images in found.items())
-    return f"The public set has {sizes}." if sizes else ""
 
 
 def _alphas(outcomes: Sequence[Outcome]) -> list[str]:
@@ -101,30 +116,33 @@ def _alphas(outcomes: Sequence[Outcome]) -> list[str]:
     return list(found) or [_ANY_ALPHA]
 
 
-def _outcome(outcomes: Sequence[Outcome], alpha: str, row: str) -> Outcome | None:
-    """The outcome of a row at an alpha; of FedProx the best mu by the linear probe."""
-    found = [o for o in outcomes if o.labels["alpha"] in (alpha, _ANY_ALPHA) and o.labels["row"].startswith(row)]
-    if row != "fedprox":
-        found = [o for o in found if o.labels["row"] == row]
-    return max(found, key=lambda o: o.summary["accuracy"]["mean"], default=None)
+def _runs(outcomes: Sequence[Outcome], alpha: str, row: str) -> list[Outcome]:
+    """The runs of a row at an alpha, one per seed; of FedProx those of the best mu by the linear probe."""
+    here = [o for o in outcomes if o.labels["alpha"] in (alpha, _ANY_ALPHA)]
+    found = group_outcomes([o for o in here if o.labels["row"].split(", mu ")[0] == row], "row")
+    return max(found.values(), key=lambda some: fmean(by_seed(some).values() or [0.0]), default=[])
 
 
 def _table(outcomes: Sequence[Outcome], probe: str) -> list[dict[str, Any]]:
     lines = []
     alphas = _alphas(outcomes)
     for title, (row, which) in _LINES.items():
-        found = {alpha: _outcome(outcomes, alpha, row) for alpha in alphas}
-        there = [o for o in found.values() if o is not None and probe in o.summary["probes"]]
+        found = {alpha: _runs(outcomes, alpha, row) for alpha in alphas}
+        there = [some for some in found.values() if by_seed(some, which, probe)]
         if not there:
             continue
-        line: dict[str, Any] = {"method": title, "rounds": there[0].summary["rounds"]}
-        for alpha, outcome in found.items():
-            column = _ANY_ALPHA if alpha == _ANY_ALPHA else alpha_label(float(alpha))
+        line: dict[str, Any] = {"method": title, "rounds": there[0][0].summary["rounds"]}
+        for alpha, some in found.items():
+            column = _column(alpha)
             if probe == "linear":
                 line[f"{column} published"] = _published(title, alpha)
-            line[column] = outcome and _format(outcome.summary["probes"].get(probe), which)
-        lines.append(line | {"bytes": round(there[0].summary["bytes_total"])})
+            line[column] = format_mean(by_seed(some, which, probe))
+        lines.append(line | {"seeds": max(map(len, there)), "bytes": round(total_bytes(there[0]))})
     return lines
+
+
+def _column(alpha: str) -> str:
+    return alpha if alpha == _ANY_ALPHA else alpha_label(float(alpha))
 
 
 def _published(title: str, alpha: str) -> float | None:
@@ -132,20 +150,63 @@ def _published(title: str, alpha: str) -> float | None:
     return next(iter(known.values()), None) if alpha == _ANY_ALPHA else known.get(float(alpha))
 
 
-def _format(reached: Mapping[str, Any] | None, which: str) -> str | None:
-    """An accuracy with its standard deviation over seeds; the worst learner's has none."""
-    if reached is None or reached[which] is None:
-        return None
-    spread = "" if which == "worst" or reached["std_seeds"] is None else f" ± {reached['std_seeds']:.1f}"
-    return f"{reached[which]:.1f}{spread}"
+def _differences(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """FLESD and FLESD-cc against the worst independent learner, the mean one, and FedAvg, by alpha."""
+    lines = []
+    for row in ("flesd", "flesd-cc"):
+        for alpha in (each for each in _alphas(outcomes) if each != _ANY_ALPHA):
+            ours = by_seed(_runs(outcomes, alpha, row))
+            alone = _runs(outcomes, alpha, "independent")
+            others = {
+                "the worst learner": by_seed(alone, "worst"),
+                "the mean learner": by_seed(alone),
+                "fedavg": by_seed(_runs(outcomes, alpha, "fedavg")),
+            }
+            if not ours or not any(others.values()):
+                continue
+            line: dict[str, Any] = {"method": row, "data": alpha_label(float(alpha))}
+            line["above the worst learner"] = _count_above(ours, others["the worst learner"])
+            lines.append(line | {f"to {name}": format_paired(ours, theirs) for name, theirs in others.items()})
+    return lines
+
+
+def _count_above(ours: BySeed, theirs: BySeed) -> str | None:
+    common = ours.keys() & theirs.keys()
+    return f"{sum(ours[seed] > theirs[seed] for seed in common)} of {len(common)}" if common else None
+
+
+def _mus_text(outcomes: Sequence[Outcome]) -> str:
+    mus = list(dict.fromkeys(row.split()[-1] for o in outcomes if (row := o.labels["row"]).startswith("fedprox")))
+    if len(mus) == 1:
+        return f"mu {mus[0]} alone, and the best of four where published"
+    return f"the best of mu {', '.join(mus)} by this probe, as published" if mus else "not run"
 
 
 def _by_mu(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     lines: dict[str, dict[str, Any]] = {}
-    for outcome in (o for o in outcomes if o.labels["row"].startswith("fedprox")):
-        row, alpha = outcome.labels["row"], alpha_label(float(outcome.labels["alpha"]))
-        lines.setdefault(row, {"method": row})[alpha] = _format(outcome.summary["probes"].get("linear"), "mean")
+    prox = [o for o in outcomes if o.labels["row"].startswith("fedprox")]
+    for (row, alpha), some in group_outcomes(prox, "row", "alpha").items():
+        lines.setdefault(row, {"method": row})[alpha_label(float(alpha))] = format_mean(by_seed(some))
     return list(lines.values())
+
+
+def _seeds_table(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """The public set and the smallest learner of each seed and alpha."""
+    lines = []
+    split = [o for o in outcomes if o.labels["alpha"] != _ANY_ALPHA]
+    for (seed, alpha), some in group_outcomes(split, "seed", "alpha").items():
+        counts = some[0].records["class_counts"]  # (learners, classes)
+        public = counts[0]
+        lines.append(
+            {
+                "seed": seed,
+                "data": alpha_label(float(alpha)),
+                "smallest learner": min(map(sum, counts)),
+                "public set": sum(public),
+                "its classes": sum(count > 0 for count in public),
+            }
+        )
+    return sorted(lines, key=lambda line: line["seed"])
 
 
 def _figure(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
@@ -153,13 +214,11 @@ def _figure(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
     rows = []
     for alpha in _alphas(outcomes):
         for title, (row, which) in _LINES.items():
-            outcome = _outcome(outcomes, alpha, row)
-            reached = outcome.summary["probes"].get("linear") if outcome else None
-            if not reached or reached[which] is None:
+            if not (reached := by_seed(_runs(outcomes, alpha, row), which)):
                 continue
-            about = {"method": title, "panel": alpha if alpha == _ANY_ALPHA else alpha_label(float(alpha))}
-            spread = 0.0 if which == "worst" else reached["std_seeds"] or 0.0
-            rows.append(about | {"kind": "measured", "accuracy": reached[which], "spread": spread})
+            about = {"method": title, "panel": _column(alpha)}
+            spread = stdev(reached.values()) if len(reached) > 1 else 0.0
+            rows.append(about | {"kind": "measured", "accuracy": fmean(reached.values()), "spread": spread})
             if (known := _published(title, alpha)) is not None:
                 rows.append(about | {"kind": "published", "accuracy": known, "spread": 0.0})
 
