@@ -102,6 +102,10 @@ BUILT_IN = {
         "A private part that reveals little of its inputs, below a common part that votes move (Ma et al. 2020).",
         {"alpha_1": 0.1, "alpha_2": 1.0, "lam": 1.0, "delta": 0.001, "device": "private", "start": "common"},
     ),
+    "split-learning": KnownMethod(
+        "Learners take turns at a server that has the upper part of the model (Gupta and Raskar 2018).",
+        {"cut": "", "device": "handed-on"},
+    ),
     "flesd": KnownMethod(
         "Learning without labels: similarities of public samples, distilled (Shi et al. 2021).", _FLESD
     ),

@@ -14,7 +14,7 @@ from consilience.exchanges.class_means import Scale
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.similarity import Form
 from consilience.exchanges.weights import Buffers
-from consilience.method import Method, Role
+from consilience.method import DevicePart, Method, Role, Turns
 from consilience.methods.registry import register_method, reserve_names
 from consilience.objectives import Augmented, TwoStage, build_objective
 from consilience.task import DEVICE, SERVER
@@ -174,6 +174,12 @@ def two_stage(
     check_choice("start", start, get_args(Start))
     shared = (Weights(part=DEVICE, start=start, up=BIT, down=BIT),) if device == "1bit" else ()
     return Role(TwoStage(alpha_1, alpha_2, lam), (Gradients(part=SERVER, delta=delta), *shared), start=start)
+
+
+@register_method
+def split_learning(cut: str = "", device: DevicePart = "handed-on") -> Role:
+    """Learners take turns at a server that has the upper part of the model (Gupta and Raskar 2018)."""
+    return Role(start="common", turns=Turns(cut, device))
 
 
 @register_method

@@ -16,6 +16,7 @@ from consilience.papers.thesis.figure5 import FIGURE5
 from consilience.papers.thesis.frontier import FRONTIER
 from consilience.papers.thesis.growth import GROWTH
 from consilience.papers.thesis.heterogeneity import HETEROGENEITY
+from consilience.papers.thesis.split_learning import SPLIT_LEARNING
 from consilience.papers.thesis.table1 import TABLE1
 from consilience.papers.two_stage import experiment as two_stage
 from consilience.papers.two_stage.figure4 import FIGURE4 as TWO_STAGE_FIGURE4
@@ -23,7 +24,18 @@ from consilience.papers.two_stage.figures2_3 import FIGURES2_3 as TWO_STAGE_FIGU
 from consilience.papers.two_stage.figures5_6 import FIGURES5_6 as TWO_STAGE_FIGURES5_6
 from consilience.papers.two_stage.table2 import TABLE2 as TWO_STAGE_TABLE2
 
-_THESIS = (TABLE1, FIGURE3, FIGURE4, FIGURE5, COMMUNICATION, HETEROGENEITY, ASYNCHRONY, GROWTH, FRONTIER)
+_THESIS = (
+    TABLE1,
+    FIGURE3,
+    FIGURE4,
+    FIGURE5,
+    COMMUNICATION,
+    HETEROGENEITY,
+    ASYNCHRONY,
+    GROWTH,
+    FRONTIER,
+    SPLIT_LEARNING,
+)
 _FLESD = (FLESD_TABLE1, FLESD_FIGURE2, FLESD_FIGURE4, FLESD_FIGURE5)
 _TWO_STAGE = (TWO_STAGE_TABLE2, TWO_STAGE_FIGURES2_3, TWO_STAGE_FIGURE4, TWO_STAGE_FIGURES5_6)
 
