@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from consilience.config.schedules import Rate, Schedule, constant_number, number_or_schedule
 from consilience.errors import UnknownName
-from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
+from consilience.exchanges import Clusters, Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
 from consilience.exchanges.base import Start
 from consilience.exchanges.class_means import Scale
 from consilience.exchanges.observations import Discriminator
@@ -180,6 +180,21 @@ def two_stage(
 def split_learning(cut: str = "", device: DevicePart = "handed-on") -> Role:
     """Learners take turns at a server that has the upper part of the model (Gupta and Raskar 2018)."""
     return Role(start="common", turns=Turns(cut, device))
+
+
+@register_method
+def cluster_sharing(
+    clusters: int = 20,
+    kd: Rate = 1.0,
+    pull: str = "contrast",
+    temperature: Rate = 0.1,
+    start: Start = "common",
+    encoding: str = "float32",
+    objective: str = "simclr",
+) -> Role:
+    """Learning without labels: the mean features of common clusters, to which features are pulled."""
+    shared = Clusters(clusters=clusters, weight=kd, pull=pull, temperature=temperature, encoding=_encoding(encoding))
+    return Role(build_objective(objective), (shared,), start=start)
 
 
 @register_method

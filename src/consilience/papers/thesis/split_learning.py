@@ -79,8 +79,8 @@ def _table(outcomes: Sequence[Outcome], value: Callable[[Outcome], Any]) -> list
 
 
 def _total_megabytes(outcome: Outcome) -> float:
-    summary = outcome.summary
-    return round(both_ways(summary["bytes"]) * summary["rounds"] * outcome.labels["learners"] / 1e6, 1)
+    turns = int(outcome.summary["rounds"]) * int(outcome.labels["learners"])
+    return round(both_ways(outcome.summary["bytes"]) * turns / 1e6, 1)
 
 
 def _figure(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
