@@ -106,6 +106,10 @@ BUILT_IN = {
         "Learners take turns at a server that has the upper part of the model (Gupta and Raskar 2018).",
         {"cut": "", "device": "handed-on"},
     ),
+    "cluster-sharing": KnownMethod(
+        "Learning without labels: mean features of common clusters, toward which features are pulled.",
+        {"clusters": 20, "kd": 0.1, "start": "common", "encoding": "float32", "objective": "simclr"},
+    ),
     "flesd": KnownMethod(
         "Learning without labels: similarities of public samples, distilled (Shi et al. 2021).", _FLESD
     ),

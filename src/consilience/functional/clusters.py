@@ -22,8 +22,8 @@ def first_clusters(rows: Tensor, valid: Tensor, clusters: int) -> Tensor:
     """Clusters before there are centers, (rows,): of some random directions, the one along which a row lies farthest.
 
     How far is measured from the mean and in standard deviations of the valid rows, so that clusters have samples
-    wherever in space the rows lie. Learners with the same weights and similar samples have similar clusters: the
-    directions are the same for all.
+    wherever in space the rows lie. The directions are the same for all learners: those with the same weights and
+    similar samples have similar clusters.
     """
     width = rows.shape[1]
     numbers = uniform("first clusters", torch.arange(width * clusters, device=rows.device))
@@ -35,10 +35,7 @@ def first_clusters(rows: Tensor, valid: Tensor, clusters: int) -> Tensor:
     return (along / (spread + _TINY)).argmax(1)
 
 
-def center_contrast(rows: Tensor, own: Tensor, centers: Tensor, count: Tensor, temperature: float | Tensor) -> Tensor:
-    """Cross-entropy of each unit row's own center among all, by their cosines, without centers of count 0, (rows,)."""
-    lengths = centers.norm(dim=1).clamp(min=_TINY)
-    cosines = rows @ (centers / lengths[:, None]).T / temperature  # (rows, clusters)
-    # A finite number, since with no center at all the softmax of minus infinity would be NaN.
-    chance = torch.where(count > 0, cosines, -1e4).log_softmax(1)
-    return -chance.gather(1, own[:, None])[:, 0]
+def mean_of_views(rows: Tensor, positions: Tensor) -> Tensor:
+    """Each row replaced by the mean of the rows that are views of the same sample, those with the same position."""
+    same = (positions[:, None] == positions).to(rows.dtype)  # (rows, rows)
+    return same @ rows / same.sum(1, keepdim=True)

@@ -185,15 +185,14 @@ def split_learning(cut: str = "", device: DevicePart = "handed-on") -> Role:
 @register_method
 def cluster_sharing(
     clusters: int = 20,
-    kd: Rate = 1.0,
-    pull: str = "contrast",
-    temperature: Rate = 0.1,
+    kd: Rate = 0.1,
     start: Start = "common",
     encoding: str = "float32",
     objective: str = "simclr",
 ) -> Role:
-    """Learning without labels: the mean features of common clusters, to which features are pulled."""
-    shared = Clusters(clusters=clusters, weight=kd, pull=pull, temperature=temperature, encoding=_encoding(encoding))
+    """Learning without labels: mean features of common clusters, toward which features are pulled."""
+    check_choice("start", start, get_args(Start))
+    shared = Clusters(clusters=clusters, weight=kd, encoding=_encoding(encoding))
     return Role(build_objective(objective), (shared,), start=start)
 
 

@@ -9,6 +9,7 @@ from consilience.papers.flesd.figure5 import FIGURE5 as FLESD_FIGURE5
 from consilience.papers.flesd.table1 import TABLE1 as FLESD_TABLE1
 from consilience.papers.robustness import ROBUSTNESS
 from consilience.papers.thesis.asynchrony import ASYNCHRONY
+from consilience.papers.thesis.cluster_sharing import CLUSTER_SHARING
 from consilience.papers.thesis.communication import COMMUNICATION
 from consilience.papers.thesis.figure3 import FIGURE3
 from consilience.papers.thesis.figure4 import FIGURE4
@@ -35,6 +36,7 @@ _THESIS = (
     GROWTH,
     FRONTIER,
     SPLIT_LEARNING,
+    CLUSTER_SHARING,
 )
 _FLESD = (FLESD_TABLE1, FLESD_FIGURE2, FLESD_FIGURE4, FLESD_FIGURE5)
 _TWO_STAGE = (TWO_STAGE_TABLE2, TWO_STAGE_FIGURES2_3, TWO_STAGE_FIGURE4, TWO_STAGE_FIGURES5_6)

@@ -24,6 +24,7 @@ _LOOKS = (
     "flesd",
     "flesd-cc",
     "split-learning",
+    "cluster-sharing",
 )
 """Built-in methods by look; the first eight, which are compared by default, have different colors."""
 COLORS = 8
