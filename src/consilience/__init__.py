@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from consilience.errors import ConsilienceError
     from consilience.exchanges import (
         BatchView,
+        Clusters,
         Contribution,
         Exchange,
         Gradients,
@@ -55,6 +56,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "BatchView": "exchanges",
+    "Clusters": "exchanges",
     "Comparison": "simulation.compare",
     "Config": "config.config",
     "ConsilienceError": "errors",
@@ -106,6 +108,7 @@ _HOMES = {
 
 __all__ = [
     "BatchView",
+    "Clusters",
     "Comparison",
     "Config",
     "ConsilienceError",

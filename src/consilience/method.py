@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from consilience.config.schedules import Rate
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange, Start
 from consilience.objectives import CrossEntropy, Objective
-from consilience.validation import check_integer
+from consilience.validation import check_choice, check_integer
+
+DevicePart = Literal["handed-on", "private"]
+"""What happens to the learner's part of a model after its turn: the next learner continues with it, or it stays."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Learners train one after the other, all with one server, which has the upper part of the model.
+
+    For every batch a learner uploads the output of the cut layer and the labels, and downloads the gradient of that
+    output. cut: the layer after which models are cut; empty for the cut that a model has. device: what happens to the
+    learner's own part, up to the cut.
+    """
+
+    cut: str = ""
+    device: DevicePart = "handed-on"
+
+    def __post_init__(self) -> None:
+        check_choice("device", self.device, get_args(DevicePart))
 
 
 @dataclass(frozen=True)
@@ -23,7 +42,8 @@ class Role:
     the samples it trains on and uploads something of, its own or the public set. start: whether learners start with the
     same weights, made from the federation's seed, or each with its own, except what an exchange makes common. epochs,
     batch_size, lr: of local training; None means the run's setting, and 0 epochs mean no training. batch_order: which
-    of many shuffles of the samples into batches a seed has; 0 is the one that all methods have.
+    of many shuffles of the samples into batches a seed has; 0 is the one that all methods have. turns: how learners
+    take turns at one server; None where all train at the same time.
     """
 
     objective: Objective = field(default_factory=CrossEntropy)
@@ -37,6 +57,7 @@ class Role:
     batch_size: int | None = None
     lr: Rate | None = None
     batch_order: int = 0
+    turns: Turns | None = None
 
     def __post_init__(self) -> None:
         check_integer("batch_order", self.batch_order, low=0)
@@ -127,6 +148,10 @@ class Method:
         parts: dict[str, str] = {}
         for name, role in self.roles.items():
             whose = f"of the {name}: " if self.usual and name not in self.usual else ""
+            if role.turns is not None:
+                parts["turns"] = "the cut layer's output and the label of every sample, in every epoch" + (
+                    "; the weights up to the cut" if role.turns.device == "handed-on" else ""
+                )
             given = [e for e in role.exchanges if e.name in role.uploading]
             for e in (e for e in given if e.scope == "everybody"):
                 parts.setdefault(e.name, f"{whose}{e.describe_upload()}")

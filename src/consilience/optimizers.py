@@ -95,6 +95,8 @@ class Adam:
     eps: float = 1e-8
     weight_decay: float = 0.0
     clip: float | None = None
+    count_each: bool = False
+    """Whether the steps of every parameter are counted by itself: parts of a model may have taken different numbers."""
 
     def __post_init__(self) -> None:
         number_or_schedule("lr", self.lr)
@@ -105,8 +107,8 @@ class Adam:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """First and second moments."""
-        return ("first", "second")
+        """First and second moments, and the steps of each parameter where they are counted."""
+        return ("first", "second", "steps") if self.count_each else ("first", "second")
 
     def update(self, parameters: Tensor, gradient: Tensor, state: Slots, step: Any) -> tuple[Tensor, Slots]:
         """One step."""
@@ -118,9 +120,12 @@ class Adam:
     def _moved(self, parameters: Tensor, gradient: Tensor, state: Slots, step: Any) -> tuple[Tensor, Slots]:
         first = state["first"].lerp(gradient, 1 - self.beta1)
         second = (self.beta2 * state["second"]).addcmul(gradient, gradient, value=1 - self.beta2)
+        slots = {"first": first, "second": second}
+        if self.count_each:
+            step = slots["steps"] = state["steps"] + 1
         scale = as_number(self.lr) / _bias_correction(self.beta1, step, parameters)
         spread = second.sqrt() / _bias_correction(self.beta2, step, parameters) ** 0.5 + self.eps
-        return parameters - scale * (first / spread), {"first": first, "second": second}
+        return parameters - scale * (first / spread), slots
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,10 @@ CASES: dict[str, Case] = {name: (name, {}) for name in METHODS if len(build_meth
 TOGETHER = [name for name, (method, _) in CASES.items() if method != "centralized"]
 each_case = pytest.mark.parametrize("case", list(CASES))
 each_together = pytest.mark.parametrize("case", TOGETHER)
+IN_TURN = {name for name, (method, own) in CASES.items() if build_method(method, own).roles["learner"].turns}
+"""Cases whose learners need the server for every batch: offline they cannot train. See test_split_learning.py."""
+each_at_once = pytest.mark.parametrize("case", [name for name in CASES if name not in IN_TURN])
+each_together_at_once = pytest.mark.parametrize("case", [name for name in TOGETHER if name not in IN_TURN])
 
 
 @pytest.fixture(scope="module")
@@ -372,7 +376,7 @@ def test_class_missing_at_one_learner_is_the_mean_of_the_others(
 # Absent learners
 
 
-@each_together
+@each_together_at_once
 def test_others_continue_without_a_learner_that_never_answers(
     case: str, data: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,7 +402,7 @@ def test_others_continue_without_a_learner_that_never_answers(
             assert rounds.answers.versions(rounds.answers.held[0]["weights"])[2] == 4 // every
 
 
-@each_case
+@each_at_once
 def test_learners_that_are_all_offline_train_and_upload_nothing(case: str, data: Dataset) -> None:
     with stage(settings(case, offline=1.0), data) as rounds:
         rounds.start()
@@ -634,7 +638,7 @@ def assert_bytes(rounds: Rounds, record: Record, notes: Recording) -> None:
         assert_reads(read, traffic.message("down", names), down)
 
 
-@each_case
+@each_at_once
 def test_counted_bytes_are_encoded_bytes(case: str, data: Dataset, notes: Recording) -> None:
     with stage(settings(case), data) as rounds:
         record = rounds.start()
@@ -655,7 +659,7 @@ def test_counted_bytes_are_encoded_bytes(case: str, data: Dataset, notes: Record
 # Partial participation
 
 
-@each_together
+@each_together_at_once
 def test_absent_learners_do_not_change_and_returning_ones_catch_up(case: str, data: Dataset, notes: Recording) -> None:
     config = settings(case, learners=4, participation=0.5)
     absent_before = np.zeros(4, dtype=bool)

@@ -105,6 +105,14 @@ BUILT_IN = {
         "A private part that reveals little of its inputs, below a common part that votes move (Ma et al. 2020).",
         {"alpha_1": 0.1, "alpha_2": 1.0, "lam": 1.0, "delta": 0.001, "device": "private", "start": "common"},
     ),
+    "split-learning": KnownMethod(
+        "Learners take turns at a server that has the upper part of the model (Gupta and Raskar 2018).",
+        {"cut": "", "device": "handed-on"},
+    ),
+    "cluster-sharing": KnownMethod(
+        "Learning without labels: mean features of common clusters, toward which features are pulled.",
+        {"clusters": 20, "kd": 0.1, "start": "common", "encoding": "float32", "objective": "simclr"},
+    ),
     "flesd": KnownMethod(
         "Learning without labels: similarities of public samples, distilled (Shi et al. 2021).", _FLESD
     ),

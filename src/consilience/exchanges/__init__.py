@@ -1,6 +1,7 @@
 """Exchanges: what learners trade. One file each; `base` has the interface."""
 
 from consilience.exchanges.base import BatchView, Contribution, Exchange, Received, State, Update, View
+from consilience.exchanges.clusters import Clusters
 from consilience.exchanges.gradients import Gradients
 from consilience.exchanges.logits import Logits
 from consilience.exchanges.observations import Observations
@@ -10,6 +11,7 @@ from consilience.exchanges.weights import Weights
 
 __all__ = [
     "BatchView",
+    "Clusters",
     "Contribution",
     "Exchange",
     "Gradients",

@@ -14,7 +14,7 @@ from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import CUT, Exchange
 from consilience.learner.spec import LearnerSpec
 from consilience.models import SplitModel, to_split_model
-from consilience.models.cut import cut_shape
+from consilience.models.cut import cut, cut_shape
 from consilience.objectives import Objective
 from consilience.task import DEVICE, Task
 
@@ -32,7 +32,7 @@ class LearnerModules:
         self.owners: tuple[Objective | Exchange, ...] = (spec.role.objective, *spec.role.exchanges)
         device = torch.device(spec.device)
         with torch.random.fork_rng(devices=[]):  # weights come with a state: leave the caller's generator alone
-            self.model: SplitModel = to_split_model(spec.build()).to(device, spec.dtype)
+            self.model: SplitModel = _build_model(spec).to(device, spec.dtype)
             self.task = _task(self.model, spec)
             self.extra = {name: modules.to(device, spec.dtype) for name, modules in self._make_extra().items()}
         self._outputs: dict[str, Tensor] = {}
@@ -125,6 +125,21 @@ class LearnerModules:
         with self.precision():
             features: Tensor = self.model.features(inputs)
         return features.to(self.spec.dtype)
+
+
+def _build_model(spec: LearnerSpec) -> SplitModel:
+    """A new model of the spec, cut after another layer where learners take turns and name one."""
+    model, turns = to_split_model(spec.build()), spec.role.turns
+    if turns is None:
+        return model
+    if turns.cut:
+        return cut(model, at=turns.cut)
+    if model.cut is None:
+        raise ConfigurationError(
+            f"{spec.model} is in one part, and split learning needs a layer to cut it after; name one, "
+            f"split-learning:cut=LAYER, or use a model in two parts, such as lenet5 or device-cnn"
+        )
+    return model
 
 
 def keep_output(outputs: dict[str, Any], layer: str) -> Any:

@@ -8,13 +8,13 @@ from typing import Any, Literal, get_args
 
 from consilience.config.schedules import Rate, Schedule, constant_number, number_or_schedule
 from consilience.errors import UnknownName
-from consilience.exchanges import Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
+from consilience.exchanges import Clusters, Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
 from consilience.exchanges.base import Start
 from consilience.exchanges.class_means import Scale, Weighting
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.similarity import Form
 from consilience.exchanges.weights import Buffers
-from consilience.method import Method, Role
+from consilience.method import DevicePart, Method, Role, Turns
 from consilience.methods.registry import register_method, reserve_names
 from consilience.objectives import Augmented, TwoStage, build_objective
 from consilience.task import DEVICE, SERVER
@@ -191,6 +191,26 @@ def two_stage(
     check_choice("start", start, get_args(Start))
     shared = (Weights(part=DEVICE, start=start, up=BIT, down=BIT),) if device == "1bit" else ()
     return Role(TwoStage(alpha_1, alpha_2, lam), (Gradients(part=SERVER, delta=delta), *shared), start=start)
+
+
+@register_method
+def split_learning(cut: str = "", device: DevicePart = "handed-on") -> Role:
+    """Learners take turns at a server that has the upper part of the model (Gupta and Raskar 2018)."""
+    return Role(start="common", turns=Turns(cut, device))
+
+
+@register_method
+def cluster_sharing(
+    clusters: int = 20,
+    kd: Rate = 0.1,
+    start: Start = "common",
+    encoding: str = "float32",
+    objective: str = "simclr",
+) -> Role:
+    """Learning without labels: mean features of common clusters, toward which features are pulled."""
+    check_choice("start", start, get_args(Start))
+    shared = Clusters(clusters=clusters, weight=kd, encoding=_encoding(encoding))
+    return Role(build_objective(objective), (shared,), start=start)
 
 
 @register_method

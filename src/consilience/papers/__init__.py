@@ -11,6 +11,7 @@ from consilience.papers.flesd.table1 import TABLE1 as FLESD_TABLE1
 from consilience.papers.robustness import ROBUSTNESS
 from consilience.papers.thesis.asynchrony import ASYNCHRONY
 from consilience.papers.thesis.classes import CLASSES
+from consilience.papers.thesis.cluster_sharing import CLUSTER_SHARING
 from consilience.papers.thesis.communication import COMMUNICATION
 from consilience.papers.thesis.figure3 import FIGURE3
 from consilience.papers.thesis.figure4 import FIGURE4
@@ -19,6 +20,7 @@ from consilience.papers.thesis.frontier import FRONTIER
 from consilience.papers.thesis.growth import GROWTH
 from consilience.papers.thesis.heterogeneity import HETEROGENEITY
 from consilience.papers.thesis.observations import OBSERVATIONS
+from consilience.papers.thesis.split_learning import SPLIT_LEARNING
 from consilience.papers.thesis.table1 import TABLE1
 from consilience.papers.two_stage import experiment as two_stage
 from consilience.papers.two_stage.figure4 import FIGURE4 as TWO_STAGE_FIGURE4
@@ -28,7 +30,7 @@ from consilience.papers.two_stage.table2 import TABLE2 as TWO_STAGE_TABLE2
 
 _THESIS = (
     *(TABLE1, FIGURE3, FIGURE4, FIGURE5, COMMUNICATION, HETEROGENEITY),
-    *(ASYNCHRONY, GROWTH, FRONTIER, OBSERVATIONS, CLASSES),
+    *(ASYNCHRONY, GROWTH, FRONTIER, OBSERVATIONS, CLASSES, SPLIT_LEARNING, CLUSTER_SHARING),
 )
 _FLESD = (FLESD_TABLE1, FLESD_FIGURE2, FLESD_FIGURE4, FLESD_FIGURE5, FLESD_ARCHITECTURES)
 _TWO_STAGE = (TWO_STAGE_TABLE2, TWO_STAGE_FIGURES2_3, TWO_STAGE_FIGURE4, TWO_STAGE_FIGURES5_6)

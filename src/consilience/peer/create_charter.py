@@ -73,6 +73,12 @@ def create_charter(
             f"have one role so far: simulate it, or create a federation for a method of one role, such as fedavg"
         )
     role = next(iter(chosen.roles.values()))
+    if role.turns is not None:
+        raise ConfigurationError(
+            f"method {chosen.name!r} cannot run over a relay: its server trains the upper part of the model and "
+            f"answers every batch with a gradient, and a relay only aggregates what members upload in a round; "
+            f"simulate it, or create a federation for two-stage, which also cuts the model, or representation-sharing"
+        )
     learners = [_learner(role, model, task) for model in models]
     first = learners[0]
     for learner in learners[1:]:

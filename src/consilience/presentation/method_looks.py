@@ -23,6 +23,8 @@ _LOOKS = (
     "two-stage",
     "flesd",
     "flesd-cc",
+    "split-learning",
+    "cluster-sharing",
 )
 """Built-in methods by look; the first eight, which are compared by default, have different colors."""
 COLORS = 8

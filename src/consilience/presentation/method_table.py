@@ -14,14 +14,15 @@ from consilience.config.parts import DEFAULT_MODELS
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.learner.learner import Learner
 from consilience.learner.spec import LearnerSpec
+from consilience.learner.split_messages import message_bytes
 from consilience.methods import METHODS, build_method, method_names, settings_as_text
 from consilience.models import build_model
 from consilience.optimizers import Adam
 from consilience.presentation.tables import format_bytes, new_table
 from consilience.task import Public
-from consilience.wire.byte_count import ByteCount
 
 log = logging.getLogger("consilience")
+_BATCH = 32  # samples of a batch, where a message is sent for each
 _PUBLIC = 1000  # samples of a public set, where a method has one
 SHAPES = {
     "digits": ((1, 8, 8), 10),
@@ -63,10 +64,8 @@ def _entry(
         role = built.roles[part]
         public = Public(_PUBLIC) if role.data == "public" else None
         spec = LearnerSpec(partial(build_model, model, shape, classes), role, Adam(), shape, model, public=public)
-        learner = Learner(spec)
-        traffic = ByteCount(learner.channels)
-        cost["up"] += traffic.up(learner.uploading)
-        cost["down"] += traffic.down(learner.receiving)
+        for way, size in message_bytes(Learner(spec), _BATCH).items():
+            cost[way] += size
     return {
         "method": built.name,
         "summary": built.summary,
@@ -81,7 +80,8 @@ def _entry(
 def catalog_table(rows: list[dict[str, Any]]) -> Table:
     """The catalog as a table."""
     task = f"{rows[0]['model']} on {rows[0]['data']}"
-    table = new_table(f"Methods; bytes per learner and round for {task}, public sets of {_PUBLIC:,} samples")
+    sizes = f"public sets of {_PUBLIC:,} samples, split learning per batch of {_BATCH}"
+    table = new_table(f"Methods; bytes per learner and round for {task}, {sizes}")
     table.padding = (0, 1, 1, 0)
     for heading in ("method", "what it does", "what a learner uploads"):
         table.add_column(heading, no_wrap=heading == "method")

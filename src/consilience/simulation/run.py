@@ -15,6 +15,7 @@ import torch
 from consilience.config.config import Config
 from consilience.errors import CheckpointError
 from consilience.export import describe_inputs
+from consilience.learner.split_messages import message_bytes
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.records.checkpoint import (
     SavedModels,
@@ -174,16 +175,14 @@ class Run:
             signal.signal(signal.SIGINT, before)
 
     def _result(self, asked_to_stop: bool) -> Result:
-        learners = list(zip(self.rounds.byte_counts, self.rounds.learners, strict=True))
+        cohorts = zip(self.rounds.learners, self.engine.plans, strict=True)
+        messages = [message_bytes(learner, plan.work.batch_size) for learner, plan in cohorts]
         return Result(
             config=self.config,
             history=self.history,
             engine=self.engine.name,
             model_name=",".join(dict.fromkeys(self.config.learner_models)),
-            message_bytes={
-                "up": max(traffic.up(learner.uploading) for traffic, learner in learners),
-                "down": max(traffic.down(learner.receiving) for traffic, learner in learners),
-            },
+            message_bytes={"up": max(m["up"] for m in messages), "down": max(m["down"] for m in messages)},
             peak_memory_mb=self.peak,
             peak_device_mb=self._device_peak(),
             finished=self.rounds.round >= self.config.training.rounds,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from itertools import chain
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from consilience.simulation.round.participation import Presence, draw_presence
 from consilience.simulation.round.record import new_record, record_public_set, record_work
 from consilience.simulation.round.run_state import RunState
 from consilience.simulation.round.start import open_channels, start_learners
+from consilience.simulation.round.turns import take_turns
 from consilience.simulation.round.upload import expect_uploads, upload
 from consilience.simulation.round.work import do_local_work, uploads_due
 
@@ -66,7 +68,11 @@ class Rounds(RunState):
         if not train and not names:
             return
         expect_uploads(self, due, presence, names)
-        for job, result in do_local_work(self, due, presence, train=train, evaluate=evaluate):
+        in_turn = [cohort for cohort in due if self.learners[cohort].role.turns is not None]
+        at_once = {cohort: uploads for cohort, uploads in due.items() if cohort not in in_turn}
+        work = [do_local_work(self, at_once, presence, train=train, evaluate=evaluate)]
+        work += [take_turns(self, cohort, presence, record) for cohort in in_turn]
+        for job, result in chain.from_iterable(work):
             for phase, seconds in record_work(self, record, job, result).items():
                 spent[phase] += seconds
             upload(self, job)

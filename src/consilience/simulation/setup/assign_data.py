@@ -245,6 +245,11 @@ def _shared(data: Dataset, who: int, role: Role, samples: np.ndarray, host: int 
         e.name for e in role.exchanges if not e.needs_representations or e.owned_part is not None or e.has_batch_hook
     ]
     uploaded = [name for name in from_all if name in role.uploading]
+    if role.turns is not None and not shareable.all():
+        raise ConfigurationError(
+            f"learner {who} has samples that are never to be shared, and split learning sends the cut layer's output "
+            f"of every sample; choose another method, such as representation-sharing"
+        )
     if uploaded and not shareable.all():
         raise ConfigurationError(
             f"learner {who} has samples that are never to be shared, and {uploaded[0]!r} shares what was learned from "

@@ -19,7 +19,13 @@ from consilience.method import Method
 from consilience.models import is_model_file, model_digest, model_factory
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.setup.assign_data import AssignedData, members_of
-from consilience.simulation.setup.compatibility import check_channels, check_watched, check_width, min_batch_size
+from consilience.simulation.setup.compatibility import (
+    check_channels,
+    check_turns,
+    check_watched,
+    check_width,
+    min_batch_size,
+)
 from consilience.simulation.setup.federations import Federations
 from consilience.simulation.setup.participants import Participant
 from consilience.simulation.setup.resistance import check_robustness
@@ -56,6 +62,7 @@ def plan_cohorts(
     for together in dict.fromkeys(map(cohorts.in_federation, range(federations.count))):
         first_learners = [cohorts.plans[i].members.learner[0] for i in together]
         check_channels([planned[i][1] for i in together], first_learners)
+        check_turns([planned[i][1] for i in together], first_learners, federations.attacks)
         channels = merge_channels([planned[i][1].channels for i in together]).values()
         check_robustness(federations.robustness, federations.attacks, channels, federations.learners)
     return cohorts

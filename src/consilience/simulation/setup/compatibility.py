@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -229,6 +229,24 @@ def check_channels(learners: Sequence[Learner], who: Sequence[int]) -> None:
 def _robustness(channel: schema.Channel) -> Robustness:
     """How the exchange itself wants uploads aggregated, before the run's settings."""
     return channel.robustness if isinstance(channel, schema.Mean) else PLAIN
+
+
+def check_turns(learners: Sequence[Learner], who: Sequence[int], attacks: Collection[int]) -> None:
+    """Refuse learners of one federation that take turns at one server with different models or settings."""
+    taking = [i for i, learner in enumerate(learners) if learner.role.turns is not None]
+    if not taking:
+        return
+    if len(learners) > 1:
+        a, b = taking[0], next(i for i in range(len(learners)) if i != taking[0])
+        raise ConfigurationError(
+            f"learners {who[a]} and {who[b]} take turns at one server and differ in the model, the batch size, the "
+            f"epochs or the method's settings; give all learners the same"
+        )
+    if attacks:
+        raise ConfigurationError(
+            f"learner {min(attacks)} has an attack on what it uploads to a channel, and split learning has no "
+            f"channels; leave attack out, or choose another method"
+        )
 
 
 def _hint(learner: Learner, name: str) -> str:

@@ -18,7 +18,7 @@ from consilience.exchanges.base import Exchange, fixed_fields, varying_fields
 from consilience.learner.spec import OPTIMIZER
 from consilience.method import Method, Role
 from consilience.methods import override_settings, settings_of
-from consilience.optimizers import Optimizer, build_optimizer
+from consilience.optimizers import Adam, Optimizer, build_optimizer
 
 Build = Callable[[], nn.Module]
 Model = str | Build
@@ -46,7 +46,8 @@ class Participant:
             type(self.optimizer).__name__,
             {k: v for k, v in vars(self.optimizer).items() if k not in self.optimizer.varies},
         )
-        settings = role.objective, role.data, role.start, role.uploads, role.downloads, role.batch_order
+        training = role.data, role.start, role.batch_order, role.turns
+        settings = role.objective, training, role.uploads, role.downloads
         return repr((self.role_name, self.model, self.batch_size, self.epochs, trained, settings, exchanges))
 
     def numbers(self) -> Iterator[tuple[str, str, Rate]]:
@@ -96,6 +97,8 @@ def _participant(config: Config, method: Method, who: int, part: str, model: Mod
     optimizer = build_optimizer(
         asked.optimizer, rate, asked.momentum, asked.weight_decay, nesterov=asked.nesterov, clip=asked.clip
     )
+    if role.turns is not None and isinstance(optimizer, Adam):
+        optimizer = replace(optimizer, count_each=True)  # the server takes the steps of all learners
     epochs = asked.epochs if role.epochs is None else role.epochs
     objective = role.objective.for_held_out(config.evaluation.validation > 0)
     exchanges = tuple(e.for_federation(config.federation.learners) for e in role.exchanges)
