@@ -43,6 +43,7 @@ from consilience.relay.readiness import why_not_ready
 from consilience.relay.rejections import Rejection, damaged_federation, damaged_record
 from consilience.relay.request_parts import one_header, parse_number
 from consilience.relay.responses import PIECE
+from consilience.relay.roles import check_uploads, newest_rounds
 from consilience.relay.scrape import RelayState, render
 from consilience.relay.signed import signed_receipt, signed_status
 from consilience.relay.store import Store
@@ -232,6 +233,7 @@ class Relay:
                 "sha256": receipt.sha256 if receipt else None,
             },
             **_progress(service),
+            **newest_rounds(self.store, service.id, service.charter),
         }
         return signed_status(service, member, status)
 
@@ -245,6 +247,7 @@ class Relay:
                 f"the header {UPLOAD_HEADER} is missing; it says what the body holds",
                 field=UPLOAD_HEADER,
             )
+        check_uploads(service.charter, member.number, service.messages.parse_header(header))
         expected = service.messages.body_size(header)
         if member.id in self._uploading:  # else one member could use up all connections and memory
             raise Rejection("over-quota", "an upload of yours is under way; send one at a time", retry_after=1)

@@ -9,6 +9,7 @@ STATUS = {
     "wrong-token": 401,
     "revoked": 403,
     "expired": 403,
+    "other-role": 403,
     "not-http": 400,
     "unknown-channel": 400,
     "malformed-upload": 400,
