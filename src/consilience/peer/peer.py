@@ -38,7 +38,7 @@ from consilience.peer.loop_objective import LoopObjective
 from consilience.peer.member_method import check_exchanges, member_method
 from consilience.peer.one_pass import Loader, one_pass
 from consilience.peer.state import ChannelUpload
-from consilience.wire.charter import values_fingerprint
+from consilience.wire.charter import Charter, values_fingerprint
 
 
 def join(
@@ -76,6 +76,7 @@ class Peer(AbstractContextManager["Peer"]):
         self, connection: RelayConnection, model: nn.Module | None = None, method: str | Method | None = None
     ) -> None:
         self.connection, self.charter = connection, connection.charter
+        _refuse_roles(self.charter)
         self.method = member_method(self.charter, method)
         check_exchanges(self.method, self.charter)
         self.role = self.method.roles[self.method.role_of(connection.number)]
@@ -295,6 +296,15 @@ def _downloaded(peer: Peer) -> list[str]:
     """Channels whose answers are downloaded: a change is measured from the common values of a moving mean."""
     channels = peer.connection.channels
     return [e.name for e in peer.exchanges if e.name in peer.role.downloading or channels[e.name].moves]
+
+
+def _refuse_roles(charter: Charter) -> None:
+    """Refuse a method whose roles act one after the other: a loop of one's own has no place for each of them."""
+    if charter.roles is not None:
+        raise ConfigurationError(
+            f"members of federation {charter.name!r} have the roles {', '.join(charter.roles.order)}, which act one "
+            f"after the other in a round; take part with the command `consilience join`, which trains for you"
+        )
 
 
 def _refuse_gradients(exchanges: list[Exchange], federation: str) -> None:

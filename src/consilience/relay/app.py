@@ -39,6 +39,7 @@ from consilience.relay.member_cache import MemberCache
 from consilience.relay.openapi import description
 from consilience.relay.operator_api import OperatorApi
 from consilience.relay.pending_receipts import PendingReceipts
+from consilience.relay.public_sets import PUBLIC_SET_PATH, PublicSetEndpoints
 from consilience.relay.readiness import why_not_ready
 from consilience.relay.rejections import Rejection, damaged_federation, damaged_record
 from consilience.relay.request_parts import one_header, parse_number
@@ -76,6 +77,7 @@ class Relay:
         self.writer: Writer
         self.pending_receipts: PendingReceipts
         self._uploading: set[int] = set()
+        self.public_sets = PublicSetEndpoints(self.admission, self.downloads, self._uploading)
         self._loop: asyncio.AbstractEventLoop
 
     @contextlib.asynccontextmanager
@@ -89,6 +91,7 @@ class Relay:
         self.members = MemberCache(self.store)
         self.writer.start()
         self.downloads.start(self.store, lambda: self.writer.recounter.repairs)
+        self.public_sets.start(self.writer.submit, self.pending_receipts)
         self.operators.start(self.store, self.writer)
         log.info("the relay has started", extra=event("start", store=self.path.name))
         try:
@@ -114,6 +117,8 @@ class Relay:
             Route(ROUNDS_PATH + "{round}", upload, methods=["PUT"]),
             Route("/v1/channels/{channel}/replies/{version}", self._members_only(self.downloads.reply)),
             Route("/v1/federation", self._members_only(self.federation)),
+            Route(PUBLIC_SET_PATH, self._members_only(self.public_sets.public_set)),
+            Route(PUBLIC_SET_PATH, self._members_only(self.public_sets.upload_public_set), methods=["PUT"]),
             Route("/v1/events", self._members_only(self.events)),
             Route("/health", self.health),
             Route("/ready", self.ready),
@@ -304,7 +309,8 @@ class Relay:
 def _progress(service: FederationService) -> dict[str, object]:
     snapshot = service.snapshot
     versions = {name: moving.version for name, moving in snapshot.moving.items()}
-    counts = {"expected": snapshot.expected, "waiting": snapshot.waiting}
+    counts: dict[str, object] = {"expected": snapshot.expected, "waiting": snapshot.waiting}
+    counts |= {} if service.charter.public_set is None else {"public_set": snapshot.has_public_set}
     return {
         "epoch": service.epoch,
         "revision": snapshot.revision,

@@ -66,6 +66,7 @@ class FederationService:
         """The federation as it was last saved."""
         revision = snapshot.revision
         self.count_members(store, snapshot)
+        snapshot.has_public_set = store.public_sets.has(self.id)
         for name, channel in self.channels.items():
             state = store.channel_states.get(self.id, name)
             snapshot.changed[name] = revision

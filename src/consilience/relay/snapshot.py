@@ -58,6 +58,8 @@ class Snapshot:
     """For each pool that is drawn by row, the weights of the entries, (members, keep, *rows)."""
     changed: dict[str, int] = field(default_factory=dict)
     """The revision of each channel's last change."""
+    has_public_set: bool = False
+    """Whether the public set is stored."""
     needs_recount: bool = False
     """Whether a contribution was removed that was so large that the sums may have lost digits to it."""
     available: dict[str, AvailableEntries] = field(default_factory=dict)
