@@ -20,7 +20,9 @@ from consilience.peer.connection import connect_to_relay
 from consilience.peer.trainer import FederatedTrainer
 
 
-def join(url: str, token: str, folder: str, config_file: str, data_file: str) -> FederatedTrainer:
+def join(
+    url: str, token: str, folder: str, config_file: str, data_file: str, public_file: str = ""
+) -> FederatedTrainer:
     os.chdir(Path(config_file).parent)  # a method's file may be named relative to it
     arrays = np.load(data_file)
     inputs, targets = arrays["inputs"], arrays["targets"]
@@ -29,15 +31,18 @@ def join(url: str, token: str, folder: str, config_file: str, data_file: str) ->
     config = read_config(Path(config_file))
     method = build_method(config.method.name, config.method.settings)
     connection = connect_to_relay(url, token, folder)
-    return FederatedTrainer(connection, config, method, data, config.learner_models[0], wait=20.0)
+    public = np.load(public_file) if public_file else None
+    return FederatedTrainer(connection, config, method, data, config.learner_models[0], wait=60.0, public=public)
 
 
 def main() -> None:
     trainer: FederatedTrainer | None = None
+    joining: list[str] = []
     for line in sys.stdin:
         step, _, arguments = line.strip().partition(" ")
         if step == "join":
-            trainer = join(*json.loads(arguments))
+            joining = json.loads(arguments)
+            trainer = join(*joining)
             print("true", flush=True)
             continue
         assert trainer is not None
@@ -49,6 +54,27 @@ def main() -> None:
             case "hear":
                 result = vars(trainer.download())
                 print(json.dumps({**result, "received": sorted(result["received"])}), flush=True)
+            case "round":  # all of it, at its own pace
+                result = vars(trainer.run_round())
+                print(json.dumps({**result, "received": sorted(result["received"])}), flush=True)
+            case "act":
+                print(json.dumps(trainer.upload(int(arguments))), flush=True)
+            case "exchange":
+                trainer.exchange()
+                print("true", flush=True)
+            case "finish":
+                result = vars(trainer.finish_round())
+                print(json.dumps({**result, "received": sorted(result["received"])}), flush=True)
+            case "save":
+                (Path(arguments) / "metrics.jsonl").touch()
+                trainer.save(Path(arguments))
+                print("true", flush=True)
+            case "resume":
+                print(json.dumps(trainer.resume(Path(arguments))), flush=True)
+            case "rejoin":
+                trainer.close()
+                trainer = join(*joining)
+                print("true", flush=True)
             case "leave":
                 trainer.close()
                 trainer = None

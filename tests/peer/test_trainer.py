@@ -43,9 +43,16 @@ class Child:
         )
 
     def do(self, step: str) -> Any:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        self.begin(step)
+        return self.result()
+
+    def begin(self, step: str) -> None:
+        assert self.process.stdin is not None
         self.process.stdin.write(f"{step}\n")
         self.process.stdin.flush()
+
+    def result(self) -> Any:
+        assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
     def end(self) -> None:

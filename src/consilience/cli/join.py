@@ -23,7 +23,7 @@ _JOIN_KEYS = (
 _ROBUSTNESS_KEYS = {"aggregation", "clip_norm", "clip_ratio", "weight_cap"}
 
 
-@partial(with_settings, only=DATA_KEYS | {"model", "width", "seed"} | _ROBUSTNESS_KEYS)
+@partial(with_settings, only=DATA_KEYS | {"model", "width", "seed", "learners"} | _ROBUSTNESS_KEYS)
 def federation(
     method: Annotated[
         str, typer.Argument(help="the method, NAME or FILE.py:NAME, with :KEY=VALUE; see `consilience methods`")
@@ -31,6 +31,13 @@ def federation(
     data: Annotated[str, typer.Option(help="a data set as members have it, for shapes and classes")] = "digits",
     name: Annotated[str | None, typer.Option(help="what the federation is called (default: the data's name)")] = None,
     out: Annotated[Path, typer.Option(help="the file to write")] = Path("federation.toml"),
+    public: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="for a method with a public set: the data whose training samples it is (default: those of --data)",
+        ),
+    ] = None,
     plain_means: Annotated[
         bool,
         typer.Option(
@@ -46,7 +53,8 @@ def federation(
     from consilience.cli.member import federation as write
 
     config = gather_config(None, set_, {**(settings or {}), "data": data}, method)
-    print(write(config, name or config.data_name.lower(), out, plain_means=plain_means), file=sys.stderr)
+    written = write(config, name or config.data_name.lower(), out, plain_means=plain_means, public=public)
+    print(written, file=sys.stderr)
 
 
 @partial(with_settings, only=_JOIN_KEYS)
@@ -58,6 +66,13 @@ def join(
     method: Annotated[
         str | None,
         typer.Option(metavar="FILE.py:NAME", help="your copy of the method's file, if it is not a built-in one"),
+    ] = None,
+    public: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="for a method with a public set: your copy of the data that it is from (default: the relay's copy)",
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="folder for the model and the state to resume from")] = None,
     wait: Annotated[float, typer.Option(min=0, help="seconds to wait for other members in a round")] = 120.0,
@@ -72,5 +87,5 @@ def join(
     from consilience.cli.member import JoinOptions
     from consilience.cli.member import join as train
 
-    options = JoinOptions(out, method, wait, ca_file, json_, relay_key)
+    options = JoinOptions(out, method, wait, ca_file, json_, relay_key, public)
     train(gather_config(None, None, settings or {}, None), url, token, options)

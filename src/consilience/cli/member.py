@@ -20,13 +20,16 @@ from consilience.config.config import Config, make_config
 from consilience.data import Dataset, Scaling
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import lock_file
+from consilience.methods import build_method
 from consilience.peer.charter_means import MeanRules
 from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.member_method import member_method
+from consilience.peer.public_set import find_public_set
 from consilience.peer.trainer import FederatedTrainer, RoundResult
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import load_data, models_of, with_absolute_paths, with_model
+from consilience.user_code import absolute_name
 from consilience.wire.charter import Charter
 
 log = logging.getLogger("consilience")
@@ -35,26 +38,48 @@ _LOCK, _MODEL = "lock", "model"
 _ROUNDING = 1e-3
 
 
-def federation(config: Config, name: str, out: Path, *, plain_means: bool = False) -> str:
+def federation(config: Config, name: str, out: Path, *, plain_means: bool = False, public: str | None = None) -> str:
     """Write a federation's charter for the configuration's data, models and method, and say what to do next.
 
-    plain_means: means have no weight cap and no clip but those in the configuration.
+    plain_means: means have no weight cap and no clip but those in the configuration. public: the data whose training
+    samples are the public set, where the method has one; by default those of the configuration.
     """
     data = load_data(config, progress=True)
     config = with_model(config, data)
     method = config.method.model_dump()
     models = list(dict.fromkeys(models_of(None, config)))
     counts = tuple(np.bincount(data.targets, minlength=data.classes).tolist())
-    task = TaskShape(data.shape, data.classes, config.model.width, data.scaling, data.labels, data.columns, counts)
+    known = (data.scaling, data.labels, data.columns, counts, config.federation.learner_count or 0)
+    shared = _public_samples(config, method, data, public)
+    task = TaskShape(data.shape, data.classes, config.model.width, *known, public=shared)
     means = MeanRules(config.federation.robustness, defaults=not plain_means)
     charter, starts = create_charter(name, method, task, models, seed=config.federation.seed, means=means)
     written = " and ".join(str(path) for path in write_charter(out, charter, starts))
     return f"{written} written; create the federation at the relay with: consilience relay create {out}"
 
 
+def _public_samples(config: Config, method: dict[str, Any], data: Dataset, public: str | None) -> np.ndarray | None:
+    """The samples of the public set, scaled as the data is; None where the method has none."""
+    settings = dict(method)
+    if build_method(absolute_name(settings.pop("name")), settings).host is None:
+        if public is not None:
+            raise ConfigurationError(f"method {method['name']!r} has no public set; leave --public out")
+        return None
+    return data.inputs if public is None else _load_public(config, public, data.scaling)
+
+
+def _load_public(config: Config, public: str, scaling: Scaling) -> np.ndarray:
+    """The training samples of other data, read with the same options."""
+    other = config.replace(data=public, train=None, test=None, test_data=None)
+    return load_data(other, progress=True, scaling=scaling).inputs
+
+
 @dataclass(frozen=True)
 class JoinOptions:
-    """How a member takes part; method: its copy of the method's file, if the federation has one from a file."""
+    """How a member takes part; method: its copy of the method's file, if the federation has one from a file.
+
+    public: the data whose training samples are the public set; by default it comes from the relay.
+    """
 
     folder: Path | None = None
     method: str | None = None
@@ -62,6 +87,7 @@ class JoinOptions:
     ca_file: str | None = None
     as_json: bool = False
     relay_key: str | None = None
+    public: str | None = None
 
 
 def join(config: Config, url: str, token: str, options: JoinOptions) -> None:
@@ -83,14 +109,16 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     """Play the rounds that are left; return whether the user stopped it."""
     built = member_method(connection.charter, options.method)
     method = {**connection.charter.method, "name": built.source}
-    given = config.settings()
-    config = make_config({**given, "method": method, "learners": 1, "seed": connection.charter.seed})
+    settings = config.settings()
+    config = make_config({**settings, "method": method, "learners": 1, "seed": connection.charter.seed})
     data = load_member_data(connection.charter, config)
     config = with_absolute_paths(with_model(config, data))
-    trainer = FederatedTrainer(connection, config, built, data, models_of(None, config)[0], options.wait)
+    say = _silent if options.as_json else _say
+    given = None if options.public is None else _load_public(config, options.public, data.scaling)
+    public = find_public_set(connection, data.inputs, given, options.wait, say)
+    trainer = FederatedTrainer(connection, config, built, data, models_of(None, config)[0], options.wait, public)
     place = _open_folder(connection.folder, config)
     resumed = trainer.resume(connection.folder)
-    say = _silent if options.as_json else _say
     federation_of = f"{connection.charter.name} ({config.method.label})"
     say(f"{connection.name} in {federation_of}, {len(data.targets)} samples; saved in {connection.folder}")
     if resumed:
@@ -101,9 +129,9 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
             trainer.stopped = lambda: bool(asked)
             if not resumed:
                 trainer.introduce()
-            while trainer.round < config.training.rounds and not asked:
+            while trainer.round < trainer.rounds and not asked:
                 result = trainer.run_round()
-                _record(place, result, options.as_json, config.training.rounds)
+                _record(place, result, options.as_json, trainer.rounds)
                 trainer.save(connection.folder)
         trainer.save_model(connection.folder / _MODEL, config)
     finally:

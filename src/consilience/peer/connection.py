@@ -69,7 +69,8 @@ class RelayConnection:
         self.channels: dict[str, schema.Channel] = self.charter.channels
         self.inbox = Inbox(client, self.backoff, self.channels, self.state, self.save)
         self.outbox = Outbox(client, self.backoff, self.charter, self.state, self.save)
-        client.largest_answer = self.inbox.largest_answer()
+        public = self.charter.public_set
+        client.largest_answer = max(self.inbox.largest_answer(), public.size if public else 0)
 
     @property
     def charter(self) -> Charter:

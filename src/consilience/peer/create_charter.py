@@ -7,19 +7,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from pydantic import ValidationError
+
 from consilience.data import Scaling
 from consilience.errors import ConfigurationError
 from consilience.files import replace_file, report_write_errors
 from consilience.learner.initial_state import common_values
 from consilience.learner.learner import Learner
 from consilience.learner.spec import LearnerSpec
-from consilience.method import Role
+from consilience.method import Method, Role
 from consilience.methods import build_method
 from consilience.models import model_factory
 from consilience.optimizers import build_optimizer
 from consilience.peer.charter_means import MeanRules
+from consilience.simulation.setup.compatibility import check_roles
 from consilience.simulation.setup.participants import Model
+from consilience.task import Public
 from consilience.user_code import absolute_name
+from consilience.validation import describe_error
 from consilience.wire import schema
 from consilience.wire.agreement import describe_difference, merge_channels, without_local_choices
 from consilience.wire.charter import (
@@ -29,8 +35,10 @@ from consilience.wire.charter import (
     ScalingSettings,
     build_charter,
     encode_start_values,
+    read_charter,
     start_values_file,
 )
+from consilience.wire.roles import PublicSetSettings, RoleSettings, describe_public_set
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,8 @@ class TaskShape:
 
     scaling, labels, columns: how members scale their inputs, and the names of classes and columns, if they are fixed.
     counts: the creator's samples of each class, if they are known; from them comes how much a member may count for.
+    learners, public: for a method of several roles, how many members there will be, and the public set as members have
+    it, scaled, (samples, *inputs).
     """
 
     inputs: tuple[int, ...]
@@ -48,6 +58,8 @@ class TaskShape:
     labels: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
+    learners: int = 0
+    public: np.ndarray | None = None
 
 
 def create_charter(
@@ -67,35 +79,30 @@ def create_charter(
     """
     settings = dict(method)
     chosen = build_method(absolute_name(settings.pop("name")), settings)
-    if len(chosen.roles) > 1:
-        raise ConfigurationError(
-            f"method {chosen.name!r} has the roles {', '.join(chosen.roles)} and a public set; members over a relay "
-            f"have one role so far: simulate it, or create a federation for a method of one role, such as fedavg"
-        )
-    role = next(iter(chosen.roles.values()))
-    if role.turns is not None:
-        raise ConfigurationError(
-            f"method {chosen.name!r} cannot run over a relay: its server trains the upper part of the model and "
-            f"answers every batch with a gradient, and a relay only aggregates what members upload in a round; "
-            f"simulate it, or create a federation for two-stage, which also cuts the model, or representation-sharing"
-        )
-    learners = [_learner(role, model, task) for model in models]
-    first = learners[0]
-    for learner in learners[1:]:
+    _refuse_turns(chosen)
+    roles, public = _roles(chosen, task)
+    learners = [_learner(role, model, task, public) for model in models for role in roles.values()]
+    first: dict[str, Learner] = {}
+    for learner in learners:
         for key, channel in learner.channels.items():
-            if without_local_choices(channel) != without_local_choices(first.channels[key]):
+            other = first.setdefault(key, learner)
+            if without_local_choices(channel) != without_local_choices(other.channels[key]):
                 raise ConfigurationError(
-                    f"{first.task.model} and {learner.task.model} cannot share {key!r}: "
-                    f"{describe_difference(first.channels[key], channel)}"
+                    f"{other.task.model} and {learner.task.model} cannot share {key!r}: "
+                    f"{describe_difference(other.channels[key], channel)}"
                 )
-    common = common_values(first, seed)
+    common = {n: values for each in learners[: len(roles)] for n, values in common_values(each, seed).items()}
     starts = {name: {k: t.numpy(force=True) for k, t in values.items()} for name, values in common.items()}
     merged = merge_channels([learner.channels for learner in learners])
     resist = (means or MeanRules()).apply
     channels: dict[str, schema.Channel] = {key: resist(channel, task.counts) for key, channel in merged.items()}
     charter = build_charter(name, {**method, "name": chosen.name}, task.classes, channels, starts, seed, rules)
     scaling = None if task.scaling is None else ScalingSettings.model_validate(task.scaling.record())
-    return charter.model_copy(update={"scaling": scaling, "labels": task.labels, "columns": task.columns}), starts
+    more: dict[str, Any] = {"scaling": scaling, "labels": task.labels, "columns": task.columns}
+    if len(roles) > 1 or public is not None:
+        more |= {"roles": _role_settings(chosen, roles, task.learners), "public_set": public}
+        return read_charter(charter.model_copy(update=more).to_toml(), f"federation {name!r}"), starts
+    return charter.model_copy(update=more), starts
 
 
 def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Path]:
@@ -110,8 +117,70 @@ def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Pa
     return written
 
 
-def _learner(role: Role, model: Model, task: TaskShape) -> Learner:
+def _refuse_turns(method: Method) -> None:
+    if any(role.turns is not None for role in method.roles.values()):
+        raise ConfigurationError(
+            f"method {method.name!r} cannot run over a relay: its server trains the upper part of the model and "
+            f"answers every batch with a gradient, and a relay only aggregates what members upload in a round; "
+            f"simulate it, or create a federation for two-stage, which also cuts the model, or representation-sharing"
+        )
+
+
+def _roles(method: Method, task: TaskShape) -> tuple[dict[str, Role], PublicSetSettings | None]:
+    """The roles as members have them in a federation of this size, and the public set, if the method has one."""
+    if len(method.roles) == 1 and method.host is None:
+        return dict(method.roles), None
+    if not task.learners:
+        raise ConfigurationError(
+            f"method {method.name!r} has the roles {', '.join(method.roles)}: say how many members the federation will "
+            f"have, such as --learners 3"
+        )
+    check_roles(method, task.learners)
+    public = None
+    if method.host is not None:
+        if task.public is None:
+            raise ConfigurationError(
+                f"method {method.name!r} has a public set; give its samples, such as --public PATH"
+            )
+        if task.public.shape[1:] != task.inputs:
+            raise ConfigurationError(
+                f"the samples of the public set have the shape {task.public.shape[1:]}, and those of the data "
+                f"{task.inputs}; use samples of one shape"
+            )
+        public = _public_set(task.public, method)
+    fitted = {
+        name: replace(role, exchanges=tuple(e.for_federation(task.learners) for e in role.exchanges))
+        for name, role in method.roles.items()
+    }
+    return fitted, public
+
+
+def _public_set(samples: np.ndarray, method: Method) -> PublicSetSettings:
+    assert method.host is not None
+    try:
+        return describe_public_set(samples, method.host)
+    except ValidationError as error:
+        raise ConfigurationError(f"the public set: {describe_error(error)}") from None
+
+
+def _role_settings(method: Method, roles: Mapping[str, Role], learners: int) -> RoleSettings:
+    shared = {n: [e.name for e in role.exchanges if e.scope == "everybody"] for n, role in roles.items()}
+    uploads = {n: tuple(e for e in shared[n] if e in role.uploading) for n, role in roles.items()}
+    try:
+        return RoleSettings(
+            learners=learners,
+            order=tuple(roles),
+            usual=method.usual or tuple(roles)[:1],
+            members={number: method.roles_of(number) for number in method.members},
+            uploads=uploads,
+        )
+    except ValidationError as error:
+        raise ConfigurationError(f"method {method.name!r}: {describe_error(error)}") from None
+
+
+def _learner(role: Role, model: Model, task: TaskShape, public: PublicSetSettings | None) -> Learner:
     build = model_factory(model, task.inputs, task.classes, task.width) if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
     role = replace(role, objective=role.objective.for_held_out(False))  # nothing of an own model travels
-    return Learner(LearnerSpec(build, role, build_optimizer("sgd", 0.1, 0.0, 0.0), task.inputs, name))
+    shown = None if public is None or role.data == "own" else Public(public.samples, public.sha256)
+    return Learner(LearnerSpec(build, role, build_optimizer("sgd", 0.1, 0.0, 0.0), task.inputs, name, public=shown))

@@ -183,7 +183,8 @@ class ExchangeContext:
 def _task_of(model: SplitModel) -> Task:
     parameters = {k: tuple(p.shape) for k, p in model.named_parameters()}
     buffers = {k: tuple(b.shape) for k, b in model.named_buffers() if b.is_floating_point()}
-    return Task(model.classes, model.width, (), model.bound, parameters, buffers, type(model).__name__)
+    name = type(model).__name__
+    return Task(model.classes, model.width, (), model.bound, parameters, buffers, name, parts=model.parts)
 
 
 def _no_classifier(features: Tensor) -> Tensor:

@@ -158,6 +158,18 @@ class RelayClient:
         self.bytes_received += len(response.body)
         return response.body
 
+    def public_set(self, seconds: float) -> bytes:
+        """The federation's public set, as the relay has it; the charter says whether it is the right one."""
+        body = self._request("GET", "/v1/public-set", seconds).body
+        self.bytes_received += len(body)
+        return body
+
+    def upload_public_set(self, body: bytes, seconds: float) -> None:
+        """Upload the federation's public set; when this returns it is on the relay's disk."""
+        headers = {DIGEST_HEADER: content_digest(body), "Content-Type": _BODY}
+        self._request("PUT", "/v1/public-set", seconds, headers, body)
+        self.bytes_sent += len(body)
+
     def wait_for_change(self, revision: int, seconds: float) -> int:
         """Wait until the relay has another revision than this one, or until the time is over; its newest revision."""
         started = time.monotonic()

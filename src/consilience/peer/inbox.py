@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -88,20 +89,26 @@ class Inbox:
 
     def aggregated(self, names: Collection[str], end: float, timeout: float) -> bool:
         """Whether some moving means have aggregated this member's upload; False where that is not known."""
-        if not self._backoff.wait_until_allowed(end):
+        status, awaiting = self.status(end, timeout), self._state.awaiting
+        if status is None:
             return False
+        return all(status["versions"].get(n, -1) > awaiting[n] for n in names if n in awaiting)
+
+    def status(self, end: float, timeout: float) -> dict[str, Any] | None:
+        """The federation's status; None where the relay does not answer by the time `end`."""
+        if not self._backoff.wait_until_allowed(end):
+            return None
         try:
             status = self._client.federation(min(seconds_left(end), timeout))
         except RelayUnreachable as error:
             self._backoff.report(error)
-            return False
+            return None
         self._backoff.succeeded()
         self._revision = int(status["revision"])
         if lost := self._state.notice_loss(self._client.epoch, int(status["member"]["round"])):
             log.warning("%s", lost)
         self._state.forget_aggregated(status)
-        awaiting = self._state.awaiting
-        return all(status["versions"].get(n, -1) > awaiting[n] for n in names if n in awaiting)
+        return status
 
     # -- reading answers ---------------------------------------------------------------------------------------------
 
@@ -138,8 +145,12 @@ class Inbox:
                 values = own if part.full else self._move(name, have[name], version, own, end)
                 found[name] = Answer(values, np.array(float(version)), version)
                 continue
-            lead = (part.entries or 0,) if isinstance(channel, schema.Pool) else ()
-            count = own.pop("count") if channel.rows else np.full(lead, part.weight or 0.0)
+            if channel.rows:
+                count = own.pop("count")
+            elif isinstance(channel, schema.Pool):  # the weight is how many of the entries are there
+                count = np.arange(part.entries or 0) < (part.weight or 0.0)
+            else:
+                count = np.full((), part.weight or 0.0)
             found[name] = Answer(own, count.astype(np.float64))
         return found
 

@@ -59,9 +59,9 @@ def check_exchanges(method: Method, charter: Charter) -> None:
 
 
 def check_charter_channels(method: Method, own: Mapping[str, schema.Channel], charter: Charter, model: str) -> None:
-    """Refuse a method or a model whose channels differ from those of the charter."""
+    """Refuse a method or a model whose channels differ from those of the charter; own: those of the member's roles."""
     check_exchanges(method, charter)
-    for name, theirs in charter.channels.items():
+    for name, theirs in ((name, channel) for name, channel in charter.channels.items() if name in own):
         if without_local_choices(own[name]) != without_local_choices(theirs):
             in_file = f"method {method.source!r}: " if is_file_name(method.source) else ""
             files = "the method's file and " if in_file else ""

@@ -37,8 +37,9 @@ from consilience.peer.exchange_context import ExchangeContext
 from consilience.peer.loop_objective import LoopObjective
 from consilience.peer.member_method import check_exchanges, member_method
 from consilience.peer.one_pass import Loader, one_pass
+from consilience.peer.shared_gradients import SharedGradients
 from consilience.peer.state import ChannelUpload
-from consilience.wire.charter import values_fingerprint
+from consilience.wire.charter import Charter, values_fingerprint
 
 
 def join(
@@ -76,17 +77,18 @@ class Peer(AbstractContextManager["Peer"]):
         self, connection: RelayConnection, model: nn.Module | None = None, method: str | Method | None = None
     ) -> None:
         self.connection, self.charter = connection, connection.charter
+        _refuse_roles(self.charter)
         self.method = member_method(self.charter, method)
         check_exchanges(self.method, self.charter)
         self.role = self.method.roles[self.method.role_of(connection.number)]
         self.exchanges = [e for e in self.role.exchanges if e.name in connection.channels]
-        _refuse_gradients(self.exchanges, self.charter.name)
         self._context = ExchangeContext(connection, self.method, self.exchanges)
+        self._gradients = SharedGradients(self.exchanges, self._context)
         pending = connection.state.pending
         self._step, self._round = 0, max(connection.state.round, pending.round if pending else 0, 0)
         if model is not None:
             self._context.use_model(model)
-            self._start_from_common_values()
+            _start_from_common_values(self)
         elif any(channel.moves for channel in connection.channels.values()):
             raise ConfigurationError(
                 f"federation {self.charter.name!r} shares weights: give your model, consilience.join(url, token, model)"
@@ -140,22 +142,6 @@ class Peer(AbstractContextManager["Peer"]):
                 break
         self._receive(found)
         return bool(found)
-
-    @torch.no_grad()
-    def _start_from_common_values(self) -> None:
-        """Hold the common values of moving means: the model's own where the charter names them, else the relay's."""
-        connection, answers = self.connection, self.connection.state.answers
-        moving = [e for e in self.exchanges if connection.channels[e.name].moves]
-        for e in (e for e in moving if e.name not in answers):
-            # Copies: training changes the model's own.
-            own = {k: _numpy(t).copy() for k, t in e.common_values(self._context.view(e)).items()}
-            if values_fingerprint(connection.channels[e.name], own) == self.charter.channel_settings[e.name].start:
-                answers[e.name] = Answer(own, np.zeros(()), 0)
-        missing = [e.name for e in moving if e.name not in answers]
-        if missing:
-            connection.inbox.download(missing, {}, connection.timeout)
-        started = {e.name for e in moving if e.start == "common" or connection.state.round > 0}
-        self._receive({name: answers[name] for name in started if name in answers})
 
     @torch.no_grad()
     def _receive(self, found: Mapping[str, Answer]) -> None:
@@ -223,6 +209,20 @@ class Peer(AbstractContextManager["Peer"]):
         self._step += 1
         return total
 
+    def private_parameters(self) -> list[nn.Parameter]:
+        """All parameters of the model but those of a part that only votes move, and those of `modules`.
+
+        Give your optimizer these where the federation moves a part by everybody's gradients, as two-stage does.
+        """
+        return [*self._gradients.private_parameters(), *self.parameters()]
+
+    def take_gradients(self) -> None:
+        """Take the gradients of the part that votes move, after each loss.backward() and before the optimizer's step.
+
+        `share` uploads the sign of their mean over the batches, and `refresh` moves the part as the majority voted.
+        """
+        self._gradients.take()
+
     # -- uploading ---------------------------------------------------------------------------------------------------
 
     def share(self, model: nn.Module, loader: Loader, wait: float = 0.0) -> bool:
@@ -254,31 +254,10 @@ class Peer(AbstractContextManager["Peer"]):
         uploads: dict[str, ChannelUpload] = {}
         if due and not connection.state.unconfirmed:
             with torch.no_grad():
-                uploads = self._contributions(due, loader, round_)
+                uploads = _contributions(self, due, loader, round_)
         self._step, self._round = 0, round_
         self._objective.keep()
         return outbox.queue(round_, uploads) and outbox.flush(left)
-
-    def _contributions(self, due: list[Exchange], loader: Loader, round_: int) -> dict[str, ChannelUpload]:
-        """What exchanges contribute after one pass over the data, quantized, with the residuals that leaves."""
-        context, state = self._context, self.connection.state
-        needed = any(e.needs_representations for e in due)
-        seen, samples = one_pass(context.require_model(), loader, self.charter.classes, needed)
-        count = torch.full((), float(samples), device=context.device)
-        uploads = {}
-        for e in (at_round(e, round_) for e in due):
-            channel = self.connection.channels[e.name]
-            draws = context.draws(e, e.sample_draws, samples, round_, AFTER_TRAINING)
-            view = context.view(e, **seen, samples=count, **draws)
-            contribution = _checked_finite(e.name, e.contribute(context.state(e), view, context.received(e)))
-            sent, residuals = as_sent(channel, contribution, context.residuals(channel))
-            uploads[e.name] = ChannelUpload(
-                {k: _numpy(t) for k, t in sent.tensors.items()},
-                _numpy(sent.weight),
-                state.answers[e.name].version if e.name in state.answers else 0,
-                {k: _numpy(t) for k, t in residuals.items()},
-            )
-        return uploads
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
@@ -297,15 +276,53 @@ def _downloaded(peer: Peer) -> list[str]:
     return [e.name for e in peer.exchanges if e.name in peer.role.downloading or channels[e.name].moves]
 
 
-def _refuse_gradients(exchanges: list[Exchange], federation: str) -> None:
-    """Refuse exchanges that move a part of the model by its gradients: those of the caller's loop are not seen."""
-    for e in exchanges:
-        if e.owned_part is not None:
-            raise ConfigurationError(
-                f"federation {federation!r} moves the part {e.owned_part!r} of the model by everybody's gradients "
-                f"({e.name!r}), which your own loop cannot give; take part with the command `consilience join`, which "
-                f"trains for you"
-            )
+@torch.no_grad()
+def _start_from_common_values(peer: Peer) -> None:
+    """Hold the common values of moving means: the model's own where the charter names them, else the relay's."""
+    connection, answers = peer.connection, peer.connection.state.answers
+    moving = [e for e in peer.exchanges if connection.channels[e.name].moves]
+    for e in (e for e in moving if e.name not in answers):
+        # Copies: training changes the model's own.
+        own = {k: _numpy(t).copy() for k, t in e.common_values(peer._context.view(e)).items()}
+        if values_fingerprint(connection.channels[e.name], own) == peer.charter.channel_settings[e.name].start:
+            answers[e.name] = Answer(own, np.zeros(()), 0)
+    missing = [e.name for e in moving if e.name not in answers]
+    if missing:
+        connection.inbox.download(missing, {}, connection.timeout)
+    started = {e.name for e in moving if e.start == "common" or connection.state.round > 0}
+    peer._receive({name: answers[name] for name in started if name in answers})
+
+
+def _contributions(peer: Peer, due: list[Exchange], loader: Loader, round_: int) -> dict[str, ChannelUpload]:
+    """What exchanges contribute after one pass over the data, quantized, with the residuals that leaves."""
+    context, state = peer._context, peer.connection.state
+    needed = any(e.needs_representations for e in due)
+    seen, samples = one_pass(context.require_model(), loader, peer.charter.classes, needed)
+    count = torch.full((), float(samples), device=context.device)
+    uploads = {}
+    for e in (at_round(e, round_) for e in due):
+        channel = peer.connection.channels[e.name]
+        draws = context.draws(e, e.sample_draws, samples, round_, AFTER_TRAINING)
+        view = context.view(e, **seen, samples=count, gradients=peer._gradients.mean(e), **draws)
+        contribution = _checked_finite(e.name, e.contribute(context.state(e), view, context.received(e)))
+        sent, residuals = as_sent(channel, contribution, context.residuals(channel))
+        uploads[e.name] = ChannelUpload(
+            {k: _numpy(t) for k, t in sent.tensors.items()},
+            _numpy(sent.weight),
+            state.answers[e.name].version if e.name in state.answers else 0,
+            {k: _numpy(t) for k, t in residuals.items()},
+        )
+    peer._gradients.forget()
+    return uploads
+
+
+def _refuse_roles(charter: Charter) -> None:
+    """Refuse a method whose roles act one after the other: a loop of one's own has no place for each of them."""
+    if charter.roles is not None:
+        raise ConfigurationError(
+            f"members of federation {charter.name!r} have the roles {', '.join(charter.roles.order)}, which act one "
+            f"after the other in a round; take part with the command `consilience join`, which trains for you"
+        )
 
 
 def _checked_finite(name: str, contribution: Contribution) -> Contribution:

@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from consilience.channels import Answer, empty_answer
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.evaluation import accuracy
-from consilience.exchanges.base import Contribution, Received
 from consilience.export import describe_inputs, make_card, write_model
-from consilience.learner.batches import LearnerKey
-from consilience.learner.initial_state import CommonValues, common_values, first_state
-from consilience.learner.learner import Learner
+from consilience.learner.initial_state import CommonValues
 from consilience.learner.own_answer import own_answer_of
-from consilience.learner.session import LearnerSession, LocalSamples, is_finite
 from consilience.method import Method
 from consilience.peer.connection import RelayConnection
 from consilience.peer.member_method import check_charter_channels
+from consilience.peer.member_role import MemberRole, build_roles
+from consilience.peer.others import OtherMembers
 from consilience.peer.state import ChannelUpload
-from consilience.simulation.engines.jobs import non_finite_parameter, non_finite_upload
 from consilience.simulation.engines.probing import ProbeSamples, probe
 from consilience.simulation.engines.shared_data import SharedData, data_arrays, on_device
 from consilience.simulation.records.checkpoint import (
@@ -42,8 +38,9 @@ from consilience.simulation.records.checkpoint import (
 )
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.participants import Model
-from consilience.simulation.setup.setup import Setup, build_setup
+from consilience.simulation.simulate import in_one_round
 from consilience.wire import schema
+from consilience.wire.agreement import merge_channels
 from consilience.wire.charter import values_fingerprint
 
 
@@ -66,62 +63,74 @@ class RoundResult:
 
 
 @dataclass
-class _Upload:
-    """A round between upload and download."""
+class _RoundState:
+    """A round that is under way."""
 
-    due: tuple[str, ...]
+    number: int  # under which the relay has this member's upload
     bytes_before: tuple[int, int]  # sent and received
-    losses: Mapping[str, float] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
     own: Mapping[str, Answer] = field(default_factory=dict)  # of exchanges that do not travel
-    round: int = 0  # under which the relay has it
-    acknowledged: bool = False
+    due: tuple[str, ...] = ()  # exchanges of the role that acts now
+    acknowledged: bool = True
+    received: tuple[str, ...] = ()
 
 
 class FederatedTrainer:
-    """A learner in a process of its own.
+    """A learner in a process of its own, in one role or in several.
 
-    wait: the most seconds to wait in a round for the others, where a moving mean must be aggregated before the next
-    round. Without an answer by then, training continues with the last one.
+    public: the samples of the public set, (samples, *shape), where a role works on it. wait: the most seconds to wait
+    in a round for the others, where a moving mean must be aggregated before the next round, or where a role needs what
+    others upload. Without an answer by then, training continues with the last one.
     """
 
     def __init__(
-        self, connection: RelayConnection, config: Config, method: Method, data: Dataset, model: Model, wait: float
+        self,
+        connection: RelayConnection,
+        config: Config,
+        method: Method,
+        data: Dataset,
+        model: Model,
+        wait: float,
+        public: np.ndarray | None = None,
     ) -> None:
         self.connection, self.wait, charter = connection, wait, connection.charter
-        single = config.replace(learners=1, seed=charter.seed, seeds=1)
-        self.setup = build_setup(single, method, data, [model], first=connection.number)
+        self.method = method
         if data.classes != charter.classes:
             raise ConfigurationError(
                 f"your data has {data.classes} classes, and federation {charter.name!r} has {charter.classes}"
             )
-        (self.plan,) = self.setup.cohorts.plans
-        self.learner = Learner(self.plan.spec)
-        model_name = f"your model {self.learner.task.model!r}"
-        check_charter_channels(method, self.learner.channels, charter, model_name)
+        config = in_one_round(config, method)
+        self.rounds = config.training.rounds
+        samples = data, None if public is None else _public_data(data, public)
+        self.roles = build_roles(charter, connection.number, config, method, samples, model)
+        channels = merge_channels([role.learner.channels for role in self.roles])
+        check_charter_channels(method, channels, charter, f"your model {self.main.learner.task.model!r}")
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as in a simulation, so that bits are the same
-        self.data = on_device(data_arrays(self.setup.data.train, None), self.learner.device, self.learner.dtype)
-        self.round, self._received = 0, dict[str, Received]()
-        self._upload = _Upload((), (0, 0))
+        self.data = self.main.data if self.main.plan.spec.public is None else _on_device(self.main, data)
+        """The member's own samples, for tests."""
+        self.round, self._now = 0, _RoundState(0, (0, 0))
+        self._model_in = self.main  # the role with the newest model
         self.stopped: Callable[[], bool] = lambda: False
         """Whether to stop, and not to wait for the others any longer."""
-        common = common_values(self.learner, charter.seed)
-        self.session = self._start_session(common)
-        self._follow_schedules()
-        for name, channel in self.learner.channels.items():
-            self._hold(name, self._first_answer(name, channel, common))
+        self.others = OtherMembers(connection, lambda: self.stopped())
+        for role in self.roles:
+            role.follow_schedules(0)
+            for name, channel in role.learner.channels.items():
+                role.hold(name, self._first_answer(name, channel, role.common))
+
+    @property
+    def main(self) -> MemberRole:
+        """The member's first role, which has its model between rounds."""
+        return self.roles[0]
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The roles of all members, which act one after the other in a round."""
+        roles = self.connection.charter.roles
+        return (self.main.name,) if roles is None else roles.order
 
     # -- before the first round ----------------------------------------------------------------------------------------
-
-    def _start_session(self, common: CommonValues) -> LearnerSession:
-        """A session with the first state of a simulated learner of the member's number."""
-        members, key = self.plan.members, LearnerKey(self.connection.charter.seed, self.connection.number)
-        counts = self.setup.data.counts_of(members.samples(0))
-        state = first_state(self.learner, key.seed, key.number, common, counts)
-        samples = LocalSamples(
-            self.data.inputs, self.data.targets, members.samples(0), members.shareable(0), bool(members.even[0])
-        )
-        return LearnerSession(self.learner, state, key, samples, self.plan.work)
 
     def _first_answer(self, name: str, channel: schema.Channel, common: CommonValues) -> Answer:
         """The answer before any download: nothing with count 0, or the common values at the start."""
@@ -150,40 +159,67 @@ class FederatedTrainer:
         Where the others are rounds ahead, start from the common values as they are now.
         """
         channels = self.connection.channels
-        moving = [name for name in self.learner.receiving if name in channels and channels[name].moves]
+        receiving = {name for role in self.roles for name in role.learner.receiving}
+        self._catch_up([name for name in channels if name in receiving and channels[name].moves])
+        if self.connection.state.round < 0:
+            for step in range(len(self.steps)):
+                if self.upload(step, train=False):
+                    self.exchange()
+            self._take_model(self.main)
+
+    def _catch_up(self, moving: Sequence[str]) -> None:
+        """Download moving means as they are now."""
         self._receive(self.connection.inbox.download(moving, {}, self.connection.timeout))
-        if self.connection.state.round < 0 and self.upload(train=False):
-            self.download()
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
     def run_round(self) -> RoundResult:
         """One whole round: train, upload, wait for the others where that is needed, download, and test."""
-        self.upload()
-        return self.download()
+        for step in range(len(self.steps)):
+            self.upload(step)
+            self.exchange()
+        return self.finish_round()
 
-    def upload(self, *, train: bool = True) -> bool:
-        """Train, and upload what is due; whether anything was. Without training, what is due before the first round."""
-        self.round += train
-        self._follow_schedules()
-        connection, uploading = self.connection, self.learner.uploading
-        due = [e for e in self.learner.exchanges if e.name in uploading and self.round % e.every == 0]
-        names = tuple(e.name for e in due if train or e.uploads_before_training)
-        if not train and not names:
+    def upload(self, step: int = 0, *, train: bool = True) -> bool:
+        """One role's turn: where it is this member's, train and upload what is due; whether anything was.
+
+        Without training, what is due before the first round.
+        """
+        if step == 0:
+            self._begin_round(train)
+        due = self._due(self.steps[step], train)
+        self._now.due, self._now.own = due, {}
+        role = next((role for role in self.roles if role.name == self.steps[step]), None)
+        if role is None or not (train or due):
             return False
-        self._upload = _Upload(names, (connection.client.bytes_sent, connection.client.bytes_received))
-        open_ = [name for name in names if not connection.state.unconfirmed and self._may_upload(name)]
-        self._restore_residuals()
-        self._upload.losses, uploads = self._work(open_, train)
+        connection = self.connection
+        self._take_model(role)
+        open_ = [name for name in due if not connection.state.unconfirmed and self._may_upload(name)]
+        role.restore_residuals(connection.state.residuals)
+        uploads = self._work(role, open_, train)
         traveling = {name: each for name, each in uploads.items() if name in connection.channels}
-        self._upload.own = {n: Answer(dict(u.tensors), u.weight) for n, u in uploads.items() if n not in traveling}
-        self._upload.round = max(
-            self.round, connection.state.round + train
-        )  # a new folder continues where the relay is
-        self._upload.acknowledged = connection.outbox.queue(self._upload.round, traveling) and connection.outbox.flush(
+        self._now.own = {n: Answer(dict(u.tensors), u.weight) for n, u in uploads.items() if n not in traveling}
+        self._now.acknowledged &= connection.outbox.queue(self._now.number, traveling) and connection.outbox.flush(
             connection.timeout
         )
         return True
+
+    def _begin_round(self, train: bool) -> None:
+        """Start to count a round's bytes; settings follow their schedules."""
+        connection = self.connection
+        self.round += train
+        for role in self.roles:
+            role.follow_schedules(self.round)
+        number = max(self.round, connection.state.round + train)  # a new folder continues where the relay is
+        self._now = _RoundState(number, (connection.client.bytes_sent, connection.client.bytes_received))
+        if self.others.late_means:
+            self._catch_up(sorted(self.others.late_means))
+
+    def _due(self, role: str, train: bool) -> tuple[str, ...]:
+        """The exchanges to which members of a role upload in this round."""
+        uploading, exchanges = self.method.roles[role].uploading, self.method.roles[role].exchanges
+        due = [e for e in exchanges if e.name in uploading and self.round % e.every == 0]
+        return tuple(e.name for e in due if train or e.uploads_before_training)
 
     def _may_upload(self, name: str) -> bool:
         """Whether a channel would accept an upload now: a change is measured from common values that are held."""
@@ -194,106 +230,119 @@ class FederatedTrainer:
             name in connection.state.answers or not connection.channels[name].moves
         )
 
-    def _work(self, names: Sequence[str], train: bool) -> tuple[dict[str, float], dict[str, ChannelUpload]]:
-        """The learner's part of the round: loss terms, and what it uploads."""
-        losses: dict[str, float] = dict.fromkeys(self.learner.loss_terms, 0.0)
-        if train:
-            found = self.session.train(self.round, self._received).tolist()
+    def _work(self, role: MemberRole, names: Sequence[str], train: bool) -> dict[str, ChannelUpload]:
+        """The role's part of the round: loss terms are noted, and what it uploads is returned."""
+        losses: dict[str, float] = dict.fromkeys(role.learner.loss_terms, 0.0)
+        if train and role.trains:
+            found = role.session.train(self.round, role.received).tolist()
             losses = dict(zip(losses, found, strict=False))
-        uploads = self.session.upload(self.round, {name: self._received[name] for name in names}) if names else {}
-        wrong = _non_finite(self.session, losses, uploads)
+        uploads = role.session.upload(self.round, {name: role.received[name] for name in names}) if names else {}
+        wrong = role.non_finite(losses, uploads)
         if wrong:
             raise TrainingError(f"round {self.round}: {wrong}; try a smaller learning rate or weight")
-        held, residuals = self.connection.state.answers, self.session.state.residuals
-        versions = {name: held[name].version if name in held else 0 for name in uploads}
-        return losses, {
-            name: _channel_upload(upload, versions[name], residuals.get(name, {}), self.learner.dtype)
+        if role.trains:
+            self._now.losses |= losses
+        held = self.connection.state.answers
+        return {
+            name: role.channel_upload(name, upload, held[name].version if name in held else 0)
             for name, upload in uploads.items()
         }
 
-    def download(self) -> RoundResult:
-        """Download what is due, wait for a moving mean that has this round's upload to be aggregated, and test."""
-        connection, upload = self.connection, self._upload
-        names = [name for name in upload.due if name in self.learner.receiving and name in connection.channels]
-        reachable = upload.acknowledged or not connection.backoff.left
-        found = {**upload.own, **(self._fetch(names) if reachable else {})}
+    def exchange(self) -> None:
+        """Download what this member's roles use of what the acting role has uploaded; wait for it where needed."""
+        connection, now = self.connection, self._now
+        receiving = {name for role in self.roles for name in role.learner.receiving}
+        names = [name for name in now.due if name in receiving and name in connection.channels]
+        reachable = now.acknowledged or not connection.backoff.left
+        found = {**now.own, **(self._fetch(names) if reachable else {})}
         self._receive(found)
-        sent, received = upload.bytes_before
-        up, down = connection.client.bytes_sent - sent, connection.client.bytes_received - received
-        accuracies = self.test(), self.test_own()
-        return RoundResult(
-            self.round, accuracies[0], upload.losses, upload.acknowledged, tuple(found), up, down, accuracies[1]
-        )
+        now.received += tuple(found)
+
+    def download(self) -> RoundResult:
+        """The exchange of the round's last role, and the round's results."""
+        self.exchange()
+        return self.finish_round()
+
+    def finish_round(self) -> RoundResult:
+        """The results of the round."""
+        self._take_model(self.main)
+        now, client = self._now, self.connection.client
+        up, down = client.bytes_sent - now.bytes_before[0], client.bytes_received - now.bytes_before[1]
+        tested, own = self.test(), self.test_own()
+        return RoundResult(self.round, tested, now.losses, now.acknowledged, now.received, up, down, own)
 
     def _fetch(self, names: Sequence[str]) -> dict[str, Answer]:
-        connection, channels = self.connection, self.learner.channels
+        connection, end = self.connection, time.monotonic() + self.wait
+        channels = merge_channels([role.learner.channels for role in self.roles])
         draws = {n: c.draw for n, c in channels.items() if isinstance(c, schema.Pool) and n in names}
-        end = time.monotonic() + self.wait
+        if connection.charter.roles is not None and names:
+            mine = connection.charter.roles.uploads_of(connection.number)
+            awaited = [n for n in names if n not in mine or not connection.channels[n].moves]
+            if awaited:
+                self.others.wait(awaited, self._now.number, self.wait)
         while connection.state.awaiting.keys() & set(names) and connection.backoff.allows(end) and not self.stopped():
             if connection.inbox.aggregated(names, end, connection.timeout):
                 break
             connection.inbox.wait(min(end - time.monotonic(), 5.0))
-        return connection.inbox.download(names, draws, connection.timeout, self._upload.round)
+        return connection.inbox.download(names, draws, connection.timeout, self._now.number)
 
     def _receive(self, found: Mapping[str, Answer]) -> None:
         """Hold answers from now on, and let them change the model where they do."""
-        for name, answer in found.items():
-            self._hold(name, answer)
-        self.session.receive({name: self._received[name] for name in found})
+        for role in self.roles:
+            mine = [name for name in found if name in role.learner.receiving or name in self._now.own]
+            for name in mine:
+                role.hold(name, found[name])
+            if role.changes_model(mine):
+                self._take_model(role)
+            role.session.receive({name: role.received[name] for name in mine})
 
-    def _hold(self, name: str, answer: Answer) -> None:
-        """Hold an answer from now on, in the place of the last."""
-        device, dtype = self.learner.device, self.learner.dtype
-        tensors = {k: torch.from_numpy(np.array(t)).to(device, dtype) for k, t in answer.tensors.items()}
-        count = torch.from_numpy(np.array(answer.count, dtype=np.float64)).to(device)
-        self._received[name] = Received(tensors, count, torch.ones((), dtype=torch.bool, device=device))
-
-    def _follow_schedules(self) -> None:
-        """Give settings that change with the rounds, such as a learning rate schedule, their values in this one."""
-        for (owner, name), values in self.plan.settings_at(self.round).items():
-            self.session.state.settings[owner][name].copy_(torch.from_numpy(values)[0])
-
-    def _restore_residuals(self) -> None:
-        """Residuals are those of the last upload that the relay has acknowledged."""
-        for exchange, residuals in self.session.state.residuals.items():
-            for key, residual in residuals.items():
-                saved = self.connection.state.residuals.get(exchange, {}).get(key)
-                residual.zero_() if saved is None else residual.copy_(torch.from_numpy(np.array(saved)))
+    def _take_model(self, role: MemberRole) -> None:
+        """Bring the newest model into a role."""
+        if role is not self._model_in:
+            role.take_model(self._model_in)
+            self._model_in = role
 
     def test(self) -> float:
         """Accuracy on the test set, in %: of the classifier, or where none is trained of a linear probe."""
-        return measure_accuracy(self.session, self.setup, self.data)
+        return measure_accuracy(self.main, self.data, labeled=self.labeled)
+
+    @property
+    def labeled(self) -> bool:
+        """Whether the classifier is trained."""
+        others = self.method.roles.values()
+        return self.main.setup.evaluation.labeled and all(role.objective.labeled for role in others)
 
     def test_own(self) -> float | None:
         """Accuracy of the own answer on data like the member's own, in %; None where it has no own answer."""
-        if not self.learner.role.objective.has_own_answer:
+        role, assigned = self.main, self.main.setup.data
+        if not role.learner.role.objective.has_own_answer:
             return None
-        if self.learner.role.objective.chooses:
-            self.session.choose(*self.data.held_out(self.plan.members.held_out(np.array([0]))[0]))
-        correct = self.session.evaluate(*self.data.tests(), "own").numpy(force=True)
-        return float(accuracy(correct[None], self.setup.data.test_counts, self.setup.data.shares[0])[0])
+        if role.learner.role.objective.chooses:
+            role.session.choose(*role.data.held_out(role.plan.members.held_out(np.array([0]))[0]))
+        correct = role.session.evaluate(*role.data.tests(), "own").numpy(force=True)
+        return float(accuracy(correct[None], assigned.test_counts, assigned.shares[0])[0])
 
     # -- saving --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
         """Save the learner's state, so that a restart continues from it."""
-        save_checkpoint(RunFolder(folder), learner_checkpoint(self.session.state, self.round))
+        save_checkpoint(RunFolder(folder), learner_checkpoint([role.session.state for role in self.roles], self.round))
 
     def resume(self, folder: Path) -> bool:
         """Continue from what `save` wrote; whether there was anything."""
         checkpoint = load_checkpoint(RunFolder(folder)) if folder.exists() else None
         if checkpoint is None:
             return False
-        restore_learner(self.session.state, checkpoint)
+        restore_learner([role.session.state for role in self.roles], checkpoint)
         self.round = checkpoint.round
         if self.connection.state.round > self.round:  # stopped between download and saving: the download counts
-            held = self.connection.state.answers.items()
-            self._receive({name: answer for name, answer in held if name in self.learner.receiving})
+            self._receive(self.connection.state.answers)
+            self._take_model(self.main)
         return True
 
     def save_model(self, folder: Path, config: Config) -> None:
         """Write the model into a folder, as `consilience export` does; config: its training's settings."""
-        model, spec, own_accuracy = self.learner.model, self.plan.spec, self.test_own()
+        model, spec, own_accuracy = self.main.learner.model, self.main.plan.spec, self.test_own()
         trained = {
             "method": config.method.label,
             "settings": config.method.settings,
@@ -305,11 +354,11 @@ class FederatedTrainer:
             "seed": self.connection.charter.seed,
             "round": self.round,
             "metrics": {"accuracy": self.test()} | ({} if own_accuracy is None else {"accuracy_own": own_accuracy}),
-            "accuracy_source": "classifier" if self.setup.evaluation.labeled else "scaled",
+            "accuracy_source": "classifier" if self.labeled else "scaled",
         }
-        inputs = describe_inputs(self.setup.data.train)
+        inputs = describe_inputs(self.main.setup.data.train)
         card = make_card(model, spec.model, spec.named, inputs, config.model.width, trained)
-        write_model(folder, model, card, spec.model, own_answer_of(self.learner))
+        write_model(folder, model, card, spec.model, own_answer_of(self.main.learner))
 
     def close(self) -> None:
         """Close the connection."""
@@ -317,36 +366,21 @@ class FederatedTrainer:
         self.connection.close()
 
 
-def measure_accuracy(session: LearnerSession, setup: Setup, data: SharedData) -> float:
-    """Accuracy of a session's model on the test set, in %."""
-    if setup.evaluation.labeled:
-        correct = session.evaluate(*data.tests()).numpy(force=True)
+def measure_accuracy(role: MemberRole, data: SharedData, *, labeled: bool) -> float:
+    """Accuracy of a role's model on the test set, in %: of its classifier, or of a probe trained on the data."""
+    if labeled:
+        correct = role.session.evaluate(*data.tests()).numpy(force=True)
     else:
-        ((first, last),) = setup.data.ranges.tolist()
-        tests = data.test_inputs, data.test_targets
-        samples = ProbeSamples(data.inputs[first:last], data.targets[first:last], *tests)
-        correct = probe(session.learner, samples, ("scaled",), session.key.seed)[0]
-    return float(accuracy(correct[None], setup.data.test_counts)[0])
+        samples = ProbeSamples(data.inputs, data.targets, data.test_inputs, data.test_targets)
+        correct = probe(role.learner, samples, ("scaled",), role.session.key.seed)[0]
+    return float(accuracy(correct[None], role.setup.data.test_counts)[0])
 
 
-def _non_finite(session: LearnerSession, losses: Mapping[str, float], uploads: Mapping[str, Contribution]) -> str:
-    """What is NaN or infinite after local work; nothing where all is well."""
-    if not session.has_finite_parameters():
-        return non_finite_parameter()
-    wrong = [non_finite_upload(name) for name, upload in uploads.items() if not is_finite(upload)]
-    wrong += [f"loss term {term!r} is NaN or infinite" for term, value in losses.items() if not np.isfinite(value)]
-    return next(iter(wrong), "")
+def _on_device(role: MemberRole, data: Dataset) -> SharedData:
+    return on_device(data_arrays(data, None), role.learner.device, role.learner.dtype)
 
 
-def _channel_upload(
-    upload: Contribution, version: int, residuals: Mapping[str, Tensor], dtype: torch.dtype
-) -> ChannelUpload:
-    """An upload as the outbox takes it, in the learner's precision."""
-
-    def array(tensor: Tensor) -> np.ndarray:
-        return tensor.to(dtype).numpy(force=True).copy()
-
-    tensors = {key: array(tensor) for key, tensor in upload.tensors.items()}
-    return ChannelUpload(
-        tensors, array(upload.weight), version, {key: array(residual) for key, residual in residuals.items()}
-    )
+def _public_data(own: Dataset, public: np.ndarray) -> Dataset:
+    """The public set as training samples; nobody has its classes, and no role that works on it uses them."""
+    inputs, targets = np.ascontiguousarray(public, dtype=np.float32), np.zeros(len(public), dtype=np.int64)
+    return replace(own, inputs=inputs, targets=targets, shareable=None, owners=None, owner_names=())

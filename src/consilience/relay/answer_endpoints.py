@@ -99,11 +99,15 @@ class AnswerEndpoints:
                     "no-such-reply", f"{channel[:80]}: reply {version} is not stored; ask for answers without `have`"
                 )
             proof = reply_proof(service, channel, version, body)
-            return _as_answer(body, {"Cache-Control": "private, max-age=31536000, immutable", **proof})
+            return as_answer(body, {"Cache-Control": "private, max-age=31536000, immutable", **proof})
 
         key = f"reply {service.epoch} {self._repairs()} {service.id} {version} {channel}"
         work = service.messages.reply_codec(channel).size if channel in service.moving else 0
         return self._send(request, member, await self._make(key, member, read, work, keep=True))
+
+    async def send_stored(self, request: Request, member: MemberRecord, key: str, read: Build, size: int) -> Response:
+        """A response that is read from the store, so many bytes; those who ask at the same time share it."""
+        return self._send(request, member, await self._make(f"{key} {self._repairs()}", member, read, size, keep=False))
 
     async def _make(self, key: str, member: MemberRecord, build: Build, work: int, *, keep: bool) -> SharedAnswer:
         """An answer, made here if that is little work, else in a thread."""
@@ -120,9 +124,10 @@ def _build(
 ) -> SharedAnswer:
     """An answer with its headers; called in a thread."""
     made = builder.build(store, snapshot, number, wanted)
-    return _as_answer(made.body, {**made.headers, "Cache-Control": "private, no-cache"})
+    return as_answer(made.body, {**made.headers, "Cache-Control": "private, no-cache"})
 
 
-def _as_answer(body: bytes, headers: Mapping[str, str]) -> SharedAnswer:
+def as_answer(body: bytes, headers: Mapping[str, str]) -> SharedAnswer:
+    """A body with its headers, which all who read it share."""
     given = Response(headers={**headers, "Content-Length": str(len(body))}, media_type=_BODY)
     return SharedAnswer(given.raw_headers, body)

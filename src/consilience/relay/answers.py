@@ -99,8 +99,8 @@ class AnswerBuilder:
                 parts[name], sent = self._mean(store, snapshot, channel)
                 tensors |= sent
             elif isinstance(channel, schema.Pool):
-                tensors |= self._draw(store, snapshot, channel, number, request)
-                parts[name] = Part(entries=request.draw.get(name, channel.draw))
+                parts[name], sent = self._draw(store, snapshot, channel, number, request)
+                tensors |= sent
         self._add_moving_means(store, snapshot, request, parts, tensors)
         parts = {name: parts[name] for name in request.channels if name in parts}
         body = self.messages.codec_for("down", parts).encode(tensors)
@@ -149,8 +149,8 @@ class AnswerBuilder:
 
     def _draw(
         self, store: Store, snapshot: Snapshot, channel: schema.Pool, number: int, request: AnswerRequest
-    ) -> dict[str, np.ndarray]:
-        """Random entries of a pool for one member."""
+    ) -> tuple[Part, dict[str, np.ndarray]]:
+        """Random entries of a pool for one member; without weights by row, those that are missing go last."""
         name = channel.name
         draw = request.draw.get(name, channel.draw)
         where = self.seed, request.round, request.turn
@@ -173,7 +173,11 @@ class AnswerBuilder:
             counts = np.zeros((1, *counts.shape[1:]), counts.dtype)
         answer = gather_entries(channel, np.where(picks >= 0, rows, -1), values, counts)[0]
         tensors = clip_to_bounds(channel, {f"{name}.{k}": t for k, t in answer.tensors.items()})
-        return tensors | ({f"{name}.count": answer.count} if channel.rows else {})
+        if channel.rows:
+            return Part(entries=draw), tensors | {f"{name}.count": answer.count}
+        there = answer.count > 0
+        last = np.argsort(~there, kind="stable")  # one that was removed since the snapshot may be in the middle
+        return Part(entries=draw, weight=float(there.sum())), {k: t[last] for k, t in tensors.items()}
 
 
 def _mean_to_send(channel: schema.Mean, mean: Answer) -> tuple[Part, dict[str, np.ndarray]]:

@@ -39,10 +39,12 @@ from consilience.relay.member_cache import MemberCache
 from consilience.relay.openapi import description
 from consilience.relay.operator_api import OperatorApi
 from consilience.relay.pending_receipts import PendingReceipts
+from consilience.relay.public_sets import PUBLIC_SET_PATH, PublicSetEndpoints
 from consilience.relay.readiness import why_not_ready
 from consilience.relay.rejections import Rejection, damaged_federation, damaged_record
 from consilience.relay.request_parts import one_header, parse_number
 from consilience.relay.responses import PIECE
+from consilience.relay.roles import check_uploads, newest_rounds
 from consilience.relay.scrape import RelayState, render
 from consilience.relay.signed import signed_receipt, signed_status
 from consilience.relay.store import Store
@@ -75,6 +77,7 @@ class Relay:
         self.writer: Writer
         self.pending_receipts: PendingReceipts
         self._uploading: set[int] = set()
+        self.public_sets = PublicSetEndpoints(self.admission, self.downloads, self._uploading)
         self._loop: asyncio.AbstractEventLoop
 
     @contextlib.asynccontextmanager
@@ -88,6 +91,7 @@ class Relay:
         self.members = MemberCache(self.store)
         self.writer.start()
         self.downloads.start(self.store, lambda: self.writer.recounter.repairs)
+        self.public_sets.start(self.writer.submit, self.pending_receipts)
         self.operators.start(self.store, self.writer)
         log.info("the relay has started", extra=event("start", store=self.path.name))
         try:
@@ -113,6 +117,8 @@ class Relay:
             Route(ROUNDS_PATH + "{round}", upload, methods=["PUT"]),
             Route("/v1/channels/{channel}/replies/{version}", self._members_only(self.downloads.reply)),
             Route("/v1/federation", self._members_only(self.federation)),
+            Route(PUBLIC_SET_PATH, self._members_only(self.public_sets.public_set)),
+            Route(PUBLIC_SET_PATH, self._members_only(self.public_sets.upload_public_set), methods=["PUT"]),
             Route("/v1/events", self._members_only(self.events)),
             Route("/health", self.health),
             Route("/ready", self.ready),
@@ -232,6 +238,7 @@ class Relay:
                 "sha256": receipt.sha256 if receipt else None,
             },
             **_progress(service),
+            **newest_rounds(self.store, service.id, service.charter),
         }
         return signed_status(service, member, status)
 
@@ -245,6 +252,7 @@ class Relay:
                 f"the header {UPLOAD_HEADER} is missing; it says what the body holds",
                 field=UPLOAD_HEADER,
             )
+        check_uploads(service.charter, member.number, service.messages.parse_header(header))
         expected = service.messages.body_size(header)
         if member.id in self._uploading:  # else one member could use up all connections and memory
             raise Rejection("over-quota", "an upload of yours is under way; send one at a time", retry_after=1)
@@ -301,7 +309,8 @@ class Relay:
 def _progress(service: FederationService) -> dict[str, object]:
     snapshot = service.snapshot
     versions = {name: moving.version for name, moving in snapshot.moving.items()}
-    counts = {"expected": snapshot.expected, "waiting": snapshot.waiting}
+    counts: dict[str, object] = {"expected": snapshot.expected, "waiting": snapshot.waiting}
+    counts |= {} if service.charter.public_set is None else {"public_set": snapshot.has_public_set}
     return {
         "epoch": service.epoch,
         "revision": snapshot.revision,

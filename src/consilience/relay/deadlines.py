@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from consilience.relay.federation import FederationService
+from consilience.relay.roles import fewest_contributions
 from consilience.relay.snapshot import Snapshot
 
 
@@ -39,7 +40,7 @@ class Deadlines:
                 continue
             rules, snapshot = service.charter.rules, drafts.get(federation, service.snapshot)
             late = now - since >= rules.deadline and snapshot.moving[name].version == version
-            if late and snapshot.waiting[name] >= rules.min_contributions:
+            if late and snapshot.waiting[name] >= fewest_contributions(service.charter, name):
                 found.append((federation, name))
         return found
 

@@ -16,6 +16,7 @@ from consilience.errors import ConfigurationError, StorageError
 from consilience.relay.answers import AnswerBuilder
 from consilience.relay.messages import Messages, clip_to_bounds
 from consilience.relay.rejections import Rejection
+from consilience.relay.roles import check_uploads, count_expected, fewest_contributions
 from consilience.relay.snapshot import Snapshot
 from consilience.relay.store import Store
 from consilience.relay.tables import Arrays, MemberRecord, StoredContribution, StoredReceipt, StoredUpload
@@ -65,6 +66,7 @@ class FederationService:
         """The federation as it was last saved."""
         revision = snapshot.revision
         self.count_members(store, snapshot)
+        snapshot.has_public_set = store.public_sets.has(self.id)
         for name, channel in self.channels.items():
             state = store.channel_states.get(self.id, name)
             snapshot.changed[name] = revision
@@ -101,6 +103,7 @@ class FederationService:
     def count_members(self, store: Store, snapshot: Snapshot) -> None:
         """Count again how many members moving means wait for."""
         snapshot.expected = store.members.count_expected(self.id)
+        snapshot.uploaders = count_expected(store, self.id, self.charter, self.moving)
 
     # -- uploads -------------------------------------------------------------------------------------------------------
 
@@ -118,6 +121,7 @@ class FederationService:
         may_advance: whether the federation's round has lasted long enough.
         """
         parts = self.messages.parse_header(upload.header)
+        check_uploads(self.charter, member.number, parts)
         header, body = format_parts(parts), upload.body
         sha256 = upload_sha256(header, body)
         if round_ <= member.round:
@@ -136,7 +140,8 @@ class FederationService:
         self._store(store, draft, member, parts, replaced, StoredUpload(header, body), sha256)
         came_back = bool(member.away) and any(name in self.moving for name in accepted)
         counted = store.members.count_upload(member, round_, len(body), came_back=came_back)
-        draft.expected += came_back and not counted.away
+        if came_back and not counted.away:
+            draft.expect(1, self.charter.uploads_of(member.number))
         entry = store.audit.append("uploaded", self.id, member.id, round=round_, sha256=sha256)
         said = {"round": round_, "sha256": sha256, "epoch": self.epoch, "accepted": accepted, "refused": too_stale}
         receipt = json.dumps({**said, "after": member.round, "entry": entry.id, "chain": entry.chain.hex()})
@@ -287,21 +292,23 @@ class FederationService:
 
     def aggregate_if_ready(self, store: Store, draft: Snapshot, name: str) -> None:
         """Aggregate a moving mean if every expected member, or the quorum, has uploaded."""
-        waiting, quorum = draft.waiting[name], draft.moving[name].channel.quorum
-        if waiting < self.charter.rules.min_contributions:
+        waiting, quorum, expected = draft.waiting[name], draft.moving[name].channel.quorum, draft.uploaders[name]
+        if waiting < fewest_contributions(self.charter, name):
             return
-        complete = waiting >= draft.expected and waiting - store.members.count_away(self.id, name) >= draft.expected
+        complete = waiting >= expected and waiting - store.members.count_away(self.id, name) >= expected
         if complete or (quorum is not None and waiting >= quorum):
             self.aggregate(store, draft, name)
 
     def aggregate_overdue(self, store: Store, draft: Snapshot, name: str) -> bool:
         """Aggregate a moving mean whose deadline has passed; members that did not upload are away from now on."""
-        if draft.waiting[name] < self.charter.rules.min_contributions:
+        if draft.waiting[name] < fewest_contributions(self.charter, name):
             return False
         uploaded = {stored.number for stored in store.contributions.all(self.id, name)}
-        missing = [m.number for m in store.members.of(self.id) if not (m.revoked or m.away or m.number in uploaded)]
+        present = [m.number for m in store.members.of(self.id) if not (m.revoked or m.away)]
+        missing = [n for n in present if n not in uploaded and name in self.charter.uploads_of(n)]
         store.members.miss_deadline(self.id, missing)
-        draft.expected -= len(missing)
+        for number in missing:
+            draft.expect(-1, self.charter.uploads_of(number))
         self.aggregate(store, draft, name)
         for other in self.moving:  # they wait for fewer members now
             if draft.waiting[other]:

@@ -101,7 +101,7 @@ def _missing(store: Store) -> Iterator[str]:
                 yield f"channel_states, federation {record.id}, channel {name!r}: its common values are gone"
     if not any(store.keys.select_raw("purpose = ?", (SIGN,))):
         yield "keys: the key that signs receipts and answers is gone"
-    for table in ("members", "contributions", "channel_states", "replies"):
+    for table in ("members", "contributions", "channel_states", "replies", "public_sets"):
         query = f"SELECT count(*) FROM {table} WHERE federation NOT IN (SELECT id FROM federations)"
         (count,) = store.sql.execute(query).fetchone()
         if count:

@@ -1,4 +1,7 @@
-"""Stores of an older layout, migrated to today's; a copy of the file as it was is kept beside it."""
+"""Stores of an older layout, migrated to today's; a copy of the file as it was is kept beside it.
+
+Layout 2 had no checksums, layout 3 no public sets.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +33,24 @@ _LAYOUT_2 = {
     "replies": ("federation", "channel", "version", "body"),
 }
 """The tables of layout 2 and their columns; none had a checksum, states had no version and tokens never expired."""
+_NEW_TABLE = next(statement for statement in statements() if statement.startswith("CREATE TABLE public_sets"))
+"""What layout 4 has and layout 3 does not."""
 log = logging.getLogger("consilience.relay")
 
 
 def migrate(sql: sqlite3.Connection, path: Path, layout: int, to: int) -> None:
-    """Give every record of a store of layout 2 a checksum. Either all of it is done, or nothing."""
+    """Give every record of layout 2 a checksum, and layout 3 its new table. Either all of it is done, or nothing."""
     _check_columns(sql, path, layout)
     kept = copy_store(sql, path.with_name(f"{path.name}.layout-{layout}"))
     sql.execute("BEGIN IMMEDIATE")
     try:
         if sql.execute("PRAGMA user_version").fetchone() == (layout,):  # no other process was faster
-            _write_tables(sql)
-            EpochTable(sql).begin(f"migrated from layout {layout}")
-            use_key(sql)
+            if layout == OLDEST:
+                _write_tables(sql)
+                EpochTable(sql).begin(f"migrated from layout {layout}")
+                use_key(sql)
+            else:
+                sql.execute(_NEW_TABLE)
             AuditTable(sql).append("migrated", layout=layout)
             sql.execute(f"PRAGMA user_version = {to}")
         sql.execute("COMMIT")
@@ -54,6 +62,13 @@ def migrate(sql: sqlite3.Connection, path: Path, layout: int, to: int) -> None:
 
 
 def _check_columns(sql: sqlite3.Connection, path: Path, layout: int) -> None:
+    if layout > OLDEST:
+        declared = {text for (text,) in sql.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
+        if not {*statements()} - {_NEW_TABLE} <= declared:
+            raise StorageError(
+                f"{path} says that it is a store of layout {layout}, and its tables are not; restore a backup"
+            )
+        return
     for table, columns in _LAYOUT_2.items():
         found = tuple(row[1] for row in sql.execute(f"PRAGMA table_info({table})"))
         if found != columns:

@@ -62,6 +62,7 @@ def repair_store(store: Store, *, bodies: bool) -> Repairs:
         store.audit.repair(partial(done.note, store.audit))
         _drop_damaged(store.receipts, done, "it is dropped")
         _repair_uploads(store, done)
+        _drop_damaged(store.public_sets, done, "the member that has it uploads it again")
     _repair_contributions(store, done)
     _drop_damaged(store.replies, done, "members who need it get all common values")
     _repair_states(store, federations, done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -44,7 +45,9 @@ class Snapshot:
     """The member whose upload advanced the round last. It cannot do so twice in a row: else one member alone could make
     the contributions of all others expire."""
     expected: int = 0
-    """How many members moving means wait for: invited, not revoked, not away."""
+    """How many members take part: invited, not revoked, not away."""
+    uploaders: dict[str, int] = field(default_factory=dict)
+    """How many of them each moving mean waits for: all, or those whose role uploads to it."""
     standing: dict[str, RunningMean] = field(default_factory=dict)
     moving: dict[str, MovingMean] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
@@ -55,6 +58,8 @@ class Snapshot:
     """For each pool that is drawn by row, the weights of the entries, (members, keep, *rows)."""
     changed: dict[str, int] = field(default_factory=dict)
     """The revision of each channel's last change."""
+    has_public_set: bool = False
+    """Whether the public set is stored."""
     needs_recount: bool = False
     """Whether a contribution was removed that was so large that the sums may have lost digits to it."""
     available: dict[str, AvailableEntries] = field(default_factory=dict)
@@ -69,6 +74,11 @@ class Snapshot:
         mine.standing, mine.moving, mine.waiting = dict(self.standing), dict(self.moving), dict(self.waiting)
         mine.present, mine.weights, mine.changed = dict(self.present), dict(self.weights), dict(self.changed)
         return mine
+
+    def expect(self, change: int, channels: Collection[str]) -> None:
+        """Count one member more or less, who uploads to these channels."""
+        self.expected += change
+        self.uploaders = {name: count + change * (name in channels) for name, count in self.uploaders.items()}
 
     def copy_standing_mean(self, channel: str) -> RunningMean:
         """Replace a standing mean by a copy of this draft's own: its sums are replaced and never changed in place."""

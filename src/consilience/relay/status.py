@@ -77,10 +77,11 @@ def _describe_channel(
     waiting = snapshot.waiting[name]
     described = {"name": name, "kind": "moving", "version": snapshot.moving[name].version, "waiting": waiting}
     missing: list[str] = []
-    if 0 < waiting < snapshot.expected:
+    if 0 < waiting < snapshot.uploaders[name]:
         try:
             uploaded = {stored.number for stored in store.contributions.all(service.id, name)}
         except DamagedRecord:  # the writer repairs it before it aggregates
             uploaded = set()
-        missing = [m["name"] for m in members if m["state"] not in ("away", "revoked") and m["number"] not in uploaded]
+        awaited = [m for m in members if m["state"] not in ("away", "revoked") and m["number"] not in uploaded]
+        missing = [m["name"] for m in awaited if name in service.charter.uploads_of(m["number"])]
     return described | {"missing": len(missing), "missing_names": missing[:_NAMED]}

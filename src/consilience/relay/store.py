@@ -28,12 +28,13 @@ from consilience.relay.tables import (
     FederationTable,
     MemberTable,
     OperatorTable,
+    PublicSetTable,
     ReceiptTable,
     ReplyTable,
     UploadTable,
 )
 
-LAYOUT = 3
+LAYOUT = 4
 """The layout of the tables. A store of an older layout is migrated, one of a newer layout refused."""
 
 
@@ -59,6 +60,7 @@ class Store:
             self.contributions = ContributionTable(self.sql)
             self.channel_states = ChannelStateTable(self.sql)
             self.replies = ReplyTable(self.sql)
+            self.public_sets = PublicSetTable(self.sql)
             self.operators = OperatorTable(self.sql)
             self.keys = KeyTable(self.sql)
             self.leases = LeaseTable(self.sql)
@@ -87,7 +89,7 @@ class Store:
         """All tables, in the order in which their records depend on each other."""
         return [
             *(self.epochs, self.federations, self.members, self.receipts, self.uploads),
-            *(self.contributions, self.channel_states, self.replies),
+            *(self.contributions, self.channel_states, self.replies, self.public_sets),
             *(self.operators, self.keys, self.leases, self.audit),
         ]
 

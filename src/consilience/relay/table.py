@@ -51,6 +51,8 @@ CREATE TABLE channel_states(
 CREATE TABLE replies(
     federation INTEGER NOT NULL, channel TEXT NOT NULL, version INTEGER NOT NULL, body BLOB NOT NULL,
     checksum BLOB NOT NULL, PRIMARY KEY(federation, channel, version));
+CREATE TABLE public_sets(
+    federation INTEGER PRIMARY KEY, sha256 TEXT NOT NULL, body BLOB NOT NULL, checksum BLOB NOT NULL);
 """
 Row = tuple[Any, ...]
 

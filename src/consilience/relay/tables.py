@@ -322,6 +322,27 @@ class ReplyTable(Table):
         )
 
 
+class PublicSetTable(Table):
+    """The public sets of federations, as they were uploaded."""
+
+    name = "public_sets"
+    key = ("federation",)
+
+    def has(self, federation: int) -> bool:
+        """Whether a federation's public set is here, damaged or not."""
+        found = self.sql.execute("SELECT 1 FROM public_sets WHERE federation = ?", (federation,)).fetchone()
+        return found is not None
+
+    def get(self, federation: int) -> bytes | None:
+        """The public set of a federation, as a body."""
+        row = self.find(federation)
+        return row[2] if row else None
+
+    def save(self, federation: int, sha256: str, body: bytes) -> None:
+        """Save the public set of a federation."""
+        self.write((federation, sha256, body))
+
+
 class OperatorRecord(NamedTuple):
     """A person who may see the state of the relay.
 

@@ -17,13 +17,17 @@ _GATHER, _PAUSE = 0.008, 0.001  # seconds: the longest wait for more uploads, an
 
 @dataclass
 class QueuedUpload:
-    """An upload that waits to be written; `receipt` is set when it is on disk."""
+    """An upload that waits to be written; `receipt` is set when it is on disk.
+
+    is_public_set: the body is the federation's public set, and round and header mean nothing.
+    """
 
     member: int
     round: int
     header: str
     body: bytes
     receipt: Future[str] = field(default_factory=Future)
+    is_public_set: bool = False
 
 
 class UploadQueue:

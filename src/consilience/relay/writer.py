@@ -21,6 +21,7 @@ from consilience.relay.fence import Fence
 from consilience.relay.lease import TakenOver
 from consilience.relay.loaded import Drafts, LoadedFederations
 from consilience.relay.logs import event
+from consilience.relay.public_sets import accept_public_set
 from consilience.relay.recount import Recounter
 from consilience.relay.rejections import Rejection, damaged_federation, damaged_record, taken_over
 from consilience.relay.store import Store, is_full
@@ -244,6 +245,10 @@ class Writer:
         draft.needs_recount = drafts[member.federation].needs_recount
         try:
             with self.store.step():
+                if upload.is_public_set:
+                    receipt = accept_public_set(service, self.store, draft, member, upload.body)
+                    drafts[member.federation] = draft
+                    return receipt
                 stored = StoredUpload(upload.header, upload.body)
                 may_advance = self._deadlines.pace.may_advance(service, draft)
                 receipt = service.accept_upload(self.store, draft, member, upload.round, stored, may_advance)

@@ -80,7 +80,7 @@ def simulate(
         raise ConfigurationError("variants are made of a method's settings; give the method by its name")
     chosen = method if isinstance(method, Method) else build_method(config.method.name, config.method.settings)
     check_device(config.execution.device)
-    config = _in_one_round(config, chosen)
+    config = in_one_round(config, chosen)
     if out is not None:
         refuse_used_folder(Path(out))
         config.check_savable()
@@ -120,7 +120,7 @@ def check_run(config: Config, data: Dataset | None = None, model: Model | Sequen
     build_setup(config, method, data, models_of(model, config))
 
 
-def _in_one_round(config: Config, method: Method) -> Config:
+def in_one_round(config: Config, method: Method) -> Config:
     """The configuration in one round, with the epochs of all rounds, where the method communicates once."""
     if not method.once or config.training.rounds == 1:
         return config

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from consilience.errors import ConfigurationError, WireError
 from consilience.validation import describe_error
@@ -25,6 +25,8 @@ from consilience.wire import codec, schema
 from consilience.wire.encodings import ENCODINGS, Bit, Encoding, encoding_name
 from consilience.wire.headers import Parts
 from consilience.wire.robustness import PLAIN, Robustness, build_robustness
+from consilience.wire.roles import PublicSetSettings, RoleSettings
+from consilience.wire.section import Section
 
 PROTOCOL = 1
 """The version of the protocol that this library implements; see docs/protocol.md."""
@@ -34,11 +36,7 @@ CommonValues = Mapping[str, Mapping[str, np.ndarray]]
 """Common values of moving means: by channel, then by tensor."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Rules(_Section):
+class Rules(Section):
     """What a relay accepts, and how long it waits."""
 
     min_contributions: int = Field(
@@ -58,7 +56,7 @@ class Rules(_Section):
     samples: int = Field(default=10_000_000, ge=1, lt=2**31, description="the most samples a member may claim")
 
 
-class TensorSettings(_Section):
+class TensorSettings(Section):
     """One tensor of a channel, as the charter writes it."""
 
     shape: tuple[int, ...]
@@ -76,7 +74,7 @@ class TensorSettings(_Section):
         return schema.Tensor(self.shape, _encoding(self.up), _encoding(self.down), self.low, self.high)
 
 
-class RobustnessSettings(_Section):
+class RobustnessSettings(Section):
     """How a mean resists a bad member, as the charter writes it."""
 
     aggregation: str = Field(default="mean", max_length=40, description="mean, trimmed(SHARE) or median")
@@ -143,7 +141,7 @@ class ChannelSettings(RobustnessSettings):
         )
 
 
-class ScalingSettings(_Section):
+class ScalingSettings(Section):
     """How members scale their inputs: the same for all, as measured by whoever creates the federation."""
 
     kind: Literal["none", "pixels", "columns"]
@@ -152,7 +150,7 @@ class ScalingSettings(_Section):
     pixel_max: int = Field(default=1, ge=1)
 
 
-class Charter(_Section):
+class Charter(Section):
     """Everything the members of a federation have agreed on."""
 
     protocol: int = PROTOCOL
@@ -169,6 +167,8 @@ class Charter(_Section):
         description="the public key of the relay, which signs receipts and answers; the relay adds it",
     )
     rules: Rules = Rules()
+    roles: RoleSettings | None = Field(default=None, description="who has which role, where there are several")
+    public_set: PublicSetSettings | None = Field(default=None, description="the samples that all members have")
     channel_settings: dict[str, ChannelSettings] = Field(alias="channels", min_length=1)
 
     @model_validator(mode="after")
@@ -183,9 +183,29 @@ class Charter(_Section):
                 )
         if not isinstance(self.method.get("name"), str):
             raise ValueError('method has no name; give it one, such as name = "fedavg"')
+        self._check_roles()
         codec.encoded_size(self.message("up"))
         codec.encoded_size(self.message("down"))
         return self
+
+    def _check_roles(self) -> None:
+        """Refuse roles and a public set that do not fit the channels."""
+        if self.roles is not None:
+            uploaded = {channel for channels in self.roles.uploads.values() for channel in channels}
+            wrong = sorted(uploaded ^ self.channel_settings.keys())
+            if wrong:
+                what = "which is no channel" if wrong[0] in uploaded else "to which nobody uploads"
+                raise ValueError(f"roles.uploads and channels differ in {wrong[0]!r}, {what}")
+        public = self.public_set
+        if public is not None and self.roles is not None and public.host >= self.roles.learners:
+            raise ValueError(f"public_set.host is {public.host}; there are members 0 to {self.roles.learners - 1}")
+        for name, channel in self.channel_settings.items():
+            if public is not None and channel.public_set not in ("", public.sha256):
+                raise ValueError(f"channel {name!r} refers to another public set than `public_set` describes")
+
+    def uploads_of(self, number: int) -> frozenset[str]:
+        """The channels to which a member uploads, by its number."""
+        return frozenset(self.channel_settings) if self.roles is None else self.roles.uploads_of(number)
 
     @property
     def channels(self) -> dict[str, schema.Channel]:
@@ -210,6 +230,7 @@ class Charter(_Section):
         content = self.model_dump(mode="python", by_alias=True, exclude_none=True, exclude_defaults=True)
         channels = _finite(content.pop("channels"))
         plain = {"protocol": self.protocol, **content, "rules": self.rules.model_dump()}
+        plain |= {} if self.roles is None else {"roles": self.roles.to_plain()}
         return tomli_w.dumps({**plain, "channels": channels})
 
 

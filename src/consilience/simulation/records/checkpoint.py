@@ -8,7 +8,7 @@ else is a few numbers, among them the layout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path as FilePath
@@ -149,15 +149,16 @@ def restore_run(run: RunState, checkpoint: Checkpoint) -> None:
     run.diverged = {int(f): str(what) for f, what in numbers["diverged"].items()}
 
 
-def learner_checkpoint(state: LearnerState, round_: int) -> Checkpoint:
-    """The state of a single learner after a round."""
-    arrays = {_learner_name(0, path): tensor[None] for path, tensor in state.flatten().items()}
-    return Checkpoint(_as_numpy(arrays), {"round": round_})
+def learner_checkpoint(states: Sequence[LearnerState], round_: int) -> Checkpoint:
+    """The states of a single learner, one for each of its roles, after a round."""
+    flat = [(i, path, tensor) for i, state in enumerate(states) for path, tensor in state.flatten().items()]
+    return Checkpoint(_as_numpy({_learner_name(i, path): tensor[None] for i, path, tensor in flat}), {"round": round_})
 
 
-def restore_learner(state: LearnerState, checkpoint: Checkpoint) -> None:
-    """Copy what `learner_checkpoint` gave into a single learner's state."""
-    state.copy_(checkpoint.learners(0, state).row(0))
+def restore_learner(states: Sequence[LearnerState], checkpoint: Checkpoint) -> None:
+    """Copy what `learner_checkpoint` gave into a single learner's states."""
+    for i, state in enumerate(states):
+        state.copy_(checkpoint.learners(i, state).row(0))
 
 
 def save_checkpoint(

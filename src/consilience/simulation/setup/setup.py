@@ -60,10 +60,19 @@ class Setup:
         return ", ".join([f"seed {self.federations.seeds[federation]}", *self.variants.names[variant : variant + 1]])
 
 
-def build_setup(config: Config, method: Method, data: Dataset, models: Sequence[Model], first: int = 0) -> Setup:
+def build_setup(
+    config: Config,
+    method: Method,
+    data: Dataset,
+    models: Sequence[Model],
+    first: int = 0,
+    *,
+    elsewhere: bool = False,
+) -> Setup:
     """Assign data, roles and models to learners, and refuse what cannot work together.
 
-    first: the number of the first learner, where others are elsewhere.
+    first: the number of the first learner, where others are elsewhere. elsewhere: the others have roles of their own,
+    so that these learners need not have all of them.
     """
     if method.settings.get("own_model") and not config.evaluation.validation:
         log.warning(
@@ -72,7 +81,8 @@ def build_setup(config: Config, method: Method, data: Dataset, models: Sequence[
             method.name,
         )
     variants = variants_of(config, method, models)
-    check_roles(method, variants.learners)
+    if not elsewhere:
+        check_roles(method, variants.learners)
     check_ensemble(config.evaluation.ensemble, method, variants)
     evaluation = plan_evaluation(config, variants)
     check_validation(config.evaluation.validation, method, evaluation.accuracy_source)
