@@ -191,6 +191,10 @@ class Exchange:
         """The tensors to upload after local training, and their weight; an exchange without it only downloads."""
         raise NotImplementedError
 
+    def owned_values(self, received: Received) -> dict[str, Tensor]:
+        """The owned part as an answer gives it, by parameter; learners are evaluated with that of the newest answer."""
+        return {}
+
     def receive(self, state: State, view: View, received: Received) -> Update:
         """What a new download changes; the engine applies it only where the answer is fresh."""
         return Update(state=state)

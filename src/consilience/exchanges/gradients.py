@@ -87,9 +87,13 @@ class Gradients(Exchange):
         directions = {n: _with_coin_flips(f"{self.name}.{n}", -g, received.count) for n, g in view.gradients.items()}
         return Contribution(directions, torch.ones_like(view.samples))
 
+    def owned_values(self, received: Received) -> dict[str, Tensor]:
+        """The common values."""
+        return dict(received.tensors)
+
     def receive(self, state: State, view: View, received: Received) -> Update:
         """Continue from the common values."""
-        return Update(dict(received.tensors), state=state)
+        return Update(self.owned_values(received), state=state)
 
 
 def _with_coin_flips(what: str, direction: Tensor, version: Tensor) -> Tensor:
