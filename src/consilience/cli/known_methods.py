@@ -100,7 +100,16 @@ BUILT_IN = {
     ),
     "two-stage": KnownMethod(
         "A private part that reveals little of its inputs, below a common part that votes move (Ma et al. 2020).",
-        {"alpha_1": 0.1, "alpha_2": 1.0, "lam": 1.0, "delta": 0.001, "device": "private", "start": "common"},
+        {
+            "alpha_1": 0.1,
+            "alpha_2": 1.0,
+            "lam": 1.0,
+            "delta": 0.001,
+            "device": "private",
+            "start": "common",
+            "inner": "round",
+            "batches": 0,
+        },
     ),
     "flesd": KnownMethod(
         "Learning without labels: similarities of public samples, distilled (Shi et al. 2021).", _FLESD

@@ -61,7 +61,8 @@ class View:
     samples: Tensor  # () how many samples the learner has
     outputs: Mapping[str, Tensor] = field(default_factory=dict)  # of the layers named in the exchange's `layers`
     modules: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)  # those the exchange made
-    gradients: Mapping[str, Tensor] = field(default_factory=dict)  # of the owned part, mean over the round's batches
+    gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    """Of the owned part: the mean over the round's batches, or the last batch's (`OwningExchange`)."""
     draws: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (numbers asked for, rows) uniform in [0, 1)
     batch: BatchView = field(default_factory=BatchView)
     objective_state: Mapping[str, Tensor] = field(default_factory=dict)  # the objective's own, in its views
@@ -190,10 +191,6 @@ class Exchange:
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """The tensors to upload after local training, and their weight; an exchange without it only downloads."""
         raise NotImplementedError
-
-    def owned_values(self, received: Received) -> dict[str, Tensor]:
-        """The owned part as an answer gives it, by parameter; learners are evaluated with that of the newest answer."""
-        return {}
 
     def receive(self, state: State, view: View, received: Received) -> Update:
         """What a new download changes; the engine applies it only where the answer is fresh."""

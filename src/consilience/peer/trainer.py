@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.channels import Answer, empty_answer
+from consilience.channels import LAST_MOVE, Answer, empty_answer
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
@@ -105,6 +105,7 @@ class FederatedTrainer:
         self._upload = _Upload((), (0, 0))
         self.stopped: Callable[[], bool] = lambda: False
         """Whether to stop, and not to wait for the others any longer."""
+        connection.inbox.last_moves = self.learner.moved_before_batches
         common = common_values(self.learner, charter.seed)
         self.session = self._start_session(common)
         self._follow_schedules()
@@ -141,6 +142,8 @@ class FederatedTrainer:
                     f"the common values of {name!r} cannot be made here, and the relay cannot be reached"
                 )
             return found[name]
+        if name in self.learner.moved_before_batches:
+            values |= {f"{LAST_MOVE}{k}": np.zeros_like(v) for k, v in values.items()}
         connection.state.answers[name] = Answer(values, np.zeros(()), 0)
         return connection.state.answers[name]
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from consilience.exchanges.base import Exchange, Received
+from consilience.exchanges.base import Received
+from consilience.exchanges.owning import OwningExchange
 from consilience.simulation.federation import Federation
 from consilience.simulation.round.run_state import RunState
 
@@ -28,7 +29,7 @@ def with_newest_parts(run: RunState) -> Iterator[None]:
     """
     joined, before = run.setup.federations.joined(run.round), list[tuple[int, np.ndarray, dict[str, Tensor]]]()
     for cohort, learner in enumerate(run.learners):
-        owning = [e for e in learner.exchanges if e.owned_part is not None and e.name in learner.downloading]
+        owning = [e for e in learner.exchanges if isinstance(e, OwningExchange) and e.name in learner.downloading]
         federations, numbers = run.at(cohort)
         for f in np.unique(federations) if owning else ():
             rows = np.flatnonzero((federations == f) & joined[numbers])
@@ -43,7 +44,7 @@ def with_newest_parts(run: RunState) -> Iterator[None]:
             run.engine.write_parameters(cohort, rows, held)
 
 
-def _newest(federation: Federation, exchange: Exchange, round_: int) -> dict[str, Tensor]:
+def _newest(federation: Federation, exchange: OwningExchange, round_: int) -> dict[str, Tensor]:
     """The part that an exchange owns, by parameter, as its channel has it now."""
     answers, _ = federation.answers(exchange.name, np.zeros(1, dtype=np.int64), round_)
     answer = answers[0]

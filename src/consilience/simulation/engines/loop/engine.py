@@ -125,7 +125,7 @@ class LoopEngine:
 
     def write_parameters(self, cohort: int, rows: np.ndarray, values: Mapping[str, Tensor]) -> None:
         """Replace parameters of some learners by name: values (rows, ...), or one for all."""
-        self._executor.cohorts[cohort].write_parameters(rows, values, self.learners[cohort].binding.parameters)
+        self._executor.write_parameters(cohort, rows, values)
 
     def set_settings(self, cohort: int, settings: Settings) -> None:
         """Give every learner of a cohort its own values of these settings."""

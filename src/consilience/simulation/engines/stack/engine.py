@@ -6,7 +6,7 @@ do not fit; a group that does not fit either is halved, and the work continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -96,10 +96,6 @@ class StackEngine(Executor):
     def write(self, cohort: int, rows: np.ndarray, state: LearnerState) -> None:
         """Replace the states of some learners by those of a stacked state."""
         self.cohorts[cohort].write(rows, state)
-
-    def write_parameters(self, cohort: int, rows: np.ndarray, values: Mapping[str, Tensor]) -> None:
-        """Replace parameters of some learners by name: values (rows, ...), or one for all."""
-        self.cohorts[cohort].write_parameters(rows, values, self.learners[cohort].binding.parameters)
 
     def set_settings(self, cohort: int, settings: Settings) -> None:
         """Give every learner of a cohort its own values of these settings."""
