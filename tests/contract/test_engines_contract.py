@@ -189,6 +189,7 @@ SCHEDULES: dict[str, Mapping[str, Any]] = {
     "momentum": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
     "nesterov": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "clip": 0.5},
     "decay": {"weight_decay": 0.1},
+    "sign-sgd": {"optimizer": "sign-sgd", "lr": 0.001, "weight_decay": 0.01, "partition": "dirichlet(0.5)"},
     "adamw, clipped, unequal": {"optimizer": "adamw", "weight_decay": 0.1, "clip": 0.3, "partition": "dirichlet(0.5)"},
     "augmented, unequal": {"augment": "crop+flip", "partition": "dirichlet(0.5)", "epochs": 2},
     "reset": {"optimizer_state": "reset", "epochs": 2},
