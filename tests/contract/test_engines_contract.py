@@ -63,6 +63,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in 
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "two-stage calibrated": ("two-stage", {"calibrated": True}),
     "two-stage inner batch": ("two-stage", {"inner": "batch", "delta": 0.01}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
 }

@@ -109,6 +109,7 @@ BUILT_IN = {
             "start": "common",
             "inner": "round",
             "batches": 0,
+            "calibrated": False,
         },
     ),
     "flesd": KnownMethod(

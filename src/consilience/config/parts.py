@@ -178,9 +178,9 @@ class ModelConfig(ConfigPart):
     name: str | None = Field(
         None,
         alias="model",
-        description="lenet5, mlp, resnet9, resnet18, encoder18, encoder50, cnn, cnn5, device-cnn, lstm, device-lstm, "
-        "or FILE.py:FUNCTION; one for all learners or, separated by commas, one for each; by default one that suits "
-        "the data",
+        description="lenet5, mlp, resnet9, resnet18, encoder18, encoder50, cnn, cnn5, cnn5-small, device-cnn, "
+        "device-cnn-medium, device-cnn-large, lstm, device-lstm, or FILE.py:FUNCTION; one for all learners or, "
+        "separated by commas, one for each; by default one that suits the data",
     )
     width: int | None = Field(None, ge=1, description="feature width d'; by default the model's own")
 

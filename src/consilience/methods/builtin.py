@@ -170,6 +170,7 @@ def two_stage(
     start: Start = "common",
     inner: Inner = "round",
     batches: int = 0,
+    calibrated: bool = False,
 ) -> Role:
     """A private part that reveals little of its inputs, below a common part that votes move (Ma et al. 2020)."""
     check_choice("device", device, get_args(Device))
@@ -177,7 +178,7 @@ def two_stage(
     check_choice("start", start, get_args(Start))
     voted = Gradients(part=SERVER, delta=delta, inner=inner, batches=batches)
     shared = (Weights(part=DEVICE, start=start, up=BIT, down=BIT),) if device == "1bit" else ()
-    return Role(TwoStage(alpha_1, alpha_2, lam), (voted, *shared), start=start)
+    return Role(TwoStage(alpha_1, alpha_2, lam, calibrated), (voted, *shared), start=start)
 
 
 @register_method

@@ -18,7 +18,9 @@ from consilience.report.section import Picture
 Labels = Mapping[str, Any]
 _ADDED = {"aggregation": "mean", "clip_norm": None, "clip_ratio": None, "weight_cap": None}
 """Settings that were added after the first results were published, with their defaults."""
-_ADDED_TO_METHODS: Mapping[str, Mapping[str, str]] = {"two-stage": {"inner": "round", "batches": "0"}}
+_ADDED_TO_METHODS: Mapping[str, Mapping[str, str]] = {
+    "two-stage": {"inner": "round", "batches": "0", "calibrated": "False"}
+}
 """The same for settings of methods, as text."""
 
 
