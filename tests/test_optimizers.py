@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW as pure functions: they agree with torch.optim, in a loop and in a stack."""
+"""SGD, sign-SGD, Adam and AdamW as pure functions: they agree with torch.optim, in a loop and in a stack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from consilience.config.parts import OPTIMIZER_NAMES
 from consilience.errors import ConfigurationError, UnknownName
-from consilience.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Optimizer, build_optimizer, clip_norm
+from consilience.optimizers import OPTIMIZERS, SGD, Adam, AdamW, Optimizer, SignSGD, build_optimizer, clip_norm
 
 Torch = Callable[[list[Tensor]], torch.optim.Optimizer]
 
@@ -39,6 +39,12 @@ PAIRS: dict[str, tuple[Optimizer, Torch]] = {
     "sgd, clip": (
         SGD(0.1, momentum=0.9, weight_decay=0.2, clip=40.0),
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.2),
+    ),
+    # Adam without memory divides each gradient by its size.
+    "sign-sgd": (SignSGD(0.1), lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.0, 0.0), eps=1e-30)),
+    "sign-sgd, decay": (
+        SignSGD(0.1, weight_decay=0.2),
+        lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.0, 0.0), eps=1e-30, weight_decay=0.2),
     ),
     "adam, clip": (Adam(0.01, clip=0.1), lambda p: torch.optim.Adam(p, lr=0.01)),
 }
@@ -187,6 +193,7 @@ def test_optimizers_by_name() -> None:
     assert build_optimizer("adam", 0.2) == Adam(0.2)
     assert build_optimizer("adamw", 0.2, weight_decay=0.1, clip=2.0) == AdamW(0.2, weight_decay=0.1, clip=2.0)
     assert build_optimizer("sgd", 0.1, 0.5, nesterov=True) == SGD(0.1, momentum=0.5, nesterov=True)
+    assert build_optimizer("sign-sgd", 0.1, weight_decay=0.2) == SignSGD(0.1, weight_decay=0.2)
     assert set(OPTIMIZER_NAMES) == set(OPTIMIZERS)
     with pytest.raises(UnknownName, match="'adam'"):
         build_optimizer("adan", 0.1)
@@ -198,6 +205,8 @@ def test_optimizers_by_name() -> None:
         (("adam", 0.1, 0.0, 0.0, True), "nesterov is for sgd"),
         (("adamw", 0.1, 0.9), "momentum is for sgd"),
         (("sgd", 0.1, 0.0, 0.0, True), "set momentum"),
+        (("sign-sgd", 0.1, 0.9), "momentum is for sgd"),
+        (("sign-sgd", -0.1), "lr"),
         (("sgd", 0.1, 0.0, 0.0, False, 0.0), "clip is 0.0; it must be a number above 0"),
         (("adam", 0.1, 0.0, 0.0, False, -1.0), "clip is -1.0"),
     ],
@@ -221,3 +230,10 @@ def test_settings_of_adam_that_cannot_work_are_refused(settings: dict[str, float
 def test_settings_of_sgd_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         SGD(**settings)
+
+
+def test_sign_sgd_by_hand() -> None:
+    """Steps of a quarter against the gradient, whatever its size; none without a gradient."""
+    start, gradient = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([1e-9, -50.0, 0.0])
+    moved, state = SignSGD(0.25).update(start, gradient, {}, 1)
+    assert moved.tolist() == [0.75, 1.25, 1.0] and state == {}

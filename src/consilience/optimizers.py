@@ -1,4 +1,4 @@
-"""SGD, Adam and AdamW as pure functions over one flat vector of parameters.
+"""SGD, sign-SGD, Adam and AdamW as pure functions over one flat vector of parameters.
 
 State is passed in and returned, with a step count for each learner, so the same code updates one learner in a loop
 and a thousand in a stack. Weight decay is added to the gradient, except in AdamW. `clip` bounds the norm of a learner's
@@ -84,6 +84,37 @@ class SGD:
 
 
 @dataclass(frozen=True)
+class SignSGD:
+    """The sign of the gradient, and not its size, moves a parameter: steps of lr (Bernstein et al. 2018).
+
+    A parameter whose gradient is 0 stays. Weight decay is added to the gradient before its sign is taken.
+    """
+
+    varies: ClassVar[tuple[str, ...]] = ("lr",)
+    adaptive: ClassVar[bool] = True
+    lr: Rate = 1e-3
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        number_or_schedule("lr", self.lr)
+        constant_number("weight_decay", self.weight_decay)
+        _check_clip(self.clip)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """It has no state."""
+        return ()
+
+    def update(self, parameters: Tensor, gradient: Tensor, state: Slots, step: Any) -> tuple[Tensor, Slots]:
+        """One step."""
+        gradient = clip_norm(gradient, self.clip)
+        if self.weight_decay:
+            gradient = gradient + self.weight_decay * parameters
+        return parameters - as_number(self.lr) * gradient.sign(), state
+
+
+@dataclass(frozen=True)
 class Adam:
     """Adam (Kingma and Ba 2015)."""
 
@@ -161,7 +192,7 @@ def _bias_correction(beta: float, step: Any, like: Tensor) -> Any:
     return (1 - beta ** step.double()).to(like.dtype) if isinstance(step, Tensor) else 1 - beta**step
 
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD, "sign-sgd": SignSGD}
 
 
 def build_optimizer(
@@ -178,7 +209,7 @@ def build_optimizer(
     if name == "sgd":
         return SGD(lr, momentum, weight_decay, nesterov, clip)
     if momentum:
-        raise ConfigurationError(f"momentum is {momentum}, and optimizer {name!r} has its own; momentum is for sgd")
+        raise ConfigurationError(f"momentum is {momentum}, and optimizer {name!r} does not use it; momentum is for sgd")
     if nesterov:
         raise ConfigurationError(f"nesterov is set, and optimizer {name!r} has no such momentum; nesterov is for sgd")
     return OPTIMIZERS[name](lr=lr, weight_decay=weight_decay, clip=clip)

@@ -64,6 +64,8 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in 
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
     "representations equal": ("representation-sharing", {"weighting": "equal"}),
+    "two-stage calibrated": ("two-stage", {"calibrated": True}),
+    "two-stage inner batch": ("two-stage", {"inner": "batch", "delta": 0.01}),
     "representations exponential": ("representation-sharing", {"discriminator": "exponential"}),
     "representations exponential-mlp": ("representation-sharing", {"discriminator": "exponential-mlp"}),
 }
@@ -191,6 +193,7 @@ SCHEDULES: dict[str, Mapping[str, Any]] = {
     "momentum": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
     "nesterov": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "nesterov": True, "clip": 0.5},
     "decay": {"weight_decay": 0.1},
+    "sign-sgd": {"optimizer": "sign-sgd", "lr": 0.001, "weight_decay": 0.01, "partition": "dirichlet(0.5)"},
     "adamw, clipped, unequal": {"optimizer": "adamw", "weight_decay": 0.1, "clip": 0.3, "partition": "dirichlet(0.5)"},
     "augmented, unequal": {"augment": "crop+flip", "partition": "dirichlet(0.5)", "epochs": 2},
     "reset": {"optimizer_state": "reset", "epochs": 2},

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from consilience.channels import MovingMean
-from consilience.config.config import Config, make_config
 from consilience.data import Dataset, load
 from consilience.errors import ChannelError, ConfigurationError, TrainingError
 from consilience.exchanges import Contribution, Exchange, Gradients, Received, View
@@ -35,19 +33,16 @@ from consilience.optimizers import SGD
 from consilience.randomness import coin_flips
 from consilience.relay.rejections import Rejection
 from consilience.relay.upload_queue import QueuedUpload
-from consilience.simulation.engines.loop.engine import LoopEngine
-from consilience.simulation.engines.stack.engine import StackEngine
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round import round as rounds_module
 from consilience.simulation.round.participation import Presence
-from consilience.simulation.round.round import Rounds
-from consilience.simulation.setup.setup import build_setup
 from consilience.simulation.simulate import simulate
 from consilience.task import Task
 from consilience.wire import codec, schema
 from consilience.wire.encodings import BIT, FLOAT32, Bit, is_vote
 from consilience.wire.headers import Part, format_parts
 from tests.relay_tools import create_federation, manual_writer
+from tests.voting_tools import common_of, flat, served, settings, stage
 
 Command = Callable[..., tuple[int, str, str]]
 each_engine = pytest.mark.parametrize("engine", ["loop", "stack"])
@@ -283,48 +278,9 @@ def test_relay_refuses_a_vote_of_another_weight(tmp_path: Path) -> None:
 # In a federation
 
 
-def settings(**others: Any) -> Config:
-    small = {"learners": 3, "batch_size": 16, "workers": 0, "method": {"name": "two-stage"}}
-    return make_config({**small, **others})
-
-
-@contextmanager
-def stage(
-    config: Config, data: Dataset, engine: str = "loop", method: Method | None = None, model: Any = "mlp"
-) -> Iterator[Rounds]:
-    """A federation before its first round."""
-    chosen = method or build_method(config.method.name, config.method.settings)
-    setup = build_setup(config, chosen, data, [model])
-    plans = list(setup.cohorts.plans)
-    with LoopEngine(plans, setup.data.train, 0) if engine == "loop" else StackEngine(plans, setup.data.train) as opened:
-        rounds = Rounds(setup, opened)
-        rounds.start()
-        yield rounds
-
-
 def voted(**exchange: Any) -> Method:
     """Batches are never padded, because individual samples matter."""
     return Method("voted", {"learner": Role(TwoStage(alpha_1=0.1, alpha_2=0.5), (Gradients(**exchange),))})
-
-
-def flat(rounds: Rounds, part: str) -> Tensor:
-    """A part of every learner's model, (learners, size)."""
-    learner = rounds.learners[0]
-    mask = learner.binding.parameters.mask(set(learner.task.covered(part, learner.task.parameters)))
-    return rounds.engine.read(0).parameters[:, mask].clone()
-
-
-def common_of(rounds: Rounds) -> dict[str, Tensor]:
-    channel = rounds.federations[0].channels["gradients"]
-    assert isinstance(channel, MovingMean)
-    return channel.common
-
-
-def served(rounds: Rounds, row: int) -> dict[str, Tensor]:
-    """The server's part of one learner's model, by name."""
-    learner = rounds.learners[0]
-    views = learner.binding.parameters.views(rounds.engine.read(0).parameters[row])
-    return {name: views[name].clone() for name in common_of(rounds)}
 
 
 @each_engine

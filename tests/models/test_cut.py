@@ -363,7 +363,8 @@ def test_trial_pass_works_under_no_grad() -> None:
 # Built-in models
 
 IMAGES = {"mlp": (1, 28, 28), "lenet5": (1, 28, 28), "cnn": (1, 28, 28), "device-cnn": (1, 28, 28)}
-COLORS = {"resnet9": (3, 32, 32), "resnet18": (3, 32, 32), "cnn5": (3, 32, 32)}
+IMAGES |= {"device-cnn-large": (1, 28, 28), "device-cnn-medium": (1, 28, 28)}
+COLORS = {"resnet9": (3, 32, 32), "resnet18": (3, 32, 32), "cnn5": (3, 32, 32), "cnn5-small": (3, 32, 32)}
 Z = {
     "mlp": (64,),
     "lenet5": (16, 14, 14),
@@ -371,7 +372,10 @@ Z = {
     "resnet18": (256, 8, 8),
     "cnn": (64, 7, 7),
     "cnn5": (64, 8, 8),
+    "cnn5-small": (64, 5, 5),
     "device-cnn": (8, 7, 7),
+    "device-cnn-medium": (8, 7, 7),
+    "device-cnn-large": (8, 7, 7),
 }
 
 
@@ -395,6 +399,7 @@ def sizes(model: SplitModel) -> dict[str, int]:
     [
         ("cnn", (1, 28, 28), 1_663_370),
         ("cnn5", (3, 32, 32), 1_756_426),
+        ("cnn5-small", (3, 32, 32), 457_450),
         ("lenet5", (1, 28, 28), 30_986),
         ("resnet9", (1, 28, 28), 2_470_730),
         ("resnet18", (3, 32, 32), 11_302_730),
@@ -414,6 +419,25 @@ def test_device_cnn_has_a_small_server_part() -> None:
     }
     color = build_model("device-cnn", (3, 32, 32), 10, width=48)
     assert color.width == 48 and cut_shape(color, (3, 32, 32), "device-cnn") == (8, 8, 8)
+
+
+def test_servers_have_the_sizes_that_published_totals_imply() -> None:
+    """n_1 (m N_1 + 2 m G) with N_1 = G, and 2 n_2 m N_2: table 1 and table 2 of Ma et al. 2020, ten devices a round."""
+    mnist = sizes(build_model("device-cnn-large", (1, 28, 28), 10))["server"]
+    color = sizes(build_model("device-cnn-medium", (3, 32, 32), 10))["server"]
+    whole = sizes(build_model("cnn5-small", (3, 32, 32), 10))["all"]
+    assert (mnist, color, whole) == (338_154, 58_346, 457_450)
+    assert mnist == pytest.approx(4.526e9 / 437 / 10 / 3, rel=0.03)
+    assert color == pytest.approx(3.258e8 / 191 / 10 / 3, rel=0.03)
+    assert whole == pytest.approx(2.559e9 / 279 / 10 / 2, rel=0.003)
+
+
+@pytest.mark.parametrize("name", ["device-cnn-medium", "device-cnn-large", "cnn5-small"])
+def test_width_of_the_networks_of_table_2_can_be_set(name: str) -> None:
+    model = build_model(name, (3, 32, 32), 10, width=48)
+    assert model.width == 48 and model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    with pytest.raises(ConfigurationError, match=f"'{name}'.* at least 16"):
+        build_model(name, (1, 12, 12), 10)
 
 
 # Copies, and other processes

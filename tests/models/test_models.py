@@ -347,7 +347,20 @@ def test_public_names_are_exact() -> None:
         model_names()
         == sorted(MODELS)
         == [
-            *("cnn", "cnn5", "device-cnn", "device-lstm", "encoder18", "encoder50", "lenet5", "lstm", "mlp"),
+            *(
+                "cnn",
+                "cnn5",
+                "cnn5-small",
+                "device-cnn",
+                "device-cnn-large",
+                "device-cnn-medium",
+                "device-lstm",
+                "encoder18",
+                "encoder50",
+                "lenet5",
+                "lstm",
+                "mlp",
+            ),
             *("resnet18", "resnet9"),
         ]
     )

@@ -448,3 +448,40 @@ def test_custom_training_loop_cannot_upload_gradients(tmp_path: Path) -> None:
             with pytest.raises(ConfigurationError, match=r"moves the part 'server'.*`consilience join`") as refused:
                 made.join(running.url, 0, model)
         assert "'gradients'" in str(refused.value) and "your own loop cannot give" in str(refused.value)
+
+
+# Calibrated
+
+
+def test_calibrated_loss_by_hand(data: Dataset) -> None:
+    """Both heads see the logits with the log of the device's class shares; the server's own answer does too."""
+    counts = torch.tensor([3.0, 0.0, *[1.0] * 8], dtype=torch.float64)
+    objective = TwoStage(alpha_1=0.0, alpha_2=0.5, lam=2.0, calibrated=True)
+    shares = objective.init_state(Task(10, 4), counts)["log_shares"]
+    torch.testing.assert_close(shares, ((counts + 0.05) / 11.5).log())
+    learner = Learner(LearnerSpec(partial(build_model, "mlp", (1, 8, 8), 10), Role(objective), SGD(0.1), (1, 8, 8)))
+    state = template_state(learner)
+    learner.bind(state)
+    state.objective_state["log_shares"].copy_(shares)
+    inputs, targets = torch.from_numpy(data.inputs[:6]), torch.from_numpy(data.targets[:6])
+    loss, terms = learner.losses(Batch(inputs, targets), learner.count(6), {})
+    seen, head = learner.modules.forward(inputs), learner.modules.extra["two_stage"]["head"]
+    assert isinstance(head, nn.Linear)
+    known = shares.to(seen["logits"].dtype)
+    expected = 2.0 * F.cross_entropy(seen["logits"] + known, targets)
+    expected = expected + 0.5 * F.cross_entropy(head(seen["outputs"]["cut"].flatten(1)) + known, targets)
+    torch.testing.assert_close(loss, expected)
+    right = ((seen["logits"] + known).argmax(1) == targets).double().mean()
+    assert float(terms[-1]) == pytest.approx(float(right))
+
+
+def test_calibrated_must_be_true_or_false() -> None:
+    with pytest.raises(ConfigurationError, match="calibrated is 1; it must be true or false"):
+        TwoStage(calibrated=1)  # type: ignore[arg-type]
+
+
+def test_calibrated_devices_have_an_own_answer(data: Dataset) -> None:
+    method = {"calibrated": True, "alpha_1": 0}
+    result = simulate(settings(partition="shards(2)", rounds=4, method=method), data=data)
+    own, common = (result.summary()[key]["mean"] for key in ("accuracy_own", "accuracy"))
+    assert own > common + 20, "on its own classes a device is better than on all"

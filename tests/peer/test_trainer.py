@@ -114,6 +114,7 @@ def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
     "method",
     [
         *("representation-sharing", "federated-distillation", "fedavg", "fedavg-1bit", "consilience", "two-stage"),
+        "two-stage:inner=batch:batches=4",
         "fedavg:objective=simclr",
         "fedavg:up=bit:down=int4",
         "consilience:up=int4:down=int4",
@@ -139,7 +140,7 @@ def test_real_processes_give_the_simulator_s_results(
     rounds = told[before:]
     assert all(each["acknowledged"] for round_ in told for each in round_)
     # Without labels a member's probe is trained on its own samples, a simulation's on those of all learners.
-    loss = "loss.two_stage" if method == "two-stage" else "loss.cross_entropy"
+    loss = "loss.two_stage" if method.startswith("two-stage") else "loss.cross_entropy"
     own = ("accuracy_own",) if rounds[0][0]["accuracy_own"] is not None else ()
     assert bool(own) == (method == TWO_ANSWERS or method.startswith("consilience"))
     metrics = ("accuracy", *own, loss)
@@ -151,7 +152,7 @@ def test_real_processes_give_the_simulator_s_results(
         measured = np.array([[each[key] for each in round_] for round_ in told])
         reckoned = np.stack([record[way][0] for record in result.history.records[1 - before :]])
         np.testing.assert_array_equal(measured, reckoned)
-    assert_common_values(tmp_path, moving={"two-stage": "gradients"}.get(method, "weights"))
+    assert_common_values(tmp_path, moving="gradients" if method.startswith("two-stage") else "weights")
 
 
 def assert_common_values(folder: Path, moving: str) -> None:

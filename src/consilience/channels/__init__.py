@@ -6,7 +6,7 @@ are numbers; an upload may be of several members, so one request and an entire s
 
 from __future__ import annotations
 
-from consilience.channels.base import Answer, Tensors, as_slice, empty_answer
+from consilience.channels.base import LAST_MOVE, Answer, Tensors, as_slice, empty_answer
 from consilience.channels.moving_mean import MovingMean
 from consilience.channels.pool import EntryPool, available_entries, draw_entries, draw_from, gather_entries
 from consilience.channels.standing_mean import RunningMean, StandingMean
@@ -26,6 +26,7 @@ def build_channel(channel: schema.Channel, members: int, start: Tensors, like: A
 
 
 __all__ = [
+    "LAST_MOVE",
     "Answer",
     "AnyChannel",
     "EntryPool",

@@ -14,6 +14,8 @@ from consilience.wire import schema
 from consilience.wire.encodings import Array
 
 _LARGEST_SUM = 2**27  # values in one sum; larger ones would need too much memory and gain no time
+LAST_MOVE = "last move of "
+"""Before a tensor's name in the answer of a moving mean: by how much it moved at the last aggregation."""
 Tensors = Mapping[str, Array]
 MemberNumbers = Sequence[int] | np.ndarray
 """Members by number."""

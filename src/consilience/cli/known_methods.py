@@ -103,7 +103,17 @@ BUILT_IN = {
     ),
     "two-stage": KnownMethod(
         "A private part that reveals little of its inputs, below a common part that votes move (Ma et al. 2020).",
-        {"alpha_1": 0.1, "alpha_2": 1.0, "lam": 1.0, "delta": 0.001, "device": "private", "start": "common"},
+        {
+            "alpha_1": 0.1,
+            "alpha_2": 1.0,
+            "lam": 1.0,
+            "delta": 0.001,
+            "device": "private",
+            "start": "common",
+            "inner": "round",
+            "batches": 0,
+            "calibrated": False,
+        },
     ),
     "split-learning": KnownMethod(
         "Learners take turns at a server that has the upper part of the model (Gupta and Raskar 2018).",

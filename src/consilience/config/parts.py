@@ -24,7 +24,7 @@ DEFAULT_MODELS = {
     "shakespeare": "lstm",
 }
 """The model of a data set where none is asked for."""
-OPTIMIZER_NAMES = ("adam", "adamw", "sgd")
+OPTIMIZER_NAMES = ("adam", "adamw", "sgd", "sign-sgd")
 """The optimizers of `consilience.optimizers`, which imports torch."""
 
 
@@ -196,9 +196,9 @@ class ModelConfig(ConfigPart):
     name: str | None = Field(
         None,
         alias="model",
-        description="lenet5, mlp, resnet9, resnet18, encoder18, encoder50, cnn, cnn5, device-cnn, lstm, device-lstm, "
-        "or FILE.py:FUNCTION; one for all learners or, separated by commas, one for each; by default one that suits "
-        "the data",
+        description="lenet5, mlp, resnet9, resnet18, encoder18, encoder50, cnn, cnn5, cnn5-small, device-cnn, "
+        "device-cnn-medium, device-cnn-large, lstm, device-lstm, or FILE.py:FUNCTION; one for all learners or, "
+        "separated by commas, one for each; by default one that suits the data",
     )
     width: int | None = Field(None, ge=1, description="feature width d'; by default the model's own")
 
@@ -214,7 +214,7 @@ class TrainingConfig(ConfigPart):
         None, ge=1, description="passes over the local data in all rounds; epochs = total_epochs / rounds"
     )
     batch_size: int = Field(32, ge=1, description="samples in a mini-batch")
-    optimizer: str = Field("adam", description="adam, adamw (weight decay apart from the gradient) or sgd")
+    optimizer: str = Field("adam", description="adam, adamw (weight decay apart from the gradient), sgd or sign-sgd")
     optimizer_state: Literal["keep", "reset"] = Field("keep", description="optimizer state between rounds: keep, reset")
     lr: Rate = Field(1e-3, description="learning rate, or a schedule of it such as 'cosine(0.001, 0, 100)'")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")

@@ -61,7 +61,8 @@ class View:
     samples: Tensor  # () how many samples the learner has
     outputs: Mapping[str, Tensor] = field(default_factory=dict)  # of the layers named in the exchange's `layers`
     modules: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)  # those the exchange made
-    gradients: Mapping[str, Tensor] = field(default_factory=dict)  # of the owned part, mean over the round's batches
+    gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    """Of the owned part: the mean over the round's batches, or the last batch's (`OwningExchange`)."""
     draws: Tensor = field(default_factory=lambda: torch.empty(0, 0))  # (numbers asked for, rows) uniform in [0, 1)
     batch: BatchView = field(default_factory=BatchView)
     objective_state: Mapping[str, Tensor] = field(default_factory=dict)  # the objective's own, in its views

@@ -14,6 +14,7 @@ from torch import Tensor
 from consilience.config.schedules import as_number, highest_value
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import BatchView, Contribution, Exchange, Received, View
+from consilience.exchanges.owning import OwningExchange
 from consilience.exchanges.weights import covered_parameters
 from consilience.learner.device import widest_float
 from consilience.learner.layout import Layout
@@ -38,6 +39,7 @@ class Batch:
     targets: Tensor
     draws: Mapping[str, Tensor] = field(default_factory=dict)
     positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # among the learner's samples
+    progress: float = 1.0  # which part of the round's batches are done after this one
 
 
 class Learner:
@@ -65,6 +67,10 @@ class Learner:
         mask = ~self.binding.parameters.mask(owned | self.binding.frozen)
         self.optimized: Tensor | None = None if bool(mask.all()) else mask.to(self.device)
         """(parameters,) which parameters the local optimizer changes; None where it changes all of them."""
+        self.moved_before_batches = frozenset(
+            e.name for e in self.exchanges if isinstance(e, OwningExchange) and e.moves_before_batches
+        )
+        """Names of the exchanges that move the part they own before every mini-batch."""
         self.rescaled = _rescaled_parameters(self.binding.parameters, spec, self.task)
         """Where among the parameters those with longer or shorter steps are; None where all steps are the same."""
 

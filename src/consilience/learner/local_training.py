@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from consilience.exchanges.base import Received
+from consilience.exchanges.owning import OwningExchange
 from consilience.learner.device import widest_float
 from consilience.learner.learner import Batch, Learner
 
@@ -17,18 +18,42 @@ def train(
 ) -> tuple[Tensor, Tensor | None]:
     """One step per batch: means over the batches of what `Learner.losses` returns, and of the gradient.
 
-    The mean gradient is None where the local optimizer changes all parameters: nothing uses it then.
+    The gradient is None where the local optimizer changes all parameters: nothing uses it then. Of parts that move
+    before every batch it is the last batch's.
     """
     learner.modules.set_training(True)
     losses = torch.zeros(len(learner.loss_terms) + 1, dtype=widest_float(learner.device), device=learner.device)
     mean_gradient = zero_gradient(learner)
-    steps, count = 0, learner.count(samples)
+    steps, count, last_only = 0, learner.count(samples), last_batch_only(learner)
     for batch in batches:
+        progress = torch.full((), batch.progress, dtype=learner.dtype, device=learner.device)
+        learner.binding.assign(values_before_batch(learner, received, progress))
         losses += _step(learner, batch, count, received, mean_gradient)
+        if mean_gradient is not None and last_only is not None:
+            mean_gradient.copy_(torch.where(last_only, learner.binding.gradient, mean_gradient))
         steps += 1
     if mean_gradient is not None and steps:
-        mean_gradient /= steps
+        mean_gradient /= steps if last_only is None else torch.where(last_only, 1, steps)
     return losses / max(steps, 1), mean_gradient
+
+
+def values_before_batch(learner: Learner, received: Mapping[str, Received], progress: Tensor) -> dict[str, Tensor]:
+    """Parameters that exchanges move before a mini-batch, by name.
+
+    progress: which part of the round's batches are done after it, above 0 to 1.
+    """
+    found: dict[str, Tensor] = {}
+    for e in learner.exchanges:
+        if isinstance(e, OwningExchange) and e.name in learner.moved_before_batches & learner.downloading:
+            found |= e.values_before_batch(received[e.name], progress)
+    return found
+
+
+def last_batch_only(learner: Learner) -> Tensor | None:
+    """(parameters,) of which parameters only the last batch's gradient is kept; None where it is of none."""
+    parts = [e.owned_part for e in learner.exchanges if e.name in learner.moved_before_batches]
+    names = {name for part in parts if part for name in learner.task.covered(part, learner.task.parameters)}
+    return learner.binding.parameters.mask(names).to(learner.device) if names else None
 
 
 def zero_gradient(learner: Learner) -> Tensor | None:

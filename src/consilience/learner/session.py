@@ -113,7 +113,7 @@ class LearnerSession:
             draw = partial(draw_uniform, key=self.key, round_=round_, step=step)
             draws = {owner: drawn_on(device, draw(owner, (n, len(positions)))) for owner, n in drawing.items()}
             at = torch.from_numpy(positions).to(device)
-            yield Batch(samples.inputs[chosen], samples.targets[chosen], draws, at)
+            yield Batch(samples.inputs[chosen], samples.targets[chosen], draws, at, (step + 1) / len(planned))
 
     def _sample_draws(self, names: Collection[str], round_: int, step: int) -> dict[str, Tensor]:
         """Random numbers for all samples, for those of the exchanges named that want them."""

@@ -11,6 +11,7 @@ from consilience.errors import UnknownName
 from consilience.exchanges import Clusters, Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
 from consilience.exchanges.base import Start
 from consilience.exchanges.class_means import Scale, Weighting
+from consilience.exchanges.gradients import Inner
 from consilience.exchanges.observations import Discriminator
 from consilience.exchanges.similarity import Form
 from consilience.exchanges.weights import Buffers
@@ -184,13 +185,17 @@ def two_stage(
     delta: float = 1e-3,
     device: Device = "private",
     start: Start = "common",
+    inner: Inner = "round",
+    batches: int = 0,
+    calibrated: bool = False,
 ) -> Role:
     """A private part that reveals little of its inputs, below a common part that votes move (Ma et al. 2020)."""
     check_choice("device", device, get_args(Device))
     constant_number("lam", lam, low=1e-12)  # at 0 the server has no gradient, and would move by coins alone
     check_choice("start", start, get_args(Start))
+    voted = Gradients(part=SERVER, delta=delta, inner=inner, batches=batches)
     shared = (Weights(part=DEVICE, start=start, up=BIT, down=BIT),) if device == "1bit" else ()
-    return Role(TwoStage(alpha_1, alpha_2, lam), (Gradients(part=SERVER, delta=delta), *shared), start=start)
+    return Role(TwoStage(alpha_1, alpha_2, lam, calibrated), (voted, *shared), start=start)
 
 
 @register_method

@@ -12,7 +12,7 @@ from torch import nn
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.models.builder import ModelBuilder, builder_arguments
 from consilience.models.from_file import is_model_file, load_builder
-from consilience.models.nets.cnn import cnn, cnn5, device_cnn
+from consilience.models.nets.cnn import cnn, cnn5, cnn5_small, device_cnn, device_cnn_large, device_cnn_medium
 from consilience.models.nets.encoders import encoder18, encoder50
 from consilience.models.nets.lenet5 import lenet5
 from consilience.models.nets.lstm import device_lstm, lstm
@@ -33,7 +33,10 @@ MODELS: dict[str, ModelBuilder] = {
     "encoder50": encoder50,
     "cnn": cnn,
     "cnn5": cnn5,
+    "cnn5-small": cnn5_small,
     "device-cnn": device_cnn,
+    "device-cnn-medium": device_cnn_medium,
+    "device-cnn-large": device_cnn_large,
     "lstm": lstm,
     "device-lstm": device_lstm,
 }

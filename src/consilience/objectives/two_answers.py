@@ -80,8 +80,7 @@ class TwoAnswers(CrossEntropy):
 
     def init_state(self, task: Task, class_counts: Tensor) -> Mapping[str, Tensor]:
         """The log of the learner's own class shares, and the weights of the answers that it chooses from."""
-        smoothed = class_counts + SMOOTHING
-        shares = {LOG_SHARES: (smoothed / smoothed.sum()).log()} if self.calibrated else {}
+        shares = {LOG_SHARES: log_shares(class_counts)} if self.calibrated else {}
         answers = 1 + self.own_head + self.own_model
         return shares | ({WEIGHTS: class_counts.new_full((answers,), 1 / answers)} if self.chooses else {})
 
@@ -127,3 +126,9 @@ class TwoAnswers(CrossEntropy):
 
     def _log_shares(self, view: View) -> Tensor | None:
         return view.objective_state[LOG_SHARES] if self.calibrated else None
+
+
+def log_shares(class_counts: Tensor) -> Tensor:
+    """The log of a learner's class shares, (classes,), a little more than it has of each class."""
+    smoothed = class_counts + SMOOTHING
+    return (smoothed / smoothed.sum()).log()

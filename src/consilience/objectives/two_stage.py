@@ -2,12 +2,14 @@
 
     alpha_1 log DCOR(x, z) + alpha_2 CE(local head(z), y) + lam CE(server(z), y)
 
-x are the inputs, z the output of the cut layer, DCOR their distance correlation. z never leaves the device.
+x are the inputs, z the output of the cut layer, DCOR their distance correlation. z never leaves the device. Not in the
+paper: calibrated adds the log of the device's class shares to the logits of both heads, as `two_answers` does.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +21,7 @@ from consilience.errors import ConfigurationError
 from consilience.exchanges.base import CUT, View
 from consilience.functional.distance_correlation import log_distance_correlation
 from consilience.objectives.cross_entropy import CrossEntropy
+from consilience.objectives.two_answers import LOG_SHARES, log_shares
 from consilience.task import Task
 
 
@@ -27,6 +30,7 @@ class TwoStage(CrossEntropy):
     """Learn from labels at two heads, and keep the dependence of the cut layer's output on the inputs small.
 
     alpha_1: weight of the dependence of z on the inputs, alpha_2: of the device's own small head, lam: of the server.
+    calibrated: whether the logits leave out the device's own class shares; its answer for data like its own adds them.
     """
 
     name: ClassVar[str] = "two_stage"
@@ -36,8 +40,11 @@ class TwoStage(CrossEntropy):
     alpha_1: float = 0.1
     alpha_2: float = 1.0
     lam: float = 1.0
+    calibrated: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.calibrated, bool):
+            raise ConfigurationError(f"calibrated is {self.calibrated!r}; it must be true or false")
         for weight in ("alpha_1", "alpha_2", "lam"):
             constant_number(weight, getattr(self, weight))
         if not self.alpha_2 and not self.lam:
@@ -55,12 +62,33 @@ class TwoStage(CrossEntropy):
     def loss(self, view: View) -> Tensor:
         """The loss of a mini-batch."""
         z = view.outputs[CUT].to(view.logits.dtype)  # (rows, ...)
-        total = self.lam * super().loss(view)
+        total = self.lam * F.cross_entropy(self._with_shares(view, view.logits), view.targets)
         if self.alpha_2:
-            total = total + self.alpha_2 * F.cross_entropy(self.device_logits(view), view.targets)
+            device = self._with_shares(view, self.device_logits(view))
+            total = total + self.alpha_2 * F.cross_entropy(device, view.targets)
         if self.alpha_1:
             total = total + self.alpha_1 * log_distance_correlation(inputs_for_distances(view.task, view.inputs), z)
         return total
+
+    @property
+    def has_own_answer(self) -> bool:
+        """With the class shares, if the logits leave them out."""
+        return self.calibrated
+
+    def init_state(self, task: Task, class_counts: Tensor) -> Mapping[str, Tensor]:
+        """The log of the device's own class shares, where it calibrates."""
+        return {LOG_SHARES: log_shares(class_counts)} if self.calibrated else {}
+
+    def own_logits(self, view: View) -> Tensor:
+        """The server's logits with the device's class shares, (rows, classes)."""
+        return self._with_shares(view, view.logits)
+
+    def batch_accuracy(self, view: View) -> Tensor:
+        """The share of a mini-batch that the own answer predicts."""
+        return (self.own_logits(view).argmax(1) == view.targets).to(view.logits.dtype).mean()
+
+    def _with_shares(self, view: View, logits: Tensor) -> Tensor:
+        return logits + view.objective_state[LOG_SHARES] if self.calibrated else logits
 
     def device_logits(self, view: View) -> Tensor:
         """The logits of the device's own head, (rows, classes)."""

@@ -25,7 +25,13 @@ _ADDED = {
     "reachable": "all",
 }
 """Settings that were added after the first results were published, with their defaults."""
-_ADDED_TO_METHODS = {"weighting": "samples", "min_count": "2"}
+_ADDED_TO_METHODS = {
+    "weighting": "samples",
+    "min_count": "2",
+    "inner": "round",
+    "batches": "0",
+    "calibrated": "False",
+}
 """The same of methods: settings of any method that were added later, with their defaults as text."""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from consilience.channels import Answer
+from consilience.channels import LAST_MOVE, Answer
 from consilience.errors import RelayError, RelayUnreachable, WireError
 from consilience.peer.backoff import Backoff, seconds_left
 from consilience.peer.http import AnswersMessage, RelayClient
@@ -35,6 +35,8 @@ class Inbox:
     ) -> None:
         self._client, self._backoff, self._channels, self._state, self._save = client, backoff, channels, state, save
         self._revision = 0
+        self.last_moves: frozenset[str] = frozenset()
+        """Moving means of which exchanges also need the last move: answers have it under `LAST_MOVE` names."""
 
     def largest_answer(self) -> int:
         """Bytes of the largest answer: of all channels, with the common values of every moving mean."""
@@ -143,7 +145,9 @@ class Inbox:
             if channel.moves:
                 version = part.version or 0
                 values = own if part.full else self._move(name, have[name], version, own, end)
-                found[name] = Answer(values, np.array(float(version)), version)
+                last = (self._last_reply(name, version, end) if part.full else own) if name in self.last_moves else {}
+                shown = {f"{LAST_MOVE}{k}": v for k, v in last.items()}
+                found[name] = Answer({**values, **shown}, np.array(float(version)), version)
                 continue
             if channel.rows:
                 count = own.pop("count")
@@ -156,7 +160,8 @@ class Inbox:
 
     def _move(self, name: str, have: int, version: int, last: Arrays, end: float) -> Arrays:
         """Common values after every reply since the version held, added one at a time as all other members do."""
-        values = dict(self._state.answers[name].tensors)
+        held = self._state.answers[name].tensors
+        values = {k: v for k, v in held.items() if not k.startswith(LAST_MOVE)}
         codec = Codec(message_of(self._channels, "down", {name: Part(version=version)}))
         for missed in range(have + 1, version + 1):
             reply = last
@@ -165,3 +170,17 @@ class Inbox:
                 reply = self._channels[name].own_tensors(codec.decode(body))
             values = {k: v + reply[k] for k, v in values.items()}
         return values
+
+    def _last_reply(self, name: str, version: int, end: float) -> Arrays:
+        """By how much common values that came in full moved last; zeros where the relay does not know it any more."""
+        channel = self._channels[name]
+        unmoved = {k: np.zeros(tensor.shape, np.float32) for k, tensor in channel.tensors.items()}
+        if version < 1:
+            return unmoved
+        codec = Codec(message_of(self._channels, "down", {name: Part(version=version)}))
+        try:
+            return channel.own_tensors(codec.decode(self._client.reply(name, version, seconds_left(end))))
+        except RelayError as error:
+            if error.code != "no-such-reply":
+                raise
+            return unmoved

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from consilience.channels import Answer, empty_answer
+from consilience.channels import LAST_MOVE, Answer, empty_answer
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
@@ -114,6 +114,8 @@ class FederatedTrainer:
         self.stopped: Callable[[], bool] = lambda: False
         """Whether to stop, and not to wait for the others any longer."""
         self.others = OtherMembers(connection, lambda: self.stopped())
+        self._moved_before_batches = frozenset[str]().union(*(r.learner.moved_before_batches for r in self.roles))
+        connection.inbox.last_moves = self._moved_before_batches
         for role in self.roles:
             role.follow_schedules(0)
             for name, channel in role.learner.channels.items():
@@ -150,6 +152,8 @@ class FederatedTrainer:
                     f"the common values of {name!r} cannot be made here, and the relay cannot be reached"
                 )
             return found[name]
+        if name in self._moved_before_batches:
+            values |= {f"{LAST_MOVE}{k}": np.zeros_like(v) for k, v in values.items()}
         connection.state.answers[name] = Answer(values, np.zeros(()), 0)
         return connection.state.answers[name]
 

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 from torch import Tensor
 from torch.func import vmap
 
-from consilience.channels import Answer, AnyChannel, EntryPool, MovingMean, StandingMean, Tensors, build_channel
+from consilience.channels import (
+    LAST_MOVE,
+    Answer,
+    AnyChannel,
+    EntryPool,
+    MovingMean,
+    StandingMean,
+    Tensors,
+    build_channel,
+)
 from consilience.wire import schema
+
+_MOVED = "moved."  # before the names of tensors in what is saved
 
 
 class Federation:
     """The channels of one federation. Random draws depend on the federation's own seed.
 
     common: the values that moving means start from, by channel. example: a tensor of the kind that channels keep.
+    last_moves: moving means whose answers also have their last move.
     """
 
     def __init__(
@@ -25,11 +37,13 @@ class Federation:
         learners: int,
         common: Mapping[str, Tensors],
         example: Tensor,
+        last_moves: Collection[str] = (),
     ) -> None:
         self.seed = seed
         self.channels: dict[str, AnyChannel] = {
             name: build_channel(channel, learners, common.get(name, {}), example) for name, channel in channels.items()
         }
+        self._last_moves = frozenset(last_moves)
 
     def expect(self, name: str, members: np.ndarray) -> None:
         """Tell a moving mean who will upload."""
@@ -70,7 +84,9 @@ class Federation:
         """
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
-            return channel.answer().for_one(), np.zeros_like(readers)
+            answer = channel.answer()
+            shown = Answer({**answer.tensors, **self._last_move(channel, LAST_MOVE)}, answer.count, answer.version)
+            return shown.for_one(), np.zeros_like(readers)
         if isinstance(channel, EntryPool) and channel.same_for_all_readers(draw or channel.channel.draw):
             return _as_decoded(channel.answer(readers[:1], self.seed, *when, draw=draw), channel.channel), 0 * readers
         if isinstance(channel, EntryPool):
@@ -83,12 +99,23 @@ class Federation:
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Everything that resuming needs, by channel and name."""
-        return {name: dict(channel.state()) for name, channel in self.channels.items()}
+        return {
+            name: dict(channel.state()) | self._last_move(channel, _MOVED) for name, channel in self.channels.items()
+        }
 
     def load(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Continue from what `state` gave."""
         for name, channel in self.channels.items():
             channel.load(state[name])
+            if isinstance(channel, MovingMean) and name in self._last_moves:
+                channel.reply = {k: state[name][f"{_MOVED}{k}"] for k in channel.common}
+
+    def _last_move(self, channel: AnyChannel, prefix: str) -> dict[str, Tensor]:
+        """The last move of a moving mean by name, where learners need it; zeros before the first."""
+        if not isinstance(channel, MovingMean) or channel.channel.name not in self._last_moves:
+            return {}
+        moved = channel.reply or {k: v * 0 for k, v in channel.common.items()}
+        return {f"{prefix}{k}": moved[k] for k in channel.common}
 
 
 def _as_decoded(answers: Answer, channel: schema.Channel) -> Answer:

@@ -13,10 +13,13 @@ Measure = Callable[[Direction, frozenset[str], frozenset[str]], int]
 
 
 class ByteCount:
-    """Bytes per round of one role: the sizes of one body each way, with every channel that takes part."""
+    """Bytes per round of one role: the sizes of one body each way, with every channel that takes part.
 
-    def __init__(self, channels: Mapping[str, schema.Channel]) -> None:
-        self.channels = dict(channels)
+    last_moves: moving means of which learners need the last reply even if they download the full common values.
+    """
+
+    def __init__(self, channels: Mapping[str, schema.Channel], last_moves: Iterable[str] = ()) -> None:
+        self.channels, self.last_moves = dict(channels), frozenset(last_moves)
         self._size, self._values = cache(self._count_bytes), cache(self._count_values)
 
     def message(
@@ -59,6 +62,7 @@ class ByteCount:
         wanted, missing = frozenset(names), {k: n for k, n in missed.items() if n > 1}
         full = self.smaller_in_full(wanted, missing)
         one_by_one = {k: n - 1 for k, n in missing.items() if k in wanted - full}
+        one_by_one |= dict.fromkeys(full & self.last_moves, 1)
         more = sum(n * measure("down", frozenset([k]), frozenset()) for k, n in one_by_one.items())
         return measure("down", wanted, full) + more
 

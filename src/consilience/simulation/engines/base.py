@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -59,6 +59,10 @@ class Engine(Protocol):
 
     def write(self, cohort: int, rows: np.ndarray, state: LearnerState) -> None:
         """Replace the states of some learners by those of a stacked state."""
+        ...
+
+    def write_parameters(self, cohort: int, rows: np.ndarray, values: Mapping[str, Tensor]) -> None:
+        """Replace parameters of some learners by name: values (rows, ...), or one for all."""
         ...
 
     def set_settings(self, cohort: int, settings: Settings) -> None:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from consilience.channels import as_slice
 from consilience.config.schedules import Rate, Schedule, value_at
 from consilience.learner.batches import LocalWork
+from consilience.learner.layout import Layout
 from consilience.learner.spec import LearnerSpec
 from consilience.learner.state import LearnerState
 
@@ -103,6 +105,12 @@ class Cohort:
         mine, where = self.state.flatten(), as_slice(rows)
         for path, tensor in state.flatten().items():
             mine[path][where] = tensor.to(mine[path].device)
+
+    def write_parameters(self, rows: np.ndarray, values: Mapping[str, Tensor], layout: Layout) -> None:
+        """Replace parameters of some learners by name: values (rows, ...), or one for all."""
+        mine, where = layout.views(self.state.parameters), as_slice(rows)
+        for name, value in values.items():
+            mine[name][where] = value.to(mine[name].device, mine[name].dtype)
 
     def set_settings(self, settings: Settings) -> None:
         """Give every learner its own values of these settings; what is too large becomes infinite."""

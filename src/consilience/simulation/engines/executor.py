@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import numpy as np
+from torch import Tensor
 
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import Cohort
@@ -36,6 +40,10 @@ class Executor(ABC):
                 return inspect_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data.test_inputs, job)
             case Measure():
                 return measure_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
+
+    def write_parameters(self, cohort: int, rows: np.ndarray, values: Mapping[str, Tensor]) -> None:
+        """Replace parameters of some learners by name: values (rows, ...), or one for all."""
+        self.cohorts[cohort].write_parameters(rows, values, self.learners[cohort].binding.parameters)
 
     @abstractmethod
     def work(self, job: Work) -> JobResult:

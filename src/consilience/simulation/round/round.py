@@ -16,6 +16,7 @@ from consilience.simulation.records.round_record import Record, share_wall_time
 from consilience.simulation.round.download import catch_up, download_answers, first_answers, receive
 from consilience.simulation.round.evaluate import evaluate_models
 from consilience.simulation.round.model_location import return_models
+from consilience.simulation.round.newest_parts import with_newest_parts
 from consilience.simulation.round.participation import Presence, draw_presence
 from consilience.simulation.round.record import new_record, record_public_set, record_work
 from consilience.simulation.round.run_state import RunState
@@ -56,7 +57,8 @@ class Rounds(RunState):
             self._run_role(role, presence, record, train=True, evaluate=evaluate)
         return_models(self)
         if evaluate:
-            evaluate_models(self, record)
+            with with_newest_parts(self):
+                evaluate_models(self, record)
         record["participated"][:] = self.took_part = presence.participates
         return record
 

@@ -23,7 +23,7 @@ class RunState:
     def __init__(self, setup: Setup, engine: Engine) -> None:
         self.setup, self.engine = setup, engine
         self.learners = engine.learners
-        self.byte_counts = [ByteCount(learner.channels) for learner in self.learners]
+        self.byte_counts = [ByteCount(learner.channels, learner.moved_before_batches) for learner in self.learners]
         self.federations: list[Federation] = []
         self.round = 0
         self.diverged: dict[int, str] = {}

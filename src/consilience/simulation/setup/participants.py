@@ -15,6 +15,7 @@ from consilience.config.config import Config, GroupConfig
 from consilience.config.schedules import Rate, Schedule, scheduled
 from consilience.errors import ConfigurationError, UnknownName
 from consilience.exchanges.base import Exchange, fixed_fields, varying_fields
+from consilience.exchanges.owning import OwningExchange
 from consilience.learner.spec import OPTIMIZER
 from consilience.method import Method, Role
 from consilience.methods import override_settings, settings_of
@@ -49,6 +50,11 @@ class Participant:
         training = role.data, role.start, role.batch_order, role.turns
         settings = role.objective, training, role.uploads, role.downloads
         return repr((self.role_name, self.model, self.batch_size, self.epochs, trained, settings, exchanges))
+
+    def with_batches(self, batches: int) -> Participant:
+        """The participant in a federation whose learners take this number of batches in a round, on average."""
+        exchanges = tuple(e.for_batches(batches) if isinstance(e, OwningExchange) else e for e in self.role.exchanges)
+        return replace(self, role=replace(self.role, exchanges=exchanges))
 
     def numbers(self) -> Iterator[tuple[str, str, Rate]]:
         """The numbers in which stacked learners may differ: the owner, the field, and the value or its schedule."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from consilience.simulation.setup.cohorts import Cohorts, plan_cohorts
 from consilience.simulation.setup.compatibility import check_ensemble, check_metrics, check_roles, check_validation
 from consilience.simulation.setup.evaluation_plan import EvaluationPlan, plan_evaluation
 from consilience.simulation.setup.federations import Federations, build_federations
-from consilience.simulation.setup.participants import Model
+from consilience.simulation.setup.participants import Model, Participant
 from consilience.simulation.setup.variants import Variants, variants_of
 
 log = logging.getLogger("consilience")
@@ -89,5 +89,16 @@ def build_setup(
     check_metrics(config.evaluation.metrics, method, variants, data.classes)
     federations = build_federations(config, method, variants.learners, variants.count)
     assigned = assign_data(config, method, data, variants, first)
+    variants = replace(variants, participants=_with_batches(config, variants, assigned))
     cohorts = plan_cohorts(config, method, variants, federations, assigned)
     return Setup(method, variants, federations, assigned, cohorts, evaluation)
+
+
+def _with_batches(config: Config, variants: Variants, data: AssignedData) -> tuple[tuple[Participant, ...], ...]:
+    """Participants whose exchanges know how many batches a learner with the mean number of samples takes in a round.
+
+    It does not depend on the seed, so that a federation is the same alone and together with others.
+    """
+    samples = (1 - config.evaluation.validation) * data.counts[0].sum() / variants.learners
+    batches = config.training.epochs * math.ceil(samples / config.training.batch_size)
+    return tuple(tuple(each.with_batches(max(batches, 1)) for each in some) for some in variants.participants)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -122,6 +122,10 @@ class LoopEngine:
     def write(self, cohort: int, rows: np.ndarray, state: LearnerState) -> None:
         """Replace the states of some learners by those of a stacked state."""
         self._executor.cohorts[cohort].write(rows, state)
+
+    def write_parameters(self, cohort: int, rows: np.ndarray, values: Mapping[str, Tensor]) -> None:
+        """Replace parameters of some learners by name: values (rows, ...), or one for all."""
+        self._executor.write_parameters(cohort, rows, values)
 
     def set_settings(self, cohort: int, settings: Settings) -> None:
         """Give every learner of a cohort its own values of these settings."""

@@ -16,6 +16,7 @@ from torch.func import vmap
 from consilience.errors import ConfigurationError, first_sentence
 from consilience.learner.initial_state import template_state
 from consilience.learner.learner import Batch, Learner, batch_draws
+from consilience.learner.local_training import values_before_batch
 from consilience.learner.passes import represent
 from consilience.learner.state import LearnerState, Tensors
 from consilience.simulation.engines.stack.batched_layers import Layers
@@ -117,6 +118,7 @@ def _run_two_learners(learner: Learner) -> None:
         with learner.bound(row, *binding.tensors(row)):
             learner.contribute(represent(learner, inputs, targets), count, draws, uploading, gradient)
             learner.receive(received)
+            values_before_batch(learner, received, learner.count(1))
         return row.parameters
 
     learner.modules.set_training(True)
@@ -134,7 +136,7 @@ def _run_two_learners(learner: Learner) -> None:
 def _first_answers(learner: Learner, state: LearnerState) -> dict[str, Any]:
     """The answers of channels before any upload, stacked for two learners; the state must be bound."""
     common = {e.name: dict(e.common_values(learner.model_view(e))) for e in learner.exchanges}
-    relay = Federation(0, learner.channels, 1, common, state.parameters)
+    relay = Federation(0, learner.channels, 1, common, state.parameters, learner.moved_before_batches)
     answers = {name: relay.answers(name, np.zeros(1, dtype=np.int64), 0)[0][0] for name in learner.channels}
     fresh = torch.ones(2, dtype=torch.bool, device=learner.device)
     return {

@@ -18,7 +18,12 @@ from torch.func import vmap
 
 from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING
 from consilience.learner.learner import Batch, Learner, batch_draws
-from consilience.learner.local_training import optimized_gradient, with_rescaled_steps
+from consilience.learner.local_training import (
+    last_batch_only,
+    optimized_gradient,
+    values_before_batch,
+    with_rescaled_steps,
+)
 from consilience.learner.modules import Representations
 from consilience.learner.passes import needs_representations, represent
 from consilience.learner.spec import OPTIMIZER
@@ -53,6 +58,7 @@ class StackedTrainer:
         self.samples = StackedSamples(cohort.plan, rows, even, device)
         self.losses = torch.zeros((rows, len(learner.loss_terms) + 1), dtype=torch.float64, device=device)
         self.gradient = None if learner.optimized is None else torch.zeros_like(self.state.parameters)
+        self.last_batch_only = last_batch_only(learner)
         self.answers: dict[AnswerKinds, dict[str, StackedAnswers]] = {}
         self.answer_kinds: AnswerKinds = ()
         self.uploads: Uploads = {}
@@ -120,6 +126,7 @@ class StackedTrainer:
         learner, state, binding, samples = self.learner, self.state, self.learner.binding, self.samples
         learner.modules.set_training(True)
         positions, chosen, active = samples.batch(width)
+        self._move_before_batch(active)
         inputs, targets = self.data.inputs[chosen], self.data.targets[chosen]
         drawing = batch_draws(learner).items()
         draws = {owner: samples.draw(owner, count, width, samples.step) for owner, count in drawing}
@@ -143,6 +150,21 @@ class StackedTrainer:
             self.losses += terms if active is None else torch.where(active[:, None], terms, torch.zeros_like(terms))
         samples.step += 1
 
+    @torch.no_grad()
+    def _move_before_batch(self, active: Tensor | None) -> None:
+        """Move the parts that exchanges move before every batch."""
+        if not self.learner.moved_before_batches:
+            return
+        progress = ((self.samples.step + 1) / self.samples.steps.double()).to(self.learner.dtype)  # (rows,)
+
+        def one(state: dict[str, Any], own: Tensors, held: Any, progress: Tensor) -> Tensors:
+            row = LearnerState.from_dict(state)
+            with self.learner.bound(row, *self.learner.binding.tensors(row)):
+                return values_before_batch(self.learner, one_received(held), progress)
+
+        mine = self.learner.binding.tensors(self.state)[0]
+        _copy_where(active, [(mine[name], value) for name, value in self._each(one)(progress).items()])
+
     def _losses(
         self, state: dict[str, Any], own: Tensors, held: Any, parameters: Tensors, buffers: Tensors, *batch: Any
     ) -> tuple[Tensor, Tensor]:
@@ -160,6 +182,9 @@ class StackedTrainer:
         moved, slots = optimizer.update(state.parameters, local, dict(state.optimizer), step[:, None])
         moved = with_rescaled_steps(learner, state.parameters, moved)
         if self.gradient is not None and learner.optimized is not None:
+            if self.last_batch_only is not None:
+                gone = self.last_batch_only if active is None else self.last_batch_only & active[:, None]
+                self.gradient.masked_fill_(gone, 0)
             self.gradient += gradient if active is None else gradient * active[:, None]
             moved = torch.where(learner.optimized, moved, state.parameters)
         kept = [(state.optimizer[slot], value) for slot, value in slots.items()]
@@ -170,7 +195,7 @@ class StackedTrainer:
         steps = self.samples.steps[:, None]
         self.losses /= steps
         if self.gradient is not None:
-            self.gradient /= steps
+            self.gradient /= steps if self.last_batch_only is None else torch.where(self.last_batch_only, 1, steps)
 
     # -- after training ------------------------------------------------------------------------------------------------
 
