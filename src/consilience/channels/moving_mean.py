@@ -16,6 +16,7 @@ from consilience.errors import ChannelError
 from consilience.randomness import coin_flips
 from consilience.wire import schema
 from consilience.wire.encodings import Array, is_vote
+from consilience.wire.robustness import Robustness
 
 
 class _Change(NamedTuple):
@@ -56,7 +57,6 @@ class MovingMean:
         self._waiting: dict[int, _Change] = {}
         self._expected: list[int] = []
         self._added: set[int] = set()
-        self.robustness = channel.robustness
         self._held: dict[int, _Change] = {}  # added only at the aggregation, when all are there
         self._limit: float | None = None if self.robustness.needs_all else self.robustness.clip_norm
 
@@ -65,6 +65,11 @@ class MovingMean:
         who = check_members(members, self.members, self.channel.name)
         self._expected = [m for m in sorted(who.tolist()) if m not in self._added]
         self._add_waiting_in_order()
+
+    @property
+    def robustness(self) -> Robustness:
+        """How the mean resists bad contributions."""
+        return self.channel.robustness
 
     @property
     def limit_is_relative(self) -> bool:
