@@ -32,6 +32,9 @@ CHARTS = {
     "heatmap": charts.heatmap([{"a.b": x, "c": "d", "gain": x - 1.5} for x in (1, 2)], "a.b", "c", "gain"),
     "phases": charts.phases([{"method": "a", "phase": p, "seconds": 1.0} for p in ("train", "exchange")]),
     "scatter": scatter_charts.scatter([{"x": x, "y": x, "learner": x, "class": "c"} for x in (0.0, 1.0)]),
+    "side by side": scatter_charts.scatters(
+        [(f"round {r}", [{"x": x, "y": x, "learner": x, "class": "c"} for x in (0.0, 1.0)]) for r in (1, 2)]
+    ),
     "frontier": scatter_charts.frontier(
         [{"a.b": b, "c": b % 7, "name": f"{b}"} for b in (0, 10, 12, 500)], "a.b", "c", "name"
     ),
