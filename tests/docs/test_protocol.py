@@ -19,6 +19,7 @@ from consilience.relay.timeouts import HEAD_LIMIT, Timeouts
 from consilience.wire.charter import PROTOCOL, ChannelSettings, Charter, Rules, TensorSettings
 from consilience.wire.codec import CODES
 from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER
+from consilience.wire.roles import PublicSetSettings, RoleSettings
 from tests.relay_tools import serving
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -47,6 +48,8 @@ def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
     parts: dict[str, type[BaseModel]] = {
         "key": Charter,
         "of `[rules]`": Rules,
+        "of `[roles]`": RoleSettings,
+        "of `[public_set]`": PublicSetSettings,
         "of `[channels.NAME]`": ChannelSettings,
         "of `[channels.NAME.tensors.KEY]`": TensorSettings,
     }
@@ -59,6 +62,7 @@ def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
             if default in ("", "none"):
                 assert fields[key].is_required() or key in (
                     "rules",
+                    "roles",
                     "scaling",
                     "quorum",
                     "public_set",

@@ -439,15 +439,16 @@ def test_larger_alpha_1_lowers_the_dependence_of_z_on_the_inputs() -> None:
 # Over a relay
 
 
-def test_custom_training_loop_cannot_upload_gradients(tmp_path: Path) -> None:
+def test_custom_training_loop_needs_its_model(tmp_path: Path) -> None:
     def small() -> SplitModel:
         return cut(net(), at="1")
 
     with federation(tmp_path / "f", {"name": "two-stage"}, models=[small]) as made, serving(made.store) as running:
-        for model in (None, made.common(small)):
-            with pytest.raises(ConfigurationError, match=r"moves the part 'server'.*`consilience join`") as refused:
-                made.join(running.url, 0, model)
-        assert "'gradients'" in str(refused.value) and "your own loop cannot give" in str(refused.value)
+        with pytest.raises(ConfigurationError, match="shares weights: give your model"):
+            made.join(running.url, 0)
+        peer = made.join(running.url, 0, made.common(small))
+        with pytest.raises(ConfigurationError, match="has no gradient"):
+            peer.take_gradients()
 
 
 # Calibrated

@@ -18,6 +18,7 @@ from consilience.data.scaling import Scaling
 from consilience.methods import build_method
 from consilience.peer.connection import connect_to_relay
 from consilience.peer.trainer import FederatedTrainer
+from consilience.simulation.records.run_folder import RunFolder
 
 
 def join(
@@ -66,7 +67,7 @@ def main() -> None:
                 result = vars(trainer.finish_round())
                 print(json.dumps({**result, "received": sorted(result["received"])}), flush=True)
             case "save":
-                (Path(arguments) / "metrics.jsonl").touch()
+                RunFolder.create(Path(arguments), read_config(Path(joining[3]))).append(["{}"])
                 trainer.save(Path(arguments))
                 print("true", flush=True)
             case "resume":

@@ -22,7 +22,7 @@ from consilience.evaluation import accuracy
 from consilience.export import describe_inputs, make_card, write_model
 from consilience.learner.initial_state import CommonValues
 from consilience.learner.own_answer import own_answer_of
-from consilience.method import Method
+from consilience.method import Method, Role
 from consilience.peer.connection import RelayConnection
 from consilience.peer.member_method import check_charter_channels
 from consilience.peer.member_role import MemberRole, build_roles
@@ -105,6 +105,9 @@ class FederatedTrainer:
         self.roles = build_roles(charter, connection.number, config, method, samples, model)
         channels = merge_channels([role.learner.channels for role in self.roles])
         check_charter_channels(method, channels, charter, f"your model {self.main.learner.task.model!r}")
+        labeled = all(role.objective.labeled for role in method.roles.values())
+        self.labeled = self.main.setup.evaluation.labeled and labeled
+        """Whether the classifier is trained."""
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as in a simulation, so that bits are the same
         self.data = self.main.data if self.main.plan.spec.public is None else _on_device(self.main, data)
@@ -114,12 +117,11 @@ class FederatedTrainer:
         self.stopped: Callable[[], bool] = lambda: False
         """Whether to stop, and not to wait for the others any longer."""
         self.others = OtherMembers(connection, lambda: self.stopped())
-        self._moved_before_batches = frozenset[str]().union(*(r.learner.moved_before_batches for r in self.roles))
-        connection.inbox.last_moves = self._moved_before_batches
+        connection.inbox.last_moves = frozenset[str]().union(*(r.learner.moved_before_batches for r in self.roles))
         for role in self.roles:
             role.follow_schedules(0)
             for name, channel in role.learner.channels.items():
-                role.hold(name, self._first_answer(name, channel, role.common))
+                role.hold(name, _first_answer(connection, name, channel, role.common))
 
     @property
     def main(self) -> MemberRole:
@@ -134,29 +136,6 @@ class FederatedTrainer:
 
     # -- before the first round ----------------------------------------------------------------------------------------
 
-    def _first_answer(self, name: str, channel: schema.Channel, common: CommonValues) -> Answer:
-        """The answer before any download: nothing with count 0, or the common values at the start."""
-        connection = self.connection
-        if name in connection.state.answers:
-            return connection.state.answers[name]
-        if name not in common:
-            return empty_answer(channel)
-        values = {k: t.numpy(force=True).copy() for k, t in common[name].items()}
-        if (
-            name in connection.channels
-            and values_fingerprint(channel, values) != connection.charter.channel_settings[name].start
-        ):
-            found = connection.inbox.download([name], {}, connection.timeout)
-            if name not in found:
-                raise ConfigurationError(
-                    f"the common values of {name!r} cannot be made here, and the relay cannot be reached"
-                )
-            return found[name]
-        if name in self._moved_before_batches:
-            values |= {f"{LAST_MOVE}{k}": np.zeros_like(v) for k, v in values.items()}
-        connection.state.answers[name] = Answer(values, np.zeros(()), 0)
-        return connection.state.answers[name]
-
     def introduce(self) -> None:
         """Upload the untrained model's representations, and download the others', before the first round.
 
@@ -164,16 +143,13 @@ class FederatedTrainer:
         """
         channels = self.connection.channels
         receiving = {name for role in self.roles for name in role.learner.receiving}
-        self._catch_up([name for name in channels if name in receiving and channels[name].moves])
+        moving = [name for name in channels if name in receiving and channels[name].moves]
+        self._receive(self.connection.inbox.download(moving, {}, self.connection.timeout))
         if self.connection.state.round < 0:
             for step in range(len(self.steps)):
                 if self.upload(step, train=False):
                     self.exchange()
             self._take_model(self.main)
-
-    def _catch_up(self, moving: Sequence[str]) -> None:
-        """Download moving means as they are now."""
-        self._receive(self.connection.inbox.download(moving, {}, self.connection.timeout))
 
     # -- a round -------------------------------------------------------------------------------------------------------
 
@@ -191,14 +167,14 @@ class FederatedTrainer:
         """
         if step == 0:
             self._begin_round(train)
-        due = self._due(self.steps[step], train)
+        due = _due(self.method.roles[self.steps[step]], self.round, train)
         self._now.due, self._now.own = due, {}
         role = next((role for role in self.roles if role.name == self.steps[step]), None)
         if role is None or not (train or due):
             return False
         connection = self.connection
         self._take_model(role)
-        open_ = [name for name in due if not connection.state.unconfirmed and self._may_upload(name)]
+        open_ = [name for name in due if not connection.state.unconfirmed and _may_upload(connection, name)]
         role.restore_residuals(connection.state.residuals)
         uploads = self._work(role, open_, train)
         traveling = {name: each for name, each in uploads.items() if name in connection.channels}
@@ -217,22 +193,7 @@ class FederatedTrainer:
         number = max(self.round, connection.state.round + train)  # a new folder continues where the relay is
         self._now = _RoundState(number, (connection.client.bytes_sent, connection.client.bytes_received))
         if self.others.late_means:
-            self._catch_up(sorted(self.others.late_means))
-
-    def _due(self, role: str, train: bool) -> tuple[str, ...]:
-        """The exchanges to which members of a role upload in this round."""
-        uploading, exchanges = self.method.roles[role].uploading, self.method.roles[role].exchanges
-        due = [e for e in exchanges if e.name in uploading and self.round % e.every == 0]
-        return tuple(e.name for e in due if train or e.uploads_before_training)
-
-    def _may_upload(self, name: str) -> bool:
-        """Whether a channel would accept an upload now: a change is measured from common values that are held."""
-        connection = self.connection
-        if name not in connection.channels:
-            return True
-        return name not in connection.state.awaiting and (
-            name in connection.state.answers or not connection.channels[name].moves
-        )
+            self._receive(connection.inbox.download(self.others.late_means, {}, connection.timeout))
 
     def _work(self, role: MemberRole, names: Sequence[str], train: bool) -> dict[str, ChannelUpload]:
         """The role's part of the round: loss terms are noted, and what it uploads is returned."""
@@ -310,12 +271,6 @@ class FederatedTrainer:
         """Accuracy on the test set, in %: of the classifier, or where none is trained of a linear probe."""
         return measure_accuracy(self.main, self.data, labeled=self.labeled)
 
-    @property
-    def labeled(self) -> bool:
-        """Whether the classifier is trained."""
-        others = self.method.roles.values()
-        return self.main.setup.evaluation.labeled and all(role.objective.labeled for role in others)
-
     def test_own(self) -> float | None:
         """Accuracy of the own answer on data like the member's own, in %; None where it has no own answer."""
         role, assigned = self.main, self.main.setup.data
@@ -368,6 +323,42 @@ class FederatedTrainer:
         """Close the connection."""
         torch.set_num_threads(self._threads)
         self.connection.close()
+
+
+def _first_answer(connection: RelayConnection, name: str, channel: schema.Channel, common: CommonValues) -> Answer:
+    """The answer before any download: nothing with count 0, or the common values at the start."""
+    if name in connection.state.answers:
+        return connection.state.answers[name]
+    if name not in common:
+        return empty_answer(channel)
+    values = {k: t.numpy(force=True).copy() for k, t in common[name].items()}
+    settings = connection.charter.channel_settings.get(name)
+    if settings is not None and values_fingerprint(channel, values) != settings.start:
+        found = connection.inbox.download([name], {}, connection.timeout)
+        if name not in found:
+            raise ConfigurationError(
+                f"the common values of {name!r} cannot be made here, and the relay cannot be reached"
+            )
+        return found[name]
+    if name in connection.inbox.last_moves:
+        values |= {f"{LAST_MOVE}{k}": np.zeros_like(v) for k, v in values.items()}
+    connection.state.answers[name] = Answer(values, np.zeros(()), 0)
+    return connection.state.answers[name]
+
+
+def _may_upload(connection: RelayConnection, name: str) -> bool:
+    """Whether a channel would accept an upload now: a change is measured from common values that are held."""
+    if name not in connection.channels:
+        return True
+    return name not in connection.state.awaiting and (
+        name in connection.state.answers or not connection.channels[name].moves
+    )
+
+
+def _due(role: Role, round_: int, train: bool) -> tuple[str, ...]:
+    """The exchanges to which members of a role upload in a round; without training, before the first one."""
+    due = [e for e in role.exchanges if e.name in role.uploading and round_ % e.every == 0]
+    return tuple(e.name for e in due if train or e.uploads_before_training)
 
 
 def measure_accuracy(role: MemberRole, data: SharedData, *, labeled: bool) -> float:

@@ -97,6 +97,7 @@ def description() -> dict[str, Any]:
             **_operator_paths(),
             "/v1/answers": {"get": _answers()},
             "/v1/channels/{channel}/replies/{version}": {"get": _reply()},
+            "/v1/public-set": {"get": _public_set(), "put": _upload_public_set()},
             "/v1/events": {
                 "get": {
                     "operationId": "events",
@@ -242,6 +243,30 @@ def _reply() -> dict[str, Any]:
     }
 
 
+def _public_set() -> dict[str, Any]:
+    return {
+        "operationId": "public_set",
+        "summary": "The samples of the public set, as 32-bit floats",
+        "responses": {
+            "200": {"description": "The samples; the charter has their SHA-256", "content": _BODY},
+            **_rejections(401, 403, 404, 429, 503),
+        },
+    }
+
+
+def _upload_public_set() -> dict[str, Any]:
+    receipt = {"type": "object", "required": ["sha256", "epoch"]}
+    return {
+        "operationId": "upload_public_set",
+        "summary": "The samples of the public set, from the member that has them",
+        "requestBody": {"required": True, "content": _BODY},
+        "responses": {
+            "200": _json("It is on disk", receipt),
+            **_rejections(400, 401, 403, 404, 408, 409, 413, 429, 503, 507),
+        },
+    }
+
+
 def _schema(name: str) -> dict[str, Any]:
     return {"$ref": f"#/components/schemas/{name}"}
 
@@ -300,6 +325,8 @@ def _federation() -> dict[str, Any]:
             "versions": {"type": "object"},
             "expected": {"type": "integer"},
             "waiting": {"type": "object"},
+            "rounds": {"type": "object", "description": "with roles: the newest round of each member"},
+            "public_set": {"type": "boolean", "description": "with a public set: whether the relay has it"},
         },
     }
 

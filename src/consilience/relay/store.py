@@ -60,7 +60,6 @@ class Store:
             self.contributions = ContributionTable(self.sql)
             self.channel_states = ChannelStateTable(self.sql)
             self.replies = ReplyTable(self.sql)
-            self.public_sets = PublicSetTable(self.sql)
             self.operators = OperatorTable(self.sql)
             self.keys = KeyTable(self.sql)
             self.leases = LeaseTable(self.sql)
@@ -83,6 +82,11 @@ class Store:
         except BaseException:
             self.sql.close()
             raise
+
+    @property
+    def public_sets(self) -> PublicSetTable:
+        """The public sets of federations."""
+        return PublicSetTable(self.sql)
 
     @property
     def tables(self) -> list[Table]:

@@ -26,7 +26,7 @@ from consilience.wire.encodings import ENCODINGS, Bit, Encoding, encoding_name
 from consilience.wire.headers import Parts
 from consilience.wire.robustness import PLAIN, Robustness, build_robustness
 from consilience.wire.roles import PublicSetSettings, RoleSettings
-from consilience.wire.section import Section
+from consilience.wire.section import CharterSection
 
 PROTOCOL = 1
 """The version of the protocol that this library implements; see docs/protocol.md."""
@@ -36,7 +36,7 @@ CommonValues = Mapping[str, Mapping[str, np.ndarray]]
 """Common values of moving means: by channel, then by tensor."""
 
 
-class Rules(Section):
+class Rules(CharterSection):
     """What a relay accepts, and how long it waits."""
 
     min_contributions: int = Field(
@@ -56,7 +56,7 @@ class Rules(Section):
     samples: int = Field(default=10_000_000, ge=1, lt=2**31, description="the most samples a member may claim")
 
 
-class TensorSettings(Section):
+class TensorSettings(CharterSection):
     """One tensor of a channel, as the charter writes it."""
 
     shape: tuple[int, ...]
@@ -74,7 +74,7 @@ class TensorSettings(Section):
         return schema.Tensor(self.shape, _encoding(self.up), _encoding(self.down), self.low, self.high)
 
 
-class RobustnessSettings(Section):
+class RobustnessSettings(CharterSection):
     """How a mean resists a bad member, as the charter writes it."""
 
     aggregation: str = Field(default="mean", max_length=40, description="mean, trimmed(SHARE) or median")
@@ -141,7 +141,7 @@ class ChannelSettings(RobustnessSettings):
         )
 
 
-class ScalingSettings(Section):
+class ScalingSettings(CharterSection):
     """How members scale their inputs: the same for all, as measured by whoever creates the federation."""
 
     kind: Literal["none", "pixels", "columns"]
@@ -150,7 +150,7 @@ class ScalingSettings(Section):
     pixel_max: int = Field(default=1, ge=1)
 
 
-class Charter(Section):
+class Charter(CharterSection):
     """Everything the members of a federation have agreed on."""
 
     protocol: int = PROTOCOL

@@ -9,13 +9,13 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from consilience.errors import ConfigurationError
-from consilience.wire.section import Section
+from consilience.wire.section import CharterSection
 
 LARGEST_PUBLIC_SET = 2**28
 """Bytes of the largest public set that a charter may name."""
 
 
-class RoleSettings(Section):
+class RoleSettings(CharterSection):
     """Which roles each member has, and to which channels each role uploads.
 
     A member uploads at most once in a round, so only one of its roles uploads.
@@ -76,7 +76,7 @@ class RoleSettings(Section):
         return {**self.model_dump(), "members": {str(number): roles for number, roles in self.members.items()}}
 
 
-class PublicSetSettings(Section):
+class PublicSetSettings(CharterSection):
     """The public set: who has it, and what it is.
 
     sha256: of the samples after scaling, as 32-bit floats, little-endian, one sample after the other in C order.
