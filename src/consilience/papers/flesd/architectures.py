@@ -50,8 +50,9 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
         f"{config.training.total_epochs} epochs in total. Accuracy of a linear probe in %, mean and standard "
         f"deviation over seeds. Student: learner 0, which distills the similarities of all others on its own images, "
         f"the public set, in {_ROUNDS} rounds. Teachers: the mean over the other learners, which train on their own "
-        f"images and then distill too. Alone: the same learner with the same encoder, trained on its own images. "
-        f"Differences are paired by seed, with 95 % intervals."
+        f"images and then distill too; the student uploads nothing, so that they do not depend on it. Alone: the same "
+        f"learner with the same encoder, trained on its own images. Differences are paired by seed, with 95 % "
+        f"intervals."
     )
     sections = [
         ResultSection("Student and teachers by encoder", text, _table(together, alone), name="architectures"),
