@@ -32,7 +32,8 @@ def first_clusters(rows: Tensor, valid: Tensor, clusters: int) -> Tensor:
     samples = valid.sum().clamp(min=1)
     along = along - (along * some).sum(0) / samples
     spread = ((along.square() * some).sum(0) / samples).sqrt()
-    return (along / (spread + _TINY)).argmax(1)
+    farthest: Tensor = (along / (spread + _TINY)).argmax(1)
+    return farthest
 
 
 def mean_of_views(rows: Tensor, positions: Tensor) -> Tensor:
