@@ -108,6 +108,7 @@ def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
     [
         *("representation-sharing", "federated-distillation", "fedavg", "fedavg-1bit", "consilience", "two-stage"),
         "fedavg:objective=simclr",
+        "cluster-sharing:clusters=6:objective=simclr",
         "fedavg:up=bit:down=int4",
         "consilience:up=int4:down=int4",
         TWO_ANSWERS,
