@@ -29,7 +29,6 @@ RECORDS = {
     "config/settings.py: Settings": "the settings of a run by name, for autocompletion",
     "exchanges/observations.py: Observations": "the settings of an exchange by name, and what it is",
     "exchanges/base.py: View": "what an exchange or an objective may see of its learner, by name",
-    "exchanges/observations.py: Observations": "the settings of an exchange by name",
 }
 """Classes that may have more than ATTRIBUTES attributes, and why."""
 

@@ -33,6 +33,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
     "fedavg": ("fedavg", {"objective": "simclr"}),
     "independent": ("independent", {"objective": "simclr"}),
     "fedprox": ("fedprox", {"objective": "simclr"}),
+    "cluster-sharing": ("cluster-sharing", {"clusters": 6, "kd": 0.5}),
 }
 PARTIAL_PARTICIPATION: dict[str, Any] = {
     "partition": "dirichlet(0.5)",
@@ -49,6 +50,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 each_case = pytest.mark.parametrize("case", list(CASES))
 each_kind = pytest.mark.parametrize("case", ["flesd", "flesd, everybody distills"])
+each_resumed = pytest.mark.parametrize("case", ["flesd", "flesd, everybody distills", "cluster-sharing"])
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -115,6 +117,8 @@ def test_loop_equals_stack(case: str, data: Dataset, tmp_path: Path) -> None:
     assert (learned(result, "simclr") > 0).all() and learned(result, "simclr").size
     if case.startswith("flesd"):
         assert (learned(result, "similarity") > 0).all() and learned(result, "similarity").size
+    if case == "cluster-sharing":
+        assert (learned(result, "clusters") > 0).all() and learned(result, "clusters").size
     assert result.history.rounds == (1 if case == "flesd-cc" else 3)
 
 
@@ -201,7 +205,7 @@ def assert_same_bits(one: Path, other: Path) -> None:
     assert [key for key in a if a[key].tobytes() != b[key].tobytes()] == []
 
 
-@each_kind
+@each_resumed
 @pytest.mark.parametrize("engine", ["loop", "stack"])
 def test_stopping_and_resuming_gives_the_same_bits(case: str, engine: str, data: Dataset, tmp_path: Path) -> None:
     config = settings(case, engine=engine, participation=0.6, offline=0.3)
@@ -215,7 +219,7 @@ def test_stopping_and_resuming_gives_the_same_bits(case: str, engine: str, data:
         assert np.array_equal(whole.history[metric], parts.history[metric], equal_nan=True), metric
 
 
-@each_kind
+@each_resumed
 def test_worker_processes_give_the_same_bits_as_none(case: str, data: Dataset, tmp_path: Path) -> None:
     results = [
         simulate(settings(case, workers=n, learners=5, offline=0.3, rounds=2), data=data, out=tmp_path / str(n))

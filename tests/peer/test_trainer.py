@@ -116,6 +116,7 @@ def joined(processes: list[Child], folder: Path, method: str) -> Iterator[Any]:
         *("representation-sharing", "federated-distillation", "fedavg", "fedavg-1bit", "consilience", "two-stage"),
         "two-stage:inner=batch:batches=4",
         "fedavg:objective=simclr",
+        "cluster-sharing:clusters=6:objective=simclr",
         "fedavg:up=bit:down=int4",
         "consilience:up=int4:down=int4",
         TWO_ANSWERS,

@@ -121,7 +121,7 @@ BUILT_IN = {
     ),
     "cluster-sharing": KnownMethod(
         "Learning without labels: mean features of common clusters, toward which features are pulled.",
-        {"clusters": 20, "kd": 0.1, "start": "common", "encoding": "float32", "objective": "simclr"},
+        {"clusters": 20, "kd": 0.3, "start": "common", "encoding": "float32", "objective": "simclr"},
     ),
     "flesd": KnownMethod(
         "Learning without labels: similarities of public samples, distilled (Shi et al. 2021).", _FLESD

@@ -37,7 +37,7 @@ class Clusters(Exchange):
     feature_tensors: ClassVar[tuple[str, ...]] = ("mean",)
     uploads_before_training: ClassVar[bool] = True
     clusters: int = 20
-    weight: Rate = 0.1
+    weight: Rate = 0.3
     min_count: int = 2
     encoding: Encoding = FLOAT32
 

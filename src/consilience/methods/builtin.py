@@ -207,7 +207,7 @@ def split_learning(cut: str = "", device: DevicePart = "handed-on") -> Role:
 @register_method
 def cluster_sharing(
     clusters: int = 20,
-    kd: Rate = 0.1,
+    kd: Rate = 0.3,
     start: Start = "common",
     encoding: str = "float32",
     objective: str = "simclr",

@@ -37,7 +37,8 @@ class MeanRules:
             return replace(channel, robustness=asked)
         cap, ratio = asked.weight_cap, asked.clip_ratio
         if cap == math.inf and any(counts):
-            cap = float(WEIGHT_MULTIPLE * (max(counts) if channel.rows else sum(counts)))
+            by_class = channel.rows[-1:] == (len(counts),)  # other rows, such as clusters, may have all samples
+            cap = float(WEIGHT_MULTIPLE * (max(counts) if by_class else sum(counts)))
         if not asked.clips and asked.aggregation == "mean" and (channel.moving or not _bounded(channel)):
             ratio = CLIP_RATIO
         return replace(channel, robustness=replace(asked, weight_cap=cap, clip_ratio=ratio))
