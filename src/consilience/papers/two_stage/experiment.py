@@ -49,7 +49,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class Penalties:
-    """The settings of the method two-stage."""
+    """The settings of the method two-stage, and of fedprox."""
 
     alpha_1: float = 0.1
     alpha_2: float = 1.0
@@ -57,6 +57,8 @@ class Penalties:
     delta: float = 1e-3
     batch_delta: float = 2e-5
     """With a move before every batch: about as far in a round of 50 or 60 batches as delta."""
+    fedprox_mu: float = 0.01
+    """Of fedprox."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,6 @@ class TwoStageTask:
     split: ModelSettings = ModelSettings("device-cnn-large", 1e-3)
     whole: ModelSettings = ModelSettings("cnn", 0.05)
     penalties: Penalties = Penalties()
-    fedprox_mu: float = 0.01
     engine: str = "auto"
     seeds: int = SEEDS
 
@@ -111,9 +112,9 @@ class TwoStageTask:
     def _method_settings(self, row: str) -> dict[str, Any]:
         if row in _CHANGES:
             chosen = asdict(self.penalties)
-            per_batch = chosen.pop("batch_delta")
+            per_batch, _ = chosen.pop("batch_delta"), chosen.pop("fedprox_mu")
             return {**chosen, **({"delta": per_batch} if row == BATCH else {}), **_CHANGES[row]}
-        return {"mu": self.fedprox_mu} if row == FEDPROX else {}
+        return {"mu": self.penalties.fedprox_mu} if row == FEDPROX else {}
 
 
 @dataclass(frozen=True)
