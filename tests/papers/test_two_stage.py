@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -17,10 +17,12 @@ from consilience.errors import CheckpointError, UnknownName
 from consilience.papers import REPRODUCTIONS, Scale
 from consilience.papers.cell_runs import run_cells
 from consilience.papers.cells import Outcome, Reproduction
+from consilience.papers.finished_cells import FINISHED
 from consilience.papers.metrics_by_round import select_rounds
 from consilience.papers.run import run_reproduction
 from consilience.papers.two_stage.device_attacks import FILE, attacks_of
 from consilience.papers.two_stage.experiment import (
+    RECORDS,
     ROWS,
     LeakageSize,
     ModelSettings,
@@ -28,10 +30,11 @@ from consilience.papers.two_stage.experiment import (
     TwoStageSize,
     TwoStageTask,
 )
-from consilience.papers.two_stage.figure4 import FIGURE4, newcomer_progress
+from consilience.papers.two_stage.figure4 import FIGURE4, NEWCOMER_ROWS, newcomer_progress
 from consilience.papers.two_stage.figures2_3 import FIGURES2_3
 from consilience.papers.two_stage.figures5_6 import FIGURES5_6
 from consilience.papers.two_stage.progress import progress_of
+from consilience.papers.two_stage.table1 import TABLE1
 from consilience.papers.two_stage.table2 import PUBLISHED_TABLE, TABLE2, format_power
 from consilience.simulation.records.run_folder import PROVENANCE
 from tests.papers_tools import known_at_both_sizes, run_and_draw, tables_of
@@ -47,12 +50,13 @@ SMALL = TwoStageTask(
     eval_every=2,
     split=MLP[0],
     whole=MLP[1],
+    seeds=1,
 )
 TINY = TwoStageSize(
     {"digits": SMALL},
     NewcomerSize(
         TwoStageTask("digits", learners=3, partition="iid", participation=0.5, train=200, test=100, rounds=4,
-             eval_every=1, split=MLP[0], whole=MLP[1]),
+             eval_every=1, split=MLP[0], whole=MLP[1], seeds=1),
         rounds_before=2,
         samples=40,
     ),
@@ -65,7 +69,7 @@ TINY = TwoStageSize(
 )  # fmt: skip
 ALL: dict[str, Reproduction] = {
     experiment.name.removeprefix("two-stage-"): experiment.at_size(TINY, TINY)
-    for experiment in (TABLE2, FIGURES2_3, FIGURE4, FIGURES5_6)
+    for experiment in (TABLE1, TABLE2, FIGURES2_3, FIGURE4, FIGURES5_6)
 }
 NAMES = [f"two-stage-{each}" for each in ALL]
 
@@ -92,24 +96,40 @@ def test_table2_has_the_published_settings() -> None:
     assert {c.federation.participation for c in cells.values()} == {0.1}
     mnist, roles = cells["mnist", "two-stage"], cells["shakespeare", "fedavg"]
     assert (mnist.federation.learners, mnist.federation.partition) == (100, "shards(2)")
-    assert (mnist.model.name, mnist.training.optimizer) == ("device-cnn", "adam")
+    assert (mnist.model.name, mnist.training.optimizer) == ("device-cnn-large", "adam")
     assert (mnist.data.train, mnist.data.test, mnist.training.batch_size) == (None, None, 10), "all 60,000 images"
     averaged = cells["mnist", "fedprox"]
     assert (averaged.model.name, averaged.training.optimizer, averaged.training.lr) == ("cnn", "sgd", 0.05)
     assert averaged.method.settings == {"mu": 0.01}
-    assert (cells["cifar10", "fedavg"].model.name, cells["cifar10", "fedavg"].federation.partition) == ("cnn5", "iid")
+    assert (cells["cifar10", "fedavg"].model.name, cells["cifar10", "fedavg"].federation.partition) == (
+        "cnn5-small",
+        "iid",
+    )
+    assert cells["cifar10", "two-stage"].model.name == "device-cnn-medium"
     assert (roles.federation.learners, roles.federation.partition) == (133, "owners")
     assert (roles.model.name, roles.execution.engine) == ("lstm", "loop")
     assert {row: c.evaluation.ensemble for (data, row), c in cells.items() if data == "mnist"} == {
         "two-stage": "on",
+        "two-stage-batch": "on",
+        "two-stage-calibrated": "on",
         "two-stage-1bit": "off",
         "independent": "on",
         "fedavg": "off",
         "fedprox": "off",
     }
-    assert cells["mnist", "independent"].model.name == "device-cnn", "the control has the same model"
-    shared = {row: cells["mnist", row].method.settings["device"] for row in ("two-stage", "two-stage-1bit")}
-    assert shared == {"two-stage": "private", "two-stage-1bit": "1bit"}
+    assert cells["mnist", "independent"].model.name == "device-cnn-large", "the control has the same model"
+    usual = {"alpha_1": 0.1, "alpha_2": 1.0, "lam": 1.0, "delta": 1e-3}
+    assert {row: c.method.settings for (data, row), c in cells.items() if data == "mnist" and "two" in row} == {
+        "two-stage": usual,
+        "two-stage-batch": usual | {"inner": "batch", "delta": 2e-5},
+        "two-stage-calibrated": usual | {"calibrated": True},
+        "two-stage-1bit": usual | {"device": "1bit"},
+    }
+    assert {(data, c.federation.seeds) for (data, _), c in cells.items()} == {
+        ("mnist", 3),
+        ("cifar10", 3),
+        ("shakespeare", 1),
+    }
 
 
 def test_table_and_curves_use_the_same_cells() -> None:
@@ -147,7 +167,12 @@ def outcome_of(folder: Path, row: str, lines: Sequence[dict[str, Any]], data: st
     (place / "config.toml").write_text(config.to_toml(), encoding="utf-8")
     (place / PROVENANCE).write_text(json.dumps({"data": {"test_samples": 7}, "class_counts": {"0": [[1, 2], [3, 4]]}}))
     (place / "metrics.jsonl").write_text("\n".join(json.dumps(each) for each in lines))
-    return Outcome({"data": data, "row": row}, {}, place)
+    outcome = Outcome({"data": data, "row": row}, {}, place, settings=SMALL.settings(Scale(), row) | {"data": data})
+    return with_records(outcome, RECORDS)
+
+
+def with_records(outcome: Outcome, wanted: Mapping[str, Callable[[Outcome], Any]]) -> Outcome:
+    return replace(outcome, records={name: json.loads(json.dumps(read(outcome))) for name, read in wanted.items()})
 
 
 def test_progress_uses_only_learners_that_participated(tmp_path: Path) -> None:
@@ -161,7 +186,7 @@ def test_progress_uses_only_learners_that_participated(tmp_path: Path) -> None:
     ]
     course = progress_of(outcome_of(tmp_path, "fedavg", lines))
     assert course.accuracy == {1: (50.0,), 3: (40.0,)} and course.final == 40.0
-    assert course.values == {0: 0, 1: 20, 2: 40, 3: 80} and course.bytes[3] == 320
+    assert course.values == {1: 20, 3: 80} and course.bytes[3] == 320
     assert (course.reached(40), course.reached(50.1), course.before(3), course.before(1)) == (1, None, 50.0, None)
 
 
@@ -290,7 +315,15 @@ def test_progress_of_a_joining_device_starts_when_it_joins(folder: Path) -> None
     )
     outcomes = [outcome for outcome in found.values() if outcome]
     newcomer, others = FIGURE4.sections(outcomes)
-    assert [set(row) for row in newcomer.table] == [{"method", "round 1", "round 2", "first download"}] * len(ROWS)
+    columns = {"method", "round 1", "round 2", "first download"}
+    assert [set(row) for row in newcomer.table] == [columns] * len(NEWCOMER_ROWS)
+    shown = {row["method"]: row["round 2"] for row in newcomer.table}
+    assert "→" not in shown["independent"], "nothing is merged"
+    for name in ("two-stage", "two-stage-1bit", "fedavg", "fedprox"):
+        before, after = map(float, shown[name].split(" → "))
+        assert before == pytest.approx(arrivals[name].before[2], abs=0.06)
+        assert after == pytest.approx(arrivals[name].accuracy[2], abs=0.06)
+    assert any(arrivals[row].before != arrivals[row].accuracy for row in ("two-stage-1bit", "fedavg"))
     for row, outcome in zip(others.table, outcomes, strict=True):
         course = progress_of(outcome)
         assert row["before"] == f"{np.mean(course.accuracy[2]):.1f}", "tested last before it came in round 3"
@@ -343,3 +376,46 @@ def test_unprotected_layer_of_fedavg_is_reconstructed_too(folder: Path) -> None:
     assert by_round["method"] == row["method"] == "fedavg"
     assert float(row["distance correlation"].split()[0]) > 0.9, "a convolution tells nearly all"
     assert float(row["SSIM"].split()[0]) > float(guess["SSIM"].split()[0]) and row["SSIM lost"] is None
+
+
+# --- without run folders
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_cells_alone_show_the_same_sections(name: str, folder: Path, tmp_path: Path) -> None:
+    """`cells.jsonl` is all that comes back from another machine: tables, figures and pictures need nothing else."""
+    run = ALL[name]
+    shown = run_reproduction(run, Scale(), folder / name).sections
+    (tmp_path / FINISHED).write_bytes((folder / name / FINISHED).read_bytes())
+    found = run_reproduction(run, Scale(), tmp_path, saved_only=True)
+    assert not found.missing and not (tmp_path / "cells").exists()
+    assert [(s.heading, s.text, s.table) for s in found.sections] == [(s.heading, s.text, s.table) for s in shown]
+    assert [[p.content for p in s.pictures] for s in found.sections] == [[p.content for p in s.pictures] for s in shown]
+    assert all(section.figure() is not None for section in found.sections if section.figure)
+    longest = max(map(len, (tmp_path / FINISHED).read_text().splitlines()))
+    assert longest < 20_000, "a line stays small"
+
+
+def test_table1_counts_values_by_formula_and_as_measured(folder: Path) -> None:
+    tables = tables_of(ALL["table1"], folder / "table1")
+    rows = {row["method"]: row for row in tables["table1"]}
+    assert list(rows) == ["two-stage", "two-stage-batch", "fedavg", "fedprox"]
+    server, whole = 64 * 32 + 32 + 32 * 10 + 10, 6570
+    for row, size in (("two-stage", server), ("two-stage-batch", server), ("fedavg", whole), ("fedprox", whole)):
+        assert (
+            rows[row]["G or N"] == f"{size:,}" and rows[row]["per device"] == rows[row]["measured"] == f"{2 * size:,}"
+        )
+    assert rows["two-stage"]["bytes up"] == "374 B" and rows["fedavg"]["bytes up"] == "26.8 kB"
+
+
+def test_table1_implies_the_sizes_of_the_published_models(tmp_path: Path) -> None:
+    sent = {"values_up": 338_154, "values_down": 338_154, "bytes_up": 42_400, "bytes_down": 42_400}
+    settings = SMALL.settings(Scale(), "two-stage") | {"data": "mnist", "model": "device-cnn-large"}
+    outcome = Outcome({"data": "mnist", "row": "two-stage"}, {}, tmp_path, {"messages": sent}, settings)
+    (row,) = TABLE1.sections([outcome])[0].table
+    assert (row["per device"], row["total by formula"], row["published"]) == ("676,308", "4.433e9", "4.526e9")
+    assert row["implied size"] == "345,233"
+    whole = {"values_up": 457_450, "values_down": 457_450, "bytes_up": 1_830_000, "bytes_down": 1_830_000}
+    other = replace(outcome, labels={"data": "cifar10", "row": "fedavg"}, records={"messages": whole})
+    (row,) = TABLE1.sections([other])[0].table
+    assert (row["total by formula"], row["published"], row["implied size"]) == ("2.553e9", "2.559e9", "458,602")

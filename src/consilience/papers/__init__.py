@@ -26,6 +26,7 @@ from consilience.papers.two_stage import experiment as two_stage
 from consilience.papers.two_stage.figure4 import FIGURE4 as TWO_STAGE_FIGURE4
 from consilience.papers.two_stage.figures2_3 import FIGURES2_3 as TWO_STAGE_FIGURES2_3
 from consilience.papers.two_stage.figures5_6 import FIGURES5_6 as TWO_STAGE_FIGURES5_6
+from consilience.papers.two_stage.table1 import TABLE1 as TWO_STAGE_TABLE1
 from consilience.papers.two_stage.table2 import TABLE2 as TWO_STAGE_TABLE2
 
 _THESIS = (
@@ -33,7 +34,7 @@ _THESIS = (
     *(ASYNCHRONY, GROWTH, FRONTIER, OBSERVATIONS, CLASSES, SPLIT_LEARNING, CLUSTER_SHARING),
 )
 _FLESD = (FLESD_TABLE1, FLESD_FIGURE2, FLESD_FIGURE4, FLESD_FIGURE5, FLESD_ARCHITECTURES)
-_TWO_STAGE = (TWO_STAGE_TABLE2, TWO_STAGE_FIGURES2_3, TWO_STAGE_FIGURE4, TWO_STAGE_FIGURES5_6)
+_TWO_STAGE = (TWO_STAGE_TABLE1, TWO_STAGE_TABLE2, TWO_STAGE_FIGURES2_3, TWO_STAGE_FIGURE4, TWO_STAGE_FIGURES5_6)
 
 REPRODUCTIONS: dict[str, Reproduction] = {
     reproduction.name: reproduction

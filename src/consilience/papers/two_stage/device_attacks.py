@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import zipfile
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -76,6 +80,31 @@ def attacks_of(outcome: Outcome) -> DeviceAttacks:
     return found
 
 
+def record_attacks(outcome: Outcome) -> dict[str, Any]:
+    """A record of the attacks: all numbers, and the images with one byte for each pixel."""
+    found = attacks_of(outcome)
+    numbers = {name: np.round(getattr(found, name), 6).tolist() for name in ("devices", *_NUMBERS)}
+    images = {name: _packed(getattr(found, name)) for name in _IMAGES}
+    return {"auxiliary": int(found.auxiliary), "epochs": int(found.epochs), **numbers, **images}
+
+
+def recorded_attacks(outcome: Outcome, name: str = "attacks") -> DeviceAttacks:
+    """The attacks of a record."""
+    found = outcome.records[name]
+    arrays = {key: np.array(found[key]) for key in ("devices", "auxiliary", "epochs", *_NUMBERS)}
+    return DeviceAttacks(**arrays, **{key: _unpacked(found[key]) for key in _IMAGES})
+
+
+def _packed(images: np.ndarray) -> dict[str, Any]:
+    pixels = np.round(255 * images.clip(0, 1)).astype(np.uint8)
+    return {"shape": list(images.shape), "bytes": base64.b64encode(zlib.compress(pixels.tobytes(), 9)).decode()}
+
+
+def _unpacked(saved: Mapping[str, Any]) -> np.ndarray:
+    pixels = np.frombuffer(zlib.decompress(base64.b64decode(saved["bytes"])), np.uint8)
+    return pixels.reshape(saved["shape"]).astype(np.float32) / 255
+
+
 def attack_devices(run: SavedRun, device: str, epochs: int = ATTACK_EPOCHS) -> DeviceAttacks:
     """Attack the first devices of the first seed, each with a decoder of its own."""
     who = select_learners(run, ATTACKED)
@@ -87,6 +116,7 @@ def attack_devices(run: SavedRun, device: str, epochs: int = ATTACK_EPOCHS) -> D
     return DeviceAttacks(np.array(who), auxiliary, np.array(epochs), **numbers, truth=truth, images=images)
 
 
+_IMAGES = ("truth", "images")
 _NUMBERS = ("correlation", "corrected", "ssim", "baseline_ssim", "psnr", "baseline_psnr")
 
 

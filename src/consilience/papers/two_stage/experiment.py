@@ -6,24 +6,35 @@ et al. (2017) for the rest: learning rates and batch sizes are theirs where they
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from consilience.papers.cells import Outcome, Scale
+from consilience.papers.metrics_by_round import record_samples
 from consilience.papers.sizes import Sizes
+from consilience.papers.two_stage.progress import record_progress
 from consilience.presentation.tables import plural
-from consilience.simulation.records.run_folder import PROVENANCE, RunFolder
 
-SEEDS = 1
-"""The paper has means of 50 runs; --seeds runs more."""
+SEEDS = 3
+"""The paper has means of 50 runs; --seeds runs more or fewer."""
+RECORDS = {"progress": record_progress, "samples": record_samples}
+"""What the sections of all experiments need of run folders."""
 ATTACKED, ATTACK_EPOCHS = 10, 30
 """The number of devices that are attacked, at most, and the epochs of each decoder."""
-TWO_STAGE, ONE_BIT, FEDAVG, FEDPROX, INDEPENDENT = "two-stage", "two-stage-1bit", "fedavg", "fedprox", "independent"
-ROWS = (TWO_STAGE, ONE_BIT, FEDAVG, FEDPROX, INDEPENDENT)
-"""Two are not in the paper: two-stage that also uploads the devices' part, with one bit per weight; and a control with
-devices that upload nothing."""
+TWO_STAGE, BATCH, CALIBRATED, ONE_BIT = "two-stage", "two-stage-batch", "two-stage-calibrated", "two-stage-1bit"
+FEDAVG, FEDPROX, INDEPENDENT = "fedavg", "fedprox", "independent"
+ROWS = (TWO_STAGE, BATCH, CALIBRATED, ONE_BIT, FEDAVG, FEDPROX, INDEPENDENT)
+"""Two readings of the paper: one vote per round (equation 9), and a move before every batch (Algorithm 1). Three rows
+are not in it: two-stage with calibrated losses; two-stage that also uploads the devices' part, with one bit per weight;
+and a control with devices that upload nothing."""
+_CHANGES: Mapping[str, Mapping[str, Any]] = {
+    TWO_STAGE: {},
+    BATCH: {"inner": "batch"},
+    CALIBRATED: {"calibrated": True},
+    ONE_BIT: {"device": "1bit"},
+}
+"""What the rows of two-stage set."""
 COMPARED = (ONE_BIT, FEDAVG, FEDPROX)
 """The rows with one common model, which are compared at the same accuracy."""
 
@@ -38,12 +49,16 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class Penalties:
-    """The settings of the method two-stage."""
+    """The settings of the method two-stage, and of fedprox."""
 
     alpha_1: float = 0.1
     alpha_2: float = 1.0
     lam: float = 1.0
     delta: float = 1e-3
+    batch_delta: float = 2e-5
+    """With a move before every batch: about as far in a round of 50 or 60 batches as delta."""
+    fedprox_mu: float = 0.01
+    """Of fedprox."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +79,18 @@ class TwoStageTask:
     eval_every: int = 20
     epochs: int = 1
     batch_size: int = 10
-    split: ModelSettings = ModelSettings("device-cnn", 1e-3)
+    split: ModelSettings = ModelSettings("device-cnn-large", 1e-3)
     whole: ModelSettings = ModelSettings("cnn", 0.05)
     penalties: Penalties = Penalties()
-    fedprox_mu: float = 0.01
     engine: str = "auto"
+    seeds: int = SEEDS
 
     def settings(self, scale: Scale, row: str, **method: Any) -> dict[str, Any]:
         """The settings of a run of one row; method: changes to the settings of the method."""
-        split, private = row not in (FEDAVG, FEDPROX), row in (TWO_STAGE, INDEPENDENT)
+        split, private = row not in (FEDAVG, FEDPROX), row not in (FEDAVG, FEDPROX, ONE_BIT)
         model = self.split if split else self.whole
         return {
-            **scale.settings(SEEDS),
+            **scale.settings(self.seeds),
             "data": self.data,
             "train": self.train,
             "test": self.test,
@@ -91,13 +106,15 @@ class TwoStageTask:
             "eval_every": self.eval_every,
             "ensemble": "on" if private else "off",
             "engine": self.engine,
-            "method": {"name": TWO_STAGE if row == ONE_BIT else row, **self._method_settings(row), **method},
+            "method": {"name": TWO_STAGE if row in _CHANGES else row, **self._method_settings(row), **method},
         }
 
     def _method_settings(self, row: str) -> dict[str, Any]:
-        if row in (TWO_STAGE, ONE_BIT):
-            return asdict(self.penalties) | {"device": "1bit" if row == ONE_BIT else "private"}
-        return {"mu": self.fedprox_mu} if row == FEDPROX else {}
+        if row in _CHANGES:
+            chosen = asdict(self.penalties)
+            per_batch, _ = chosen.pop("batch_delta"), chosen.pop("fedprox_mu")
+            return {**chosen, **({"delta": per_batch} if row == BATCH else {}), **_CHANGES[row]}
+        return {"mu": self.penalties.fedprox_mu} if row == FEDPROX else {}
 
 
 @dataclass(frozen=True)
@@ -133,7 +150,13 @@ class TwoStageSize:
 
 _MNIST = TwoStageTask()
 _CIFAR10 = TwoStageTask(
-    "cifar10", partition="iid", rounds=120, epochs=5, batch_size=50, whole=ModelSettings("cnn5", 0.1)
+    "cifar10",
+    partition="iid",
+    rounds=120,
+    epochs=5,
+    batch_size=50,
+    split=ModelSettings("device-cnn-medium", 1e-3),
+    whole=ModelSettings("cnn5-small", 0.1),
 )
 _SHAKESPEARE = TwoStageTask(
     "shakespeare",
@@ -146,6 +169,7 @@ _SHAKESPEARE = TwoStageTask(
     split=ModelSettings("device-lstm", 1e-3),
     whole=ModelSettings("lstm", 0.8),
     engine="loop",
+    seeds=1,
 )
 _NEWCOMER = replace(_CIFAR10, test=2000, rounds=250, eval_every=1)
 _LEAKAGE = TwoStageTask(
@@ -197,36 +221,21 @@ def two_stage_setup(outcomes: Sequence[Outcome]) -> str:
     """Data, split, training and models of each row, in a few sentences."""
     found: dict[str, dict[str, dict[str, dict[str, None]]]] = {}
     for outcome in outcomes:
-        config = RunFolder(outcome.folder).config
+        config, samples = outcome.config, outcome.records["samples"]
         federation, training = config.federation, config.training
         taking_part = "all take" if federation.participation == 1 else f"{federation.participation:.3g} of them take"
         common = (
-            f"{config.data.source}: {_training_samples(outcome):,} training and {_test_samples(outcome):,} test "
+            f"{config.data.source}: {samples['train']:,} training and {samples['test']:,} test "
             f"samples, {federation.learners} learners ({federation.partition}), {taking_part} part in each of "
             f"{training.rounds} rounds, {plural(training.epochs, 'epoch')} of batches of {training.batch_size}"
         )
         own = f"{outcome.labels['row']}: {config.model.name} with {training.optimizer}, lr {training.lr}"
         settings = found.setdefault(common, {}).setdefault(own, {})
         for key in _DESCRIBED & config.method.settings.keys():
-            settings.setdefault(key, {})[f"{config.method.settings[key]:g}"] = None
+            settings.setdefault(key, {})[f"{float(config.method.settings[key]):g}"] = None
     return " ".join(f"{common}. {'; '.join(map(_with_settings, own.items()))}." for common, own in found.items())
 
 
 def _with_settings(own: tuple[str, Mapping[str, Mapping[str, None]]]) -> str:
     row, settings = own
     return ", ".join([row, *(f"{key} {' or '.join(settings[key])}" for key in sorted(settings))])
-
-
-def _training_samples(outcome: Outcome) -> int:
-    """Training samples of all learners, in the first seed."""
-    table = next(iter(_provenance(outcome)["class_counts"].values()))
-    return sum(sum(counts) for counts in table)
-
-
-def _test_samples(outcome: Outcome) -> int:
-    return int(_provenance(outcome)["data"]["test_samples"])
-
-
-def _provenance(outcome: Outcome) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((outcome.folder / PROVENANCE).read_text(encoding="utf-8"))
-    return found

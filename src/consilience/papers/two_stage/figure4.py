@@ -10,23 +10,27 @@ from typing import Any
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
 from consilience.papers.metrics_by_round import metric_lines, select_rounds
 from consilience.papers.sizes import Experiment
-from consilience.papers.two_stage.experiment import ROWS, TwoStageSize, two_stage_setup
+from consilience.papers.two_stage.experiment import BATCH, CALIBRATED, RECORDS, ROWS, TwoStageSize, two_stage_setup
 from consilience.papers.two_stage.progress import progress_of
 from consilience.presentation.tables import format_bytes
-from consilience.simulation.records.run_folder import RunFolder
 
 NEWCOMER = "newcomer"
+NEWCOMER_ROWS = tuple(row for row in ROWS if row not in (BATCH, CALIBRATED))
 _TABLE_ROUNDS = (1, 5, 10)  # since it joined, or the next tested round; and the last
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class NewcomerProgress:
-    """A newcomer's accuracy on its own distribution by round since it joined, and its first download in bytes."""
+    """A newcomer's accuracy on its own distribution by round since it joined, and its first download in bytes.
+
+    before: the same after its local training, before the round's download changes its model.
+    """
 
     joined: int
     accuracy: Mapping[int, float]
     first_download: float
+    before: Mapping[int, float]
 
 
 def _cells(size: TwoStageSize, scale: Scale) -> list[Cell]:
@@ -40,15 +44,18 @@ def _cells(size: TwoStageSize, scale: Scale) -> list[Cell]:
         "samples": newcomer.samples,
         "participation": 1.0,
     }
-    return [Cell({"row": row}, task.settings(scale, row) | {"groups": {NEWCOMER: group}}) for row in ROWS]
+    records = {**RECORDS, NEWCOMER: record_newcomer}
+    changed = {"groups": {NEWCOMER: group}}
+    return [Cell({"row": row}, task.settings(scale, row) | changed, records=records) for row in NEWCOMER_ROWS]
 
 
 def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     """The newcomer's accuracy by round since it joined, and the accuracy of the other learners."""
     newcomers = {outcome.labels["row"]: newcomer_progress(outcome) for outcome in outcomes}
-    group = RunFolder(outcomes[0].folder).config.groups[NEWCOMER]
+    group = outcomes[0].config.groups[NEWCOMER]
     text = (
-        f"The newcomer's accuracy in % on test images rotated like its own ({group.shift}). It joins in round "
+        f"The newcomer's accuracy in % on test images rotated like its own ({group.shift}): after its local training, "
+        f"before the download of the round changes its model → after that. It joins in round "
         f"{group.joins} with {group.samples} samples and takes part in every round from then on. two-stage-1bit "
         f"also uploads the devices' part; independent is a control: the newcomer trains alone. First download: bytes "
         f"it downloads in its first round, the current common values and the answer of that round. Published as a "
@@ -68,28 +75,43 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
 
 
 def newcomer_progress(outcome: Outcome) -> NewcomerProgress:
-    """The progress of a run's newcomer, the mean over seeds; round 1 is the round in which it joins."""
-    config = RunFolder(outcome.folder).config
+    """The progress of a run's newcomer, from its record."""
+    found = outcome.records[NEWCOMER]
+    after, before = ({int(r): one for r, one in found[key]} for key in ("accuracy", "before"))
+    return NewcomerProgress(found["joined"], after, found["first_download"], before)
+
+
+def record_newcomer(outcome: Outcome) -> dict[str, Any]:
+    """A record of the newcomer's progress, means over seeds; round 1 is the round in which it joins."""
+    config = outcome.config
     ((who, (_, group)),) = config.groups_by_learner().items()
-    tested: dict[int, list[float]] = {}
+    tested: dict[str, dict[int, list[float]]] = {"accuracy_own": {}, "accuracy_own_before": {}}
     downloads = []
     for line in metric_lines(outcome):
         if line["learner"] != who or line["round"] < group.joins:
             continue
         if line["round"] == group.joins:
             downloads.append(line["bytes"]["down"])
-        if line["accuracy_own"] is not None:
-            tested.setdefault(line["round"] - group.joins + 1, []).append(line["accuracy_own"])
-    accuracy = {r: fmean(found) for r, found in sorted(tested.items())}
-    return NewcomerProgress(group.joins, accuracy, fmean(downloads))
+        for metric, found in tested.items():
+            if line.get(metric) is not None:
+                found.setdefault(line["round"] - group.joins + 1, []).append(line[metric])
+    after, before = ([(r, round(fmean(each), 4)) for r, each in sorted(found.items())] for found in tested.values())
+    return {"joined": group.joins, "accuracy": after, "before": before, "first_download": fmean(downloads)}
 
 
 def _newcomer_table(newcomers: Mapping[str, NewcomerProgress]) -> list[Row]:
     lines = []
     for row, newcomer in newcomers.items():
-        reached = {f"round {r}": f"{newcomer.accuracy[r]:.1f}" for r in select_rounds(newcomer.accuracy, _TABLE_ROUNDS)}
+        rounds = select_rounds(newcomer.accuracy, _TABLE_ROUNDS)
+        reached = {f"round {r}": _before_and_after(newcomer, r) for r in rounds}
         lines.append({"method": row, **reached, "first download": format_bytes(newcomer.first_download)})
     return lines
+
+
+def _before_and_after(newcomer: NewcomerProgress, round_: int) -> str:
+    """The accuracy before and after merging; only the latter where nothing is merged."""
+    after = f"{newcomer.accuracy[round_]:.1f}"
+    return f"{newcomer.before[round_]:.1f} → {after}" if round_ in newcomer.before else after
 
 
 def _others_table(outcomes: Sequence[Outcome], newcomers: Mapping[str, NewcomerProgress]) -> list[Row]:

@@ -15,8 +15,8 @@ from consilience.leakage.tables import format_statistics
 from consilience.papers.cells import Cell, Outcome, ResultSection, Scale
 from consilience.papers.metrics_by_round import select_rounds, values_by_round
 from consilience.papers.sizes import Experiment
-from consilience.papers.two_stage.device_attacks import DeviceAttacks, attacks_of
-from consilience.papers.two_stage.experiment import FEDAVG, FEDPROX, TWO_STAGE, TwoStageSize, two_stage_setup
+from consilience.papers.two_stage.device_attacks import DeviceAttacks, record_attacks, recorded_attacks
+from consilience.papers.two_stage.experiment import FEDAVG, FEDPROX, RECORDS, TWO_STAGE, TwoStageSize, two_stage_setup
 from consilience.papers.two_stage.progress import format_percent, progress_of
 from consilience.report.section import Picture
 
@@ -35,16 +35,23 @@ Row = dict[str, Any]
 def _cells(size: TwoStageSize, scale: Scale) -> list[Cell]:
     """Two-stage by alpha_1, and the two methods it is compared with; all checkpoints are kept."""
     leakage, one_seed = size.leakage, {"seeds": 1}  # the models of one seed are attacked
+    records = {**RECORDS, "attacks": record_attacks, "dependence": record_dependence}
     found = [
         Cell(
             {"row": TWO_STAGE, "alpha_1": f"{alpha:g}"},
             leakage.task.settings(scale, TWO_STAGE, alpha_1=alpha) | one_seed | {"watch": "cut"},
             keep_models=True,
+            records=records,
         )
         for alpha in leakage.alphas
     ]
     return found + [
-        Cell({"row": row}, leakage.task.settings(scale, row) | one_seed | {"watch": leakage.watched}, keep_models=True)
+        Cell(
+            {"row": row},
+            leakage.task.settings(scale, row) | one_seed | {"watch": leakage.watched},
+            keep_models=True,
+            records=records,
+        )
         for row in (FEDAVG, FEDPROX)
     ]
 
@@ -59,21 +66,24 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
         f"the first rounds on, and always below fedavg and fedprox.\n\n{two_stage_setup(outcomes)} Fewer devices than "
         f"published: the models of a hundred devices with Adam's state would take 2.3 GB per cell."
     )
-    attacks = {_row_name(outcome): attacks_of(outcome) for outcome in outcomes}
+    attacks = {_row_name(outcome): recorded_attacks(outcome) for outcome in outcomes}
+    batch = outcomes[0].config.training.batch_size
     reconstructed = (
-        f"From the output of the layer after the last round. {_describe_attack(attacks)} SSIM and PSNR: similarity of "
-        f"the reconstructed to the true images; the last line has the attacker's mean image instead. An attack that "
-        f"fails proves nothing: another may succeed. Corrected: the square of the correlation without its bias, 0 if "
-        f"independent. Accuracy: of the mean of all devices' logits, or of the newest common model; own classes: of "
-        f"each device on its own classes. ± standard deviation over devices. SSIM lost: the difference to the same "
-        f"device with alpha_1 = 0, ± standard error of the mean."
+        f"Batches of {batch} images: large enough for alpha_1 to act, while the distance correlation of a batch of "
+        f"ten is near 1 whatever is in it. Images are reconstructed from the output of the layer after the last "
+        f"round. {_describe_attack(attacks)} SSIM and PSNR: similarity of the reconstructed to the true images; the "
+        f"last line has the attacker's mean image instead. An attack that fails proves nothing: another may succeed. "
+        f"Corrected: the square of the correlation without its bias, 0 if independent. Accuracy: of the mean of all "
+        f"devices' logits, or of the newest common model; own classes: of each device on its own classes. ± standard "
+        f"deviation over devices. SSIM lost: the difference to the same device with alpha_1 = 0, ± standard error of "
+        f"the mean."
     )
     return [
         ResultSection(
             "Distance correlation over rounds", text, _dependence_table(leaks), _dependence_figure(leaks), "dependence"
         ),
         ResultSection(
-            "Reconstructed images",
+            "Accuracy and leakage of the same runs",
             reconstructed,
             _table(outcomes, attacks),
             name="reconstructed",
@@ -84,7 +94,13 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
 
 def dependence_of(outcome: Outcome) -> dict[int, float]:
     """The distance correlation after every tested round, the mean over devices and seeds."""
-    return {round_: fmean(values) for round_, values in values_by_round(outcome, "dependence", first=0).items()}
+    return {int(round_): value for round_, value in outcome.records["dependence"]}
+
+
+def record_dependence(outcome: Outcome) -> list[tuple[int, float]]:
+    """A record of the distance correlation."""
+    found = values_by_round(outcome, "dependence", first=0)
+    return [(round_, round(fmean(values), 6)) for round_, values in found.items()]
 
 
 def _dependence_table(leaks: Mapping[str, Mapping[int, float]]) -> list[Row]:

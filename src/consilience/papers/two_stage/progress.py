@@ -14,7 +14,8 @@ from consilience.papers.metrics_by_round import metric_lines
 
 @dataclass(frozen=True)
 class Progress:
-    """accuracy: of each seed after the tested rounds; bytes and values: all so far, both ways, the mean over seeds.
+    """accuracy: of each seed after the tested rounds; bytes and values: all until then and until the last round, both
+    ways, the mean over seeds.
 
     initial_bytes: of the initial weights in float32, if they were sent to every device instead of drawn from a seed.
     heads, own: the last accuracy of the mean logits of devices' own heads, and of each learner on its own classes.
@@ -57,7 +58,17 @@ class Progress:
 
 
 def progress_of(outcome: Outcome) -> Progress:
-    """The progress of a run. Its accuracy is that of the mean logits of all learners if the run evaluated them.
+    """The progress of a run, from its record."""
+    found = outcome.records["progress"]
+    accuracy = {int(round_): tuple(values) for round_, values in found["accuracy"]}
+    moved = {what: {int(round_): float(total) for round_, total in found[what]} for what in ("bytes", "values")}
+    return Progress(accuracy, moved["bytes"], moved["values"], found["initial_bytes"], found["heads"], found["own"])
+
+
+def record_progress(outcome: Outcome) -> dict[str, Any]:
+    """A record of the progress: accuracy, bytes and values by evaluated round, and the last accuracies of others.
+
+    The accuracy is that of the mean logits of all learners if the run evaluated them.
 
     Else it is that of the newest common model, which the learners have that took part in the round; others have older
     ones.
@@ -84,7 +95,17 @@ def progress_of(outcome: Outcome) -> Progress:
     accuracy = {r: tuple(one for (round_, _), one in newest.items() if round_ == r) for r in rounds}
     cumulative = {what: _cumulative(by_round, len(seeds)) for what, by_round in moved.items()}
     heads, own = (fmean(found[max(found)]) if found else None for found in others.values())
-    return Progress(accuracy, cumulative["bytes"], cumulative["values"], 4 * shared * len(learners), heads, own)
+    kept = {
+        what: [(r, round(total, 2)) for r, total in sums.items() if r in accuracy or r == max(sums)]
+        for what, sums in cumulative.items()
+    }
+    return {
+        "accuracy": [(r, [round(one, 4) for one in found]) for r, found in accuracy.items()],
+        **kept,
+        "initial_bytes": 4 * shared * len(learners),
+        "heads": None if heads is None else round(heads, 4),
+        "own": None if own is None else round(own, 4),
+    }
 
 
 def format_percent(found: float | None, spread: float | None = None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -65,6 +66,23 @@ def evaluate_models(run: RunState, record: Record) -> None:
     elapsed = time.perf_counter() - started
     record["wall.evaluate"] += elapsed
     record["seconds.evaluate"][:, joined] += elapsed / record["accuracy"][:, joined].size
+
+
+def evaluate_before_merging(run: RunState, record: Record, cohorts: Iterable[int], participates: np.ndarray) -> None:
+    """Record the accuracy of participants on test samples like their own, before answers change their models.
+
+    Only where learners have different test samples: otherwise `accuracy_before` is measured with the local work.
+    """
+    tests = run.setup.data.local_test_sets
+    if tests is None or not run.setup.evaluation.labeled:
+        return
+    for cohort in cohorts:
+        rows = np.flatnonzero(participates[run.at(cohort)])
+        if not rows.size or not run.changing(cohort):
+            continue
+        at = tuple(members[rows] for members in run.at(cohort))
+        own = _correct(run.engine, cohort, rows, "own", _own_answer(run.engine, cohort))
+        record["accuracy_own_before"][at] = accuracy(own, tests.counts()[at[1]], run.setup.data.shares[at])
 
 
 def _own_correct(run: RunState, cohort: int, rows: np.ndarray, common: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -21,6 +21,7 @@ def new_record(run: RunState) -> Record:
     more += ["accuracy_ensemble"] if setup.evaluation.ensemble else []
     more += ["accuracy_heads"] if setup.evaluation.ensemble and setup.evaluation.headed else []
     more += ["accuracy_validation"] if setup.data.validation is not None else []
+    more += ["accuracy_own_before"] if setup.data.local_test_sets is not None and setup.evaluation.labeled else []
     more += ["own_model_weight"] if any(learner.spec.own_model for learner in run.learners) else []
     more += metric_keys(setup.evaluation.metrics, setup.data.train.classes)
     more += ["dependence"] if setup.evaluation.watched_layer is not None else []

@@ -14,7 +14,7 @@ import numpy as np
 
 from consilience.simulation.records.round_record import Record, share_wall_time
 from consilience.simulation.round.download import catch_up, download_answers, first_answers, receive
-from consilience.simulation.round.evaluate import evaluate_models
+from consilience.simulation.round.evaluate import evaluate_before_merging, evaluate_models
 from consilience.simulation.round.model_location import return_models
 from consilience.simulation.round.newest_parts import with_newest_parts
 from consilience.simulation.round.participation import Presence, draw_presence
@@ -82,6 +82,8 @@ class Rounds(RunState):
         started = time.perf_counter()
         for federation in self.federations:
             federation.aggregate(names)
+        if evaluate:
+            evaluate_before_merging(self, record, due, presence.participates)
         receive(self, download_answers(self, names, presence.exchanges, record))
         record["wall.exchange"] += time.perf_counter() - started
 
