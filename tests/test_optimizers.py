@@ -221,7 +221,7 @@ def test_combinations_that_cannot_work_are_refused(settings: tuple[Any, ...], sa
     [{"lr": -0.1}, {"lr": float("nan")}, {"lr": 0.1, "beta1": 1.0}, {"lr": 0.1, "beta2": -0.1}],
     ids=str,
 )
-def test_settings_of_adam_that_cannot_work_are_refused(settings: dict[str, float]) -> None:
+def test_settings_of_adam_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         Adam(**settings)
 

@@ -188,8 +188,9 @@ def test_discriminator_with_a_hidden_layer_by_hand() -> None:
     """Two layers of width 2 that swap and add: the same penalty as their output's in the exponential one."""
     exchange = Observations(discriminator="exponential-mlp", temperature=0.5)
     (layers,) = exchange.modules(TASK).values()
-    first, relu, second = layers.to(DOUBLE)  # type: ignore[misc]
+    first, relu, second = layers.to(DOUBLE).children()
     assert isinstance(relu, torch.nn.ReLU)
+    assert isinstance(first, torch.nn.Linear) and isinstance(second, torch.nn.Linear)
     with torch.no_grad():
         first.weight.copy_(tensor([1.0, 0.0], [0.0, 1.0])), first.bias.zero_()
         second.weight.copy_(tensor([0.0, 1.0], [1.0, 0.0])), second.bias.zero_()
