@@ -80,7 +80,7 @@ def _search_section(outcomes: Sequence[Outcome], setup: str) -> ResultSection:
     epochs = ", ".join(dict.fromkeys(f"{o.labels['rounds'] * o.labels['epochs']}" for o in outcomes))
     text = (
         f"{setup} {epochs} epochs in total, shared by T rounds. The T with the best accuracy of a linear probe on the "
-        f"test set, chosen for each alpha and method as published, which favors both methods alike. Published: T = 2 "
+        f"test set, chosen for each alpha and method as published. Published: T = 2 "
         f"for FLESD and T = 10 for FedAvg. Bytes of the whole run, of all learners and both ways, with the public set "
         f"sent once, or again in every round to learners that do not keep it."
     )
