@@ -448,7 +448,7 @@ def test_store_of_the_last_layout_is_migrated_and_a_copy_kept(sound: Federation,
     before = contents(federation.store)
     back_to_layout_2(federation.store)
     old = federation.store.read_bytes()
-    with pytest.raises(ConfigurationError, match="nothing was changed; a relay that serves it migrates it to layout 3"):
+    with pytest.raises(ConfigurationError, match="nothing was changed; a relay that serves it migrates it to layout 4"):
         admin.verify(federation.store)
     with manual_writer(federation) as at:
         assert at.version == ROUNDS
@@ -471,7 +471,7 @@ def back_to_layout_2(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql:
         sql.execute(f"DELETE FROM channel_states WHERE version > 0 AND version < {ROUNDS}")
         sql.execute("DROP INDEX contributions_of_upload")
-        for table in ("epochs", "operators", "keys", "leases", "audit"):
+        for table in ("epochs", "operators", "keys", "leases", "audit", "public_sets"):
             sql.execute(f"DROP TABLE {table}")
         for table, columns in _LAYOUT_2.items():
             sql.execute(f"CREATE TABLE plain AS SELECT {', '.join(columns)} FROM {table}")
