@@ -117,7 +117,7 @@ class Weights(Exchange):
         """Continue from the common weights."""
         if self.step != 1:
             version, interval = received.count.to(state["version"].dtype), state["interval"]
-            latest = version - state["version"]
+            latest = torch.where(version > state["version"], version - state["version"], interval)
             state = {"version": version, "interval": interval + _RECENT * (latest - interval)}
         parameters = {n: received.tensors[n] for n in view.task.covered(self.part, view.parameters)}
         buffers = {n: received.tensors[n] for n in self._buffers(view.task, view.buffers)}
