@@ -189,7 +189,9 @@ def _check_clip(clip: float | None) -> None:
 
 def _bias_correction(beta: float, step: Any, like: Tensor) -> Any:
     """1 - beta ** step, computed in float64: in float32, 1 - 0.999 is wrong in the fifth digit."""
-    return (1 - beta ** step.double()).to(like.dtype) if isinstance(step, Tensor) else 1 - beta**step
+    if not isinstance(step, Tensor):
+        return 1 - beta**step
+    return (1 - beta ** step.to(torch.float32 if step.device.type == "mps" else torch.float64)).to(like.dtype)
 
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD, "sign-sgd": SignSGD}

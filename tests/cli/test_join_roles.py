@@ -93,6 +93,15 @@ def test_another_public_set_is_refused(command: Command, tmp_path: Path, digits:
     ],
 )
 def test_invalid_federations_are_refused(command: Command, tmp_path: Path, arguments: list[str], said: str) -> None:
-    np.savez(tmp_path / "tiny.npz", images=np.zeros((20, 4, 4), np.uint8), labels=np.arange(20) % 2)
+    images = np.arange(20 * 16, dtype=np.uint8).reshape(20, 4, 4)
+    np.savez(tmp_path / "tiny.npz", images=images, labels=np.arange(20) % 2)
     code, _, err = command("federation", *arguments)
     assert code == 2 and said in err
+
+
+def test_samples_never_to_be_shared_are_no_public_set(command: Command, tmp_path: Path, digits: list[Path]) -> None:
+    with np.load(digits[0]) as arrays:
+        marked = {**arrays, "shareable": np.arange(60) > 4}
+    np.savez(tmp_path / "marked.npz", allow_pickle=False, **marked)
+    code, _, err = command("federation", METHOD, "--data", "marked.npz", "--model", "mlp", "--learners", "3")
+    assert code == 2 and "5 samples of the public set are marked never to be shared" in err

@@ -427,6 +427,8 @@ def test_a_learner_that_misses_moves_of_the_common_weights_steps_less_far_beyond
 
     assert steps(range(1, 60)) == 1.5  # to the bit: it has every version
     assert steps([0, 1, 1, 2]) == 1.5  # the same version again says nothing
+    assert steps([40, 41, 42]) == 1.5  # it has joined late
+    assert steps([5, 6, 2**29 + 2**20 + 7, 2**29 + 2**20 + 8]) == 1.5  # the relay was restored from a backup
     assert steps([1, 2, 3, 7]) == pytest.approx(1 + 0.5 / 1.75)  # one absence
     assert steps(range(5, 300, 5)) == pytest.approx(1.1)  # every fifth version
     assert steps([*range(5, 300, 5), *range(300, 340)]) == pytest.approx(1.5, abs=1e-4)  # and present again

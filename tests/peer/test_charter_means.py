@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from consilience.cli.main import main
+from consilience.errors import ConfigurationError
 from consilience.peer.charter_means import MeanRules
 from consilience.peer.create_charter import TaskShape, create_charter
 from consilience.wire import schema
@@ -91,3 +92,9 @@ def test_command_writes_how_means_resist(options: list[str], found: Robustness, 
     weights = read_charter(file.read_text()).channels["weights"]
     assert isinstance(weights, schema.Mean) and weights.robustness == found
     assert math.isinf(weights.tensors["classifier.weight"].high)
+
+
+def test_features_of_single_samples_do_not_travel_over_a_relay() -> None:
+    method = {"name": "representation-sharing", "n_avg": 1, "min_count": 1}
+    with pytest.raises(ConfigurationError, match="features of single samples would leave the members"):
+        create_charter("some", method, TaskShape((4,), 3), ["mlp"])

@@ -125,3 +125,13 @@ def test_calls_at_the_wrong_time_are_refused(tmp_path: Path) -> None:
         member = made.join(relay.url, 0, net())
         with pytest.raises(ConfigurationError, match="moves no part of the model by gradients"):
             member.take_gradients()
+
+
+def test_moves_before_every_batch_are_refused(tmp_path: Path) -> None:
+    method = {**TWO_STAGE, "inner": "batch", "batches": 3}
+    with (
+        federation(tmp_path, method, models=[divided]) as made,
+        serving(made.store) as running,
+        pytest.raises(ConfigurationError, match=r"before every batch.*take part with `consilience join`"),
+    ):
+        joined(made, running.url, 0)

@@ -236,3 +236,8 @@ def test_samples_never_to_be_shared_and_attacks_are_refused(data: Dataset) -> No
         simulate(settings(groups={"some": {"learners": "0-2", "never_share": [3]}}), data=data)
     with pytest.raises(ConfigurationError, match=r"learner 1 has an attack.*split learning has no channels"):
         simulate(settings(groups={"bad": {"learners": "1", "attack": "sign-flip"}}), data=data)
+
+
+def test_the_server_keeps_its_optimizer(data: Dataset) -> None:
+    with pytest.raises(ConfigurationError, match=r"optimizer_state is 'reset'.*use 'keep'"):
+        simulate(settings(optimizer_state="reset"), data=data)

@@ -25,7 +25,7 @@ from consilience.peer.charter_means import MeanRules
 from consilience.peer.connection import RelayConnection, connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, write_charter
 from consilience.peer.member_method import member_method
-from consilience.peer.public_set import find_public_set
+from consilience.peer.public_set import find_public_set, public_inputs
 from consilience.peer.trainer import FederatedTrainer, RoundResult
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import load_data, models_of, with_absolute_paths, with_model
@@ -65,13 +65,13 @@ def _public_samples(config: Config, method: dict[str, Any], data: Dataset, publi
         if public is not None:
             raise ConfigurationError(f"method {method['name']!r} has no public set; leave --public out")
         return None
-    return data.inputs if public is None else _load_public(config, public, data.scaling)
+    return public_inputs(data) if public is None else _load_public(config, public, data.scaling)
 
 
 def _load_public(config: Config, public: str, scaling: Scaling) -> np.ndarray:
     """The training samples of other data, read with the same options."""
     other = config.replace(data=public, train=None, test=None, test_data=None)
-    return load_data(other, progress=True, scaling=scaling).inputs
+    return public_inputs(load_data(other, progress=True, scaling=scaling))
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,10 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     config = with_absolute_paths(with_model(config, data))
     say = _silent if options.as_json else _say
     given = None if options.public is None else _load_public(config, options.public, data.scaling)
-    public = find_public_set(connection, data.inputs, given, options.wait, say)
+    settings = connection.charter.public_set
+    hosts = settings is not None and settings.host == connection.number and given is None
+    own = public_inputs(data) if hosts else data.inputs
+    public = find_public_set(connection, own, given, options.wait, say)
     trainer = FederatedTrainer(connection, config, built, data, models_of(None, config)[0], options.wait, public)
     place = _open_folder(connection.folder, config)
     resumed = trainer.resume(connection.folder)

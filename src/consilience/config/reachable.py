@@ -22,7 +22,7 @@ class Reachable:
     count: int = 0
 
     def learners(self, number: int, round_: int) -> NDArray[np.bool_]:
-        """Which of so many learners can be reached in a round, (learners,); the first round is 1.
+        """Which of a number of learners can be reached in a round, (learners,); the first round is 1.
 
         >>> Reachable("turns", 2).learners(5, 3).nonzero()[0].tolist()  # after 0 and 1, and 2 and 3
         [0, 4]

@@ -76,7 +76,9 @@ class ClassMeans(Exchange):
 
     def describe_upload(self) -> str:
         """What leaves the learner, in a few words."""
-        return f"the mean {self.averaged}{' and the sample count' if self.weighting == 'samples' else ''} of each class"
+        count = " and the sample count" if self.weighting == "samples" else ""
+        single = f"; of a class with one sample, the {self.averaged} of that sample" if self.min_count == 1 else ""
+        return f"the mean {self.averaged}{count} of each class{single}"
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Mean squared distance to the global mean of the sample's class."""

@@ -7,7 +7,7 @@ the same. A tie, and a gradient of exactly 0, is decided by a keyed coin that is
 The paper can be read in two ways. inner="round", after equation 9: a vote is the sign of the mean gradient of a round's
 batches, and the part moves by delta once per round. inner="batch", Algorithm 1 to the letter: a learner moves the part
 by delta x the last vote before each of its batches, and its own vote is the sign of its last batch's gradient. Then the
-common values move by batches x delta at an aggregation, and C - (what is still to go) is where a learner is on its way:
+common values move by batches x delta at an aggregation, and a learner applies this move in equal parts:
 
     before batch i of n:  w = C - (1 - i / n) x batches x delta x vote      C: the common values, with the last vote
 

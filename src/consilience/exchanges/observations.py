@@ -97,6 +97,8 @@ class Observations(Exchange):
     def describe_upload(self) -> str:
         """What leaves the learner, in a few words."""
         times = "" if self.up == 1 else f" {self.up} times"
+        if self.n_avg == 1:
+            return f"the feature of one sample of each class{times}"
         return f"the mean feature of up to {self.n_avg} samples of each class{times}"
 
     def modules(self, task: Task) -> dict[str, nn.Module]:

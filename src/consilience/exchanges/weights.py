@@ -20,6 +20,10 @@ from consilience.wire.encodings import FLOAT16, FLOAT32, Encoding
 Buffers = Literal["share", "local"]
 _RECENT = 0.25
 """How much the newest interval between two downloads counts in a learner's mean interval."""
+_WRAP = 2**20
+"""Versions are compared modulo this number, which float32 holds exactly: a restored relay has very large ones."""
+_FAR = 256
+"""Versions that are further apart are no absence: the first download, or the relay was restored from a backup."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +113,18 @@ class Weights(Exchange):
         """
         changes = {n: x - received.tensors[n] for n, x in self._shared(view).items()}
         if self.step != 1:
-            step = 1 + (self.step - 1) / state["interval"]
+            beyond = state["interval"] if self.step > 1 else torch.ones_like(state["interval"])
+            step = 1 + (self.step - 1) / beyond
             changes |= {n: changes[n] * step.to(changes[n].dtype) for n in changes if n in view.parameters}
         return Contribution(changes, view.samples)
 
     def receive(self, state: State, view: View, received: Received) -> Update:
         """Continue from the common weights."""
         if self.step != 1:
-            version, interval = received.count.to(state["version"].dtype), state["interval"]
-            latest = torch.where(version > state["version"], version - state["version"], interval)
+            version, interval = (received.count % _WRAP).to(state["version"].dtype), state["interval"]
+            missed = (version - state["version"]) % _WRAP
+            known = (missed > 0) & (missed < _FAR) & (state["version"] > 0)  # the first download is no absence
+            latest = torch.where(known, missed, interval)
             state = {"version": version, "interval": interval + _RECENT * (latest - interval)}
         parameters = {n: received.tensors[n] for n in view.task.covered(self.part, view.parameters)}
         buffers = {n: received.tensors[n] for n in self._buffers(view.task, view.buffers)}

@@ -26,8 +26,9 @@ def first_clusters(rows: Tensor, valid: Tensor, clusters: int) -> Tensor:
     similar samples have similar clusters.
     """
     width = rows.shape[1]
-    numbers = uniform("first clusters", torch.arange(width * clusters, device=rows.device))
-    directions = (numbers.to(rows.dtype) - 0.5).reshape(width, clusters)
+    place = torch.device("cpu") if rows.device.type == "mps" else rows.device  # which has no float64
+    numbers = uniform("first clusters", torch.arange(width * clusters, device=place))
+    directions = (numbers.to(rows.dtype) - 0.5).reshape(width, clusters).to(rows.device)
     along, some = rows @ directions, valid[:, None]  # (rows, clusters), (rows, 1)
     samples = valid.sum().clamp(min=1)
     along = along - (along * some).sum(0) / samples

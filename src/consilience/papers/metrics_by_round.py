@@ -38,7 +38,7 @@ def values_by_round(outcome: Outcome, metric: str, first: int = 1) -> dict[int, 
 
 
 def record_by_round(metric: str, first: int = 1, digits: int = 4) -> Callable[[Outcome], Curve]:
-    """A record of `values_by_round`, with so many digits after the point; `recorded_by_round` reads it."""
+    """A record of `values_by_round`, rounded to `digits` digits; `recorded_by_round` reads it."""
 
     def read(outcome: Outcome) -> Curve:
         found = values_by_round(outcome, metric, first)

@@ -80,6 +80,7 @@ def create_charter(
     settings = dict(method)
     chosen = build_method(absolute_name(settings.pop("name")), settings)
     _refuse_turns(chosen)
+    _refuse_single_samples(chosen)
     roles, public = _roles(chosen, task)
     learners = [_learner(role, model, task, public) for model in models for role in roles.values()]
     first: dict[str, Learner] = {}
@@ -115,6 +116,15 @@ def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Pa
             replace_file(start_values_file(file), encode_start_values(charter, starts))
             written.append(start_values_file(file))
     return written
+
+
+def _refuse_single_samples(method: Method) -> None:
+    """What a member uploads over a relay is a mean of two samples or more."""
+    for exchange in (e for role in method.roles.values() for e in role.exchanges):
+        if getattr(exchange, "min_count", 2) < 2:
+            raise ConfigurationError(
+                "min_count is 1, and features of single samples would leave the members; over a relay use 2 or more"
+            )
 
 
 def _refuse_turns(method: Method) -> None:

@@ -32,16 +32,20 @@ class OtherMembers:
         round_: mine, to compare with where I have not seen any upload of the others.
         """
         connection, end = self._connection, time.monotonic() + seconds
-        missing: list[int] = []
+        seen: Mapping[str, Any] | None = None
+        missing, still = list[int](), list[str]()
         while connection.backoff.allows(end) and not self._stopped():
             status = connection.inbox.status(end, connection.timeout)
             if status is not None:
+                seen = status
                 missing, still = self._missing(status, names, round_), self._unmoved(status, names)
                 if not missing and not still:
                     self._note(status, names)
                     return
             connection.inbox.wait(min(end - time.monotonic(), _POLL))
-        self._give_up(names, missing, seconds)
+        if seen is not None and not self._stopped():  # else the relay was out of reach, and nobody is late
+            self._note(seen, names)
+            self._give_up(missing, still, seconds)
 
     def _uploaders(self, status: Mapping[str, Any], names: Collection[str]) -> dict[int, int]:
         """The members that upload to channels which are no moving means, and the newest round of each."""
@@ -70,14 +74,11 @@ class OtherMembers:
     def _note(self, status: Mapping[str, Any], names: Collection[str]) -> None:
         self._rounds |= self._uploaders(status, names)
 
-    def _give_up(self, names: Collection[str], missing: list[int], seconds: float) -> None:
+    def _give_up(self, missing: list[int], still: list[str], seconds: float) -> None:
         """Continue without those who did not come."""
-        if self._stopped() or not self._connection.backoff.allows(time.monotonic() + seconds):
-            return
         self._late |= set(missing)
-        moving = {name for name in names if self._connection.channels[name].moves}
-        self.late_means |= moving
-        who = ", ".join(f"member {number}" for number in missing) or ", ".join(sorted(moving))
+        self.late_means |= set(still)
+        who = ", ".join([*(f"member {number}" for number in missing), *still])
         log.warning("nothing new from %s within %g s; continuing with what there is", who, seconds)
 
 

@@ -16,7 +16,7 @@ While the relay cannot be reached, training continues with the last answers, and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,7 @@ from consilience.channels import Answer
 from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.exchanges.base import Contribution, Exchange
+from consilience.exchanges.owning import OwningExchange
 from consilience.learner.draws import AFTER_TRAINING
 from consilience.learner.residuals import as_sent
 from consilience.method import Method
@@ -82,6 +83,7 @@ class Peer(AbstractContextManager["Peer"]):
         check_exchanges(self.method, self.charter)
         self.role = self.method.roles[self.method.role_of(connection.number)]
         self.exchanges = [e for e in self.role.exchanges if e.name in connection.channels]
+        _refuse_moves_before_batches(self.exchanges, self.charter)
         self._context = ExchangeContext(connection, self.method, self.exchanges)
         self._gradients = SharedGradients(self.exchanges, self._context)
         pending = connection.state.pending
@@ -314,6 +316,15 @@ def _contributions(peer: Peer, due: list[Exchange], loader: Loader, round_: int)
         )
     peer._gradients.forget()
     return uploads
+
+
+def _refuse_moves_before_batches(exchanges: Iterable[Exchange], charter: Charter) -> None:
+    for e in exchanges:
+        if isinstance(e, OwningExchange) and e.moves_before_batches:
+            raise ConfigurationError(
+                f"federation {charter.name!r} moves {e.owned_part!r} before every batch (inner=batch), which a loop of "
+                f"your own cannot do; take part with `consilience join`"
+            )
 
 
 def _refuse_roles(charter: Charter) -> None:

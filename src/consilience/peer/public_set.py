@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from consilience.data import Dataset
 from consilience.errors import ConfigurationError, RelayError, RelayUnreachable
 from consilience.files import replace_file, report_write_errors
 from consilience.peer.connection import RelayConnection
@@ -53,24 +54,38 @@ def find_public_set(
             f"was created with"
         ) from None
     if is_host:
-        _offer(connection, body, say)
+        _offer(connection, body, wait, say)
     return found
+
+
+def public_inputs(data: Dataset) -> np.ndarray:
+    """The samples of data as a public set; refuses data with samples that must not be shared."""
+    if data.shareable is not None and not data.shareable.all():
+        raise ConfigurationError(
+            f"{int((~data.shareable).sum())} samples of the public set are marked never to be shared; use a public set "
+            f"of samples that may be shared"
+        )
+    return data.inputs
 
 
 def _values(settings: PublicSetSettings) -> int:
     return settings.size // (4 * settings.samples)
 
 
-def _offer(connection: RelayConnection, body: bytes, say: Callable[[str], None]) -> None:
-    """Upload the public set if the relay does not have it; out of reach, the next start tries again."""
-    try:
-        if connection.client.federation(connection.timeout).get("public_set"):
+def _offer(connection: RelayConnection, body: bytes, wait: float, say: Callable[[str], None]) -> None:
+    """Upload the public set if the relay does not have it; after `wait` seconds, the next start tries again."""
+    end = time.monotonic() + max(wait, connection.timeout)
+    while connection.backoff.wait_until_allowed(end):
+        try:
+            if not connection.client.federation(connection.timeout).get("public_set"):
+                connection.client.upload_public_set(body, _seconds(connection, len(body)))
+                say(f"the public set is at the relay now, {len(body):,} bytes")
+        except RelayUnreachable as error:
+            connection.backoff.report(error)
+        else:
+            connection.backoff.succeeded()
             return
-        connection.client.upload_public_set(body, _seconds(connection, len(body)))
-        say(f"the public set is at the relay now, {len(body):,} bytes")
-    except RelayUnreachable as error:
-        connection.backoff.report(error)
-        log.warning("the public set could not be uploaded; join again when the relay can be reached")
+    log.warning("the public set could not be uploaded; join again when the relay can be reached")
 
 
 def _fetch(
@@ -104,6 +119,8 @@ def _fetch(
             say(f"waiting for the public set, {passed:.0f} of at most {wait:.0f} s: {why}")
             told = max(passed, 0.0)
         left = wait - (time.monotonic() - started)
+        if not connection.backoff.allows(started + wait):  # no further attempt is due in time
+            break
         connection.inbox.status(time.monotonic() + max(left, 0.1), connection.timeout)
         connection.inbox.wait(min(max(left, 0.0), _POLL))
     raise ConfigurationError(

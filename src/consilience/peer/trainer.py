@@ -193,7 +193,9 @@ class FederatedTrainer:
         number = max(self.round, connection.state.round + train)  # a new folder continues where the relay is
         self._now = _RoundState(number, (connection.client.bytes_sent, connection.client.bytes_received))
         if self.others.late_means:
-            self._receive(connection.inbox.download(self.others.late_means, {}, connection.timeout))
+            found = connection.inbox.download(self.others.late_means, {}, connection.timeout)
+            self.others.late_means -= found.keys()  # a moving mean is in an answer only if it has moved
+            self._receive(found)
 
     def _work(self, role: MemberRole, names: Sequence[str], train: bool) -> dict[str, ChannelUpload]:
         """The role's part of the round: loss terms are noted, and what it uploads is returned."""

@@ -152,7 +152,7 @@ class Recounter:
         """Read every stored upload once, and what happened: most are not read again."""
         try:
             with contextlib.closing(Store(self.path)) as store:
-                for table in (store.uploads, store.audit):
+                for table in (store.uploads, store.audit, store.public_sets):
                     for row in table.select_raw():
                         if self._stopping.is_set():
                             return

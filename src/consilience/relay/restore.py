@@ -19,6 +19,8 @@ from consilience.errors import ConfigurationError, StorageError
 from consilience.relay.backup_time import note_backup
 from consilience.relay.copy_store import copy_store
 from consilience.relay.integrity import check_store
+from consilience.relay.keys import KeyTable
+from consilience.relay.lease import LeaseTable
 from consilience.relay.new_key import use_key
 from consilience.relay.renumber import next_number, renumber
 from consilience.relay.store import Store, lock_store
@@ -116,8 +118,8 @@ def _copy(file: Path, to: Path) -> bool:
 def _keep_key(backup: Path, path: Path) -> None:
     """Sign with the key of the store that is replaced: the members know that one."""
     with contextlib.suppress(StorageError, ConfigurationError, sqlite3.Error):
-        with contextlib.closing(Store(path, may_migrate=False)) as store:
-            secret = store.keys.get()
+        with contextlib.closing(sqlite3.connect(path)) as sql:  # of any layout since there are keys
+            secret = KeyTable(sql).get()
         with contextlib.closing(Store(backup)) as store, store.writing():
             use_key(store.sql, secret)
 
@@ -126,10 +128,9 @@ def _end_lease(path: Path) -> None:
     """Let nobody write to a store that is replaced: a relay whose lock file was removed may still serve it."""
     with (
         contextlib.suppress(StorageError, ConfigurationError, sqlite3.Error),
-        contextlib.closing(Store(path, may_migrate=False)) as store,
-        store.writing(),
+        contextlib.closing(sqlite3.connect(path, isolation_level=None)) as sql,  # of any layout since there are leases
     ):
-        store.leases.take("replaced by a backup")
+        LeaseTable(sql).take("replaced by a backup")
 
 
 def _check_sound(path: Path, advice: str) -> None:

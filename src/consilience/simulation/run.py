@@ -30,6 +30,7 @@ from consilience.simulation.records.memory import device_peak_mb, memory_mb
 from consilience.simulation.records.model_rows import BestModels, KeptModels
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.result import Result
+from consilience.simulation.round.newest_parts import with_newest_parts
 from consilience.simulation.round.round import Rounds
 from consilience.simulation.setup.setup import Setup
 
@@ -122,7 +123,8 @@ class Run:
         due = following % self.config.evaluation.every == 0 or following == self.config.training.rounds
         self.history.add(self.rounds.run(evaluate=due))
         if self.best is not None and due:
-            self.best.update(self.rounds, self.history.best_rounds(VALIDATION))
+            with with_newest_parts(self.rounds):  # the models that were tested
+                self.best.update(self.rounds, self.history.best_rounds(VALIDATION))
         self._record(following)
         self._measure()
         if self.on_round is not None:

@@ -40,7 +40,8 @@ class RoleSettings(CharterSection):
         unknown = [role for role in given if role not in self.order]
         if unknown:
             raise ValueError(f"role {unknown[0]!r} is not one of {', '.join(self.order)}")
-        played = {role for number in range(self.learners) for role in self.roles_of(number)}
+        usual = [self.usual] if len(self.members) < self.learners else []
+        played = {role for roles in (*self.members.values(), *usual) for role in roles}
         unused = [role for role in self.order if role not in played]
         if unused:
             raise ValueError(

@@ -83,7 +83,11 @@ class Rounds(RunState):
         for federation in self.federations:
             federation.aggregate(names)
         if evaluate:
+            began = time.perf_counter()
             evaluate_before_merging(self, record, due, presence.participates)
+            evaluated = time.perf_counter() - began
+            record["wall.evaluate"] += evaluated
+            started += evaluated
         receive(self, download_answers(self, names, presence.exchanges, record))
         record["wall.exchange"] += time.perf_counter() - started
 

@@ -25,7 +25,7 @@ from consilience.task import SERVER
 def take_turns(run: RunState, cohort: int, presence: Presence, record: Record) -> Iterator[tuple[Work, JobResult]]:
     """Train those who can be reached, in the order of their numbers; the federations of a run side by side.
 
-    Whoever is offline misses the turn: without the server there is nothing to train.
+    A learner that is offline does not train in that round: without the server it cannot.
     """
     federations, members = run.at(cohort)
     last = np.full(run.setup.federations.count, -1)  # the row with the newest common part, by federation

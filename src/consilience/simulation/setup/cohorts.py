@@ -11,6 +11,7 @@ import torch
 
 from consilience.config import schedules
 from consilience.config.config import Config
+from consilience.errors import ConfigurationError
 from consilience.functional.training_augmentation import build_augmentation
 from consilience.learner.batches import LocalWork
 from consilience.learner.learner import Learner
@@ -112,6 +113,11 @@ class _CohortPlanner:
         if config.evaluation.watch is not None:
             check_watched(learner, config.evaluation.watch)
         reset = config.training.optimizer_state == "reset" or participant.role.data == "public"
+        if reset and participant.role.turns is not None:
+            raise ConfigurationError(
+                "optimizer_state is 'reset', and in split learning the server keeps its optimizer's state from one "
+                "learner's turn to the next; use 'keep'"
+            )
         work = LocalWork(participant.batch_size, participant.epochs, least, reset, participant.role.batch_order)
         plan = CohortPlan(participant.role_name, spec, members, work, learner.binding.parameters.size, settings)
         return plan, learner
