@@ -143,7 +143,7 @@ class Model:
         total, weight = np.zeros(2), 0.0
         for _, (values, samples, version) in sorted(self.waiting.items()):
             counts = samples / math.sqrt(1 + self.version - version)
-            total, weight = total + counts * np.array(values, dtype=np.float64), weight + counts
+            total, weight = total + counts * np.array(values, dtype=np.float64), weight + samples
         self.waiting, self.since = {}, None
         if weight:
             self.common = self.common + (total / weight).astype(np.float32)

@@ -163,7 +163,7 @@ def test_momentum_is_allowed_for_sgd_and_refused_for_adam(command: Command) -> N
     code, out, _ = command(*asked, "--optimizer", "sgd", "--out", "a")
     assert code == 0 and "optimizer.velocity" in " ".join(arrays(Path(objects(out)[0]["run"])))
     code, _, err = command(*asked)
-    assert code == 2 and "momentum is 0.9, and optimizer 'adam' has its own" in err
+    assert code == 2 and "momentum is 0.9, and optimizer 'adam' does not use it; momentum is for sgd" in err
 
 
 def test_centralized_trains_one_model_of_several(command: Command) -> None:

@@ -115,8 +115,8 @@ def _train(connection: RelayConnection, config: Config, options: JoinOptions) ->
     config = with_absolute_paths(with_model(config, data))
     say = _silent if options.as_json else _say
     given = None if options.public is None else _load_public(config, options.public, data.scaling)
-    settings = connection.charter.public_set
-    hosts = settings is not None and settings.host == connection.number and given is None
+    shared = connection.charter.public_set
+    hosts = shared is not None and shared.host == connection.number and given is None
     own = public_inputs(data) if hosts else data.inputs
     public = find_public_set(connection, own, given, options.wait, say)
     trainer = FederatedTrainer(connection, config, built, data, models_of(None, config)[0], options.wait, public)

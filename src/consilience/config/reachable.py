@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from consilience.config.parsing import Form, Number, parse_setting
 
 _SOME = Form((Number("K", lambda value: value >= 1 and value == int(value), "a whole number, 1 or more"),))
@@ -21,18 +18,17 @@ class Reachable:
     kind: Literal["all", "fixed", "turns"] = "all"
     count: int = 0
 
-    def learners(self, number: int, round_: int) -> NDArray[np.bool_]:
-        """Which of a number of learners can be reached in a round, (learners,); the first round is 1.
+    def learners(self, number: int, round_: int) -> list[bool]:
+        """Which of a number of learners can be reached in a round, for each of them; the first round is 1.
 
-        >>> Reachable("turns", 2).learners(5, 3).nonzero()[0].tolist()  # after 0 and 1, and 2 and 3
-        [0, 4]
+        >>> Reachable("turns", 2).learners(5, 3)  # after 0 and 1, and 2 and 3
+        [True, False, False, False, True]
         """
         if self.kind == "all":
-            return np.ones(number, dtype=bool)
+            return [True] * number
         first = (round_ - 1) * self.count if self.kind == "turns" else 0
-        found = np.zeros(number, dtype=bool)
-        found[np.arange(first, first + min(self.count, number)) % number] = True
-        return found
+        found = {k % number for k in range(first, first + min(self.count, number))}
+        return [k in found for k in range(number)]
 
 
 def parse_reachable(text: str) -> Reachable:

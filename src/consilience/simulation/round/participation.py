@@ -44,4 +44,4 @@ def draw_presence(federations: Federations, host: int | None, round_: int) -> Pr
         first = chance[:, present].argsort(axis=1, kind="stable")[:, :count]
         np.put_along_axis(participates, present[first], True, axis=1)
     online = uniform("offline", seed, round_, who) >= federations.offline
-    return Presence(participates, online & federations.reachable.learners(federations.learners, round_))
+    return Presence(participates, online & np.array(federations.reachable.learners(federations.learners, round_)))
