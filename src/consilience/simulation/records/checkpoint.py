@@ -52,13 +52,7 @@ class Checkpoint:
 
     def learners(self, cohort: int, like: LearnerState) -> LearnerState:
         """The stacked state of a cohort; like: a state of the same structure."""
-        names = {path: _learner_name(cohort, path) for path in like.flatten()}
-        if missing := [name for name in names.values() if name not in self.arrays]:
-            raise CheckpointError(
-                f"the checkpoint has no {missing[0]!r}: another version of consilience wrote it; finish with that "
-                f"version, or start again in another folder"
-            )
-        return LearnerState.unflatten({path: self._tensor(name) for path, name in names.items()})
+        return LearnerState.unflatten({path: self._tensor(_learner_name(cohort, path)) for path in like.flatten()})
 
     def model_state(self, cohort: int, row: int, learner: Learner, device: str) -> LearnerState:
         """The model of a learner as it was saved by a run on a device; everything else in the state is new."""
