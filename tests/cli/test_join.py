@@ -31,20 +31,25 @@ from tests.method_tools import write_readme_exchange
 from tests.relay_tools import SOURCE, RelayProcess, serve, serving
 
 
-@pytest.fixture
-def digits(tmp_path: Path) -> list[Path]:
-    """The digits of two data owners, and their common test set."""
+def write_digits(folder: Path, owners: str, samples: int, tests: int) -> list[Path]:
+    """The digits of some data owners, a file for each, and their common test set."""
     data = load("digits")
     mean, std = data.scaling.of_pixels
     images, test_images = (np.clip(inputs * std + mean, 0, 1) for inputs in (data.inputs, data.test_inputs))
     files = []
-    for i in range(2):
-        own = slice(120 * i, 120 * (i + 1))
+    for i, owner in enumerate(owners):
+        own = slice(samples * i, samples * (i + 1))
         arrays: dict[str, Any] = {"images": images[own], "labels": data.targets[own]}
-        arrays |= {"test_images": test_images[:200], "test_labels": data.test_targets[:200]}
-        files.append(tmp_path / f"{'ab'[i]}.npz")
+        arrays |= {"test_images": test_images[:tests], "test_labels": data.test_targets[:tests]}
+        files.append(folder / f"{owner}.npz")
         np.savez(files[-1], allow_pickle=False, **arrays)
     return files
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> list[Path]:
+    """The digits of two data owners, and their common test set."""
+    return write_digits(tmp_path, "ab", 120, 200)
 
 
 def create_federation(command: Command, method: str, members: tuple[str, ...]) -> list[str]:

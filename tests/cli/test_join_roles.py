@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from consilience import load
 from consilience.wire.charter import read_charter
-from tests.cli.test_join import MemberProcess, running_members
+from tests.cli.test_join import MemberProcess, running_members, write_digits
 from tests.conftest import Command
 from tests.relay_tools import serving
 
@@ -22,17 +20,7 @@ METHOD = "flesd:distill_epochs=2:distill_batch=32:queue=32"
 @pytest.fixture
 def digits(tmp_path: Path) -> list[Path]:
     """The digits of three data owners, and their common test set."""
-    data = load("digits")
-    mean, std = data.scaling.of_pixels
-    images, test_images = (np.clip(inputs * std + mean, 0, 1) for inputs in (data.inputs, data.test_inputs))
-    files = []
-    for i in range(3):
-        own = slice(60 * i, 60 * (i + 1))
-        arrays: dict[str, Any] = {"images": images[own], "labels": data.targets[own]}
-        arrays |= {"test_images": test_images[:100], "test_labels": data.test_targets[:100]}
-        files.append(tmp_path / f"{'abc'[i]}.npz")
-        np.savez(files[-1], allow_pickle=False, **arrays)
-    return files
+    return write_digits(tmp_path, "abc", 60, 100)
 
 
 def create(command: Command, *more: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from consilience.errors import CheckpointError, ConfigurationError
-from consilience.papers import Cell, Outcome, Reproduction, ResultSection, Scale, cell_runs, cells
+from consilience.papers import Cell, Outcome, Reproduction, ResultSection, Scale, cell_runs, cells, run_cells
 from consilience.papers.finished_cells import FINISHED, compact_summary, read_finished, save_finished
 from consilience.papers.metrics_by_round import record_by_round, record_samples
 from consilience.papers.run import run_reproduction
@@ -269,3 +269,16 @@ def test_command_shows_saved_cells_from_the_file_alone(command: Command, monkeyp
     monkeypatch.setattr(cell_runs, "start_or_resume", refuse_to_run)
     code, shown, err = command(*words, "--only", "row=fedavg", "--out", "alone", "--saved")
     assert code == 0 and shown == ran and "fedavg" in shown and "the page is alone/index.html" in err
+
+
+def test_a_cell_with_the_settings_of_a_finished_one_is_not_run_again(tmp_path: Path, monkeypatch: Any) -> None:
+    first = [Cell({"row": "a"}, SMALL | {"method": {"name": "independent"}})]
+    other = [Cell({"table": "x", "row": "b"}, first[0].settings)]
+    ((_, ran),) = run_cells(first, tmp_path)
+    assert ran is not None
+    lines = read_finished(tmp_path)
+    monkeypatch.setattr(cell_runs, "start_or_resume", refuse_to_run)
+    ((_, read),) = run_cells(other, tmp_path)
+    assert read is not None and read.labels == {"table": "x", "row": "b"}
+    assert read.summary["accuracy"]["mean"] == lines[first[0].name]["summary"]["accuracy"]["mean"]
+    assert read_finished(tmp_path) == lines, "the run is kept once"

@@ -25,15 +25,17 @@ def run_cells(
 ) -> Iterator[tuple[Cell, Outcome | None]]:
     """Run the cells that are not finished, one by one. A cell that was stopped has no outcome, and is the last.
 
+    A cell with the settings of a finished one is finished too, whatever its labels: tables in one folder share runs.
     saved_only: run nothing, and yield the outcomes that are in the folder. order: of the lines of `cells.jsonl`, which
     is written after each cell; those of the cells if it is empty.
     """
     lines, names = read_finished(folder), [cell.name for cell in order or cells]
+    same_settings = {name.rpartition("-")[2]: line for name, line in lines.items()}
     result = None
     for cell in cells:
         if result is not None:
             result.raise_if_interrupted()
-        place, line = folder / "cells" / cell.name, lines.get(cell.name)
+        place, line = folder / "cells" / cell.name, lines.get(cell.name) or same_settings.get(cell.fingerprint)
         outcome = _finished(cell, place, line, saved_only)
         if outcome is None and not saved_only:
             result = start_or_resume(place, cell.config, on_round, cell.keep_models)
@@ -46,9 +48,10 @@ def run_cells(
 
 
 def _line(cell: Cell, outcome: Outcome, old: Line | None) -> Line:
-    """The line of a cell; records that another reproduction with the same cell has kept in the old line stay."""
-    line: Line = {"name": cell.name, "labels": dict(cell.labels), "summary": compact_summary(outcome.summary)}
-    records = {**(old or {}).get("records", {}), **outcome.records}
+    """The line of a cell; the name, the labels and the records that are in the old line stay."""
+    known = old or {"name": cell.name, "labels": dict(cell.labels)}
+    line: Line = {"name": known["name"], "labels": known["labels"], "summary": compact_summary(outcome.summary)}
+    records = {**known.get("records", {}), **outcome.records}
     return line | ({"records": records} if records else {})
 
 

@@ -80,11 +80,16 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The folder's name: the labels and a fingerprint of the settings, so that other settings are another cell.
-
-        The fingerprint includes the defaults of the method: a run under another default is another cell too.
-        """
+        """The folder's name: the labels and the fingerprint of the settings."""
         words = re.sub(r"[^\w.+-]+", "-", "-".join(str(value) for value in self.labels.values()))
+        return f"{words}-{self.fingerprint}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Eight hexadecimal digits of a hash of the settings: other settings are another cell.
+
+        It includes the defaults of the method: a run under another default is another cell too.
+        """
         config = self.config
         passing = {"data_dir", "device", "workers", "engine"}
         lasting = {k: v for k, v in config.settings(exclude_none=False).items() if k not in passing}
@@ -92,8 +97,7 @@ class Cell:
         defaults = {key: str(value) for key, value in settings_of(config.method.name).items()}
         method = {**defaults, **lasting["method"]}
         lasting["method"] = {k: v for k, v in method.items() if str(v) != _ADDED_TO_METHODS.get(k)}
-        fingerprint = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
-        return f"{words}-{fingerprint}"
+        return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _without_new_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:

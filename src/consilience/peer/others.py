@@ -82,7 +82,7 @@ class OtherMembers:
         log.warning("nothing new from %s within %g s; continuing with what there is", who, seconds)
 
 
-def _rounds(told: object) -> dict[int, int]:
+def _rounds(listed: object) -> dict[int, int]:
     """The newest round of each member by number, as the relay says it; what has another form counts for nothing."""
-    pairs = told.items() if isinstance(told, dict) else ()
+    pairs = listed.items() if isinstance(listed, dict) else ()
     return {int(n): r for n, r in pairs if isinstance(n, str) and n.isascii() and n.isdigit() and isinstance(r, int)}

@@ -95,8 +95,8 @@ def _fetch(
     file = connection.folder / _FILE
     if (saved := _read(file, settings)) is not None:
         return saved
-    started, told, why = time.monotonic(), -_PROGRESS, "the relay cannot be reached"
-    while (passed := time.monotonic() - started) < wait or told < 0:
+    started, reported, why = time.monotonic(), -_PROGRESS, "the relay cannot be reached"
+    while (passed := time.monotonic() - started) < wait or reported < 0:
         try:
             body = connection.client.public_set(_seconds(connection, settings.size))
             found = settings.decode(body)
@@ -115,9 +115,9 @@ def _fetch(
                 replace_file(file, body)
             say(f"the public set was downloaded, {len(body):,} bytes")
             return found
-        if passed - told >= _PROGRESS:
+        if passed - reported >= _PROGRESS:
             say(f"waiting for the public set, {passed:.0f} of at most {wait:.0f} s: {why}")
-            told = max(passed, 0.0)
+            reported = max(passed, 0.0)
         left = wait - (time.monotonic() - started)
         if not connection.backoff.allows(started + wait):  # no further attempt is due in time
             break

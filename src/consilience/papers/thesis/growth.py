@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
 from consilience.papers.thesis.formats import format_accuracy
+from consilience.papers.thesis.learner_chart import accuracy_by_learners
 from consilience.papers.thesis.published import TASKS
 from consilience.papers.thesis.table1 import ROWS
 from consilience.presentation.tables import plural
@@ -41,7 +42,9 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
         f"{plural(summary['seeds'], 'seed')}: accuracy in % on the test set after the last round."
     )
     sections = [
-        ResultSection("Accuracy by number of learners", text, _accuracies(outcomes), _figure(outcomes), "growth"),
+        ResultSection(
+            "Accuracy by number of learners", text, _accuracies(outcomes), accuracy_by_learners(outcomes), "growth"
+        ),
         ResultSection(
             "Bytes per learner and round",
             "The mean over rounds. Messages depend on the model and the number of classes, not on how many learn.",
@@ -75,26 +78,6 @@ def _by_learners(outcomes: Sequence[Outcome]) -> dict[int, list[Outcome]]:
     for outcome in outcomes:
         found.setdefault(outcome.labels["learners"], []).append(outcome)
     return found
-
-
-def _figure(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
-    """Accuracy against the number of learners, with the standard deviation over seeds."""
-    rows = [
-        {
-            "method": outcome.labels["row"],
-            "learners": outcome.labels["learners"],
-            "accuracy": outcome.summary["accuracy"]["mean"],
-            "spread": outcome.summary["accuracy"]["std_seeds"] or 0.0,
-        }
-        for outcome in outcomes
-    ]
-
-    def figure() -> Any:
-        from consilience.presentation.scatter_charts import by_size
-
-        return by_size(rows, "learners")
-
-    return figure
 
 
 GROWTH = Reproduction(

@@ -7,6 +7,7 @@ from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
 from consilience.papers.thesis.formats import both_ways, format_accuracy
+from consilience.papers.thesis.learner_chart import accuracy_by_learners
 from consilience.papers.thesis.published import LEARNERS, TASKS
 from consilience.papers.thesis.table1 import ROWS as METHODS
 from consilience.presentation.tables import plural
@@ -50,7 +51,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
             "Accuracy of split learning",
             f"{task}: accuracy in % on the test set after the last round. {cut}",
             _table(outcomes, lambda outcome: format_accuracy(outcome)),
-            _figure(outcomes),
+            accuracy_by_learners(outcomes),
             "split-learning",
         ),
         ResultSection(
@@ -81,26 +82,6 @@ def _table(outcomes: Sequence[Outcome], value: Callable[[Outcome], Any]) -> list
 def _total_megabytes(outcome: Outcome) -> float:
     turns = int(outcome.summary["rounds"]) * int(outcome.labels["learners"])
     return round(both_ways(outcome.summary["bytes"]) * turns / 1e6, 1)
-
-
-def _figure(outcomes: Sequence[Outcome]) -> Callable[[], Any]:
-    """Accuracy against the number of learners, with the standard deviation over seeds."""
-    rows = [
-        {
-            "method": outcome.labels["row"],
-            "learners": outcome.labels["learners"],
-            "accuracy": outcome.summary["accuracy"]["mean"],
-            "spread": outcome.summary["accuracy"]["std_seeds"] or 0.0,
-        }
-        for outcome in outcomes
-    ]
-
-    def figure() -> Any:
-        from consilience.presentation.scatter_charts import by_size
-
-        return by_size(rows, "learners")
-
-    return figure
 
 
 SPLIT_LEARNING = Reproduction(
