@@ -32,6 +32,8 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "norm without memory": (lambda: nn.BatchNorm2d(4, track_running_stats=False), (4, 5, 5)),
     "pool": (lambda: nn.MaxPool2d(2), (3, 7, 6)),
     "pool that overlaps": (lambda: nn.MaxPool2d(3, stride=1, padding=1, ceil_mode=True), (3, 7, 6)),
+    "average pool": (lambda: nn.AdaptiveAvgPool2d(1), (3, 7, 6)),
+    "average pool to a grid": (lambda: nn.AdaptiveAvgPool2d((2, 3)), (3, 7, 6)),
     "all": (
         lambda: nn.Sequential(
             nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2)

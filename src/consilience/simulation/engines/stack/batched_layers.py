@@ -99,6 +99,10 @@ def _max_pool(learners: int, x: Tensor, **how: Any) -> Tensor:
     return pooled
 
 
+def _average_pool(learners: int, x: Tensor, **how: Any) -> Tensor:
+    return F.adaptive_avg_pool2d(x, **how)
+
+
 def _learners_as_channels(x: Tensor, dim: int | None, learners: int) -> Tensor:
     """(samples, learners x channels, ...), whatever dimension the learners had."""
     each = x.unsqueeze(1).expand(-1, learners, *x.shape[1:]) if dim is None else x.movedim(dim, 1)
@@ -122,4 +126,5 @@ _LAYERS: dict[Callable[..., Any], _Layer] = {
     F.max_pool2d: _Layer(
         F.max_pool2d, _max_pool, "input", "kernel_size stride padding dilation ceil_mode return_indices"
     ),
+    F.adaptive_avg_pool2d: _Layer(F.adaptive_avg_pool2d, _average_pool, "input", "output_size"),
 }
