@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sqlite3
 import tempfile
 from dataclasses import dataclass, field
@@ -142,7 +141,7 @@ class Model:
     def close(self) -> None:
         total, weight = np.zeros(2), 0.0
         for _, (values, samples, version) in sorted(self.waiting.items()):
-            counts = samples / math.sqrt(1 + self.version - version)
+            counts = samples / (1 + self.version - version) ** 0.75
             total, weight = total + counts * np.array(values, dtype=np.float64), weight + samples
         self.waiting, self.since = {}, None
         if weight:

@@ -220,23 +220,23 @@ def test_aggregation_without_weight_moves_nothing(make: Make) -> None:
 
 
 def test_stale_contributions_have_less_weight(make: Make) -> None:
-    channel = moving(make([0.0]), max_staleness=3)
-    for _ in range(3):
+    channel = moving(make([0.0]), max_staleness=15)
+    for _ in range(15):
         channel.upload([0], {"x": make([[0.0]])}, make([1.0]), [channel.version])
         channel.aggregate()
-    # Three versions behind counts 1/sqrt(4) = 1/2; the mean is divided by the whole weight, 2 + 2.
-    assert channel.upload([1, 2], {"x": make([[6.0], [0.0]])}, make([2.0, 2.0]), [0, 3]) == []
+    # Fifteen versions behind counts 16 ** -0.75 = 1/8; the mean is divided by the whole weight, 2 + 2.
+    assert channel.upload([1, 2], {"x": make([[6.0], [0.0]])}, make([2.0, 2.0]), [0, 15]) == []
     assert channel.aggregate()
-    assert channel.answer().tensors["x"].tolist() == [1.5]
+    assert channel.answer().tensors["x"].tolist() == [0.375]
 
 
 @pytest.mark.parametrize("aggregation", ["mean", "median"])
 def test_a_stale_change_alone_moves_the_common_values_less_far(make: Make, aggregation: Aggregation) -> None:
-    channel = moving(make([0.0]), max_staleness=8, aggregation=aggregation)
-    for _ in range(8):
+    channel = moving(make([0.0]), max_staleness=15, aggregation=aggregation)
+    for _ in range(15):
         channel.upload([0], {"x": make([[0.0]])}, make([1.0]), [channel.version])
         channel.aggregate()
-    channel.upload([1], {"x": make([[6.0]])}, make([5.0]), [0])
+    channel.upload([1], {"x": make([[16.0]])}, make([5.0]), [0])
     assert channel.aggregate()
     assert channel.answer().tensors["x"].tolist() == [2.0]
 

@@ -156,12 +156,12 @@ def test_absurd_weight_counts_as_the_cap(make: Make) -> None:
 
 
 def test_stale_change_weighs_less_than_the_cap_that_it_was_lowered_to() -> None:
-    channel = Mean("m", {"x": Tensor((1,))}, moving=True, robustness=Robustness(weight_cap=4.0))
+    channel = Mean("m", {"x": Tensor((1,))}, moving=True, max_staleness=15, robustness=Robustness(weight_cap=4.0))
     mean = MovingMean(channel, 2, {"x": np.zeros(1, np.float32)})
-    mean.version = 3
-    mean.upload([0, 1], {"x": np.array([[0.0], [6.0]], np.float32)}, np.array([4.0, 1e9]), [3, 0])
+    mean.version = 15
+    mean.upload([0, 1], {"x": np.array([[0.0], [6.0]], np.float32)}, np.array([4.0, 1e9]), [15, 0])
     mean.aggregate()
-    assert mean.answer().tensors["x"].tolist() == [pytest.approx(6.0 * 2 / (4 + 4))]
+    assert mean.answer().tensors["x"].tolist() == [pytest.approx(6.0 * 4 / 8 / (4 + 4))]
 
 
 def test_uploads_of_a_median_may_come_one_by_one_and_wait(make: Make) -> None:

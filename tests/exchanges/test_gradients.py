@@ -249,7 +249,7 @@ def test_stale_vote_counts_fully_and_too_stale_vote_not_at_all() -> None:
     put = torch.tensor([1.0, -1.0, -1.0])[:, None].expand(3, MANY)
     assert mean.upload([0, 1, 2], {"server.w": put}, torch.ones(3), [3, 1, 0]) == [2]
     assert mean.aggregate()
-    # One for, one against: a stale vote that counted 1 / sqrt(3) would have left no ties.
+    # One for, one against: a stale vote that counted less would have left no ties.
     np.testing.assert_array_equal(mean.reply["server.w"].numpy(), tied(3))
 
 

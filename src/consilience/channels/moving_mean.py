@@ -18,6 +18,8 @@ from consilience.wire import schema
 from consilience.wire.encodings import Array, is_vote
 from consilience.wire.robustness import Robustness
 
+_STALENESS_POWER = 0.75  # docs/architecture.md: why neither 1/2, as for slow members, nor 1
+
 
 class _Change(NamedTuple):
     """A contribution: its values, (size,), its weight as uploaded, and what is left of it after its staleness."""
@@ -31,7 +33,8 @@ class MovingMean:
     """Common values that move by the mean of the members' changes, each change counted once.
 
     A change that was made from an older version counts less, and the mean is still divided by the whole weight: where
-    all changes are old the common values move less far, since each change was made without knowing of the others.
+    all changes are old the common values move less far, since each change was made without knowing of the others, and a
+    member that was out of reach meanwhile has trained for longer.
 
     Contributions since the last aggregation are added in member order whatever order they came in, so that the same
     contributions give the same bits: a contribution waits until every expected member before it has uploaded, or until
@@ -116,7 +119,7 @@ class MovingMean:
             raise ChannelError(f"{self.channel.name}: version {version} is ahead of the channel's {self.version}")
         if staleness > self.channel.max_staleness:
             return None
-        return weight, weight if self.is_vote else weight / (1.0 + staleness) ** 0.5
+        return weight, weight if self.is_vote else weight / (1.0 + staleness) ** _STALENESS_POWER
 
     def _add_waiting_in_order(self) -> None:
         next_members = list(takewhile(self._waiting.__contains__, self._expected))
