@@ -24,6 +24,7 @@ from consilience.config.parts import (
     ModelConfig,
     TrainingConfig,
 )
+from consilience.config.partners import PartnersConfig
 from consilience.config.schedules import Schedule
 from consilience.errors import ConfigurationError, DataError, UnknownName
 from consilience.user_code import absolute_name, short_name
@@ -71,6 +72,7 @@ class Config(BaseModel):
 
     data: DataConfig = DataConfig.defaults()
     federation: FederationConfig = FederationConfig.defaults()
+    partners: PartnersConfig = PartnersConfig.defaults()
     model: ModelConfig = ModelConfig.defaults()
     training: TrainingConfig = TrainingConfig.defaults()
     evaluation: EvaluationConfig = EvaluationConfig.defaults()

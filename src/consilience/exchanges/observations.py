@@ -42,6 +42,7 @@ class Observations(Exchange):
     varies: ClassVar[tuple[str, ...]] = ("weight", "temperature")
     feature_tensors: ClassVar[tuple[str, ...]] = ("mean",)
     uploads_before_training: ClassVar[bool] = True
+    allows_partners: ClassVar[bool] = True
     weight: Rate = 1.0
     n_avg: int = 10
     up: int = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ class Prototypes(ClassMeans):
     name: str = field(default="prototypes", kw_only=True)
     feature_tensors: ClassVar[tuple[str, ...]] = ("mean",)
     averaged: ClassVar[str] = "feature"
+    means_of: ClassVar[Literal["features", "logits"] | None] = "features"
 
     def of(self, view: View) -> Tensor:
         """The features."""
