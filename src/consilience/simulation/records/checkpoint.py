@@ -2,8 +2,9 @@
 
 Arrays are named `learners.COHORT.FIELD...` with one row per learner, `channels.FEDERATION.CHANNEL.NAME`,
 `answers.NUMBER.TENSOR` and `counts.NUMBER` for the answers held, `held.COHORT.EXCHANGE` for who holds which, and
-`took_part`; `chosen`, (federations, learners, learners), where learners choose partners. `models.cohort` and `models.row` tell where each learner's model is, (federations, learners). Everything
-else is a few numbers, among them the layout.
+`took_part`. `chosen`, (federations, learners, learners), are the partners that learners chose. `models.cohort` and
+`models.row` tell where each learner's model is, (federations, learners). Everything else is a few numbers, among them
+the layout.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from consilience.channels import Scope
-from consilience.config.partners import Topology
+from consilience.config.network import Topology
 from consilience.randomness import uniform
 from consilience.simulation.round.choose_partners import choose_partners
 from consilience.simulation.round.participation import Presence

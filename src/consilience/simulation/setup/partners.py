@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from consilience.config.config import Config
-from consilience.config.partners import Partners, Topology
+from consilience.config.network import Partners, Topology
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Exchange
 from consilience.learner.learner import Learner
@@ -66,7 +66,7 @@ EVERYBODY = PartnerPlan()
 
 def plan_partners(config: Config, method: Method) -> PartnerPlan:
     """The plan that a configuration asks for; a pooled method has one learner and no uploads."""
-    asked, learners = config.partners, config.federation.learners
+    asked, learners = config.network, config.federation.learners
     if method.pooled or not method.exchanges:
         return EVERYBODY
     plan = PartnerPlan(
@@ -87,7 +87,7 @@ def plan_partners(config: Config, method: Method) -> PartnerPlan:
 
 
 def _check_numbers(plan: PartnerPlan, config: Config, learners: int) -> None:
-    asked = config.partners
+    asked = config.network
     if plan.partners.count >= learners:
         raise ConfigurationError(
             f"partners is {asked.partners!r}, and there are {learners} learners, {learners - 1} of them others; "
@@ -115,7 +115,7 @@ def _listed(config: Config) -> np.ndarray:
     """Whose uploads each learner uses by the lists of a file or of groups; always its own."""
     learners = config.federation.learners
     found = np.eye(learners, dtype=bool)
-    if file := config.partners.plan.file:
+    if file := config.network.plan.file:
         pairs = read_pairs("partners", file, learners)
     else:
         pairs = [
@@ -128,7 +128,7 @@ def _listed(config: Config) -> np.ndarray:
     alone = sorted(set(range(learners)) - {who for who, _ in pairs})
     if alone:
         raise ConfigurationError(
-            f"partners is {config.partners.partners!r}, and no list names partners of learner {alone[0]}; give its "
+            f"partners is {config.network.partners!r}, and no list names partners of learner {alone[0]}; give its "
             f"group partners = [...], or add lines to the file"
         )
     return found

@@ -7,7 +7,7 @@ import math
 import networkx as nx
 import numpy as np
 
-from consilience.config.partners import Topology
+from consilience.config.network import Topology
 from consilience.errors import ConfigurationError
 from consilience.randomness import seed_of
 from consilience.simulation.setup.pairs import read_pairs

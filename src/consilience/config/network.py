@@ -99,7 +99,7 @@ def _known_topology(given: str) -> str:
     return given
 
 
-class PartnersConfig(ConfigPart):
+class NetworkConfig(ConfigPart):
     """Whose uploads a learner uses, and over which links messages travel."""
 
     heading = "Partners: whose uploads a learner uses, and over which links messages travel"
@@ -141,7 +141,7 @@ class PartnersConfig(ConfigPart):
         return parse_topology(self.topology)
 
     @model_validator(mode="after")
-    def _fit_together(self) -> PartnersConfig:
+    def _fit_together(self) -> NetworkConfig:
         graph, plan = self.graph, self.plan
         if graph.kind == "relay":
             usual = {"topology_every": 0, "gossip_steps": 1, "lost": 0.0}
