@@ -77,6 +77,7 @@ BUILT_IN = {
             "discriminator": "classifier",
             **_CLASS_MEANS,
             "min_count": 2,
+            "means": "global",
             **_OBJECTIVE,
         },
     ),

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import wraps
 from typing import Any, Literal, get_args
 
 from consilience.config.schedules import Rate, Schedule, constant_number, number_or_schedule
 from consilience.errors import UnknownName
-from consilience.exchanges import Clusters, Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
+from consilience.exchanges import (
+    Clusters,
+    Exchange,
+    Gradients,
+    Logits,
+    Observations,
+    Prototypes,
+    SeenObservations,
+    Similarity,
+    Weights,
+)
 from consilience.exchanges.base import Start
 from consilience.exchanges.class_means import Scale, Weighting
 from consilience.exchanges.gradients import Inner
@@ -23,6 +33,8 @@ from consilience.validation import check_choice, check_integer
 from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 
 Distill = Literal["distiller", "learner"]
+Means = Literal["global", "seen"]
+"""Which class means features are pulled toward: those of all learners, or of the observations that a learner has seen."""
 Device = Literal["private", "1bit"]
 """What happens to the device's part of a model: it stays private, or is shared at one bit per weight."""
 
@@ -123,6 +135,7 @@ def representation_sharing(
     encoding: str = "float32",
     weighting: Weighting = "samples",
     min_count: int = 2,
+    means: Means = "global",
     objective: str = "cross-entropy",
     own_head: bool = False,
 ) -> Role:
@@ -137,6 +150,10 @@ def representation_sharing(
         weighting=weighting,
         min_count=min_count,
     )
+    check_choice("means", means, get_args(Means))
+    if means == "seen":
+        settings = {f.name: getattr(observed, f.name) for f in fields(observed)} | {"weight": 1.0}
+        return Role(build_objective(objective, own_head), (SeenObservations(**settings, contrast=contrast, kd=kd),))
     return Role(build_objective(objective, own_head), _representations(kd, observed))
 
 
