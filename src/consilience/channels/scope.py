@@ -18,8 +18,8 @@ class Scope:
     """What readers take of each member's upload.
 
     weights: (readers, members), the factor of a member's weight in a reader's mean. entries: (readers, members), whose
-    entries of a pool a reader may draw. gossip: whether messages go from neighbor to neighbor: rows of weights add up to 1,
-    and moving means use them as they are, whatever number of samples a member has.
+    entries of a pool a reader may draw. gossip: whether messages go from neighbor to neighbor: rows of weights add
+    up to 1, and moving means use them as they are, whatever number of samples a member has.
     """
 
     weights: np.ndarray

@@ -34,7 +34,7 @@ from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 
 Distill = Literal["distiller", "learner"]
 Means = Literal["global", "seen"]
-"""Which class means features are pulled toward: those of all learners, or of the observations that a learner has seen."""
+"""Toward which class means features are pulled: of all learners, or of the observations that a learner has seen."""
 Device = Literal["private", "1bit"]
 """What happens to the device's part of a model: it stays private, or is shared at one bit per weight."""
 

@@ -115,7 +115,9 @@ def _without_new_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings without those that were added after cells were published and are at their defaults: names stay."""
     found = {k: v for k, v in settings.items() if k not in _ADDED or v != _ADDED[k]}
     groups = found["groups"].items()
-    return found | {"groups": {k: {key: v for key, v in group.items() if key not in _ADDED_TO_GROUPS or v} for k, group in groups}}
+    return found | {
+        "groups": {k: {key: v for key, v in group.items() if key not in _ADDED_TO_GROUPS or v} for k, group in groups}
+    }
 
 
 @dataclass(frozen=True)

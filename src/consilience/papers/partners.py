@@ -51,9 +51,9 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     text = (
         f"{summary['data']}, {summary['model']}, {summary['learners']} learners, {summary['rounds']} rounds, 20 % held "
         f"out, {plural(summary['seeds'], 'seed')}. Half of the learners have the labels of every pair of classes "
-        f"swapped. Accuracy in % on data like each learner's own after the last round; the difference to everybody with "
-        f"everybody in points, paired by seed, with its 95 % interval. Rand index: adjusted, of the groups that partners "
-        f"form and the two of the data; 1 is the same, 0 is chance."
+        f"swapped. Accuracy in % on data like each learner's own after the last round; the difference to everybody "
+        f"with everybody in points, paired by seed, with its 95 % interval. Rand index: adjusted, of the groups that "
+        f"partners form and the two of the data; 1 is the same, 0 is chance."
     )
     everybody = {o.labels["method"]: o for o in outcomes if o.labels["partners"] == _EVERYBODY}
     table = [_line(outcome, everybody.get(outcome.labels["method"])) for outcome in outcomes]
@@ -61,8 +61,9 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
 
 
 def _line(outcome: Outcome, everybody: Outcome | None) -> dict[str, Any]:
-    compared = everybody is not None and outcome is not everybody
-    found = paired_difference(*(by_seed(o.summary, "accuracy_own") for o in (outcome, everybody))) if compared else None  # type: ignore[union-attr]
+    found = None
+    if everybody is not None and outcome is not everybody:
+        found = paired_difference(*(by_seed(o.summary, "accuracy_own") for o in (outcome, everybody)))
     interval = "" if found is None or found.low is None else f" ({found.low:+.1f} to {found.high:+.1f})"
     return {
         "method": outcome.labels["method"],
