@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from consilience.papers.cells import Cell, Outcome, Reproduction, ResultSection, Scale
@@ -58,7 +58,7 @@ def _sections(outcomes: Sequence[Outcome]) -> list[ResultSection]:
     return [ResultSection("Accuracy by connectivity", text, table, name="peer-to-peer")]
 
 
-def _line(name: str, outcome: Outcome, relay: Outcome | None) -> Mapping[str, Any]:
+def _line(name: str, outcome: Outcome, relay: Outcome | None) -> dict[str, Any]:
     compared = relay is not None and name != RELAY
     return {
         "network": name,
