@@ -80,11 +80,11 @@ class GroupConfig(BaseModel):
 
     def numbers(self, name: str, learners: int) -> list[int]:
         """The numbers of the group's learners, sorted; learners: how many there are in all."""
-        return _numbers(f"groups.{name}.learners", self.learners, learners)
+        return parse_numbers(f"groups.{name}.learners", self.learners, learners)
 
     def partner_numbers(self, name: str, learners: int) -> list[int] | None:
         """The numbers of the listed partners, sorted; None where none are listed."""
-        return None if self.partners is None else _numbers(f"groups.{name}.partners", self.partners, learners)
+        return None if self.partners is None else parse_numbers(f"groups.{name}.partners", self.partners, learners)
 
     @property
     def flips_labels(self) -> bool:
@@ -92,7 +92,7 @@ class GroupConfig(BaseModel):
         return self.attack is not None and parse_attack(self.attack).flips_labels
 
 
-def _numbers(key: str, given: Numbers, learners: int) -> list[int]:
+def parse_numbers(key: str, given: Numbers, learners: int) -> list[int]:
     """Numbers of learners, sorted; refuses those that do not exist."""
     spans = _spans(key, given)
     for span in spans:
