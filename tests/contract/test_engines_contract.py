@@ -63,6 +63,8 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in 
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "representations some dimensions": ("representation-sharing", {"dimensions": 0.3}),
+    "representations seen some dimensions": ("representation-sharing", {"dimensions": 0.3, "means": "seen"}),
     "representations seen": ("representation-sharing", {"means": "seen", "down": 2}),
     "representations equal": ("representation-sharing", {"weighting": "equal"}),
     "two-stage calibrated": ("two-stage", {"calibrated": True}),

@@ -1,4 +1,4 @@
-"""The running mean of observations seen, computed by hand."""
+"""The running mean of observations seen, and a fraction of the dimensions, computed by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from consilience.errors import ConfigurationError
-from consilience.exchanges import Observations, Received, SeenObservations, View
+from consilience.exchanges import Observations, Prototypes, Received, SeenObservations, View
 from consilience.task import Task
 
 
@@ -58,3 +58,28 @@ def test_a_class_never_seen_does_not_pull() -> None:
 def test_memory_above_one_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"memory is 2; it must be a number from 0 to 1"):
         SeenObservations(memory=2)
+
+
+# --- a fraction of the dimensions
+
+
+def test_only_the_first_dimensions_are_uploaded_and_pulled() -> None:
+    half = Prototypes(dimensions=0.5, min_count=1, weight=1.0)
+    assert half.channel(VIEW.task).tensors["mean"].shape == (2, 1)
+    sent = half.contribute({}, VIEW, received([[[0.0]]], [[0]]))
+    assert sent.tensors["mean"].tolist() == [[1.0], [0.0]]
+    mean = Received({"mean": torch.tensor([[3.0], [0.0]])}, torch.tensor([1, 1]), torch.tensor(True))
+    assert half.penalty({}, VIEW, mean) == pytest.approx((4 + 0) / 2)  # over two samples and one dimension
+
+
+def test_the_other_dimensions_of_an_observation_count_as_zero() -> None:
+    half, whole = Observations(dimensions=0.5), Observations()
+    assert half.channel(VIEW.task).tensors["mean"].shape == (2, 1)
+    short, full = received([[[1.0], [0.5]]], [[4, 4]]), received([[[1.0, 0.0], [0.5, 0.0]]], [[4, 4]])
+    assert half.penalty({}, VIEW, short) == whole.penalty({}, VIEW, full)
+
+
+@pytest.mark.parametrize("share", [0, 1.5, -1])
+def test_a_wrong_share_of_dimensions_is_refused(share: float) -> None:
+    with pytest.raises(ConfigurationError, match="dimensions"):
+        Prototypes(dimensions=share)

@@ -15,6 +15,7 @@ from torch import Tensor
 from consilience.config.schedules import Rate, as_number, constant_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Received, State, Update, View
+from consilience.exchanges.dimensions import only_shared, shared_width
 from consilience.exchanges.observations import Observations
 from consilience.functional.class_means import distance_to_means
 from consilience.task import Task
@@ -44,12 +45,14 @@ class SeenObservations(Observations):
 
     def init_state(self, view: View) -> State:
         """The mean of the observations seen of each class, and how many they are."""
-        means = view.features.new_zeros(view.task.classes, view.task.width)
+        means = view.features.new_zeros(view.task.classes, shared_width(view.task.width, self.dimensions))
         return {"mean": means, "seen": means.new_zeros(view.task.classes)}
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Both losses, weighted."""
-        pull = distance_to_means(view.features, view.targets, state["mean"], state["seen"])
+        pull = distance_to_means(
+            only_shared(view.features, self.dimensions), view.targets, state["mean"], state["seen"]
+        )
         return as_number(self.contrast) * super().penalty(state, view, received) + as_number(self.kd) * pull
 
     def metrics(

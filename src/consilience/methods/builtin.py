@@ -116,11 +116,12 @@ def fedproto(
     kd: Rate = 10.0,
     encoding: str = "float32",
     weighting: Weighting = "samples",
+    dimensions: float = 1.0,
     objective: str = "cross-entropy",
     own_head: bool = False,
 ) -> Role:
     """Mean features of each class, distilled (Tan et al. 2022)."""
-    shared = Prototypes(weight=kd, encoding=_encoding(encoding), weighting=weighting)
+    shared = Prototypes(weight=kd, encoding=_encoding(encoding), weighting=weighting, dimensions=dimensions)
     return Role(build_objective(objective, own_head), (shared,))
 
 
@@ -135,6 +136,7 @@ def representation_sharing(
     encoding: str = "float32",
     weighting: Weighting = "samples",
     min_count: int = 2,
+    dimensions: float = 1.0,
     means: Means = "global",
     objective: str = "cross-entropy",
     own_head: bool = False,
@@ -149,6 +151,7 @@ def representation_sharing(
         encoding=_encoding(encoding),
         weighting=weighting,
         min_count=min_count,
+        dimensions=dimensions,
     )
     check_choice("means", means, get_args(Means))
     if means == "seen":
@@ -311,6 +314,7 @@ def _representations(kd: Rate, observed: Observations, scale: Scale = "absolute"
         scope=observed.scope,
         scale=scale,
         weighting=observed.weighting,
+        dimensions=observed.dimensions,
     )
     return (prototypes, observed)
 

@@ -42,6 +42,7 @@ _ADDED_TO_METHODS = {
     "batches": "0",
     "calibrated": "False",
     "means": "global",
+    "dimensions": "1.0",
 }
 """The same of methods: settings of any method that were added later, with their defaults as text."""
 

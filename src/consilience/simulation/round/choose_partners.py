@@ -61,7 +61,8 @@ def usefulness(means: np.ndarray, counts: np.ndarray, held: list[tuple[np.ndarra
 
 
 def _loss_of_means(features: np.ndarray, targets: np.ndarray, means: np.ndarray, has: np.ndarray) -> float:
-    distances = ((features[:, None] - means[None]) ** 2).sum(2)  # (samples, classes)
+    shared = features[:, : means.shape[1]]  # where only some dimensions are shared, the first
+    distances = ((shared[:, None] - means[None]) ** 2).sum(2)  # (samples, classes)
     logits = -distances / max(float(distances[:, has].mean()), 1e-12)
     logits = np.where(has, logits - logits[:, has].max(1, keepdims=True), -np.inf)
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(targets)), targets]
