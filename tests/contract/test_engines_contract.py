@@ -63,6 +63,9 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {name: (name, {}) for name in 
     "fedavg two answers": ("fedavg", {"objective": "calibrated", "own_head": True}),
     "representations 2 up 3 down": ("representation-sharing", {"up": 2, "down": 3}),
     "representations int8": ("representation-sharing", {"up": 2, "down": 3, "encoding": "int8"}),
+    "representations some dimensions": ("representation-sharing", {"dimensions": 0.3}),
+    "representations seen some dimensions": ("representation-sharing", {"dimensions": 0.3, "means": "seen"}),
+    "representations seen": ("representation-sharing", {"means": "seen", "down": 2}),
     "representations equal": ("representation-sharing", {"weighting": "equal"}),
     "two-stage calibrated": ("two-stage", {"calibrated": True}),
     "two-stage inner batch": ("two-stage", {"inner": "batch", "delta": 0.01}),
@@ -246,6 +249,45 @@ REFUSED = {
     ("two-stage", "swapped, labels flipped"),
     ("two-stage", "clipped and capped, claimed"),  # votes all have the same norm
 }
+
+
+WITHIN: dict[str, Mapping[str, Any]] = {
+    "listed": {
+        "partners": "listed",
+        "groups": {"a": {"learners": "0-1", "partners": "0-2"}, "b": {"learners": "2-3", "partners": 3}},
+    },
+    "similar": {"partners": "similar(2)", "partners_from": 0, "partners_every": 2},
+    "useful, partly absent": {**PARTIAL_PARTICIPATION, "partners": "useful(1)", "validation": 0.2},
+    "ring with losses": {"topology": "ring", "lost": 0.3},
+    "new graphs, two steps, partly absent": {
+        **PARTIAL_PARTICIPATION,
+        "topology": "regular(2)",
+        "topology_every": 1,
+        "gossip_steps": 2,
+    },
+    "relevant": {"choose": "relevant", "participation": 0.5},
+}
+
+
+@pytest.mark.parametrize("case", ["representations 2 up 3 down", "representations seen", "fedavg different starts"])
+@pytest.mark.parametrize("within", list(WITHIN))
+def test_loop_equals_stack_with_some_learners_only(within: str, case: str, device: str, data: Dataset) -> None:
+    config = settings(case, device, **WITHIN[within])
+    if within in UNCOMPARED and case != "representations 2 up 3 down" and (within, case) not in ALLOWED:
+        with pytest.raises(ConfigurationError), stage("loop", config, data):
+            pass
+        return
+    assert_engines_agree(config, data)
+
+
+UNCOMPARED = ("similar", "useful, partly absent", "relevant")
+"""These need class means, or observations, that not all methods upload."""
+ALLOWED = (("relevant", "representations seen"),)
+
+
+def test_loop_equals_stack_with_partners_who_share_weights_at_one_bit(device: str, data: Dataset) -> None:
+    config = settings("consilience", device, partners="similar(2)", **PARTIAL_PARTICIPATION)
+    assert_engines_agree(config, data)
 
 
 def test_loop_equals_stack_where_the_norm_leaves_out_parts_that_exchanges_move(device: str, data: Dataset) -> None:
@@ -515,10 +557,22 @@ def kept(folder: Path) -> Arrays:
     return checkpoint[0]
 
 
-@pytest.mark.parametrize("case", ["fedavg-1bit", "consilience every 2", "representations 2 up 3 down"])
+@pytest.mark.parametrize(
+    ("case", "within"),
+    [
+        ("fedavg-1bit", {}),
+        ("consilience every 2", {}),
+        ("representations 2 up 3 down", {}),
+        ("consilience", {"partners": "similar(2)", "partners_every": 2}),
+        ("fedavg", {"topology": "regular(2)", "topology_every": 2, "lost": 0.2, "gossip_steps": 2}),
+        ("representations seen", {"topology": "ring", "lost": 0.2}),
+    ],
+)
 @pytest.mark.filterwarnings("ignore:.*deterministic")
-def test_stopping_and_resuming_gives_the_same_bits(case: str, device: str, data: Dataset, tmp_path: Path) -> None:
-    chance = PARTIAL_PARTICIPATION | {"deterministic": device == "cuda", "engine": "stack", "rounds": 4}
+def test_stopping_and_resuming_gives_the_same_bits(
+    case: str, within: Mapping[str, Any], device: str, data: Dataset, tmp_path: Path
+) -> None:
+    chance = PARTIAL_PARTICIPATION | {"deterministic": device == "cuda", "engine": "stack", "rounds": 4, **within}
     config, stops = settings(case, device, **chance), interrupt_at(1, 3)
     whole = simulate(config, data=data, out=tmp_path / "whole")
     parts = simulate(config, data=data, out=tmp_path / "parts", on_round=stops)

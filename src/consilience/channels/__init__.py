@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from consilience.channels.base import LAST_MOVE, Answer, Tensors, as_slice, empty_answer
 from consilience.channels.moving_mean import MovingMean
-from consilience.channels.pool import EntryPool, available_entries, draw_entries, draw_from, gather_entries
+from consilience.channels.own_values import OwnMovingMean
+from consilience.channels.pool import (
+    EntryPool,
+    available_entries,
+    draw_allowed,
+    draw_entries,
+    draw_from,
+    gather_entries,
+)
+from consilience.channels.scope import Scope, scoped_mean
 from consilience.channels.standing_mean import RunningMean, StandingMean
 from consilience.wire import schema
 from consilience.wire.encodings import Array
@@ -31,14 +40,18 @@ __all__ = [
     "AnyChannel",
     "EntryPool",
     "MovingMean",
+    "OwnMovingMean",
     "RunningMean",
+    "Scope",
     "StandingMean",
     "Tensors",
     "as_slice",
     "available_entries",
     "build_channel",
+    "draw_allowed",
     "draw_entries",
     "draw_from",
     "empty_answer",
     "gather_entries",
+    "scoped_mean",
 ]

@@ -17,6 +17,7 @@ from consilience.channels.base import (
     broadcast_rows,
     check_members,
 )
+from consilience.channels.nearest import nearest_entries
 from consilience.errors import ChannelError
 from consilience.randomness import uniform
 from consilience.wire import schema
@@ -53,15 +54,30 @@ class EntryPool:
         older = self.present[who][:, : self.channel.keep - new] & (not replace)
         self.present[who] = np.concatenate([np.ones((len(who), new), dtype=bool), older], axis=1)
 
-    def answer(self, readers: MemberNumbers, *where: int, draw: int = 0) -> Answer:
+    def answer(
+        self,
+        readers: MemberNumbers,
+        *where: int,
+        draw: int = 0,
+        allowed: np.ndarray | None = None,
+        nearest: bool = False,
+    ) -> Answer:
         """Random entries for each reader, (readers, draw, ...), seeded by `where`: a seed and the round.
 
-        draw: how many; 0 is as many as the channel says.
+        draw: how many; 0 is as many as the channel says. allowed: (readers, members), whose entries a reader may get;
+        by default everybody's. nearest: in place of random entries, those of others nearest to the reader's own.
         """
-        who = check_members(readers, self.members, self.channel.name)
+        who, draw = check_members(readers, self.members, self.channel.name), draw or self.channel.draw
         weights = self.weights
         known = weights if isinstance(weights, np.ndarray) or self.channel.by == "member" else _as_numpy(weights)
-        picks = draw_entries(self.channel, self.present, known, who, where, draw or self.channel.draw)
+        if nearest:
+            picks = nearest_entries(self.channel, self.values, weights, self.present, who, draw, allowed)
+        elif allowed is None:
+            picks = draw_entries(self.channel, self.present, known, who, where, draw)
+        else:
+            picks = draw_allowed(
+                self.channel, available_entries(self.channel, self.present, known), who, where, draw, allowed
+            )
         return gather_entries(self.channel, picks, self.values, weights)
 
     def same_for_all_readers(self, draw: int) -> bool:
@@ -107,6 +123,22 @@ def draw_from(
     rows = channel.rows if channel.by == "row" else ()
     picks = [_picks(channel, some, who, row, where, draw) for some, row in zip(entries, np.ndindex(*rows), strict=True)]
     return np.stack(picks, axis=-1).reshape(len(who), draw, *rows)
+
+
+def draw_allowed(
+    channel: schema.Pool,
+    entries: list[np.ndarray],
+    who: np.ndarray,
+    where: tuple[int, ...],
+    draw: int,
+    allowed: np.ndarray,
+) -> np.ndarray:
+    """`draw_from` with entries only of those members that each reader may get, (readers, members)."""
+    picks = []
+    for i, reader in enumerate(who):
+        mine = [each[allowed[i][each // channel.keep]] for each in entries]
+        picks.append(draw_from(channel, mine, np.array([reader]), where, draw))
+    return np.concatenate(picks)
 
 
 def _picks(

@@ -16,6 +16,7 @@ from consilience.channels.base import (
     check_members,
 )
 from consilience.channels.robust import for_sums, robust_mean
+from consilience.channels.scope import scoped_mean
 from consilience.wire import schema
 from consilience.wire.encodings import Array
 
@@ -121,6 +122,10 @@ class StandingMean(RunningMean):
             return super().answer()
         found = robust_mean(self.channel, self.values, self.weights)
         return Answer({k: array_namespace(v).astype(v, self.dtype) for k, v in found.items()}, self.count)
+
+    def answer_within(self, matrix: np.ndarray) -> Answer:
+        """A mean for each reader, (readers, ...), by how much of each member's contribution it takes."""
+        return scoped_mean(self.channel, self.values, self.weights, matrix)
 
     def own_contributions(self, members: MemberNumbers) -> Answer:
         """Each member's own contribution, (members, ...): the answer of a channel with the scope "oneself"."""

@@ -88,7 +88,14 @@ def _groups(config: Config) -> Iterator[str]:
     yield from ("# A table for each group, under a name you choose. All keys but `learners` may be left out.", "")
     examples = {"learners": "1-2", "model": "mlp", "exchanges": ("prototypes",), "never_share": (3,), "lr": 0.001}
     examples |= {"epochs": 2, "batch_size": 16, "uploads": True, "downloads": True}
-    examples |= {"joins": 3, "participation": 0.5, "shift": "rotate(90)", "samples": 200, "attack": "none"}
+    examples |= {
+        "joins": 3,
+        "participation": 0.5,
+        "shift": "rotate(90)",
+        "samples": 200,
+        "attack": "none",
+        "partners": [0, 1],
+    }
     yield "# [groups.clinic]"
     for key, field in GroupConfig.model_fields.items():
         if key != "method":

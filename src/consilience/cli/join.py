@@ -46,6 +46,12 @@ def federation(
             "samples, and norms are at most 3 times the median norm)",
         ),
     ] = False,
+    partners: Annotated[
+        int,
+        typer.Option(
+            min=0, help="let members ask for answers of chosen partners only, at least so many; 0: nobody may"
+        ),
+    ] = 0,
     set_: Set = None,
     settings: dict[str, Any] | None = None,
 ) -> None:
@@ -53,7 +59,9 @@ def federation(
     from consilience.cli.member import federation as write
 
     config = gather_config(None, set_, {**(settings or {}), "data": data}, method)
-    written = write(config, name or config.data_name.lower(), out, plain_means=plain_means, public=public)
+    written = write(
+        config, name or config.data_name.lower(), out, plain_means=plain_means, public=public, partners=partners
+    )
     print(written, file=sys.stderr)
 
 
@@ -80,6 +88,14 @@ def join(
     relay_key: Annotated[
         str | None, typer.Option(help="the relay's public key, from its operator; checked from the first contact")
     ] = None,
+    partners: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="members whose uploads alone means and observations are of, beside yours, such as 1,3-5; the charter "
+            "must allow it (default: everybody's)",
+        ),
+    ] = None,
     json_: Json = False,
     settings: dict[str, Any] | None = None,
 ) -> None:
@@ -87,5 +103,5 @@ def join(
     from consilience.cli.member import JoinOptions
     from consilience.cli.member import join as train
 
-    options = JoinOptions(out, method, wait, ca_file, json_, relay_key, public)
+    options = JoinOptions(out, method, wait, ca_file, json_, relay_key, public, partners)
     train(gather_config(None, None, settings or {}, None), url, token, options)

@@ -64,7 +64,8 @@ BUILT_IN = {
         {"mu": 0.01, "start": "common", "part": "*", "every": 1, **_WEIGHTS, **_OWN_MODEL},
     ),
     "fedproto": KnownMethod(
-        "Mean features of each class, distilled (Tan et al. 2022).", {"kd": 10.0, **_CLASS_MEANS, **_OBJECTIVE}
+        "Mean features of each class, distilled (Tan et al. 2022).",
+        {"kd": 10.0, **_CLASS_MEANS, "dimensions": 1.0, **_OBJECTIVE},
     ),
     "representation-sharing": KnownMethod(
         "Mean features distilled, and contrasted with a random member's (Berdoz et al. 2022).",
@@ -77,6 +78,8 @@ BUILT_IN = {
             "discriminator": "classifier",
             **_CLASS_MEANS,
             "min_count": 2,
+            "dimensions": 1.0,
+            "means": "global",
             **_OBJECTIVE,
         },
     ),

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from consilience.config.config import Config, make_config
+from consilience.config.groups import parse_numbers
 from consilience.data import Dataset, Scaling
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import lock_file
@@ -30,19 +31,23 @@ from consilience.peer.trainer import FederatedTrainer, RoundResult
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import load_data, models_of, with_absolute_paths, with_model
 from consilience.user_code import absolute_name
-from consilience.wire.charter import Charter
+from consilience.wire.charter import Charter, Rules
 
 log = logging.getLogger("consilience")
 
 _LOCK, _MODEL = "lock", "model"
 _ROUNDING = 1e-3
+_ANY_MEMBER = 2**31  # the relay knows how many members there are
 
 
-def federation(config: Config, name: str, out: Path, *, plain_means: bool = False, public: str | None = None) -> str:
+def federation(
+    config: Config, name: str, out: Path, *, plain_means: bool = False, public: str | None = None, partners: int = 0
+) -> str:
     """Write a federation's charter for the configuration's data, models and method, and say what to do next.
 
     plain_means: means have no weight cap and no clip but those in the configuration. public: the data whose training
     samples are the public set, where the method has one; by default those of the configuration.
+    partners: the fewest partners that members may ask for answers of; 0 where none may.
     """
     data = load_data(config, progress=True)
     config = with_model(config, data)
@@ -53,7 +58,9 @@ def federation(config: Config, name: str, out: Path, *, plain_means: bool = Fals
     shared = _public_samples(config, method, data, public)
     task = TaskShape(data.shape, data.classes, config.model.width, *known, public=shared)
     means = MeanRules(config.federation.robustness, defaults=not plain_means)
-    charter, starts = create_charter(name, method, task, models, seed=config.federation.seed, means=means)
+    charter, starts = create_charter(
+        name, method, task, models, seed=config.federation.seed, rules=Rules(partners=partners), means=means
+    )
     written = " and ".join(str(path) for path in write_charter(out, charter, starts))
     return f"{written} written; create the federation at the relay with: consilience relay create {out}"
 
@@ -78,7 +85,8 @@ def _load_public(config: Config, public: str, scaling: Scaling) -> np.ndarray:
 class JoinOptions:
     """How a member takes part; method: its copy of the method's file, if the federation has one from a file.
 
-    public: the data whose training samples are the public set; by default it comes from the relay.
+    public: the data whose training samples are the public set; by default it comes from the relay. partners: numbers
+    of members whose uploads alone means and observations are of, such as 1,3-5; by default everybody's.
     """
 
     folder: Path | None = None
@@ -88,11 +96,14 @@ class JoinOptions:
     as_json: bool = False
     relay_key: str | None = None
     public: str | None = None
+    partners: str | None = None
 
 
 def join(config: Config, url: str, token: str, options: JoinOptions) -> None:
     """Train in a federation until all rounds are finished or the user stops it, and save the model."""
     connection = connect_to_relay(url, token, options.folder, ca_file=options.ca_file, relay_key=options.relay_key)
+    if options.partners is not None:
+        connection.inbox.partners = tuple(parse_numbers("--partners", options.partners, _ANY_MEMBER))
     try:
         with lock_file(
             connection.folder / _LOCK,

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 
 from consilience.config.groups import GroupConfig
+from consilience.config.network import NetworkConfig
 from consilience.config.overrides import set_nested
 from consilience.config.parts import (
     DATA_SUFFIXES,
@@ -71,6 +72,7 @@ class Config(BaseModel):
 
     data: DataConfig = DataConfig.defaults()
     federation: FederationConfig = FederationConfig.defaults()
+    network: NetworkConfig = NetworkConfig.defaults()
     model: ModelConfig = ModelConfig.defaults()
     training: TrainingConfig = TrainingConfig.defaults()
     evaluation: EvaluationConfig = EvaluationConfig.defaults()

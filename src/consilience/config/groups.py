@@ -38,6 +38,8 @@ def _known_attack(given: str) -> str:
 
 
 Rate = Annotated[float | str, BeforeValidator(_rate)]
+Numbers = StrictInt | str | tuple[StrictInt, ...]
+"""Learners by number: 3, [0, 2] or '0-2,5'."""
 
 
 class GroupConfig(BaseModel):
@@ -45,9 +47,7 @@ class GroupConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    learners: StrictInt | str | tuple[StrictInt, ...] = Field(
-        description="their numbers: 3, [0, 2] or '0-2,5'; the first learner is 0"
-    )
+    learners: Numbers = Field(description="their numbers: 3, [0, 2] or '0-2,5'; the first learner is 0")
     model: str | None = Field(None, min_length=1, description="their model")
     method: dict[str, Any] = Field(default_factory=dict, description="their own settings of the method, such as kd")
     exchanges: tuple[str, ...] | None = Field(None, description="the exchanges they take part in; all where left out")
@@ -69,6 +69,9 @@ class GroupConfig(BaseModel):
     samples: StrictInt | None = Field(
         None, ge=1, description="training samples of each of them, drawn from all; the others share the rest"
     )
+    partners: Numbers | None = Field(
+        None, description="with partners = 'listed', whose uploads they use beside their own: numbers as in learners"
+    )
 
     attack: Annotated[str, AfterValidator(_known_attack)] | None = Field(
         None,
@@ -77,38 +80,45 @@ class GroupConfig(BaseModel):
 
     def numbers(self, name: str, learners: int) -> list[int]:
         """The numbers of the group's learners, sorted; learners: how many there are in all."""
-        spans = self._spans(name)
-        for span in spans:
-            if not 0 <= span[0] <= span[-1] < learners:
-                wrong = span[0] if span[0] < 0 else max(span[0], learners) if span[0] >= learners else learners
-                raise ConfigurationError(
-                    f"groups.{name}.learners names learner {wrong}; there are learners 0 to {learners - 1}"
-                )
-        return sorted({who for span in spans for who in span})
+        return parse_numbers(f"groups.{name}.learners", self.learners, learners)
+
+    def partner_numbers(self, name: str, learners: int) -> list[int] | None:
+        """The numbers of the listed partners, sorted; None where none are listed."""
+        return None if self.partners is None else parse_numbers(f"groups.{name}.partners", self.partners, learners)
 
     @property
     def flips_labels(self) -> bool:
         """Whether the group's learners label their samples wrongly."""
         return self.attack is not None and parse_attack(self.attack).flips_labels
 
-    def _spans(self, name: str) -> list[range]:
-        """The numbers as ranges, which are not expanded: one may name more learners than memory holds."""
-        if isinstance(self.learners, str):
-            found = [_span(name, self.learners, part.strip()) for part in self.learners.split(",")]
-        else:
-            given = [self.learners] if isinstance(self.learners, int) else list(self.learners)
-            found = [range(who, who + 1) for who in given]
-        if not found:
-            raise ConfigurationError(f"groups.{name}.learners is empty; name at least one learner")
-        return found
+
+def parse_numbers(key: str, given: Numbers, learners: int) -> list[int]:
+    """Numbers of learners, sorted; refuses those that do not exist."""
+    spans = _spans(key, given)
+    for span in spans:
+        if not 0 <= span[0] <= span[-1] < learners:
+            wrong = span[0] if span[0] < 0 else max(span[0], learners) if span[0] >= learners else learners
+            raise ConfigurationError(f"{key} names learner {wrong}; there are learners 0 to {learners - 1}")
+    return sorted({who for span in spans for who in span})
 
 
-def _span(group: str, whole: str, text: str) -> range:
+def _spans(key: str, given: Numbers) -> list[range]:
+    """The numbers as ranges, which are not expanded: one may name more learners than memory holds."""
+    if isinstance(given, str):
+        found = [_span(key, given, part.strip()) for part in given.split(",")]
+    else:
+        found = [range(who, who + 1) for who in ([given] if isinstance(given, int) else given)]
+    if not found:
+        raise ConfigurationError(f"{key} is empty; name at least one learner")
+    return found
+
+
+def _span(key: str, whole: str, text: str) -> range:
     first, dash, last = text.partition("-")
     try:
         numbers = range(int(first), int(last if dash else first) + 1)
     except ValueError:
         numbers = range(0)
     if not numbers:
-        raise ConfigurationError(f"groups.{group}.learners is {whole!r}; write numbers and spans, such as '0-2,5'")
+        raise ConfigurationError(f"{key} is {whole!r}; write numbers and spans, such as '0-2,5'")
     return numbers

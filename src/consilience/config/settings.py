@@ -38,6 +38,14 @@ class Settings(TypedDict, total=False):
     reachable: str
     seed: int
     seeds: int
+    partners: str
+    partners_from: int
+    partners_every: int
+    choose: Literal["random", "relevant"]
+    topology: str
+    topology_every: int
+    gossip_steps: int
+    lost: float
     width: int | None
     rounds: int
     epochs: int

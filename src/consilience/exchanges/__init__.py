@@ -6,6 +6,7 @@ from consilience.exchanges.gradients import Gradients
 from consilience.exchanges.logits import Logits
 from consilience.exchanges.observations import Observations
 from consilience.exchanges.prototypes import Prototypes
+from consilience.exchanges.seen_observations import SeenObservations
 from consilience.exchanges.similarity import Similarity
 from consilience.exchanges.weights import Weights
 
@@ -19,6 +20,7 @@ __all__ = [
     "Observations",
     "Prototypes",
     "Received",
+    "SeenObservations",
     "Similarity",
     "State",
     "Update",

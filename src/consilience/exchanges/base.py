@@ -119,6 +119,11 @@ class Exchange:
     """Whether the untrained model's contribution is uploaded before the first round."""
     needs_representations: ClassVar[bool] = True
     """Whether `contribute` uses the rows of its view: where no exchange does, the pass over all samples is skipped."""
+    allows_partners: ClassVar[bool] = False
+    """Whether uploads of some learners can stand for those of all: learners may then choose partners, or exchange with
+    their neighbors in a graph, each with an answer of its own."""
+    means_of: ClassVar[Literal["features", "logits"] | None] = None
+    """What its uploads are means of by class, by which learners can be compared; None where they are not."""
     layers: tuple[str, ...] = ()
     """Modules of the model whose outputs the view carries."""
     start: Start = "different"

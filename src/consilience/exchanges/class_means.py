@@ -39,6 +39,7 @@ class ClassMeans(Exchange):
     """
 
     uploads_before_training: ClassVar[bool] = True
+    allows_partners: ClassVar[bool] = True
     averaged: ClassVar[str]
     """What is averaged, in a word."""
     weight: Rate = 10.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -21,6 +21,7 @@ class Logits(ClassMeans):
     name: str = field(default="logits", kw_only=True)
     mismatch_hint: ClassVar[str] = "Logits need the same classes, encoding and weighting at all learners"
     averaged: ClassVar[str] = "logits"
+    means_of: ClassVar[Literal["features", "logits"] | None] = "logits"
 
     def of(self, view: View) -> Tensor:
         """The logits."""

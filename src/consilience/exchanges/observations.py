@@ -15,6 +15,7 @@ from consilience.config.schedules import Rate, as_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
 from consilience.exchanges.class_means import Weighting, upload_weight
+from consilience.exchanges.dimensions import check_dimensions, only_shared, shared_width, with_zeros
 from consilience.functional.class_means import one_hot, sampled_means
 from consilience.functional.mutual_information import mutual_information_bound
 from consilience.task import Task
@@ -35,13 +36,14 @@ class Observations(Exchange):
     discriminator: "classifier" uses the probability that the learner's own classifier gives both the same class;
     "exponential" trains a linear layer g and uses exp(g(s).g(t)/tau) as the density ratio; in "exponential-mlp" g has a
     hidden layer. weighting: with "equal", 1 is uploaded for each class that the observation has, and not how many
-    samples it averages.
+    samples it averages. dimensions: the share of the feature dimensions that is uploaded; the others count as 0.
     """
 
     name: str = field(default="observations", kw_only=True)
     varies: ClassVar[tuple[str, ...]] = ("weight", "temperature")
     feature_tensors: ClassVar[tuple[str, ...]] = ("mean",)
     uploads_before_training: ClassVar[bool] = True
+    allows_partners: ClassVar[bool] = True
     weight: Rate = 1.0
     n_avg: int = 10
     up: int = 1
@@ -54,6 +56,7 @@ class Observations(Exchange):
     include_self: bool = True
     scope: Scope = "everybody"
     weighting: Weighting = "samples"
+    dimensions: float = 1.0
 
     def __post_init__(self) -> None:
         number_or_schedule("contrast", self.weight)
@@ -64,6 +67,7 @@ class Observations(Exchange):
         check_choice("draw", self.draw, get_args(Draw))
         check_choice("scope", self.scope, get_args(Scope))
         check_choice("weighting", self.weighting, get_args(Weighting))
+        check_dimensions(self.dimensions)
         if self.n_avg == 1 < self.min_count:
             raise ConfigurationError(
                 "n_avg is 1; it must be a whole number, 2 or more: an observation of one sample is that sample's "
@@ -82,7 +86,8 @@ class Observations(Exchange):
 
     def channel(self, task: Task) -> schema.Pool:
         """A pool of (classes, width) entries with a count for each class."""
-        means = schema.Tensor((task.classes, task.width), self.encoding, self.encoding, -task.bound, task.bound)
+        shape = (task.classes, shared_width(task.width, self.dimensions))
+        means = schema.Tensor(shape, self.encoding, self.encoding, -task.bound, task.bound)
         return schema.Pool(
             self.name,
             {"mean": means},
@@ -112,7 +117,7 @@ class Observations(Exchange):
 
     def penalty(self, state: State, view: View, received: Received) -> Tensor:
         """Binary cross-entropy, averaged over batch and classes; classes the observation lacks do not count."""
-        same = self._same_class(view, received.tensors["mean"])  # (down, rows, classes)
+        same = self._same_class(view, with_zeros(received.tensors["mean"], view.task.width))  # (down, rows, classes)
         present = (received.count > 0).to(same.dtype)  # (down, classes)
         if self.down > 1:
             chosen = (view.draws[0] * self.down).long()  # (rows,) an observation for each sample
@@ -147,7 +152,13 @@ class Observations(Exchange):
         """`up` independent observations, each over at most `n_avg` samples of a class."""
         drawn = [
             sampled_means(
-                view.features, view.targets, view.task.classes, view.valid, chance, self.n_avg, self.min_count
+                only_shared(view.features, self.dimensions),
+                view.targets,
+                view.task.classes,
+                view.valid,
+                chance,
+                self.n_avg,
+                self.min_count,
             )
             for chance in view.draws
         ]

@@ -45,6 +45,7 @@ class Weights(Exchange):
         "distill = 'learner') instead"
     )
     needs_representations: ClassVar[bool] = False
+    allows_partners: ClassVar[bool] = True
     part: str = "*"
     prox: Rate = 0.0
     every: int = 1

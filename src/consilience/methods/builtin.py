@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import wraps
 from typing import Any, Literal, get_args
 
 from consilience.config.schedules import Rate, Schedule, constant_number, number_or_schedule
 from consilience.errors import UnknownName
-from consilience.exchanges import Clusters, Exchange, Gradients, Logits, Observations, Prototypes, Similarity, Weights
+from consilience.exchanges import (
+    Clusters,
+    Exchange,
+    Gradients,
+    Logits,
+    Observations,
+    Prototypes,
+    SeenObservations,
+    Similarity,
+    Weights,
+)
 from consilience.exchanges.base import Start
 from consilience.exchanges.class_means import Scale, Weighting
 from consilience.exchanges.gradients import Inner
@@ -23,6 +33,8 @@ from consilience.validation import check_choice, check_integer
 from consilience.wire.encodings import BIT, ENCODINGS, FLOAT16, Encoding
 
 Distill = Literal["distiller", "learner"]
+Means = Literal["global", "seen"]
+"""Toward which class means features are pulled: of all learners, or of the observations that a learner has seen."""
 Device = Literal["private", "1bit"]
 """What happens to the device's part of a model: it stays private, or is shared at one bit per weight."""
 
@@ -104,11 +116,12 @@ def fedproto(
     kd: Rate = 10.0,
     encoding: str = "float32",
     weighting: Weighting = "samples",
+    dimensions: float = 1.0,
     objective: str = "cross-entropy",
     own_head: bool = False,
 ) -> Role:
     """Mean features of each class, distilled (Tan et al. 2022)."""
-    shared = Prototypes(weight=kd, encoding=_encoding(encoding), weighting=weighting)
+    shared = Prototypes(weight=kd, encoding=_encoding(encoding), weighting=weighting, dimensions=dimensions)
     return Role(build_objective(objective, own_head), (shared,))
 
 
@@ -123,6 +136,8 @@ def representation_sharing(
     encoding: str = "float32",
     weighting: Weighting = "samples",
     min_count: int = 2,
+    dimensions: float = 1.0,
+    means: Means = "global",
     objective: str = "cross-entropy",
     own_head: bool = False,
 ) -> Role:
@@ -136,7 +151,12 @@ def representation_sharing(
         encoding=_encoding(encoding),
         weighting=weighting,
         min_count=min_count,
+        dimensions=dimensions,
     )
+    check_choice("means", means, get_args(Means))
+    if means == "seen":
+        settings = {f.name: getattr(observed, f.name) for f in fields(observed)} | {"weight": 1.0}
+        return Role(build_objective(objective, own_head), (SeenObservations(**settings, contrast=contrast, kd=kd),))
     return Role(build_objective(objective, own_head), _representations(kd, observed))
 
 
@@ -294,6 +314,7 @@ def _representations(kd: Rate, observed: Observations, scale: Scale = "absolute"
         scope=observed.scope,
         scale=scale,
         weighting=observed.weighting,
+        dimensions=observed.dimensions,
     )
     return (prototypes, observed)
 

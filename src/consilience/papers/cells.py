@@ -23,14 +23,26 @@ _ADDED = {
     "weight_cap": None,
     "classes": None,
     "reachable": "all",
+    "partners": "everybody",
+    "partners_from": 1,
+    "partners_every": 0,
+    "choose": "random",
+    "topology": "relay",
+    "topology_every": 0,
+    "gossip_steps": 1,
+    "lost": 0.0,
 }
 """Settings that were added after the first results were published, with their defaults."""
+_ADDED_TO_GROUPS = ("attack", "partners")
+"""The same of groups: settings that are None unless they are given."""
 _ADDED_TO_METHODS = {
     "weighting": "samples",
     "min_count": "2",
     "inner": "round",
     "batches": "0",
     "calibrated": "False",
+    "means": "global",
+    "dimensions": "1.0",
 }
 """The same of methods: settings of any method that were added later, with their defaults as text."""
 
@@ -104,7 +116,9 @@ def _without_new_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings without those that were added after cells were published and are at their defaults: names stay."""
     found = {k: v for k, v in settings.items() if k not in _ADDED or v != _ADDED[k]}
     groups = found["groups"].items()
-    return found | {"groups": {k: {key: v for key, v in group.items() if key != "attack" or v} for k, group in groups}}
+    return found | {
+        "groups": {k: {key: v for key, v in group.items() if key not in _ADDED_TO_GROUPS or v} for k, group in groups}
+    }
 
 
 @dataclass(frozen=True)

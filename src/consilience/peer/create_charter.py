@@ -80,7 +80,7 @@ def create_charter(
     settings = dict(method)
     chosen = build_method(absolute_name(settings.pop("name")), settings)
     _refuse_turns(chosen)
-    _refuse_single_samples(chosen)
+    _refuse_local_only(chosen)
     roles, public = _roles(chosen, task)
     learners = [_learner(role, model, task, public) for model in models for role in roles.values()]
     first: dict[str, Learner] = {}
@@ -118,9 +118,14 @@ def write_charter(file: Path, charter: Charter, starts: CommonValues) -> list[Pa
     return written
 
 
-def _refuse_single_samples(method: Method) -> None:
-    """What a member uploads over a relay is a mean of two samples or more."""
+def _refuse_local_only(method: Method) -> None:
+    """What a member uploads over a relay is a mean of two samples or more, over all dimensions of its features."""
     for exchange in (e for role in method.roles.values() for e in role.exchanges):
+        if getattr(exchange, "dimensions", 1.0) < 1:
+            raise ConfigurationError(
+                f"{exchange.name}: dimensions is {getattr(exchange, 'dimensions', 1.0)}, which is for simulations: a "
+                f"member of a relay takes the width of features from the charter; leave dimensions out"
+            )
         if getattr(exchange, "min_count", 2) < 2:
             raise ConfigurationError(
                 "min_count is 1, and features of single samples would leave the members; over a relay use 2 or more"

@@ -134,14 +134,17 @@ class RelayClient:
         draw: Mapping[str, int],
         etag: str,
         seconds: float,
+        partners: Sequence[int] = (),
     ) -> AnswersMessage | None:
         """Answers of some channels; None where they are those of `etag`.
 
-        have: the version held of each moving mean. draw: how many entries of each pool.
+        have: the version held of each moving mean. draw: how many entries of each pool. partners: members by number,
+        whose uploads alone are wanted beside one's own; none: everybody's.
         """
         query = [("round", str(round_)), *(("channel", name) for name in channels)]
         query += [("have", f"{name}:{version}") for name, version in have.items()]
         query += [("draw", f"{name}:{entries}") for name, entries in draw.items()]
+        query += [("partner", str(number)) for number in partners]
         headers = {"If-None-Match": etag} if etag else {}
         response = self._request("GET", f"/v1/answers?{urlencode(query)}", seconds, headers)
         if response.status == 304:

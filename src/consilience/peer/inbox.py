@@ -35,6 +35,8 @@ class Inbox:
     ) -> None:
         self._client, self._backoff, self._channels, self._state, self._save = client, backoff, channels, state, save
         self._revision = 0
+        self.partners: tuple[int, ...] = ()
+        """Members by number, whose uploads alone means and observations are of, beside its own; none: everybody's."""
         self.last_moves: frozenset[str] = frozenset()
         """Moving means of which exchanges also need the last move: answers have it under `LAST_MOVE` names."""
 
@@ -118,7 +120,7 @@ class Inbox:
         self, round_: int, wanted: list[str], have: Mapping[str, int], draws: Mapping[str, int], end: float
     ) -> dict[str, Answer] | None:
         """Answers of the wanted channels; None where nothing has changed."""
-        message = self._client.answers(round_, wanted, have, draws, self._state.etag, seconds_left(end))
+        message = self._client.answers(round_, wanted, have, draws, self._state.etag, seconds_left(end), self.partners)
         if message is None:
             return None
         for name, part in message.parts.items():

@@ -53,6 +53,7 @@ def join(
     timeout: float = 5.0,
     ca_file: str | None = None,
     relay_key: str | None = None,
+    partners: Iterable[int] = (),
 ) -> Peer:
     """Join the federation that the token is for.
 
@@ -61,9 +62,11 @@ def join(
     method: FILE.py:NAME, your copy of the file where the federation's method is in one. timeout: the most seconds that
     a call may take, unless you ask it to wait. ca_file: certificates to trust, as a PEM file, where no public authority
     has signed the relay's. relay_key: the relay's public key, as its operator tells it; without it, the key that the
-    relay names at the first contact is kept in the folder and required from then on.
+    relay names at the first contact is kept in the folder and required from then on. partners: numbers of members whose
+    uploads alone means and observations are of, beside yours, where the charter allows it; by default everybody's.
     """
     connection = connect_to_relay(url, token, folder, timeout, ca_file, relay_key)
+    connection.inbox.partners = tuple(sorted(set(partners)))
     try:
         return Peer(connection, model, method)
     except BaseException:

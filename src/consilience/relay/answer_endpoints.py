@@ -65,6 +65,8 @@ class AnswerEndpoints:
     async def _answer(self, request: Request, member: MemberRecord, service: FederationService) -> Response:
         builder, snapshot = service.answers, service.snapshot
         wanted = builder.check(answer_request(request, service))
+        if wanted.partners:
+            builder.scoped.check(member.number, wanted.partners)
         etag, shared = builder.etag(snapshot, member.number, wanted), not builder.draws(snapshot, wanted)
         if f'"{etag}"' in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]:
             return Response(status_code=304, headers={"ETag": f'"{etag}"'})

@@ -14,10 +14,12 @@ from consilience.channels import Answer, draw_from, gather_entries
 from consilience.relay.messages import Messages, clip_to_bounds
 from consilience.relay.rejections import Rejection
 from consilience.relay.robust_answers import RobustAnswers
+from consilience.relay.scoped_answers import ScopedAnswers, entries_within
 from consilience.relay.snapshot import KnownMean, Snapshot
 from consilience.relay.store import Store
 from consilience.wire import schema
 from consilience.wire.byte_count import ByteCount
+from consilience.wire.charter import Rules
 from consilience.wire.headers import ANSWER_HEADER, Part, Parts, format_parts
 from consilience.wire.signatures import ANSWER, Signer
 
@@ -39,6 +41,8 @@ class AnswerRequest:
     have: Mapping[str, int]
     draw: Mapping[str, int]
     turn: int = 0
+    partners: tuple[int, ...] = ()
+    """Members by number, whose uploads alone, with its own, standing means and pools are of; none: everybody's."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +57,20 @@ class EncodedAnswer:
 class AnswerBuilder:
     """Builds the answers of one federation from its snapshot and the store."""
 
-    def __init__(self, federation: int, epoch: int, seed: int, messages: Messages, signer: Signer) -> None:
+    def __init__(
+        self, federation: int, epoch: int, seed: int, messages: Messages, signer: Signer, rules: Rules
+    ) -> None:
         self.id, self.epoch, self.seed, self.messages, self.signer = federation, epoch, seed, messages, signer
         self.channels = messages.channels
         self.byte_count = ByteCount(self.channels)
         self._work = {name: _work(channel, messages.largest) for name, channel in self.channels.items()}
         self._robust = RobustAnswers(federation, messages)
+        self.scoped = ScopedAnswers(federation, messages, rules)
 
     def work(self, request: AnswerRequest) -> int:
         """About how many bytes are read and computed for an answer."""
-        return sum(self._work[name] for name in request.channels)
+        more = self.scoped.work(request.partners) * len(request.channels) if request.partners else 0
+        return more + sum(self._work[name] for name in request.channels)
 
     def check(self, request: AnswerRequest) -> AnswerRequest:
         """The request in the charter's order; refuses unknown channels, and more entries than are drawn."""
@@ -78,8 +86,8 @@ class AnswerBuilder:
         return replace(request, channels=tuple(n for n in self.channels if n in request.channels))
 
     def draws(self, snapshot: Snapshot, request: AnswerRequest) -> bool:
-        """Whether an answer has random entries: it is then for one member, in one round; others get the same answer."""
-        return any(n in snapshot.present for n in request.channels)
+        """Whether an answer has random entries, or is within partners: it is then for one member, in one round."""
+        return bool(request.partners) or any(n in snapshot.present for n in request.channels)
 
     def etag(self, snapshot: Snapshot, number: int, request: AnswerRequest) -> str:
         """Identifies an answer before it is built: the same request at the same revisions has the same answer."""
@@ -87,7 +95,8 @@ class AnswerBuilder:
         seen += [(n, snapshot.moving[n].version) for n in request.channels if n in snapshot.moving]
         who = (number, request.round, request.turn) if self.draws(snapshot, request) else ()
         known = self.epoch, self.id, seen, who, sorted(request.have.items()), sorted(request.draw.items())
-        return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
+        within = repr(request.partners) if request.partners else ""
+        return hashlib.sha256((repr(known) + within).encode()).hexdigest()[:32]
 
     def build(self, store: Store, snapshot: Snapshot, number: int, request: AnswerRequest) -> EncodedAnswer:
         """One body with the answer of every requested channel, except moving means that have not moved."""
@@ -96,7 +105,7 @@ class AnswerBuilder:
         for name in request.channels:
             channel = self.channels[name]
             if isinstance(channel, schema.Mean) and name in snapshot.standing:
-                parts[name], sent = self._mean(store, snapshot, channel)
+                parts[name], sent = self._mean(store, snapshot, channel, number, request)
                 tensors |= sent
             elif isinstance(channel, schema.Pool):
                 parts[name], sent = self._draw(store, snapshot, channel, number, request)
@@ -108,8 +117,12 @@ class AnswerBuilder:
         proof = self.signer.proof_headers(ANSWER, self.epoch, {"etag": etag, "parts": parts_header}, body)
         return EncodedAnswer(parts, body, {"ETag": etag, ANSWER_HEADER: parts_header, **proof})
 
-    def _mean(self, store: Store, snapshot: Snapshot, channel: schema.Mean) -> tuple[Part, dict[str, np.ndarray]]:
-        """A standing mean: from its sums, or from all contributions where it needs them at once."""
+    def _mean(
+        self, store: Store, snapshot: Snapshot, channel: schema.Mean, number: int, request: AnswerRequest
+    ) -> tuple[Part, dict[str, np.ndarray]]:
+        """A standing mean: from its sums, or from contributions, of partners or where it needs all of them at once."""
+        if request.partners:
+            return _mean_to_send(channel, self.scoped.mean(store, snapshot, channel, number, request.partners))
         if channel.robustness.needs_all:
             return _mean_to_send(channel, self._robust.answer(store, snapshot, channel))
         running, known = snapshot.standing[channel.name], snapshot.means.get(channel.name)
@@ -154,7 +167,10 @@ class AnswerBuilder:
         name = channel.name
         draw = request.draw.get(name, channel.draw)
         where = self.seed, request.round, request.turn
-        picks = draw_from(channel, snapshot.entries_to_draw(channel), np.array([number]), where, draw)
+        entries = snapshot.entries_to_draw(channel)
+        if request.partners:
+            entries = entries_within(entries, channel.keep, number, request.partners)
+        picks = draw_from(channel, entries, np.array([number]), where, draw)
         owners = sorted({pick // channel.keep for pick in picks.ravel().tolist() if pick >= 0})
         values = {k: np.zeros((len(owners), channel.keep, *t.shape), np.float32) for k, t in channel.tensors.items()}
         counts = np.zeros((len(owners), channel.keep, *channel.rows), np.int32 if channel.rows else np.float64)

@@ -46,7 +46,9 @@ class FederationService:
         self.messages = Messages(self.charter)
         self.epoch = store.epochs.current()
         self.signer = Signer(store.keys.get(), self.charter.name)
-        self.answers = AnswerBuilder(federation, self.epoch, self.charter.seed, self.messages, self.signer)
+        self.answers = AnswerBuilder(
+            federation, self.epoch, self.charter.seed, self.messages, self.signer, self.charter.rules
+        )
         self.snapshot = self._restore(store, Snapshot(found.revision, found.round, found.advanced_by))
 
     def read_again(self, store: Store) -> Snapshot:

@@ -210,6 +210,12 @@ def _answers() -> dict[str, Any]:
                 "schema": _NUMBER,
                 "description": "0, 1, ... for several requests in one round",
             },
+            {
+                "name": "partner",
+                "in": "query",
+                "schema": {"type": "array", "items": _NUMBER},
+                "description": "members whose uploads alone are wanted, beside one's own; everybody's if none is named",
+            },
             {"name": "If-None-Match", "in": "header", "schema": {"type": "string"}},
         ],
         "responses": {

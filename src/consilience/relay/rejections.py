@@ -10,6 +10,7 @@ STATUS = {
     "revoked": 403,
     "expired": 403,
     "other-role": 403,
+    "partners": 403,
     "not-http": 400,
     "unknown-channel": 400,
     "malformed-upload": 400,

@@ -19,10 +19,10 @@ def one_header(request: Request, name: str) -> str | None:
 
 
 def answer_request(request: Request, service: FederationService) -> AnswerRequest:
-    """The request in `?round=3&channel=NAME&have=NAME:VERSION&draw=NAME:N&turn=0`; without channels, all."""
+    """The request in `?round=3&channel=NAME&have=NAME:VERSION&draw=NAME:N&turn=0&partner=2`; without channels, all."""
     query = request.query_params
     for key in query:
-        if key not in ("round", "channel", "have", "draw", "turn"):
+        if key not in ("round", "channel", "have", "draw", "turn", "partner"):
             raise Rejection("malformed-query", f"unknown parameter {key[:80]!r}", field=key[:80])
     for key in ("round", "turn"):
         if len(query.getlist(key)) > 1:
@@ -34,7 +34,16 @@ def answer_request(request: Request, service: FederationService) -> AnswerReques
         _pairs("have", query.getlist("have")),
         _pairs("draw", query.getlist("draw")),
         parse_number("turn", query.get("turn", "0")),
+        _partners(query.getlist("partner")),
     )
+
+
+def _partners(texts: list[str]) -> tuple[int, ...]:
+    """Numbers of members, sorted; none where everybody's uploads are asked for."""
+    numbers = sorted(parse_number("partner", text) for text in texts)
+    if len(set(numbers)) < len(numbers):
+        raise Rejection("malformed-query", "a partner is named twice; name each once", field="partner")
+    return tuple(numbers)
 
 
 def parse_number(what: str, text: str) -> int:

@@ -14,12 +14,16 @@ from consilience.channels import (
     AnyChannel,
     EntryPool,
     MovingMean,
+    OwnMovingMean,
+    Scope,
     StandingMean,
     Tensors,
     build_channel,
 )
+from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan
 from consilience.wire import schema
 
+SimulatedChannel = AnyChannel | OwnMovingMean
 _MOVED = "moved."  # before the names of tensors in what is saved
 
 
@@ -27,7 +31,8 @@ class Federation:
     """The channels of one federation. Random draws depend on the federation's own seed.
 
     common: the values that moving means start from, by channel. example: a tensor of the kind that channels keep.
-    last_moves: moving means whose answers also have their last move.
+    last_moves: moving means whose answers also have their last move. rules: whose uploads learners use; `scope` is that
+    of the round, None where it is everybody's, and the round sets it before it aggregates.
     """
 
     def __init__(
@@ -38,10 +43,15 @@ class Federation:
         common: Mapping[str, Tensors],
         example: Tensor,
         last_moves: Collection[str] = (),
+        rules: PartnerPlan = EVERYBODY,
     ) -> None:
-        self.seed = seed
-        self.channels: dict[str, AnyChannel] = {
-            name: build_channel(channel, learners, common.get(name, {}), example) for name, channel in channels.items()
+        self.seed, self.rules = seed, rules
+        self.scope: Scope | None = None
+        self.channels: dict[str, SimulatedChannel] = {
+            name: OwnMovingMean(channel, learners, common[name])
+            if isinstance(channel, schema.Mean) and channel.moving and rules.scoped
+            else build_channel(channel, learners, common.get(name, {}), example)
+            for name, channel in channels.items()
         }
         self._last_moves = frozenset(last_moves)
 
@@ -58,7 +68,7 @@ class Federation:
         channel = self.channels[name]
         if isinstance(channel, MovingMean):
             return channel.upload(members, tensors, weights, versions)
-        if isinstance(channel, StandingMean):
+        if isinstance(channel, StandingMean | OwnMovingMean):
             channel.upload(members, tensors, weights, now)
         else:
             channel.upload(members, tensors, weights, replace=True)
@@ -70,11 +80,13 @@ class Federation:
             channel = self.channels[name]
             if isinstance(channel, MovingMean):
                 channel.aggregate()
+            elif isinstance(channel, OwnMovingMean):
+                channel.aggregate(self.scope)
 
     def version(self, name: str) -> int:
         """How often a moving mean has moved; 0 for other channels."""
         channel = self.channels[name]
-        return channel.version if isinstance(channel, MovingMean) else 0
+        return channel.version if isinstance(channel, MovingMean | OwnMovingMean) else 0
 
     def answers(self, name: str, readers: np.ndarray, *when: int, draw: int = 0) -> tuple[Answer, np.ndarray]:
         """Answers as learners decode them, and which of them each reader gets: many may share one.
@@ -87,6 +99,9 @@ class Federation:
             answer = channel.answer()
             shown = Answer({**answer.tensors, **self._last_move(channel, LAST_MOVE)}, answer.count, answer.version)
             return shown.for_one(), np.zeros_like(readers)
+        if self._differs(channel):
+            return self._own_answers(channel, readers, *when, draw=draw), np.arange(len(readers))
+        assert not isinstance(channel, OwnMovingMean)
         if isinstance(channel, EntryPool) and channel.same_for_all_readers(draw or channel.channel.draw):
             return _as_decoded(channel.answer(readers[:1], self.seed, *when, draw=draw), channel.channel), 0 * readers
         if isinstance(channel, EntryPool):
@@ -96,6 +111,26 @@ class Federation:
         else:
             return _as_decoded(channel.answer().for_one(), channel.channel), np.zeros_like(readers)
         return _as_decoded(each, channel.channel), np.arange(len(readers))
+
+    def _differs(self, channel: SimulatedChannel) -> bool:
+        """Whether readers get answers of their own because of whose uploads they use."""
+        if isinstance(channel, OwnMovingMean):
+            return True
+        within = self.scope is not None or (isinstance(channel, EntryPool) and self.rules.relevant)
+        return within and channel.channel.scope != "oneself"
+
+    def _own_answers(self, channel: SimulatedChannel, readers: np.ndarray, *when: int, draw: int) -> Answer:
+        """An answer for each reader, within its scope; between neighbors no answer is encoded once more."""
+        if isinstance(channel, OwnMovingMean):
+            return channel.answer(readers)
+        scope = None if self.scope is None else self.scope.rows(readers)
+        if isinstance(channel, EntryPool):
+            allowed = None if scope is None else scope.entries
+            answers = channel.answer(readers, self.seed, *when, draw=draw, allowed=allowed, nearest=self.rules.relevant)
+        else:
+            assert isinstance(channel, StandingMean) and scope is not None
+            answers = channel.answer_within(scope.weights)
+        return answers if scope is not None and scope.gossip else _as_decoded(answers, channel.channel)
 
     def state(self) -> dict[str, dict[str, Tensor]]:
         """Everything that resuming needs, by channel and name."""
@@ -110,7 +145,7 @@ class Federation:
             if isinstance(channel, MovingMean) and name in self._last_moves:
                 channel.reply = {k: state[name][f"{_MOVED}{k}"] for k in channel.common}
 
-    def _last_move(self, channel: AnyChannel, prefix: str) -> dict[str, Tensor]:
+    def _last_move(self, channel: SimulatedChannel, prefix: str) -> dict[str, Tensor]:
         """The last move of a moving mean by name, where learners need it; zeros before the first."""
         if not isinstance(channel, MovingMean) or channel.channel.name not in self._last_moves:
             return {}

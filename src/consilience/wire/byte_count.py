@@ -44,6 +44,10 @@ class ByteCount:
         """Bytes of an upload to these channels."""
         return self._size("up", frozenset(names), frozenset())
 
+    def in_full(self, names: Iterable[str]) -> int:
+        """Bytes of an upload to these channels in float32, whatever their encodings."""
+        return self._size("up", frozenset(names), frozenset(names))
+
     def down(self, names: Iterable[str], missed: Mapping[str, int] | None = None) -> int:
         """Bytes of an answer of these channels.
 

@@ -54,6 +54,17 @@ class Rules(CharterSection):
         default=30.0, ge=0, description="with `expire`, the fewest seconds of a round, however fast members upload"
     )
     samples: int = Field(default=10_000_000, ge=1, lt=2**31, description="the most samples a member may claim")
+    partners: int = Field(
+        default=0, ge=0, description="the fewest partners that a member may ask for answers of; 0: nobody may"
+    )
+    partner_lists: int = Field(
+        default=4, ge=1, le=1000, description="how many different lists of partners a member may ask with"
+    )
+
+    def to_plain(self) -> dict[str, Any]:
+        """As the charter writes them: without those about partners where nobody may choose any."""
+        plain = self.model_dump()
+        return plain if self.partners else {k: v for k, v in plain.items() if not k.startswith("partner")}
 
 
 class TensorSettings(CharterSection):
@@ -229,7 +240,7 @@ class Charter(CharterSection):
         """The charter as TOML; infinite bounds are left out."""
         content = self.model_dump(mode="python", by_alias=True, exclude_none=True, exclude_defaults=True)
         channels = _finite(content.pop("channels"))
-        plain = {"protocol": self.protocol, **content, "rules": self.rules.model_dump()}
+        plain = {"protocol": self.protocol, **content, "rules": self.rules.to_plain()}
         plain |= {} if self.roles is None else {"roles": self.roles.to_plain()}
         return tomli_w.dumps({**plain, "channels": channels})
 

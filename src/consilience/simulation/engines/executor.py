@@ -10,8 +10,19 @@ from torch import Tensor
 
 from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.inspection import inspect_rows, measure_rows
-from consilience.simulation.engines.jobs import Choose, Evaluate, Inspect, Job, JobResult, Measure, Probe, Receive, Work
+from consilience.simulation.engines.inspection import inspect_rows, measure_rows, represent_rows
+from consilience.simulation.engines.jobs import (
+    Choose,
+    Evaluate,
+    Inspect,
+    Job,
+    JobResult,
+    Measure,
+    Probe,
+    Receive,
+    Represent,
+    Work,
+)
 from consilience.simulation.engines.probing import probe_rows
 from consilience.simulation.engines.shared_data import SharedData
 
@@ -36,6 +47,8 @@ class Executor(ABC):
                 return self.choose(job)
             case Probe():
                 return probe_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
+            case Represent():
+                return represent_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data, job)
             case Inspect():
                 return inspect_rows(self.learners[job.cohort], self.cohorts[job.cohort], self.data.test_inputs, job)
             case Measure():

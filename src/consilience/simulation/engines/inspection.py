@@ -10,10 +10,10 @@ from consilience.evaluation.classification import classification_metrics
 from consilience.functional.distance_correlation import distance_correlation
 from consilience.learner.device import state_device
 from consilience.learner.learner import Learner
-from consilience.learner.passes import compute_logits, layer_outputs
+from consilience.learner.passes import compute_features, compute_logits, layer_outputs
 from consilience.objectives.two_stage import inputs_for_distances
 from consilience.simulation.engines.cohort import Cohort
-from consilience.simulation.engines.jobs import Inspect, JobResult, Measure
+from consilience.simulation.engines.jobs import Inspect, JobResult, Measure, Represent
 from consilience.simulation.engines.shared_data import SharedData
 from consilience.simulation.records.timing import Clock
 
@@ -49,6 +49,16 @@ def measure_rows(learner: Learner, cohort: Cohort, data: SharedData, job: Measur
     clock.lap("evaluate")
     measured = {key: np.array([each[key] for each in found]) for key in found[0]}
     return JobResult(measured=measured, seconds=clock.each(len(job.rows)))
+
+
+def represent_rows(learner: Learner, cohort: Cohort, data: SharedData, job: Represent) -> JobResult:
+    """The features of what one row after the other held out."""
+    found, members = [], cohort.plan.members
+    for number in job.rows:
+        learner.bind(cohort.state.row(int(number)).to(data.inputs.device))
+        inputs, _ = data.held_out(members.held_out(np.array([number]))[0])
+        found.append(compute_features(learner, inputs).numpy(force=True))
+    return JobResult(features=tuple(found))
 
 
 @torch.no_grad()

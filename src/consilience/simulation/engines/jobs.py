@@ -62,6 +62,14 @@ class Choose:
 
 
 @dataclass(frozen=True, eq=False)
+class Represent:
+    """Compute the features of the samples that some rows of a cohort held out."""
+
+    cohort: int
+    rows: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Probe:
     """Test the representations of some rows of a cohort, by classifiers trained on them."""
 
@@ -93,7 +101,7 @@ class Measure:
     metrics: tuple[str, ...]
 
 
-Job = Work | Receive | Evaluate | Choose | Probe | Inspect | Measure
+Job = Work | Receive | Evaluate | Choose | Represent | Probe | Inspect | Measure
 
 
 @dataclass
@@ -107,6 +115,7 @@ class JobResult:
     logits: np.ndarray | None = None  # (heads, samples, classes) of the test samples, summed over all rows
     measured: Mapping[str, np.ndarray] = field(default_factory=dict)  # (rows,) by key of a round's record
     dependence: np.ndarray | None = None  # (rows,) distance correlation of the inputs and a layer's outputs
+    features: tuple[np.ndarray, ...] = ()  # of each row: (samples, width) of what it held out
     validated: tuple[np.ndarray, ...] = ()  # of each row: which held-out samples its first probe predicts correctly
 
 

@@ -2,8 +2,9 @@
 
 Arrays are named `learners.COHORT.FIELD...` with one row per learner, `channels.FEDERATION.CHANNEL.NAME`,
 `answers.NUMBER.TENSOR` and `counts.NUMBER` for the answers held, `held.COHORT.EXCHANGE` for who holds which, and
-`took_part`. `models.cohort` and `models.row` tell where each learner's model is, (federations, learners). Everything
-else is a few numbers, among them the layout.
+`took_part`. `chosen`, (federations, learners, learners), are the partners that learners chose. `models.cohort` and
+`models.row` tell where each learner's model is, (federations, learners). Everything else is a few numbers, among them
+the layout.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from consilience.learner.spec import LearnerSpec
 from consilience.learner.state import LearnerState, Path
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.round.run_state import RunState
+from consilience.simulation.round.scopes import apply_partners
 
 LAYOUT = 3
 """Of the checkpoints that this version writes and reads."""
@@ -96,6 +98,8 @@ def run_checkpoint(run: RunState) -> Checkpoint:
     for f, federation in enumerate(run.federations):
         for channel, state in federation.state().items():
             arrays |= {f"channels.{f}.{channel}.{name}": tensor for name, tensor in state.items()}
+    if run.chosen is not None:
+        arrays["chosen"] = run.chosen.astype(np.uint8)
     arrays["took_part"] = run.took_part.astype(np.uint8)
     arrays |= {f"models.{key}": places for key, places in model_places(run).items()}
     numbers = {
@@ -146,6 +150,9 @@ def restore_run(run: RunState, checkpoint: Checkpoint) -> None:
         run.answers.batches[int(number)] = Answer(tensors, count, int(version))
     run.answers.next, run.round = int(numbers["next"]), int(numbers["round"])
     run.took_part, run.model_location = arrays["took_part"].astype(bool), run.setup.cohorts.main.copy()
+    if run.chosen is not None:
+        run.chosen = arrays["chosen"].astype(bool)
+    apply_partners(run)
     run.diverged = {int(f): str(what) for f, what in numbers["diverged"].items()}
 
 

@@ -97,6 +97,8 @@ def _count_and_hold(run: RunState, fresh: Fresh, record: Record) -> Fresh:
         moved = _missed_replies(run, i, new)
         for name, replies in moved.items():  # an old answer must not undo local work
             new[name][replies <= 0] = -1
+        if run.setup.partners.peer_to_peer:  # messages are counted by link
+            continue
         size, values = _sizes(run, i, new, moved)
         record["bytes.down"][run.at(i)] += size
         record["values.down"][run.at(i)] += values

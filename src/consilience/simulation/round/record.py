@@ -25,6 +25,7 @@ def new_record(run: RunState) -> Record:
     more += ["own_model_weight"] if any(learner.spec.own_model for learner in run.learners) else []
     more += metric_keys(setup.evaluation.metrics, setup.data.train.classes)
     more += ["dependence"] if setup.evaluation.watched_layer is not None else []
+    more += ["partners_rand"] if run.chosen is not None and setup.partners.groups is not None else []
     more += ["bytes.public"] if setup.method.host is not None else []
     return empty_record(*setup.federations.shape, run.learners, more)
 
@@ -62,6 +63,8 @@ def record_work(run: RunState, record: Record, job: Work, result: JobResult) -> 
         record["accuracy_before"][at] = accuracy(result.correct, run.setup.data.test_counts)
     for phase, seconds in result.seconds.items():
         record[f"seconds.{phase}"][at] += seconds
+    if run.setup.partners.peer_to_peer:  # messages are counted by link
+        return {phase: float(seconds.sum()) for phase, seconds in result.seconds.items()}
     count = run.byte_counts[job.cohort]
     record["bytes.up"][at] += count.up(job.uploads) * job.online
     record["values.up"][at] += count.values("up", job.uploads) * job.online

@@ -13,13 +13,16 @@ from itertools import chain
 import numpy as np
 
 from consilience.simulation.records.round_record import Record, share_wall_time
+from consilience.simulation.round.choose_partners import record_partners
 from consilience.simulation.round.download import catch_up, download_answers, first_answers, receive
 from consilience.simulation.round.evaluate import evaluate_before_merging, evaluate_models
+from consilience.simulation.round.link_bytes import record_link_bytes
 from consilience.simulation.round.model_location import return_models
 from consilience.simulation.round.newest_parts import with_newest_parts
 from consilience.simulation.round.participation import Presence, draw_presence
 from consilience.simulation.round.record import new_record, record_public_set, record_work
 from consilience.simulation.round.run_state import RunState
+from consilience.simulation.round.scopes import set_scopes
 from consilience.simulation.round.start import open_channels, start_learners
 from consilience.simulation.round.turns import take_turns
 from consilience.simulation.round.upload import expect_uploads, upload
@@ -51,7 +54,7 @@ class Rounds(RunState):
         if self.round > 1:
             record_public_set(self, record, joined=self.round)
         back = presence.exchanges & ~self.took_part
-        if back.any():
+        if back.any() and not self.setup.partners.peer_to_peer:  # neighbors do not keep messages for others
             receive(self, catch_up(self, back, record))
         for role in self.setup.roles:
             self._run_role(role, presence, record, train=True, evaluate=evaluate)
@@ -59,6 +62,7 @@ class Rounds(RunState):
         if evaluate:
             with with_newest_parts(self):
                 evaluate_models(self, record)
+        record_partners(self, record)
         record["participated"][:] = self.took_part = presence.participates
         return record
 
@@ -80,6 +84,7 @@ class Rounds(RunState):
             upload(self, job)
         share_wall_time(time.perf_counter() - started, spent, record)
         started = time.perf_counter()
+        record_link_bytes(self, record, due, set_scopes(self, presence))
         for federation in self.federations:
             federation.aggregate(names)
         if evaluate:

@@ -29,6 +29,9 @@ class RunState:
         self.diverged: dict[int, str] = {}
         """Federations of a sweep in which a value became NaN or infinite, and where; the others go on."""
         self.took_part = np.ones(setup.federations.shape, dtype=bool)  # in the last round
+        plan, (federations, learners) = setup.partners, setup.federations.shape
+        self.chosen = np.zeros((federations, learners, learners), dtype=bool) if plan.partners.chosen else None
+        """Whose uploads each learner uses by its own choice, (federations, learners, learners); False before it."""
         self.model_location = (
             setup.cohorts.main.copy()
         )  # (federations, learners) the cohort with a learner's newest model

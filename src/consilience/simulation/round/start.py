@@ -47,7 +47,15 @@ def open_channels(run: RunState, common: list[CommonValues]) -> None:
         channels = {name: robust_channel(channel, run.setup.federations.robustness) for name, channel in merged.items()}
         moving = {name for i in run.setup.cohorts.in_federation(f) for name in run.learners[i].moved_before_batches}
         run.federations.append(
-            Federation(seed, channels, run.setup.federations.learners, common[f], run.engine.example, moving)
+            Federation(
+                seed,
+                channels,
+                run.setup.federations.learners,
+                common[f],
+                run.engine.example,
+                moving,
+                run.setup.partners,
+            )
         )
 
 

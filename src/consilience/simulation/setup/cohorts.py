@@ -29,6 +29,7 @@ from consilience.simulation.setup.compatibility import (
 )
 from consilience.simulation.setup.federations import Federations
 from consilience.simulation.setup.participants import Participant
+from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan, check_exchanges
 from consilience.simulation.setup.resistance import check_robustness
 from consilience.simulation.setup.variants import Variants
 from consilience.task import Public
@@ -51,7 +52,12 @@ class Cohorts:
 
 
 def plan_cohorts(
-    config: Config, method: Method, variants: Variants, federations: Federations, data: AssignedData
+    config: Config,
+    method: Method,
+    variants: Variants,
+    federations: Federations,
+    data: AssignedData,
+    partners: PartnerPlan = EVERYBODY,
 ) -> Cohorts:
     """Put learners that can be stacked into one cohort; refuse exchanges that do not suit each other."""
     planner = _CohortPlanner(config, method, variants, federations.seeds, data)
@@ -65,6 +71,7 @@ def plan_cohorts(
         check_channels([planned[i][1] for i in together], first_learners)
         check_turns([planned[i][1] for i in together], first_learners, federations.attacks)
         channels = merge_channels([planned[i][1].channels for i in together]).values()
+        check_exchanges(partners, [planned[i][1] for i in together], federations.robustness)
         check_robustness(federations.robustness, federations.attacks, channels, federations.learners)
     return cohorts
 

@@ -12,6 +12,7 @@ import numpy as np
 from torch import nn
 
 from consilience.config.config import Config, make_config
+from consilience.config.network import FILE_SUFFIX
 from consilience.config.overrides import parse_method
 from consilience.config.parts import DEFAULT_LEARNERS, DEFAULT_MODELS
 from consilience.data import DATASETS, Dataset, Scaling, is_dataset_path, load
@@ -37,6 +38,9 @@ def with_absolute_paths(config: Config) -> Config:
         changes["data"] = str(Path(config.data.source).expanduser().absolute())
     if config.data.test_data is not None:
         changes["test_data"] = str(Path(config.data.test_data).expanduser().absolute())
+    for key in ("partners", "topology"):
+        if (value := getattr(config.network, key)).endswith(FILE_SUFFIX):
+            changes[key] = str(Path(value).expanduser().absolute())
     if config.model.name:
         changes["model"] = ",".join(_absolute_model_name(name.strip()) for name in config.model.name.split(","))
     changes["groups"] = {

@@ -18,6 +18,7 @@ from consilience.simulation.setup.compatibility import check_ensemble, check_met
 from consilience.simulation.setup.evaluation_plan import EvaluationPlan, plan_evaluation
 from consilience.simulation.setup.federations import Federations, build_federations
 from consilience.simulation.setup.participants import Model, Participant
+from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan, plan_partners
 from consilience.simulation.setup.variants import Variants, variants_of
 
 log = logging.getLogger("consilience")
@@ -33,6 +34,7 @@ class Setup:
     data: AssignedData
     cohorts: Cohorts
     evaluation: EvaluationPlan
+    partners: PartnerPlan = EVERYBODY
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -90,8 +92,9 @@ def build_setup(
     federations = build_federations(config, method, variants.learners, variants.count)
     assigned = assign_data(config, method, data, variants, first)
     variants = replace(variants, participants=_with_batches(config, variants, assigned))
-    cohorts = plan_cohorts(config, method, variants, federations, assigned)
-    return Setup(method, variants, federations, assigned, cohorts, evaluation)
+    partners = plan_partners(config, method)
+    cohorts = plan_cohorts(config, method, variants, federations, assigned, partners)
+    return Setup(method, variants, federations, assigned, cohorts, evaluation, partners)
 
 
 def _with_batches(config: Config, variants: Variants, data: AssignedData) -> tuple[tuple[Participant, ...], ...]:

@@ -69,7 +69,7 @@ def shared_run_key(config: Config, method: Method, models: Sequence[Model] | Non
     settings = {key: value for key, value in config.settings(exclude_none=False).items() if key not in _FREE}
     participants = build_participants(config, method, models or config.model_name.split(","))
     overrides = {
-        who: (group.joins, group.shift, group.samples, group.attack)
+        who: (group.joins, group.shift, group.samples, group.attack, group.partners)
         for who, (_, group) in config.groups_by_learner().items()
     }
     shares = [
