@@ -67,7 +67,7 @@ def test_randomized_response_is_bounded_tightly() -> None:
 
 def test_refusals() -> None:
     few, enough = np.zeros(19), np.zeros(20)
-    with pytest.raises(ConfigurationError, match="19 scores with the canary; .* 20 or more"):
+    with pytest.raises(ConfigurationError, match=r"19 scores with the canary; .* 20 or more"):
         epsilon_lower_bound(few, enough, 1e-5)
     with pytest.raises(ConfigurationError, match="19 scores without the canary"):
         epsilon_lower_bound(enough, few, 1e-5)

@@ -131,7 +131,7 @@ def test_auc_equals_scikit_learn(ties: bool) -> None:
 
 
 def test_roc_refuses_one_kind_of_samples_and_nan() -> None:
-    with pytest.raises(ConfigurationError, match="no scores of others; .* both kinds"):
+    with pytest.raises(ConfigurationError, match=r"no scores of others; .* both kinds"):
         roc_of(np.ones(3), np.array([]))
     with pytest.raises(ConfigurationError, match="no scores of members"):
         roc_of(np.array([]), np.ones(3))

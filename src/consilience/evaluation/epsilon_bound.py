@@ -29,7 +29,7 @@ _THRESHOLDS = 200  # that are tried, at most
 class EpsilonBound:
     """epsilon: the mechanism is not (epsilon', delta)-private for any smaller epsilon', with this confidence.
 
-    false_positives and false_negatives are of `trials` outputs of each input that had no part in choosing the threshold.
+    false_positives, false_negatives: of `trials` outputs of each input that had no part in choosing the threshold.
     """
 
     epsilon: float

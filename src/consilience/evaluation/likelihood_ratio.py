@@ -30,8 +30,9 @@ def likelihood_ratio_scores(statistics: np.ndarray, member: np.ndarray, form: Fo
 
     statistics: (models, samples) or (models, samples, several): what the attacker sees of a model about a sample. Of
     several, those in the linear combination that separates the shadow models' members best. member: (models, samples)
-    whether the model was trained with the sample; drawn for each model by itself, since with
-    exactly half of the models in, the shadow models of a target reveal on which side it is. NaN where a sample has too few shadow models that are in or out.
+    whether the model was trained with the sample, drawn for each model by itself: if exactly half of the models had a
+    sample, the shadow models of a target would reveal whether the target has it. NaN where a sample has too few shadow
+    models that are in or out.
     """
     check_choice("form", form, get_args(Form))
     seen = _checked(statistics, member)
@@ -79,7 +80,8 @@ def _separating_direction(shadow: np.ndarray, inside: np.ndarray) -> np.ndarray:
     centered = centered / spread
     difference = centered[inside].mean(0) - centered[~inside].mean(0)
     within = centered - np.where(inside[..., None], difference / 2, -difference / 2)
-    covariance = np.cov(within.reshape(-1, shadow.shape[2]), rowvar=False)
+    within = within.reshape(-1, shadow.shape[2])
+    covariance = within.T @ within / len(within)
     covariance = (1 - _SHRINKAGE) * covariance + _SHRINKAGE * np.diag(np.diag(covariance) + _TINY)
     direction: np.ndarray = np.linalg.solve(covariance, difference) / spread
     return direction

@@ -7,6 +7,7 @@ import numpy as np
 from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.federation import Federation
+from consilience.simulation.round.seen_upload import OnUpload
 from consilience.simulation.setup.setup import Setup
 from consilience.wire.byte_count import ByteCount
 
@@ -26,6 +27,7 @@ class RunState:
         self.byte_counts = [ByteCount(learner.channels, learner.moved_before_batches) for learner in self.learners]
         self.federations: list[Federation] = []
         self.round = 0
+        self.on_upload: OnUpload | None = None
         self.diverged: dict[int, str] = {}
         """Federations of a sweep in which a value became NaN or infinite, and where; the others go on."""
         self.took_part = np.ones(setup.federations.shape, dtype=bool)  # in the last round

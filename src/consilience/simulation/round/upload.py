@@ -12,6 +12,7 @@ from consilience.simulation.engines.jobs import Work
 from consilience.simulation.round.misbehave import misbehave
 from consilience.simulation.round.participation import Presence
 from consilience.simulation.round.run_state import RunState
+from consilience.simulation.round.seen_upload import SeenUpload
 from consilience.simulation.round.work import UploadsDue
 
 
@@ -38,6 +39,9 @@ def upload(run: RunState, job: Work) -> None:
             mine = {k: t[taken] for k, t in tensors.items()}
             channel = run.learners[job.cohort].channels[name]
             sent, weight = misbehave(run.setup.federations.attacks, who, channel, mine, weights[taken])
+            if run.on_upload is not None:
+                rows, held = job.rows[some], job.held[name][some]
+                run.on_upload(SeenUpload(run.round, name, int(f), job.cohort, rows, who, held, sent, weight))
             for refused in run.federations[f].upload(name, who, sent, weight, versions[some], run.round):
                 k = int(np.flatnonzero(who == refused)[0])
                 _return_refused(run, job.cohort, int(job.rows[some[k]]), name, {key: t[k] for key, t in mine.items()})

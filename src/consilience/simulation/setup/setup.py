@@ -68,11 +68,13 @@ def build_setup(
     first: int = 0,
     *,
     elsewhere: bool = False,
+    kept: np.ndarray | None = None,
 ) -> Setup:
     """Assign data, roles and models to learners, and refuse what cannot work together.
 
     first: the number of the first learner, where others are elsewhere. elsewhere: the others have roles of their own,
-    so that these learners need not have all of them.
+    so that these learners need not have all of them. kept: (seeds, training samples) which samples each federation
+    has, of one split for all of them: shadow federations of an audit.
     """
     if method.settings.get("own_model") and not config.evaluation.validation:
         log.warning(
@@ -88,7 +90,7 @@ def build_setup(
     check_validation(config.evaluation.validation, method, evaluation.accuracy_source)
     check_metrics(config.evaluation.metrics, method, variants, data.classes)
     federations = build_federations(config, method, variants.learners, variants.count)
-    assigned = assign_data(config, method, data, variants, first)
+    assigned = assign_data(config, method, data, variants, first, kept)
     variants = replace(variants, participants=_with_batches(config, variants, assigned))
     cohorts = plan_cohorts(config, method, variants, federations, assigned)
     return Setup(method, variants, federations, assigned, cohorts, evaluation)
