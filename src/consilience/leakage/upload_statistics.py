@@ -57,7 +57,10 @@ def statistics_per_upload(exchange: Exchange) -> int:
 def upload_statistics(
     learner: Learner, state: LearnerState, upload: Uploaded, samples: Samples, auxiliary: Samples
 ) -> Tensor:
-    """The statistics of samples, (samples, 2). state: the learner's, after local training. auxiliary: the attacker's."""
+    """The statistics of samples, (samples, 2).
+
+    state: the learner's, after local training. auxiliary: the attacker's own samples.
+    """
     if isinstance(upload.exchange, Weights | Gradients):
         return _weight_statistics(learner, state, upload, samples)
     learner.bind(state)
