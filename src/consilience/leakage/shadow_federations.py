@@ -17,8 +17,6 @@ from torch import Tensor
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError
-from consilience.learner.learner import Learner
-from consilience.learner.passes import compute_logits
 from consilience.leakage.upload_statistics import (
     Samples,
     Uploaded,
@@ -27,6 +25,8 @@ from consilience.leakage.upload_statistics import (
     statistics_per_upload,
     upload_statistics,
 )
+from consilience.learner.learner import Learner
+from consilience.learner.passes import compute_logits
 from consilience.method import Method
 from consilience.randomness import random_bits
 from consilience.simulation.engines.answers import received

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.special import betaincinv, log_ndtr, ndtri
+from scipy.special import betaincinv, ndtri
 
 from consilience.errors import ConfigurationError, TrainingError
+from consilience.privacy.gaussian import epsilon_of
 from consilience.validation import check_choice
 
 Bound = Literal["general", "gaussian"]
@@ -70,33 +71,10 @@ def epsilon_lower_bound(
     return EpsilonBound(epsilon, bound, delta, confidence, half, false_positives, false_negatives)
 
 
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The epsilon of mu-Gaussian differential privacy at a delta (Dong et al. 2022, corollary 1), found by bisection.
-
-    mu is the sensitivity by the standard deviation of the noise; of n rounds, sqrt(n) times that of one.
-    """
-    if mu <= 0:
-        return 0.0
-    low, high = 0.0, 1.0
-    while _gaussian_delta(mu, high) > delta and high < 1e6:
-        high *= 2
-    if _gaussian_delta(mu, 0.0) <= delta:
-        return 0.0
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _gaussian_delta(mu, middle) > delta else (low, middle)
-    return high
-
-
-def _gaussian_delta(mu: float, epsilon: float) -> float:
-    first, second = log_ndtr(mu / 2 - epsilon / mu), epsilon + log_ndtr(-mu / 2 - epsilon / mu)
-    return math.exp(first) - math.exp(min(second, first))
-
-
 def _epsilon_of_rates(false_positive: float, false_negative: float, delta: float, bound: Bound) -> float:
     """The smallest epsilon that allows these rates of errors."""
     if bound == "gaussian":
-        return gaussian_epsilon(float(-ndtri(false_positive) - ndtri(false_negative)), delta)
+        return epsilon_of(float(-ndtri(false_positive) - ndtri(false_negative)), delta)
     pairs = ((false_positive, false_negative), (false_negative, false_positive))
     ratios = [(1 - delta - other) / rate for rate, other in pairs if rate > 0]
     return max([0.0, *(math.log(ratio) for ratio in ratios if ratio > 0)])

@@ -9,7 +9,8 @@ import pytest
 from scipy.stats import binomtest
 
 from consilience.errors import ConfigurationError, TrainingError
-from consilience.evaluation.epsilon_bound import Bound, epsilon_lower_bound, gaussian_epsilon
+from consilience.privacy.epsilon_bound import Bound, epsilon_lower_bound
+from consilience.privacy.gaussian import epsilon_of
 
 BOUNDS: tuple[Bound, ...] = ("general", "gaussian")
 
@@ -19,24 +20,10 @@ def gaussian_scores(mu: float, trials: int, seed: int) -> tuple[np.ndarray, np.n
     return generator.normal(mu, 1, trials), generator.normal(0, 1, trials)
 
 
-@pytest.mark.parametrize(("mu", "delta", "epsilon"), ((1.0, 1e-5, 4.3772), (2.5, 1e-5, 13.207), (0.5, 1e-6, 2.2526)))
-def test_epsilon_of_gaussian_privacy(mu: float, delta: float, epsilon: float) -> None:
-    # 2.5 = sqrt(100) / 4: noise of 4 times the sensitivity over 100 rounds, with the published accountant's 13.207.
-    assert gaussian_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-3)
-
-
-def test_epsilon_of_gaussian_privacy_at_the_ends() -> None:
-    assert gaussian_epsilon(0.0, 1e-5) == 0.0
-    assert gaussian_epsilon(1e-9, 1e-5) == 0.0
-    assert gaussian_epsilon(30.0, 1e-5) == pytest.approx(
-        30**2 / 2 + 30 * 4.2649, rel=0.01
-    )  # mu^2 / 2 + mu z(1 - delta)
-
-
 @pytest.mark.parametrize("bound", BOUNDS)
 @pytest.mark.parametrize("mu", (0.5, 1.0, 2.0))
 def test_bound_stays_below_the_true_epsilon_and_is_not_vacuous(bound: Bound, mu: float) -> None:
-    truth = gaussian_epsilon(mu, 1e-5)
+    truth = epsilon_of(mu, 1e-5)
     found = [epsilon_lower_bound(*gaussian_scores(mu, 20_000, s), 1e-5, bound=bound).epsilon for s in range(10)]
     assert max(found) <= truth * 1.02  # one of 20 may be above it
     share = {"general": 0.3, "gaussian": 0.85}[bound]
