@@ -164,5 +164,5 @@ def test_broken_steps_are_caught() -> None:
 
 
 def test_too_few_trials_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="trials is 39; .* 40 or more"):
+    with pytest.raises(ConfigurationError, match=r"trials is 39; .* 40 or more"):
         audit(rounds_of(upload), trials=39)
