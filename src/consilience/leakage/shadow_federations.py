@@ -6,8 +6,8 @@ else. Their uploads are watched round by round, and their models at the end.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,8 +39,6 @@ from consilience.simulation.setup.assign_data import split_for_seed
 from consilience.simulation.setup.inputs import models_of
 from consilience.simulation.setup.setup import Setup, build_setup
 
-log = logging.getLogger("consilience")
-
 MIN_SAMPLES = 8
 """Training samples of a learner, at least: half of them are trained on."""
 MODEL = "model"
@@ -63,26 +61,26 @@ class ShadowStatistics:
     result: Result
 
 
-def draw_members(config: Config, samples: int, public: np.ndarray) -> np.ndarray:
-    """Which samples each shadow federation has, (federations, samples): a coin for each; public samples always."""
-    seeds = config.federation.seed + np.arange(config.federation.seeds)[:, None]
-    heads: np.ndarray = random_bits("audit members", seeds, np.arange(samples)) & 1 == 1
-    heads[:, public] = True
-    return heads
+def draw_members(config: Config, parts: list[np.ndarray], samples: int, host: int | None) -> np.ndarray:
+    """Which samples each shadow federation has, (federations, samples): half of every learner's, at random.
+
+    Every federation draws by itself. The host of a public set keeps all of its samples.
+    """
+    kept = np.zeros((config.federation.seeds, samples), dtype=bool)
+    for f, mine in enumerate(kept):
+        for who, part in enumerate(parts):
+            order = np.argsort(random_bits("audit members", config.federation.seed + f, part), kind="stable")
+            mine[part[order[: len(part) if who == host else len(part) // 2]]] = True
+    return kept
 
 
 def run_shadows(config: Config, method: Method, data: Dataset, on_round: OnRound | None = None) -> ShadowStatistics:
     """Run the shadow federations of a configuration, one for each of its seeds, and watch them."""
-    split = split_for_seed(config, method, data, config.federation.seed)
-    parts = [np.sort(np.concatenate(split.parts))] if method.pooled else [np.sort(part) for part in split.parts]
-    _check(config, data, parts, method.host)
-    public = parts[method.host] if method.host is not None else np.empty(0, dtype=np.int64)
-    kept = draw_members(config, len(data.targets), public)
+    parts = learners_samples(config, method, data)
+    _check(data, parts, method.host)
+    kept = draw_members(config, parts, len(data.targets), method.host)
     setup = build_setup(config, method, data, models_of(None, config), kept=kept)
-    with torch_configured_for(config):
-        stacked = choose_engine(config, setup)
-    with torch_configured_for(config), open_engine(config, setup, stacked) as engine:
-        run = Run(config, setup, engine, None, on_round, {}, keep_models=True)
+    with running(config, setup, on_round) as run:
         observer = _Observer(run.rounds, parts)
         run.rounds.on_upload = observer.see
         result = run.run()
@@ -90,7 +88,22 @@ def run_shadows(config: Config, method: Method, data: Dataset, on_round: OnRound
     return observer.statistics(result)
 
 
-def _check(config: Config, data: Dataset, parts: list[np.ndarray], host: int | None) -> None:
+def learners_samples(config: Config, method: Method, data: Dataset) -> list[np.ndarray]:
+    """Positions of each learner's samples in the split of the first seed, sorted."""
+    split = split_for_seed(config, method, data, config.federation.seed)
+    return [np.sort(np.concatenate(split.parts))] if method.pooled else [np.sort(part) for part in split.parts]
+
+
+@contextmanager
+def running(config: Config, setup: Setup, on_round: OnRound | None) -> Iterator[Run]:
+    """A run of a setup that saves nothing, with its engine open."""
+    with torch_configured_for(config):
+        stacked = choose_engine(config, setup)
+    with torch_configured_for(config), open_engine(config, setup, stacked) as engine:
+        yield Run(config, setup, engine, None, on_round, {}, keep_models=False)
+
+
+def _check(data: Dataset, parts: list[np.ndarray], host: int | None) -> None:
     """Refuse data that cannot be attacked."""
     if data.classes < 2 or len(np.unique(data.targets)) < 2:
         raise ConfigurationError(
@@ -132,6 +145,9 @@ class _Observer:
         if not is_attacked(exchange):
             self.not_attacked[upload.channel] = None
             return
+        attacked = [who for who in upload.learners.tolist() if who in self.places]
+        if not attacked:  # the host of a public set, whose samples everybody has
+            return
         empty = np.full((*self.shape, statistics_per_upload(exchange)), np.nan)
         into = self.seen.setdefault(upload.channel, {}).setdefault(upload.round, empty)
         states = self.rounds.engine.read(upload.cohort, upload.rows)
@@ -170,7 +186,7 @@ class _Observer:
                 member[f, self.places[who]] = np.isin(self.parts[who], setup.data.parts[f][who])
         owner = np.concatenate([np.full(len(self.parts[who]), who) for who in self.attacked])
         found = {
-            name: _fill_missing(np.concatenate([by_round[r] for r in sorted(by_round)], axis=2))
+            name: _comparable(np.concatenate([by_round[r] for r in sorted(by_round)], axis=2), owner)
             for name, by_round in self.seen.items()
         }
         return ShadowStatistics(member, owner, found, tuple(self.not_attacked), result)
@@ -195,8 +211,15 @@ class _Observer:
         return Samples(given, torch.from_numpy(np.ascontiguousarray(targets)).to(learner.device))
 
 
-def _fill_missing(values: np.ndarray) -> np.ndarray:
-    """Statistics with a sample's mean over federations where it has none, (federations, samples, several)."""
+def _comparable(values: np.ndarray, owner: np.ndarray) -> np.ndarray:
+    """Statistics relative to the mean over all samples that a learner may have, (federations, samples, several).
+
+    How good or how far trained a model is changes all of its statistics alike, and says nothing about one sample. Where
+    there is none, it is a sample's mean over federations.
+    """
+    values = values.copy()
+    for who in np.unique(owner):
+        values[:, owner == who] -= values[:, owner == who].mean(1, keepdims=True)
     there = np.isfinite(values)
     mean = np.where(there, values, 0.0).sum(0) / np.maximum(there.sum(0), 1)
     filled: np.ndarray = np.where(np.isnan(values), mean, values)
