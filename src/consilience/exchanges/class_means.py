@@ -9,7 +9,12 @@ from torch import Tensor
 
 from consilience.config.schedules import Rate, number_or_schedule
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
-from consilience.functional.class_means import class_means, distance_to_means, relative_distance_to_means
+from consilience.functional.class_means import (
+    class_means,
+    distance_to_means,
+    membership,
+    relative_distance_to_means,
+)
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
@@ -39,6 +44,7 @@ class ClassMeans(Exchange):
     """
 
     uploads_before_training: ClassVar[bool] = True
+    sample_influence: ClassVar[int] = 1
     averaged: ClassVar[str]
     """What is averaged, in a word."""
     weight: Rate = 10.0
@@ -89,3 +95,7 @@ class ClassMeans(Exchange):
         """The learner's own class means, weighted by the number of samples of each, or equally."""
         means, count = class_means(self.of(view), view.targets, view.task.classes, view.valid, self.min_count)
         return Contribution({"mean": means}, upload_weight(count, self.weighting))
+
+    def class_samples(self, view: View) -> tuple[Tensor, Tensor]:
+        """What is averaged, over all samples of a class."""
+        return self.of(view), membership(view.targets, view.task.classes, view.valid)[None]

@@ -15,7 +15,7 @@ from consilience.config.schedules import Rate, as_number, number_or_schedule
 from consilience.errors import ConfigurationError
 from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
 from consilience.exchanges.class_means import Weighting, upload_weight
-from consilience.functional.class_means import one_hot, sampled_means
+from consilience.functional.class_means import one_hot, sampled_means, sampled_membership
 from consilience.functional.mutual_information import mutual_information_bound
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
@@ -42,6 +42,7 @@ class Observations(Exchange):
     varies: ClassVar[tuple[str, ...]] = ("weight", "temperature")
     feature_tensors: ClassVar[tuple[str, ...]] = ("mean",)
     uploads_before_training: ClassVar[bool] = True
+    sample_influence: ClassVar[int] = 2  # another sample takes the place of one that is missing
     weight: Rate = 1.0
     n_avg: int = 10
     up: int = 1
@@ -153,3 +154,9 @@ class Observations(Exchange):
         ]
         count = upload_weight(torch.stack([c for _, c in drawn]), self.weighting)
         return Contribution({"mean": torch.stack([m for m, _ in drawn])}, count)
+
+    def class_samples(self, view: View) -> tuple[Tensor, Tensor]:
+        """Features, and the samples of each observation."""
+        classes, size = view.task.classes, self.n_avg
+        drawn = [sampled_membership(view.targets, classes, view.valid, chance, size) for chance in view.draws]
+        return view.features, torch.stack(drawn)

@@ -6,6 +6,7 @@ on values, and everything works under `vmap`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -63,7 +64,7 @@ def class_sums_sensitivity(clip: float, entries: int, replaced: float) -> float:
     entries: how many sums a sample may enter. replaced: how many rows of the norm `clip` the values of one sum may
     change by: 1, or 2 where another sample takes the place of one that is missing.
     """
-    return clip * float(entries * (replaced**2 + COUNT_SCALE**2)) ** 0.5
+    return clip * math.sqrt(entries * (replaced**2 + COUNT_SCALE**2))
 
 
 def private_class_means(
@@ -77,7 +78,7 @@ def private_class_means(
     for each value of the sums and then one for each count. A class whose noised count is below `min_count`, or below
     three deviations of its noise, is not shared: zeros with count 0. No other value of the data is looked at.
     """
-    entries, rows, classes = member.shape
+    entries, _, classes = member.shape
     width = values.shape[-1]
     noise = normal.to(values.dtype) * deviation
     sums = torch.einsum("erc,rw->ecw", member, clip_rows(values, clip))

@@ -17,7 +17,7 @@ from consilience.errors import ConfigurationError
 from consilience.extras import install_command
 from consilience.privacy.gaussian import epsilon_of_releases, noise_of_releases
 
-_INTERVAL = 1e-4  # of the discretized privacy losses; they are rounded up, so that epsilon is never too small
+_INTERVAL = 1e-4  # of the discretized privacy losses, relative to epsilon; they are rounded up: epsilon is a bound
 _RELEASE_SHARE = 0.25
 _PRECISION = 1e-3  # of a noise multiplier, relative
 _MOST_NOISE = 1e5
@@ -41,13 +41,16 @@ class Releases:
 
 
 @cache
-def epsilon_spent(steps: Steps, releases: Releases, delta: float) -> float:
-    """The epsilon of all of them together. Releases alone are accounted in closed form, exactly."""
+def epsilon_spent(steps: Steps, releases: Releases, delta: float, about: float = 1.0) -> float:
+    """The epsilon of all of them together. Releases alone are accounted in closed form, exactly.
+
+    about: the size of epsilon, above which privacy losses need not be told apart as finely.
+    """
     if not steps.count:
         return epsilon_of_releases(releases.noise, releases.count, delta)
     accounting, accountant = _library()
     relation = accounting.NeighboringRelation.REPLACE_SPECIAL
-    found = accountant(neighboring_relation=relation, value_discretization_interval=_INTERVAL)
+    found = accountant(neighboring_relation=relation, value_discretization_interval=_INTERVAL * max(about, 1.0))
     gaussian = accounting.GaussianDpEvent(steps.noise)
     found.compose(gaussian if steps.rate >= 1 else accounting.PoissonSampledDpEvent(steps.rate, gaussian), steps.count)
     if releases.count:
@@ -70,7 +73,7 @@ def step_noise(epsilon: float, delta: float, steps: int, rate: float, releases: 
     """The smallest noise multiplier, to a thousandth, with which steps and these releases stay within epsilon."""
 
     def fits(noise: float) -> bool:
-        return epsilon_spent(Steps(steps, rate, noise), releases, delta) <= epsilon
+        return epsilon_spent(Steps(steps, rate, noise), releases, delta, epsilon) <= epsilon
 
     low, high = 0.0, 1.0
     while not fits(high):

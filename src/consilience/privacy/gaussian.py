@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+_ROUNDED_UP = 1 + 1e-12  # so that no rounding spends more than the budget
 _LARGEST = 1e6  # of epsilon and mu in the searches below
 
 
@@ -44,7 +45,7 @@ def noise_of_releases(epsilon: float, delta: float, releases: int) -> float:
     The standard deviation of the noise is this number times the sensitivity of a release: by how much, in the l2 norm,
     it can differ between two neighboring data sets.
     """
-    return math.sqrt(releases) / mu_of(epsilon, delta)
+    return math.sqrt(releases) / mu_of(epsilon, delta) * _ROUNDED_UP
 
 
 def epsilon_of_releases(noise: float, releases: int, delta: float) -> float:

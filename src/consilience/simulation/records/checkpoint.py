@@ -97,6 +97,8 @@ def run_checkpoint(run: RunState) -> Checkpoint:
         for channel, state in federation.state().items():
             arrays |= {f"channels.{f}.{channel}.{name}": tensor for name, tensor in state.items()}
     arrays["took_part"] = run.took_part.astype(np.uint8)
+    if run.privacy is not None:
+        arrays |= {f"privacy.{name}": getattr(run.privacy, name) for name in run.privacy.fields}
     arrays |= {f"models.{key}": places for key, places in model_places(run).items()}
     numbers = {
         "models": [_model_source(plan.spec) for plan in run.engine.plans],
@@ -146,6 +148,8 @@ def restore_run(run: RunState, checkpoint: Checkpoint) -> None:
         run.answers.batches[int(number)] = Answer(tensors, count, int(version))
     run.answers.next, run.round = int(numbers["next"]), int(numbers["round"])
     run.took_part, run.model_location = arrays["took_part"].astype(bool), run.setup.cohorts.main.copy()
+    for name in run.privacy.fields if run.privacy is not None else ():
+        getattr(run.privacy, name)[:] = arrays[f"privacy.{name}"]
     run.diverged = {int(f): str(what) for f, what in numbers["diverged"].items()}
 
 

@@ -12,12 +12,14 @@ import numpy as np
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.method import Method
+from consilience.privacy.plan import PrivacyPlan
 from consilience.simulation.setup.assign_data import AssignedData, assign_data
 from consilience.simulation.setup.cohorts import Cohorts, plan_cohorts
 from consilience.simulation.setup.compatibility import check_ensemble, check_metrics, check_roles, check_validation
 from consilience.simulation.setup.evaluation_plan import EvaluationPlan, plan_evaluation
 from consilience.simulation.setup.federations import Federations, build_federations
 from consilience.simulation.setup.participants import Model, Participant
+from consilience.simulation.setup.privacy import plan_privacy
 from consilience.simulation.setup.variants import Variants, variants_of
 
 log = logging.getLogger("consilience")
@@ -33,6 +35,7 @@ class Setup:
     data: AssignedData
     cohorts: Cohorts
     evaluation: EvaluationPlan
+    privacy: PrivacyPlan | None = None  # of what is uploaded
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -92,8 +95,9 @@ def build_setup(
     federations = build_federations(config, method, variants.learners, variants.count)
     assigned = assign_data(config, method, data, variants, first, kept)
     variants = replace(variants, participants=_with_batches(config, variants, assigned))
-    cohorts = plan_cohorts(config, method, variants, federations, assigned)
-    return Setup(method, variants, federations, assigned, cohorts, evaluation)
+    privacy = plan_privacy(config, variants.participants[0])
+    cohorts = plan_cohorts(config, method, variants, federations, assigned, privacy)
+    return Setup(method, variants, federations, assigned, cohorts, evaluation, privacy)
 
 
 def _with_batches(config: Config, variants: Variants, data: AssignedData) -> tuple[tuple[Participant, ...], ...]:
