@@ -19,6 +19,9 @@ def audit(
         int, typer.Option(help="shadow federations: each is trained on a random half of every learner's samples")
     ] = 32,
     of: Annotated[str, typer.Option(help="what is attacked: uploads, model or both")] = "both",
+    trials: Annotated[
+        int, typer.Option(help="federations for the lower bound of epsilon, each run three times; 0 leaves it out")
+    ] = 64,
     set_: Set = None,
     json_: Json = False,
     out: Annotated[Path | None, typer.Option(help="write a page about the runs, as `consilience report` does")] = None,
@@ -28,7 +31,7 @@ def audit(
     from consilience.cli.terminal import Screen
     from consilience.leakage.audit import AuditSettings
 
-    screen, settings = Screen(json_), AuditSettings(shadows, of)  # type: ignore[arg-type]
+    screen, settings = Screen(json_), AuditSettings(shadows, of, trials)  # type: ignore[arg-type]
     try:
         audit_runs(screen, runs, settings, set_ or (), out)
     except KeyboardInterrupt:

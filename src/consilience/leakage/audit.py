@@ -14,6 +14,7 @@ from consilience.errors import ConfigurationError
 from consilience.evaluation.likelihood_ratio import MIN_MODELS, likelihood_ratio_scores
 from consilience.evaluation.roc import Roc, roc_of
 from consilience.leakage.audit_results import Attack, AuditResult
+from consilience.leakage.epsilon_audit import audit_epsilon
 from consilience.leakage.results import LearnerStatistics
 from consilience.leakage.shadow_federations import MODEL, ShadowStatistics, run_shadows
 from consilience.method import Method
@@ -31,13 +32,18 @@ ALL_UPLOADS = "all uploads"
 
 @dataclass(frozen=True)
 class AuditSettings:
-    """shadows: federations that are trained, each the target of the others once. of: what is attacked."""
+    """shadows: federations that are trained, each the target of the others once. of: what is attacked.
+
+    trials: federations for the lower bound of epsilon, each run three times; 0 leaves it out.
+    """
 
     shadows: int = 32
     of: Of = "both"
+    trials: int = 64
 
     def __post_init__(self) -> None:
         check_integer("shadows", self.shadows)
+        check_integer("trials", self.trials, low=0)
         if self.shadows < MIN_MODELS:
             raise ConfigurationError(
                 f"shadows is {self.shadows}; an audit needs {MIN_MODELS} shadow federations or more, half of them with "
@@ -74,7 +80,9 @@ def audit_run(run: AuditedRun, settings: AuditSettings, on_round: OnRound | None
     """Run the shadow federations of a run, and attack them."""
     config = run.config.replace(seeds=settings.shadows)
     found = run_shadows(config, run.method, run.data, on_round)
-    accuracy = found.result.accuracy
+    accuracy, bound = found.result.accuracy, None
+    if settings.trials and settings.of != "model" and _uploads(run.method):
+        bound = audit_epsilon(run.config, run.method, run.data, settings.trials, on_round)
     return AuditResult(
         method=run.method.name,
         data=run.data.name,
@@ -86,7 +94,7 @@ def audit_run(run: AuditedRun, settings: AuditSettings, on_round: OnRound | None
         accuracy=None if np.isnan(accuracy).all() else float(np.nanmean(accuracy)),
         attacks=tuple(_attack(name, seen, found) for name, seen in _targets(found, settings.of).items()),
         not_attacked=found.not_attacked,
-        epsilon=None,
+        epsilon=bound,
     )
 
 

@@ -8,7 +8,7 @@ from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.federation import Federation
 from consilience.simulation.round.privacy_ledger import PrivacyLedger
-from consilience.simulation.round.seen_upload import OnUpload
+from consilience.simulation.round.seen_upload import OnAnswer, OnUpload
 from consilience.simulation.setup.setup import Setup
 from consilience.wire.byte_count import ByteCount
 
@@ -29,6 +29,7 @@ class RunState:
         self.federations: list[Federation] = []
         self.round = 0
         self.on_upload: OnUpload | None = None
+        self.on_answer: OnAnswer | None = None
         self.diverged: dict[int, str] = {}
         """Federations of a sweep in which a value became NaN or infinite, and where; the others go on."""
         self.privacy = (

@@ -1,4 +1,4 @@
-"""Uploads as the relay sees them, for whoever watches a simulation: audits of what uploads reveal."""
+"""Uploads and answers as the relay sees them, for whoever watches a simulation: audits of what uploads reveal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
+
+from consilience.channels import Answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,3 +28,10 @@ class SeenUpload:
 
 OnUpload = Callable[[SeenUpload], None]
 """Called with every upload, while the learners' states are those after local training."""
+
+AnswerKey = tuple[int, str, int, int, int]
+"""Federation, channel, round, whether it catches up, and how many entries are drawn."""
+SentAnswer = tuple[Answer, np.ndarray]
+"""Answers, and which of them each reader gets."""
+OnAnswer = Callable[[AnswerKey, SentAnswer], SentAnswer]
+"""Called with the answers to a federation's learners; returns what they get instead."""
