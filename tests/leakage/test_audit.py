@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 import torch
 
 from consilience.config.config import Config, make_config
-from consilience.data import Dataset
 from consilience.errors import CheckpointError, ConfigurationError
 from consilience.evaluation.likelihood_ratio import likelihood_ratio_scores
 from consilience.evaluation.roc import roc_of
@@ -22,7 +22,6 @@ from consilience.leakage.audit_tables import attack_rows, audit_text, epsilon_ro
 from consilience.leakage.epsilon_audit import audit_epsilon, neighboring_samples
 from consilience.leakage.shadow_federations import draw_members, learners_samples, run_shadows, running
 from consilience.leakage.upload_statistics import confidence, means_statistics
-from consilience.methods import build_method
 from consilience.privacy.plan import PrivacyPlan
 from consilience.simulation.round.seen_upload import SeenUpload
 from consilience.simulation.setup.inputs import models_of
@@ -170,7 +169,8 @@ def test_neighboring_samples() -> None:
 def test_a_run_without_noise_is_told_apart_and_a_private_one_keeps_its_epsilon() -> None:
     plain = prepared("fedproto", rounds=1)
     found = audit_epsilon(plain.config, plain.method, plain.data, 64)
-    assert found.claimed is None and found.neighbors == "upload" and found.general.epsilon > 2
+    assert found.claimed is None and found.neighbors == "upload"
+    assert found.general.epsilon > 1.5 and found.general.false_positives + found.general.false_negatives == 0
     private = prepared("fedproto", rounds=1, private="upload", epsilon=4.0)
     bound = audit_epsilon(private.config, private.method, private.data, 64)
     assert bound.claimed == 4.0 and max(bound.general.epsilon, bound.gaussian.epsilon) <= 4.0
@@ -232,11 +232,10 @@ def test_a_run_without_uploads_is_refused_where_uploads_are_to_be_attacked(metho
 
 
 def test_samples_of_one_class_are_refused() -> None:
-    inputs, targets = np.random.default_rng(0).random((60, 4), dtype=np.float32), np.zeros(60, dtype=np.int64)
-    data = Dataset.from_arrays("flat", inputs, targets, inputs[:20], targets[:20], classes=2)
-    config = make_config(SMALL | {"data": "digits", "model": "mlp", "method": {"name": "fedproto"}, "train": None})
-    with pytest.raises(ConfigurationError, match=r"all training samples of 'flat' have one class"):
-        run_shadows(config.replace(seeds=8), build_method("fedproto"), data)
+    run = prepared("fedproto")
+    data = replace(run.data, targets=np.zeros_like(run.data.targets))
+    with pytest.raises(ConfigurationError, match=r"all training samples of 'digits' have one class"):
+        run_shadows(run.config.replace(seeds=8), run.method, data)
 
 
 def test_learners_with_too_few_samples_are_refused() -> None:
@@ -251,7 +250,7 @@ def test_learners_with_too_few_samples_are_refused() -> None:
 def test_the_command_saves_shows_and_reports(tmp_path: Path, command: Command) -> None:
     folder, page = tmp_path / "mine", tmp_path / "page.html"
     simulate(method="fedproto", data="digits", out=folder, **SMALL)
-    code, out, err = command("audit", str(folder), "--shadows", "8", "--trials", "24", "--out", str(page))
+    code, out, err = command("audit", str(folder), "--shadows", "8", "--trials", "40", "--out", str(page))
     assert code == 0, err
     assert "prototypes" in out and "balanced accuracy" in out and "Lower bound of epsilon" in out
     saved = read_audit(folder)

@@ -37,27 +37,29 @@ def audit_epsilon(
     """Lower bounds of epsilon from `trials` federations, of which every learner is a trial."""
     config, parts = config.replace(seeds=trials), learners_samples(config, method, data)
     neighbors: Neighbors = "sample" if config.privacy.private in ("training", "fixed-encoder") else "upload"
-    pair = neighboring_samples(parts, data, neighbors, method.host)
-    trial = _Trials(config, method, data, on_round)
-    everybody = [np.broadcast_to(side, (trials, len(side))) for side in pair]
     coins = _coins(config, len(parts))
-    kept = np.where(_by_sample(coins, parts, len(data.targets)), *everybody[::-1])
-    answers: dict[AnswerKey, SentAnswer] = {}
-    seen = trial.uploads(kept, answers.setdefault)
-    first, second = (trial.uploads(each, lambda key, sent: answers[key], noise=False) for each in everybody)
-    scores = _scores(seen, first, second, coins)
     who = [learner for learner in range(len(parts)) if learner != method.host]
-    scores, coins = scores[:, who].ravel(), coins[:, who].ravel()
-    if min(coins.sum(), (~coins).sum()) < MIN_TRIALS:
-        raise ConfigurationError(
-            f"trials is {trials} with {len(who)} learners each; a lower bound of epsilon needs {2 * MIN_TRIALS} "
-            f"learners of each data set or more: use more trials"
-        )
+    _refuse_too_few(coins[:, who])
+    pair = neighboring_samples(parts, data, neighbors, method.host)
+    seen, first, second = _play(_Trials(config, method, data, on_round), pair, coins, parts)
+    scores = _scores(seen, first, second, coins)[:, who].ravel()
+    heads, delta = coins[:, who].ravel(), config.privacy.delta
     general, gaussian = (
-        epsilon_lower_bound(scores[coins], scores[~coins], config.privacy.delta, bound=bound)
-        for bound in ("general", "gaussian")
+        epsilon_lower_bound(scores[heads], scores[~heads], delta, bound=bound) for bound in ("general", "gaussian")
     )
     return EpsilonAudit(config.privacy.epsilon, neighbors, general, gaussian)
+
+
+def _play(
+    trials: _Trials, pair: tuple[np.ndarray, np.ndarray], coins: np.ndarray, parts: list[np.ndarray]
+) -> tuple[Uploads, Uploads, Uploads]:
+    """What learners upload with the data sets of their coins, and without noise with the first and with the second."""
+    everybody = [np.broadcast_to(side, (len(coins), len(side))) for side in pair]
+    kept = np.where(_by_sample(coins, parts, len(pair[0])), *everybody[::-1])
+    answers: dict[AnswerKey, SentAnswer] = {}
+    seen = trials.uploads(kept, answers.setdefault)
+    first, second = (trials.uploads(each, lambda key, sent: answers[key], noise=False) for each in everybody)
+    return seen, first, second
 
 
 def neighboring_samples(
@@ -179,6 +181,15 @@ def _by_sample(coins: np.ndarray, parts: list[np.ndarray], samples: int) -> np.n
 
 def _two_dimensional(values: Tensor) -> Tensor:
     return values[:, None] if values.ndim == 1 else values
+
+
+def _refuse_too_few(coins: np.ndarray) -> None:
+    trials, learners = coins.shape
+    if min(coins.sum(), (~coins).sum()) < MIN_TRIALS:
+        raise ConfigurationError(
+            f"trials is {trials} with {learners} learners each; a lower bound of epsilon needs {MIN_TRIALS} learners "
+            f"or more with each data set: use more trials"
+        )
 
 
 def _refuse_too_many(values: int, config: Config) -> None:

@@ -81,16 +81,24 @@ def _epsilon_of_rates(false_positive: float, false_negative: float, delta: float
 
 
 def _best_threshold(inside: np.ndarray, outside: np.ndarray, delta: float, bound: Bound) -> float:
-    """The threshold whose limits of errors give the largest epsilon."""
-    candidates = np.unique(np.concatenate([inside, outside]))
-    if len(candidates) > _THRESHOLDS:
-        candidates = np.quantile(candidates, np.linspace(0, 1, _THRESHOLDS))
-    false, missed = ((outside >= t).sum() for t in candidates), ((inside < t).sum() for t in candidates)
+    """The threshold whose limits of errors give the largest epsilon; of several, that in the widest gap of scores."""
+    values = np.unique(np.concatenate([inside, outside]))
+    if len(values) == 1:
+        return float(values[0])
+    middles, gaps = (values[1:] + values[:-1]) / 2, np.diff(values)
+    if len(middles) > _THRESHOLDS:
+        some = np.linspace(0, len(middles) - 1, _THRESHOLDS).round().astype(int)
+        middles, gaps = middles[some], gaps[some]
     found = [
-        _epsilon_of_rates(_upper_limit(int(a), len(outside)), _upper_limit(int(b), len(inside)), delta, bound)
-        for a, b in zip(false, missed, strict=True)
+        _epsilon_of_rates(
+            _upper_limit(int((outside >= t).sum()), len(outside)),
+            _upper_limit(int((inside < t).sum()), len(inside)),
+            delta,
+            bound,
+        )
+        for t in middles
     ]
-    return float(candidates[int(np.argmax(found))])
+    return float(middles[np.lexsort((gaps, found))[-1]])
 
 
 def _upper_limit(errors: int, trials: int, confidence: float = 0.95) -> float:
