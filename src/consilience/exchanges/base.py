@@ -119,9 +119,6 @@ class Exchange:
     """Whether the untrained model's contribution is uploaded before the first round."""
     needs_representations: ClassVar[bool] = True
     """Whether `contribute` uses the rows of its view: where no exchange does, the pass over all samples is skipped."""
-    sample_influence: ClassVar[int] = 0
-    """Where the upload is one tensor of means by class (`class_samples`): of how many samples' values a class's sum
-    changes at most when one sample is missing. Else 0: then noise for single samples cannot be added to it."""
     layers: tuple[str, ...] = ()
     """Modules of the model whose outputs the view carries."""
     start: Start = "different"
@@ -199,13 +196,6 @@ class Exchange:
 
     def contribute(self, state: State, view: View, received: Received) -> Contribution:
         """The tensors to upload after local training, and their weight; an exchange without it only downloads."""
-        raise NotImplementedError
-
-    def class_samples(self, view: View) -> tuple[Tensor, Tensor]:
-        """Of which values `contribute` uploads means by class, where `sample_influence` is above 0.
-
-        The values (rows, width), and (entries, rows, classes): 1 where a row counts for a class in an entry.
-        """
         raise NotImplementedError
 
     def receive(self, state: State, view: View, received: Received) -> Update:

@@ -8,7 +8,8 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor
 
 from consilience.config.schedules import Rate, number_or_schedule
-from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
+from consilience.exchanges.averaging import AveragingExchange
+from consilience.exchanges.base import Contribution, Received, Scope, State, View
 from consilience.functional.class_means import (
     class_means,
     distance_to_means,
@@ -34,7 +35,7 @@ def upload_weight(count: Tensor, weighting: Weighting) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ClassMeans(Exchange):
+class ClassMeans(AveragingExchange):
     """Pull features or logits of every sample toward their mean over all learners' samples of the class.
 
     The squared distance is a mean over batch and dimensions: summed over dimensions the same weight would collapse
@@ -44,7 +45,6 @@ class ClassMeans(Exchange):
     """
 
     uploads_before_training: ClassVar[bool] = True
-    sample_influence: ClassVar[int] = 1
     averaged: ClassVar[str]
     """What is averaged, in a word."""
     weight: Rate = 10.0

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from consilience.config.schedules import Rate, as_number, number_or_schedule
 from consilience.errors import ConfigurationError
-from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
+from consilience.exchanges.averaging import AveragingExchange
+from consilience.exchanges.base import Contribution, Received, Scope, State, View
 from consilience.exchanges.class_means import Weighting, upload_weight
 from consilience.functional.class_means import one_hot, sampled_means, sampled_membership
 from consilience.functional.mutual_information import mutual_information_bound
@@ -28,7 +29,7 @@ _TINY = 1e-7  # keeps logarithms finite
 
 
 @dataclass(frozen=True)
-class Observations(Exchange):
+class Observations(AveragingExchange):
     """Train the model to predict whether a sample s and an observation t of a class share a class.
 
     n_avg: samples averaged in one observation. up, down: observations uploaded and drawn in a round.

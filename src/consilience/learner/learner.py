@@ -255,11 +255,6 @@ class Learner:
             given = private_contributions(self.spec.privacy, due, self.channels, views, given, draws[NOISE])
         return {e.name: self.encode(e, given[e.name]) for e in due}
 
-    def noise_size(self, names: Collection[str]) -> int:
-        """How many normal numbers `contribute` needs, under the name NOISE, for an upload to these exchanges."""
-        due = [e for e in self.exchanges if e.name in names]
-        return 0 if self.spec.privacy is None else noise_size(self.spec.privacy, due, self.channels)
-
     def encode(self, exchange: Exchange, contribution: Contribution) -> Contribution:
         """The contribution as the relay decodes it; what the encoding rounds away stays in the state's residuals."""
         residuals = self.state.residuals.get(exchange.name, {})
@@ -281,6 +276,12 @@ class Learner:
             _keep_exchange_state(
                 self.state, e, {k: torch.where(fresh, value, state[k]) for k, value in update.state.items()}
             )
+
+
+def upload_noise_size(learner: Learner, names: Collection[str]) -> int:
+    """How many normal numbers `contribute` needs, under the name NOISE, for an upload to these exchanges."""
+    due = [e for e in learner.exchanges if e.name in names]
+    return 0 if learner.spec.privacy is None else noise_size(learner.spec.privacy, due, learner.channels)
 
 
 def batch_draws(learner: Learner) -> dict[str, int]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from consilience.config.privacy import Private
+from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Contribution, Exchange, View
 from consilience.functional.noise import class_sums_sensitivity, private_class_means, private_upload
 from consilience.privacy.plan import StepPlan
@@ -94,7 +95,7 @@ def _class_means(
     normal: Tensor,
 ) -> dict[str, Contribution]:
     """Class means of noised sums and counts. Uploads that use no samples are those of parameters that are private."""
-    averaging = [e for e in exchanges if e.sample_influence]
+    averaging = [e for e in exchanges if isinstance(e, AveragingExchange)]
     deviation, start, found = privacy.noise * _sensitivity(privacy, averaging, channels), 0, {}
     for e in averaging:
         given, (values, member) = contributions[e.name], e.class_samples(views[e.name])
@@ -113,7 +114,7 @@ def _class_means(
 
 
 def _sensitivity(
-    privacy: LearnerPrivacy, exchanges: Sequence[Exchange], channels: Mapping[str, schema.Channel]
+    privacy: LearnerPrivacy, exchanges: Sequence[AveragingExchange], channels: Mapping[str, schema.Channel]
 ) -> float:
     """By how much all class sums and counts of an upload change together when one sample contributes nothing."""
     each = [class_sums_sensitivity(privacy.clip, _entries(channels[e.name]), e.sample_influence) for e in exchanges]
@@ -125,7 +126,7 @@ def _values(privacy: LearnerPrivacy, exchange: Exchange, channel: schema.Channel
     values = _entries(channel) * sum(math.prod(tensor.shape) for tensor in channel.tensors.values())
     if privacy.private == "upload":
         return values
-    return values + _entries(channel) * math.prod(channel.rows) if exchange.sample_influence else 0
+    return values + _entries(channel) * math.prod(channel.rows) if isinstance(exchange, AveragingExchange) else 0
 
 
 def _entries(channel: schema.Channel) -> int:

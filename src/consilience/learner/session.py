@@ -19,7 +19,7 @@ from consilience.exchanges.base import Contribution, Received
 from consilience.learner.batches import LearnerKey, LocalWork, plan_batches
 from consilience.learner.device import drawn_on, seeded
 from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING, draw_uniform
-from consilience.learner.learner import Batch, Learner, PrivateStep, batch_draws
+from consilience.learner.learner import Batch, Learner, PrivateStep, batch_draws, upload_noise_size
 from consilience.learner.local_training import reset_optimizer, train, zero_gradient
 from consilience.learner.modules import Representations
 from consilience.learner.noise_source import SAMPLING, SIMULATED, STEP_NOISE, UPLOAD_NOISE, NoiseSource
@@ -92,7 +92,7 @@ class LearnerSession:
         draws = self._sample_draws(received.keys(), round_, AFTER_TRAINING)
         if learner.spec.privacy is not None:
             purpose = f"{UPLOAD_NOISE} {' '.join(received)}"  # roles of one learner upload to other exchanges
-            normal = self.noise.normal(purpose, self.key, round_, AFTER_TRAINING, learner.noise_size(received))
+            normal = self.noise.normal(purpose, self.key, round_, AFTER_TRAINING, upload_noise_size(learner, received))
             draws[NOISE] = drawn_on(self.samples.inputs.device, normal)
         seen = self._represent() if needs_representations(learner, received) else learner.no_samples()
         lap("represent")

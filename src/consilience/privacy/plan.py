@@ -1,4 +1,4 @@
-"""The plan of a private run: the budget of a learner, the noise it needs, and what has been spent after some uploads."""
+"""The plan of a private run: a learner's budget, the noise it needs, and what is spent after some uploads."""
 
 from __future__ import annotations
 

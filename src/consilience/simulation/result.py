@@ -223,7 +223,11 @@ class Result:
             "ensemble": _spread(self._optional_metric("accuracy_ensemble")),
             "heads": _spread(self._optional_metric("accuracy_heads")),
             "dependence": _spread(self._optional_metric("dependence")),
-            **({} if self.privacy is None else {"privacy": self._privacy_spent()}),
+            **(
+                {}
+                if self.privacy is None
+                else {"privacy": _privacy_spent(self.privacy, self._optional_metric("epsilon"))}
+            ),
             **{name: _spread(self._optional_metric(name)) for name in config.evaluation.metrics if name != "confusion"},
             **({"confusion": self.confusion().tolist()} if "confusion" in config.evaluation.metrics else {}),
             "bytes": {way: float(total.mean() / rounds) for way, total in self._moved().items()},
@@ -241,11 +245,6 @@ class Result:
             "finished": self.finished,
             "run": str(self.folder) if self.folder else None,
         }
-
-    def _privacy_spent(self) -> dict[str, Any]:
-        """What uploads have revealed at most: by the learner that has spent most."""
-        spent = self._optional_metric("epsilon")
-        return {"epsilon": float(np.max(spent)) if spent.size else 0.0, **(self.privacy or {})}
 
     def _optional_metric(self, key: str) -> np.ndarray:
         """A metric that not every run has, after the last evaluated round, (seeds, learners); empty if missing."""
@@ -340,6 +339,11 @@ def _spread(values: np.ndarray) -> dict[str, Any]:
         "worst": float(np.nanmin(values, axis=1).mean()),
         "by_seed": [float(x) for x in by_seed],
     }
+
+
+def _privacy_spent(plan: Mapping[str, Any], spent: np.ndarray) -> dict[str, Any]:
+    """What uploads have revealed at most: spent, (seeds, learners), by the learner that has spent most."""
+    return {"epsilon": float(np.max(spent)) if spent.size else 0.0, **plan}
 
 
 def _by_learner(values: np.ndarray) -> list[list[float | None]]:

@@ -61,6 +61,8 @@ class PrivacyLedger:
 def _private_steps(cohort: CohortPlan, rows: np.ndarray) -> Iterator[tuple[Place, StepPlan, int]]:
     """The learners of some rows whose steps are private: who, how they take them, and how many in a round."""
     privacy, members = cohort.spec.privacy, cohort.members
-    for row in rows.tolist() if privacy is not None and privacy.steps else ():
+    if privacy is None or not privacy.steps:
+        return
+    for row in rows.tolist():
         size, at = int(members.sizes[row]), (int(members.federation[row]), int(members.learner[row]))
         yield at, privacy.steps[size], cohort.work.epochs * -(-size // cohort.work.batch_size)

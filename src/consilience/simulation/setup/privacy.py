@@ -12,6 +12,7 @@ from torch import nn
 
 from consilience.config.config import Config
 from consilience.errors import ConfigurationError
+from consilience.exchanges.averaging import AveragingExchange
 from consilience.exchanges.base import Exchange
 from consilience.learner.learner import Learner
 from consilience.learner.private_uploads import LearnerPrivacy, traveling
@@ -47,11 +48,11 @@ def plan_privacy(config: Config, participants: Sequence[Participant]) -> Privacy
     for each in participants:
         own = sum(1 for _ in _until(upload_rounds(each.role), rounds))
         planned[each.learner] = planned.get(each.learner, 0) + own
-    most, averaged = max(planned.values()), any(e.sample_influence for p in participants for e in uploaded(p.role))
+    most, sent = max(planned.values()), [e for each in participants for e in uploaded(each.role)]
     if not most:
         return None
     assert asked.epsilon is not None
-    releases = averaged or asked.private == "upload"
+    releases = asked.private == "upload" or any(isinstance(e, AveragingExchange) for e in sent)
     return PrivacyPlan(asked.private, asked.epsilon, asked.delta, asked.clip, asked.uploads or most, releases)
 
 
@@ -114,12 +115,12 @@ def _refuse_other_ways_out(participants: Sequence[Participant], private: str) ->
 def _refuse_exchanges(learner: Learner, private: str) -> None:
     """Refuse exchanges whose upload neither is class means nor uses parameters alone."""
     for e in uploaded(learner.role):
-        if e.has_round_start or e.has_batch_hook or (e.needs_representations and not e.sample_influence):
+        if e.has_round_start or e.has_batch_hook or (e.needs_representations and not isinstance(e, AveragingExchange)):
             raise ConfigurationError(
                 f"private is {private!r}, and the upload of exchange {e.name!r} depends on single samples in a way "
                 f"that has no known bound; use private='upload', or a method such as fedproto or fedavg"
             )
-        if private == "fixed-encoder" and not (e.sample_influence and e.feature_tensors):
+        if private == "fixed-encoder" and not (isinstance(e, AveragingExchange) and e.feature_tensors):
             raise ConfigurationError(
                 f"private is 'fixed-encoder', and exchange {e.name!r} uploads what was trained on the samples; use "
                 f"private='training', or a method that shares mean features alone, such as fedproto"

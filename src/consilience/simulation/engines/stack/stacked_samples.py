@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from consilience.learner.batches import StackedKeys, batch_widths, plan_stacked_batches
 from consilience.learner.draws import draw_stacked_uniform
-from consilience.learner.noise_source import SAMPLING, stacked_normal, stacked_uniform
-from consilience.learner.private_training import draw_batch
-from consilience.privacy.plan import StepPlan
+from consilience.learner.noise_source import stacked_normal
 from consilience.simulation.engines.cohort import CohortPlan, Members
 
 
@@ -36,7 +32,6 @@ class StackedSamples:
         self.round, self.step = (torch.zeros(1, dtype=torch.int64, device=device) for _ in range(2))
         self.positions = torch.zeros((self.most_steps, rows, work.batch_size), dtype=torch.int64, device=device)
         self.active = torch.zeros((self.most_steps, rows), dtype=torch.bool, device=device)
-        self.private = _step_plans(plan, rows, device)
         self.widths: list[int] = []
         self.ragged = False
 
@@ -47,8 +42,6 @@ class StackedSamples:
         self._table.copy_(torch.from_numpy(np.stack(columns)))
         self.widths = batch_widths(self.work, int(sizes.max()), even=self.even)
         self.ragged = bool((sizes.max() - 1) // batch != (sizes.min() - 1) // batch)
-        if self.private is not None:
-            self.private.assign(sizes)
 
     @property
     def steps(self) -> Tensor:
@@ -69,19 +62,6 @@ class StackedSamples:
         chosen = self.index[self.start[:, None] + positions]
         return positions, chosen, self.active.index_select(0, self.step)[0] if self.ragged else None
 
-    def private_batch(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """This step's batch of a private step: positions among each row's samples, which of them are drawn, positions
-        in the data, (rows, capacity) each, and which rows have a step left, as `batch` has it."""
-        assert self.private is not None
-        chance = stacked_uniform(SAMPLING, self.keys, self.round, self.step, self.longest)
-        beyond = torch.arange(self.longest, device=chance.device) >= self.keys.size[:, None]
-        positions, drawn = draw_batch(
-            chance.masked_fill(beyond, 2.0), self.private.rate[:, None], self.private.capacity
-        )
-        positions = torch.minimum(positions, self.keys.size[:, None] - 1)  # where a place is empty
-        chosen = self.index[self.start[:, None] + positions]
-        return positions, drawn, chosen, self.active.index_select(0, self.step)[0] if self.ragged else None
-
     def all_samples(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Positions in the data of every row's samples, and which of them are valid, (rows, longest) each."""
         size = self.keys.size
@@ -97,24 +77,3 @@ class StackedSamples:
     def normal(self, purpose: str, size: int, step: Tensor) -> Tensor:
         """Standard normal numbers, the same as the loop's, (rows, size)."""
         return stacked_normal(purpose, self.keys, self.round, step, size)
-
-
-class StackedStepPlans:
-    """How the learners of a stack take private steps: rates, noise multipliers and expected batch sizes, (rows,)."""
-
-    def __init__(self, plans: Mapping[int, StepPlan], rows: int, device: torch.device) -> None:
-        self.plans = plans
-        self.capacity = max(each.capacity for each in plans.values())
-        self._table = torch.zeros((3, rows), dtype=torch.float64, device=device)
-        self.rate, self.noise, self.expected = self._table
-
-    def assign(self, sizes: np.ndarray) -> None:
-        """Follow rows with so many samples."""
-        chosen = [self.plans[int(size)] for size in sizes]
-        columns = [[each.rate for each in chosen], [each.noise for each in chosen], [each.expected for each in chosen]]
-        self._table.copy_(torch.tensor(columns, dtype=torch.float64))
-
-
-def _step_plans(plan: CohortPlan, rows: int, device: torch.device) -> StackedStepPlans | None:
-    privacy = plan.spec.privacy
-    return None if privacy is None or not privacy.steps else StackedStepPlans(privacy.steps, rows, device)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING
-from consilience.learner.learner import Batch, Learner, batch_draws
+from consilience.learner.learner import Batch, Learner, batch_draws, upload_noise_size
 from consilience.learner.local_training import (
     last_batch_only,
     optimized_gradient,
@@ -304,7 +304,7 @@ class StackedTrainer:
         found = {name: self.samples.draw(name, draws, longest, when) for name, draws in wanted.items()}
         if self.learner.spec.privacy is not None and step == AFTER_TRAINING:
             purpose = f"{UPLOAD_NOISE} {' '.join(names)}"
-            found[NOISE] = self.samples.normal(purpose, self.learner.noise_size(names), when)
+            found[NOISE] = self.samples.normal(purpose, upload_noise_size(self.learner, names), when)
         return found
 
 
