@@ -119,7 +119,8 @@ def _attack(name: str, seen: np.ndarray, found: ShadowStatistics) -> Attack:
         online, offline = (likelihood_ratio_scores(seen, found.member, form) for form in ("online", "offline"))
     by_learner = [_roc(online, found, found.owner == who).auc for who in np.unique(found.owner)]
     everybody = np.ones_like(found.owner, dtype=bool)
-    return Attack(name, *(_roc(s, found, everybody) for s in (online, offline)), LearnerStatistics.of(by_learner))
+    both = _roc(online, found, everybody), _roc(offline, found, everybody)
+    return Attack(name, *both, LearnerStatistics.of(by_learner))
 
 
 def _roc(scores: np.ndarray, found: ShadowStatistics, samples: np.ndarray) -> Roc:

@@ -98,7 +98,7 @@ def _best_threshold(inside: np.ndarray, outside: np.ndarray, delta: float, bound
         )
         for t in middles
     ]
-    return float(middles[np.lexsort((gaps, found))[-1]])
+    return float(middles[np.lexsort((gaps, np.array(found)))[-1]])
 
 
 def _upper_limit(errors: int, trials: int, confidence: float = 0.95) -> float:
