@@ -23,6 +23,11 @@ _ADDED = {
     "weight_cap": None,
     "classes": None,
     "reachable": "all",
+    "private": "none",
+    "epsilon": None,
+    "delta": 1e-5,
+    "private_clip": 1.0,
+    "private_uploads": None,
 }
 """Settings that were added after the first results were published, with their defaults."""
 _ADDED_TO_METHODS = {
