@@ -40,7 +40,7 @@ for _heading, _commands in _COMMANDS.items():
 app.add_typer(relay, name="relay", rich_help_panel="Over a network")
 
 _EXTRAS = {
-    "learn": {"torch", "sklearn", "scipy", "threadpoolctl", "pooch", "PIL", "httpx"},
+    "learn": {"torch", "sklearn", "scipy", "pooch", "PIL", "httpx"},
     "relay": {"starlette", "uvicorn", "httptools", "cryptography"},
 }
 """The packages of each extra: a relay needs no torch, and a learner no server."""
