@@ -13,7 +13,7 @@ from consilience.data import Dataset
 from consilience.errors import ConfigurationError
 from consilience.evaluation.likelihood_ratio import MIN_MODELS, likelihood_ratio_scores
 from consilience.evaluation.roc import Roc, roc_of
-from consilience.leakage.audit_results import Attack, AuditResult
+from consilience.leakage.audit_results import AuditResult, MembershipAttack
 from consilience.leakage.epsilon_audit import audit_epsilon
 from consilience.leakage.results import LearnerStatistics
 from consilience.leakage.shadow_federations import MODEL, ShadowStatistics, run_shadows
@@ -113,14 +113,14 @@ def _targets(found: ShadowStatistics, of: Of) -> dict[str, np.ndarray]:
     return {"both": uploads | models, "uploads": uploads, "model": models}[of]
 
 
-def _attack(name: str, seen: np.ndarray, found: ShadowStatistics) -> Attack:
+def _attack(name: str, seen: np.ndarray, found: ShadowStatistics) -> MembershipAttack:
     """Both forms of the attack on one target."""
     with threadpool_limits(1):  # small matrices: threads only wait for each other
         online, offline = (likelihood_ratio_scores(seen, found.member, form) for form in ("online", "offline"))
     by_learner = [_roc(online, found, found.owner == who).auc for who in np.unique(found.owner)]
     everybody = np.ones_like(found.owner, dtype=bool)
     both = _roc(online, found, everybody), _roc(offline, found, everybody)
-    return Attack(name, *both, LearnerStatistics.of(by_learner))
+    return MembershipAttack(name, *both, LearnerStatistics.of(by_learner))
 
 
 def _roc(scores: np.ndarray, found: ShadowStatistics, samples: np.ndarray) -> Roc:

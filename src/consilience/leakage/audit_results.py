@@ -21,7 +21,7 @@ Neighbors = Literal["upload", "sample"]
 
 
 @dataclass(frozen=True)
-class Attack:
+class MembershipAttack:
     """Membership inference against one thing that an attacker sees: a channel, all of them together, or the models.
 
     online, offline: the two forms of the attack. auc: of the online form, by learner.
@@ -59,7 +59,7 @@ class AuditResult:
     shadows: int
     samples: int
     accuracy: float | None
-    attacks: tuple[Attack, ...]
+    attacks: tuple[MembershipAttack, ...]
     not_attacked: tuple[str, ...]
     epsilon: EpsilonAudit | None
 

@@ -18,7 +18,7 @@ from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError
 from consilience.leakage.upload_statistics import (
-    Samples,
+    LabeledSamples,
     Uploaded,
     confidence,
     is_attacked,
@@ -134,7 +134,7 @@ class _Observer:
         self.shape = (setup.federations.count, int(stops[-1]))
         self.learners = [Learner(plan.spec) for plan in self.rounds.engine.plans]  # the engine's own are at work
         self.not_attacked: dict[str, None] = {}
-        self._samples: dict[tuple[int, int], Samples] = {}
+        self._samples: dict[tuple[int, int], LabeledSamples] = {}
 
     def see(self, upload: SeenUpload) -> None:
         """The statistics of an upload, for the samples of the learners that made it."""
@@ -191,24 +191,24 @@ class _Observer:
         }
         return ShadowStatistics(member, owner, found, tuple(self.not_attacked), result)
 
-    def _own(self, cohort: int, who: int) -> Samples:
+    def _own(self, cohort: int, who: int) -> LabeledSamples:
         """All samples that a learner may have, trained on or not."""
         if (cohort, who) not in self._samples:
             train, part = self.rounds.setup.data.train, self.parts[who]
             self._samples[cohort, who] = self._tensors(cohort, train.inputs[part], train.targets[part])
         return self._samples[cohort, who]
 
-    def _tests(self, cohort: int) -> Samples:
+    def _tests(self, cohort: int) -> LabeledSamples:
         """The attacker's own samples."""
         if (cohort, -1) not in self._samples:
             data = self.rounds.setup.data.train
             self._samples[cohort, -1] = self._tensors(cohort, data.test_inputs, data.test_targets)
         return self._samples[cohort, -1]
 
-    def _tensors(self, cohort: int, inputs: np.ndarray, targets: np.ndarray) -> Samples:
+    def _tensors(self, cohort: int, inputs: np.ndarray, targets: np.ndarray) -> LabeledSamples:
         learner = self.learners[cohort]
         given: Tensor = torch.from_numpy(np.ascontiguousarray(inputs)).to(learner.device, learner.dtype)
-        return Samples(given, torch.from_numpy(np.ascontiguousarray(targets)).to(learner.device))
+        return LabeledSamples(given, torch.from_numpy(np.ascontiguousarray(targets)).to(learner.device))
 
 
 def _comparable(values: np.ndarray, owner: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ _STEP = 0.01  # along a vote, in units of the common values' length
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class LabeledSamples:
     """Inputs (samples, ...) and their classes (samples,), on the learner's device."""
 
     inputs: Tensor
@@ -55,7 +55,7 @@ def statistics_per_upload(exchange: Exchange) -> int:
 
 
 def upload_statistics(
-    learner: Learner, state: LearnerState, upload: Uploaded, samples: Samples, auxiliary: Samples
+    learner: Learner, state: LearnerState, upload: Uploaded, samples: LabeledSamples, auxiliary: LabeledSamples
 ) -> Tensor:
     """The statistics of samples, (samples, 2).
 
@@ -109,7 +109,7 @@ def confidence(logits: Tensor, targets: Tensor) -> Tensor:
     return own - others.logsumexp(1)
 
 
-def _averaged(learner: Learner, exchange: Exchange, samples: Samples) -> Tensor:
+def _averaged(learner: Learner, exchange: Exchange, samples: LabeledSamples) -> Tensor:
     """What the exchange averages, (samples, width), in float64: features or logits."""
     seen = represent(learner, samples.inputs, samples.targets)
     view = learner.view(exchange, seen, learner.count(len(samples.targets)))
@@ -117,7 +117,9 @@ def _averaged(learner: Learner, exchange: Exchange, samples: Samples) -> Tensor:
     return values.double()
 
 
-def _cluster_statistics(learner: Learner, upload: Uploaded, samples: Samples, auxiliary: Samples) -> Tensor:
+def _cluster_statistics(
+    learner: Learner, upload: Uploaded, samples: LabeledSamples, auxiliary: LabeledSamples
+) -> Tensor:
     """As of class means, with the center that is nearest to a sample in the place of its class."""
     seen, known = (unit_rows(_averaged(learner, upload.exchange, some)) for some in (samples, auxiliary))
     centers, count = upload.received.tensors["mean"].double(), upload.received.count
@@ -128,7 +130,7 @@ def _cluster_statistics(learner: Learner, upload: Uploaded, samples: Samples, au
 
 
 @torch.no_grad()
-def _weight_statistics(learner: Learner, state: LearnerState, upload: Uploaded, samples: Samples) -> Tensor:
+def _weight_statistics(learner: Learner, state: LearnerState, upload: Uploaded, samples: LabeledSamples) -> Tensor:
     """The confidence of the model that the upload describes, and what it gained over the common one, (samples, 2)."""
     found = []
     changes, common = upload.tensors, upload.received.tensors
