@@ -22,12 +22,10 @@ _JOIN_KEYS = (
 
 
 _ROBUSTNESS_KEYS = {"aggregation", "clip_norm", "clip_ratio", "weight_cap"}
+_FEDERATION_KEYS = DATA_KEYS | {"model", "width", "seed", "learners"} | _ROBUSTNESS_KEYS | set(PrivacyConfig.keys())
 
 
-@partial(
-    with_settings,
-    only=DATA_KEYS | {"model", "width", "seed", "learners"} | _ROBUSTNESS_KEYS | set(PrivacyConfig.keys()),
-)
+@partial(with_settings, only=_FEDERATION_KEYS)
 def federation(
     method: Annotated[
         str, typer.Argument(help="the method, NAME or FILE.py:NAME, with :KEY=VALUE; see `consilience methods`")

@@ -247,32 +247,14 @@ class Peer(AbstractContextManager["Peer"]):
         """
         round_ = max(self._round, self.connection.state.round) + 1
         due = [e for e in self.exchanges if e.name in self.role.uploading and round_ % e.every == 0]
-        return self._upload(model, loader, round_, due, wait)
+        return _upload(self, model, loader, round_, due, wait)
 
     def introduce(self, model: nn.Module, loader: Loader, wait: float = 0.0) -> bool:
         """Upload the untrained model's representations before the first round, as published; later it does nothing."""
         if self._round > 0 or self.connection.state.round >= 0:
             return True
         due = [e for e in self.exchanges if e.uploads_before_training and e.name in self.role.uploading]
-        return self._upload(model, loader, 0, due, wait)
-
-    def _upload(self, model: nn.Module, loader: Loader, round_: int, due: list[Exchange], wait: float) -> bool:
-        connection, outbox = self.connection, self.connection.outbox
-        self._context.use_model(model)
-        end = time.monotonic() + max(wait, connection.timeout)
-        if connection.state.unconfirmed:
-            outbox.flush(end - time.monotonic())
-        due = [e for e in due if e.name in outbox.open_channels and self._context.has_reference(e)]
-        left = end - time.monotonic()  # the pass over the data is the caller's own work, and not limited
-        uploads: dict[str, ChannelUpload] = {}
-        if due and not connection.state.unconfirmed and self._budget.allows_upload():
-            check_fixed_encoder(self._privacy, self._context.require_model().features)
-            with torch.no_grad():
-                uploads = _contributions(self, due, loader, round_)
-            self._budget.add_upload()
-        self._step, self._round = 0, round_
-        self._objective.keep()
-        return outbox.queue(round_, uploads) and outbox.flush(left)
+        return _upload(self, model, loader, 0, due, wait)
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
@@ -283,6 +265,25 @@ class Peer(AbstractContextManager["Peer"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _upload(peer: Peer, model: nn.Module, loader: Loader, round_: int, due: list[Exchange], wait: float) -> bool:
+    connection, outbox = peer.connection, peer.connection.outbox
+    peer._context.use_model(model)
+    end = time.monotonic() + max(wait, connection.timeout)
+    if connection.state.unconfirmed:
+        outbox.flush(end - time.monotonic())
+    due = [e for e in due if e.name in outbox.open_channels and peer._context.has_reference(e)]
+    left = end - time.monotonic()  # the pass over the data is the caller's own work, and not limited
+    uploads: dict[str, ChannelUpload] = {}
+    if due and not connection.state.unconfirmed and peer._budget.allows_upload():
+        check_fixed_encoder(peer._privacy, peer._context.require_model().features)
+        with torch.no_grad():
+            uploads = _contributions(peer, due, loader, round_)
+        peer._budget.add_upload()
+    peer._step, peer._round = 0, round_
+    peer._objective.keep()
+    return outbox.queue(round_, uploads) and outbox.flush(left)
 
 
 def _downloaded(peer: Peer) -> list[str]:

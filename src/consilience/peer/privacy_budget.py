@@ -26,8 +26,13 @@ class PrivacyBudget:
     worst, never too little. An upload that replaces one that was never sent costs nothing.
     """
 
-    def __init__(self, plan: PrivacyPlan | None, state: PeerState, steps: StepPlan | None = None) -> None:
+    def __init__(
+        self, plan: PrivacyPlan | None, state: PeerState, steps: StepPlan | None = None, steps_per_round: int = 0
+    ) -> None:
         self.plan, self._state, self._steps = plan, state, steps
+        if state.spent["uploads"] and not state.spent["steps"]:  # of a folder that was lost
+            before = state.spent["uploads"] * steps_per_round
+            state.spent = {**state.spent, "steps": before, "released": before}
 
     @property
     def spent(self) -> float:
