@@ -271,3 +271,29 @@ def test_the_command_reads_settings_from_a_file_and_changes_them(tmp_path: Path,
     assert code == 2 and "--out writes a page about runs in folders" in err
     code, _, err = command("audit", str(tmp_path / "nowhere"))
     assert code == 2 and "is neither a run's folder nor a file with settings" in err
+
+
+FROZEN = """
+from torch import nn
+
+from consilience.models import SplitModel
+
+
+def frozen(shape, classes):
+    features = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh()).requires_grad_(False)
+    return SplitModel(features, nn.Linear(8, classes), bound=1.0)
+"""
+
+
+@pytest.mark.parametrize("factor", (1.0, 0.05))
+def test_one_sample_in_the_means_of_a_fixed_encoder(
+    factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Neighbors differ in one sample. With the noise that belongs to epsilon the claim holds; with a twentieth of it not.
+    (tmp_path / "net.py").write_text(FROZEN)
+    real: Any = PrivacyPlan.__dict__["noise"]
+    monkeypatch.setattr(PrivacyPlan, "noise", property(lambda plan: factor * real.fget(plan)))
+    model = f"{tmp_path / 'net.py'}:frozen"
+    run = prepared("fedproto", rounds=1, model=model, private="fixed-encoder", epsilon=4.0)
+    found = audit_epsilon(run.config, run.method, run.data, 64)
+    assert found.neighbors == "sample" and (found.gaussian.epsilon <= 4.0) == (factor == 1.0)
