@@ -289,7 +289,7 @@ def frozen(shape, classes):
 def test_one_sample_in_the_means_of_a_fixed_encoder(
     factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Neighbors differ in one sample. With the noise that belongs to epsilon the claim holds; with a twentieth of it not.
+    # Neighbors differ in one sample. With the noise of the plan the claim holds; with a twentieth of it, it does not.
     (tmp_path / "net.py").write_text(FROZEN)
     real: Any = PrivacyPlan.__dict__["noise"]
     monkeypatch.setattr(PrivacyPlan, "noise", property(lambda plan: factor * real.fget(plan)))
