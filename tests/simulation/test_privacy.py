@@ -197,7 +197,7 @@ def test_a_sample_moves_a_step_by_the_clip_at_most(data: Dataset) -> None:
             method="fedavg", data=changed, private="training", epsilon=1e5, private_clip=clip, workers=0,
             precision="float64", **settings,
         )  # fmt: skip
-        weights.append(torch.cat([p.flatten() for p in result.model().parameters()]))
+        weights.append(torch.cat([p.detach().flatten() for p in result.model().parameters()]))
     moved = float((weights[0] - weights[1]).norm())
     assert 0 < moved <= 2 * clip * lr / 150 * (1 + 1e-6), "one sample is replaced: at most twice the clip"
 
