@@ -24,6 +24,7 @@ from consilience.relay import admin
 from consilience.wire.charter import Charter, Rules, message_of
 from consilience.wire.codec import Codec
 from consilience.wire.headers import Parts
+from consilience.wire.privacy import PrivacySettings
 from tests.relay_tools import PATIENT
 
 SHAPE, CLASSES, WIDTH = (6,), 3, 4
@@ -87,9 +88,11 @@ def federation(
     members: int = 2,
     models: Sequence[Callable[[], SplitModel]] = (net,),
     rules: Rules = PATIENT,
+    privacy: PrivacySettings | None = None,
 ) -> Iterator[Founded]:
     folder.mkdir(exist_ok=True)
-    charter, starts = create_charter("small", method, TaskShape(SHAPE, CLASSES), models, seed=5, rules=rules)
+    shape = TaskShape(SHAPE, CLASSES)
+    charter, starts = create_charter("small", method, shape, models, seed=5, rules=rules, privacy=privacy)
     write_charter(folder / "small.toml", charter, starts)
     made = Founded(folder, charter, [])
     admin.create(made.store, folder / "small.toml")

@@ -24,7 +24,7 @@ LAYERS = (
     {"wire"},
     {"channels"},
     {"config"},
-    {"data", "evaluation", "functional", "models", "optimizers"},
+    {"data", "evaluation", "functional", "models", "optimizers", "privacy"},
     {"exchanges", "export"},
     {"objectives"},
     {"method"},

@@ -17,6 +17,7 @@ ENTRY_POINTS = {
     "data/dataset.py: from_arrays": "users name what they give",
     "data/registry.py: load": "users name what they give",
     "methods/builtin.py": "each parameter of a method is one of its settings",
+    "peer/create_charter.py: create_charter": "what a charter consists of, by name",
     "peer/peer.py: join": "users name what they give",
     "simulation/simulate.py: simulate": "users name what they give",
     "simulation/compare.py: compare": "users name what they give",
@@ -28,6 +29,7 @@ RECORDS = {
     "config/groups.py: GroupConfig": "the settings of a group of learners by name",
     "config/settings.py: Settings": "the settings of a run by name, for autocompletion",
     "exchanges/observations.py: Observations": "the settings of an exchange by name, and what it is",
+    "learner/spec.py: LearnerSpec": "everything that learners of one cohort have in common, by name",
     "exchanges/base.py: View": "what an exchange or an objective may see of its learner, by name",
 }
 """Classes that may have more than ATTRIBUTES attributes, and why."""

@@ -91,6 +91,18 @@ def uniform(purpose: str, *where: Array) -> Array:
     return xp.astype(drawn, xp.float64) * 2.0**-53
 
 
+def normal(purpose: str, *where: Array) -> Array:
+    """A standard normal float64 for each place (Box and Muller 1958)."""
+    radius, angle = uniform(f"{purpose} radius", *where), uniform(f"{purpose} angle", *where)
+    return normal_from_uniform(radius, angle)
+
+
+def normal_from_uniform(radius: Array, angle: Array) -> Array:
+    """Standard normal numbers from two uniform ones in [0, 1) for each."""
+    xp = array_namespace(radius)
+    return xp.sqrt(-2.0 * xp.log(1.0 - radius)) * xp.cos(2.0 * math.pi * angle)
+
+
 def coin_flips(purpose: str, turn: Array, like: Array) -> Array:
     """+1 or -1 for each place of an array of this type and shape, the same for every learner at that turn."""
     xp = array_namespace(like)

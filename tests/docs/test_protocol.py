@@ -19,6 +19,7 @@ from consilience.relay.timeouts import HEAD_LIMIT, Timeouts
 from consilience.wire.charter import PROTOCOL, ChannelSettings, Charter, Rules, TensorSettings
 from consilience.wire.codec import CODES
 from consilience.wire.headers import ANSWER_HEADER, UPLOAD_HEADER
+from consilience.wire.privacy import PrivacySettings
 from consilience.wire.roles import PublicSetSettings, RoleSettings
 from tests.relay_tools import serving
 
@@ -48,6 +49,7 @@ def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
     parts: dict[str, type[BaseModel]] = {
         "key": Charter,
         "of `[rules]`": Rules,
+        "of `[privacy]`": PrivacySettings,
         "of `[roles]`": RoleSettings,
         "of `[public_set]`": PublicSetSettings,
         "of `[channels.NAME]`": ChannelSettings,
@@ -68,6 +70,7 @@ def test_every_key_of_a_charter_is_listed_with_its_default() -> None:
                     "public_set",
                     "start",
                     "relay_key",
+                    "privacy",
                     "clip_norm",
                     "clip_ratio",
                     "weight_cap",

@@ -21,6 +21,8 @@ _EXAMPLES = {
     "classes": "5",
     "total_epochs": "50",
     "clip": "1.0",
+    "epsilon": "8.0",
+    "private_uploads": "10",
     "clip_norm": "5.0",
     "clip_ratio": "3.0",
     "weight_cap": "500",

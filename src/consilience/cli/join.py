@@ -11,6 +11,7 @@ import typer
 
 from consilience.cli.options import DATA_KEYS, Json, Set, gather_config, with_settings
 from consilience.config.parts import ModelConfig, TrainingConfig
+from consilience.config.privacy import PrivacyConfig
 
 _JOIN_KEYS = (
     DATA_KEYS
@@ -21,9 +22,10 @@ _JOIN_KEYS = (
 
 
 _ROBUSTNESS_KEYS = {"aggregation", "clip_norm", "clip_ratio", "weight_cap"}
+_FEDERATION_KEYS = DATA_KEYS | {"model", "width", "seed", "learners"} | _ROBUSTNESS_KEYS | set(PrivacyConfig.keys())
 
 
-@partial(with_settings, only=DATA_KEYS | {"model", "width", "seed", "learners"} | _ROBUSTNESS_KEYS)
+@partial(with_settings, only=_FEDERATION_KEYS)
 def federation(
     method: Annotated[
         str, typer.Argument(help="the method, NAME or FILE.py:NAME, with :KEY=VALUE; see `consilience methods`")

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 import consilience
+from consilience.cli.audit import audit
 from consilience.cli.data import data
 from consilience.cli.export import export, predict
 from consilience.cli.init import init
@@ -27,7 +28,7 @@ from consilience.extras import install_command
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "To begin": (run, compare, report, init, methods),
-    "More with runs": (sweep, show, export, predict, data, leakage, reproduce),
+    "More with runs": (sweep, show, export, predict, data, leakage, audit, reproduce),
     "Over a network": (join, federation),
 }
 """The commands under their headings in the help; those to begin with are also shown where none is given."""
@@ -39,7 +40,7 @@ for _heading, _commands in _COMMANDS.items():
 app.add_typer(relay, name="relay", rich_help_panel="Over a network")
 
 _EXTRAS = {
-    "learn": {"torch", "sklearn", "pooch", "PIL", "httpx"},
+    "learn": {"torch", "sklearn", "scipy", "pooch", "PIL", "httpx"},
     "relay": {"starlette", "uvicorn", "httptools", "cryptography"},
 }
 """The packages of each extra: a relay needs no torch, and a learner no server."""

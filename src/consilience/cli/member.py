@@ -32,6 +32,7 @@ from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.inputs import load_data, models_of, with_absolute_paths, with_model
 from consilience.user_code import absolute_name
 from consilience.wire.charter import Charter, Rules
+from consilience.wire.privacy import PrivacySettings
 
 log = logging.getLogger("consilience")
 
@@ -59,10 +60,33 @@ def federation(
     task = TaskShape(data.shape, data.classes, config.model.width, *known, public=shared)
     means = MeanRules(config.federation.robustness, defaults=not plain_means)
     charter, starts = create_charter(
-        name, method, task, models, seed=config.federation.seed, rules=Rules(partners=partners), means=means
+        name,
+        method,
+        task,
+        models,
+        seed=config.federation.seed,
+        rules=Rules(partners=partners),
+        means=means,
+        privacy=_privacy_of(config),
     )
     written = " and ".join(str(path) for path in write_charter(out, charter, starts))
     return f"{written} written; create the federation at the relay with: consilience relay create {out}"
+
+
+def _privacy_of(config: Config) -> PrivacySettings | None:
+    """How members make their uploads private; None where they do not."""
+    asked = config.privacy
+    if asked.private == "none":
+        return None
+    if asked.uploads is None:
+        raise ConfigurationError(
+            f"private is {asked.private!r}, and members may go on for any number of rounds; say for how many uploads "
+            f"of a member the budget is, such as --private-uploads 50"
+        )
+    assert asked.epsilon is not None
+    return PrivacySettings(
+        private=asked.private, epsilon=asked.epsilon, delta=asked.delta, clip=asked.clip, uploads=asked.uploads
+    )
 
 
 def _public_samples(config: Config, method: dict[str, Any], data: Dataset, public: str | None) -> np.ndarray | None:
@@ -246,6 +270,7 @@ def _record(place: RunFolder, result: RoundResult, as_json: bool, rounds: int) -
         "accuracy": round(result.accuracy, 3),
         **({} if result.accuracy_own is None else {"accuracy_own": round(result.accuracy_own, 3)}),
         "loss": {k: round(v, 6) for k, v in result.losses.items()},
+        **({} if result.epsilon is None else {"epsilon": round(result.epsilon, 6)}),
         "acknowledged": result.acknowledged,
         "received": list(result.received),
         "bytes": {"up": result.bytes_up, "down": result.bytes_down},
@@ -257,6 +282,7 @@ def _record(place: RunFolder, result: RoundResult, as_json: bool, rounds: int) -
     how = "" if result.acknowledged else "  (not acknowledged by the relay; training continues)"
     traffic = f"{result.bytes_up:,} B up, {result.bytes_down:,} B down"
     own = "" if result.accuracy_own is None else f", own {result.accuracy_own:5.1f} %"
+    own += "" if result.epsilon is None else f", epsilon {result.epsilon:.2f}"
     _say(f"round {result.round:>4}/{rounds}  accuracy {result.accuracy:5.1f} %{own}  {traffic}{how}")
 
 

@@ -25,6 +25,7 @@ from consilience.config.parts import (
     ModelConfig,
     TrainingConfig,
 )
+from consilience.config.privacy import PrivacyConfig
 from consilience.config.schedules import Schedule
 from consilience.errors import ConfigurationError, DataError, UnknownName
 from consilience.user_code import absolute_name, short_name
@@ -75,6 +76,7 @@ class Config(BaseModel):
     network: NetworkConfig = NetworkConfig.defaults()
     model: ModelConfig = ModelConfig.defaults()
     training: TrainingConfig = TrainingConfig.defaults()
+    privacy: PrivacyConfig = PrivacyConfig.defaults()
     evaluation: EvaluationConfig = EvaluationConfig.defaults()
     execution: ExecutionConfig = ExecutionConfig.defaults()
     method: MethodConfig = Field(default_factory=MethodConfig, description="the method's name and its own settings")

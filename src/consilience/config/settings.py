@@ -59,6 +59,11 @@ class Settings(TypedDict, total=False):
     weight_decay: float
     clip: float | None
     augment: str | Transform
+    private: Literal["none", "upload", "training", "fixed-encoder"]
+    epsilon: float | None
+    delta: float
+    private_clip: float
+    private_uploads: int | None
     eval_every: int
     validation: float
     probe: Literal["auto", "none", "linear", "scaled", "knn", "both"]

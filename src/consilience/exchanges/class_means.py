@@ -8,8 +8,14 @@ from typing import ClassVar, Literal, get_args
 from torch import Tensor
 
 from consilience.config.schedules import Rate, number_or_schedule
-from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
-from consilience.functional.class_means import class_means, distance_to_means, relative_distance_to_means
+from consilience.exchanges.averaging import AveragingExchange
+from consilience.exchanges.base import Contribution, Received, Scope, State, View
+from consilience.functional.class_means import (
+    class_means,
+    distance_to_means,
+    membership,
+    relative_distance_to_means,
+)
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
 from consilience.wire import schema
@@ -29,7 +35,7 @@ def upload_weight(count: Tensor, weighting: Weighting) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ClassMeans(Exchange):
+class ClassMeans(AveragingExchange):
     """Pull features or logits of every sample toward their mean over all learners' samples of the class.
 
     The squared distance is a mean over batch and dimensions: summed over dimensions the same weight would collapse
@@ -90,3 +96,7 @@ class ClassMeans(Exchange):
         """The learner's own class means, weighted by the number of samples of each, or equally."""
         means, count = class_means(self.of(view), view.targets, view.task.classes, view.valid, self.min_count)
         return Contribution({"mean": means}, upload_weight(count, self.weighting))
+
+    def class_samples(self, view: View) -> tuple[Tensor, Tensor]:
+        """What is averaged, over all samples of a class."""
+        return self.of(view), membership(view.targets, view.task.classes, view.valid)[None]

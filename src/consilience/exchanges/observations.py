@@ -13,10 +13,11 @@ from torch.nn import functional as F
 
 from consilience.config.schedules import Rate, as_number, number_or_schedule
 from consilience.errors import ConfigurationError
-from consilience.exchanges.base import Contribution, Exchange, Received, Scope, State, View
+from consilience.exchanges.averaging import AveragingExchange
+from consilience.exchanges.base import Contribution, Received, Scope, State, View
 from consilience.exchanges.class_means import Weighting, upload_weight
 from consilience.exchanges.dimensions import check_dimensions, only_shared, shared_width, with_zeros
-from consilience.functional.class_means import one_hot, sampled_means
+from consilience.functional.class_means import one_hot, sampled_means, sampled_membership
 from consilience.functional.mutual_information import mutual_information_bound
 from consilience.task import Task
 from consilience.validation import check_choice, check_integer
@@ -29,7 +30,7 @@ _TINY = 1e-7  # keeps logarithms finite
 
 
 @dataclass(frozen=True)
-class Observations(Exchange):
+class Observations(AveragingExchange):
     """Train the model to predict whether a sample s and an observation t of a class share a class.
 
     n_avg: samples averaged in one observation. up, down: observations uploaded and drawn in a round.
@@ -44,6 +45,7 @@ class Observations(Exchange):
     feature_tensors: ClassVar[tuple[str, ...]] = ("mean",)
     uploads_before_training: ClassVar[bool] = True
     allows_partners: ClassVar[bool] = True
+    sample_influence: ClassVar[int] = 2  # another sample takes the place of one that is missing
     weight: Rate = 1.0
     n_avg: int = 10
     up: int = 1
@@ -164,3 +166,9 @@ class Observations(Exchange):
         ]
         count = upload_weight(torch.stack([c for _, c in drawn]), self.weighting)
         return Contribution({"mean": torch.stack([m for m, _ in drawn])}, count)
+
+    def class_samples(self, view: View) -> tuple[Tensor, Tensor]:
+        """Features, and the samples of each observation."""
+        classes, size = view.task.classes, self.n_avg
+        drawn = [sampled_membership(view.targets, classes, view.valid, chance, size) for chance in view.draws]
+        return only_shared(view.features, self.dimensions), torch.stack(drawn)

@@ -31,6 +31,14 @@ def sampled_means(
     values: Tensor, targets: Tensor, classes: int, valid: Tensor, chance: Tensor, size: int, min_count: int
 ) -> tuple[Tensor, Tensor]:
     """As `class_means`, over at most `size` samples of each class: those with the smallest `chance` (rows,)."""
+    total = membership(targets, classes, valid).sum(0)
+    chosen = sampled_membership(targets, classes, valid, chance, size)
+    means, _ = _means(chosen, values, total, min_count)
+    return means, torch.where(total >= min_count, total.clamp(max=size), torch.zeros_like(total))
+
+
+def sampled_membership(targets: Tensor, classes: int, valid: Tensor, chance: Tensor, size: int) -> Tensor:
+    """(rows, classes): 1 where the row is one of the at most `size` samples of the class with the smallest `chance`."""
     member = membership(targets, classes, valid)
     total = member.sum(0)
     # Sorting by class + chance puts each class in a block, shuffled; padding goes last.
@@ -39,9 +47,7 @@ def sampled_means(
     position = torch.zeros_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
     first = total.cumsum(0) - total  # (classes,) where each block begins
     rank = position - first[targets].to(position.dtype)
-    chosen = member * (rank < size).to(member.dtype)[:, None]
-    means, _ = _means(chosen, values, total, min_count)
-    return means, torch.where(total >= min_count, total.clamp(max=size), torch.zeros_like(total))
+    return member * (rank < size).to(member.dtype)[:, None]
 
 
 def _means(member: Tensor, values: Tensor, total: Tensor, min_count: int) -> tuple[Tensor, Tensor]:

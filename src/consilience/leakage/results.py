@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from consilience.errors import CheckpointError
 from consilience.files import replace_file, report_write_errors
+from consilience.leakage.result_file import parse_result, read_bytes
 
 FILE, PICTURES = "leakage.json", "leakage"
 _HINT = "nothing of the run itself was changed"
@@ -148,22 +149,11 @@ def write_leakage(folder: Path, leakage: LeakageResult, pictures: Mapping[str, b
 
 def read_leakage(folder: Path) -> LeakageResult | None:
     """The leakage of a run, or None if it was not measured; a damaged file or one of an old layout is an error."""
-    file = folder / FILE
-    if not file.is_file():
-        return None
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {error.strerror or error}") from error
-    again = f"measure again with: consilience leakage {folder}"
-    if _has_old_layout(content):
+    file, again = folder / FILE, f"measure again with: consilience leakage {folder}"
+    content = read_bytes(file)
+    if content is not None and _has_old_layout(content):
         raise CheckpointError(f"{file} has the layout of an earlier version; {again}")
-    try:
-        return _READER.validate_json(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"{file} is damaged: {where and f'{where}: '}{first['msg']}; {again}") from error
+    return None if content is None else parse_result(_READER, file, content, again)
 
 
 def _has_old_layout(content: bytes) -> bool:

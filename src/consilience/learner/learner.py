@@ -20,6 +20,7 @@ from consilience.learner.device import widest_float
 from consilience.learner.layout import Layout
 from consilience.learner.model_binding import ModelBinding
 from consilience.learner.modules import LearnerModules, Representations
+from consilience.learner.private_uploads import NOISE, noise_size, private_contributions
 from consilience.learner.residuals import as_sent
 from consilience.learner.spec import AUGMENTATION, OPTIMIZER, LearnerSpec
 from consilience.learner.state import LearnerState, Tensors
@@ -32,6 +33,20 @@ SettingsOwner = TypeVar("SettingsOwner", Exchange, Optimizer)
 
 
 @dataclass
+class PrivateStep:
+    """What a private step needs beside its batch.
+
+    drawn: (rows,) whether a row holds a sample that was drawn. normal: (parameters,) standard normal numbers. noise:
+    () the noise multiplier. expected: () the expected size of a batch.
+    """
+
+    drawn: Tensor
+    normal: Tensor
+    noise: Tensor
+    expected: Tensor
+
+
+@dataclass
 class Batch:
     """A mini-batch with the random numbers its penalties asked for."""
 
@@ -40,6 +55,7 @@ class Batch:
     draws: Mapping[str, Tensor] = field(default_factory=dict)
     positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # among the learner's samples
     progress: float = 1.0  # which part of the round's batches are done after this one
+    private: PrivateStep | None = None  # where the step is private
 
 
 class Learner:
@@ -228,13 +244,16 @@ class Learner:
         mean_gradient: of the round's batches, needed where an exchange owns a part of the model.
         """
         gradients = {} if mean_gradient is None else self.binding.parameters.views(mean_gradient)
-        uploads: dict[str, Contribution] = {}
-        for e in (e for e in self.exchanges if e.name in received):
+        due, views = [e for e in self.exchanges if e.name in received], dict[str, View]()
+        given: dict[str, Contribution] = {}
+        for e in due:
             names = self.task.covered(e.owned_part, self.task.parameters) if e.owned_part else ()
             owned = {name: gradients[name] for name in names}
-            view = self.view(e, seen, samples, gradients=owned, **_draws(draws, e))
-            uploads[e.name] = self.encode(e, e.contribute(_exchange_state(self.state, e), view, received[e.name]))
-        return uploads
+            views[e.name] = self.view(e, seen, samples, gradients=owned, **_draws(draws, e))
+            given[e.name] = e.contribute(_exchange_state(self.state, e), views[e.name], received[e.name])
+        if self.spec.privacy is not None:
+            given = private_contributions(self.spec.privacy, due, self.channels, views, given, draws[NOISE])
+        return {e.name: self.encode(e, given[e.name]) for e in due}
 
     def encode(self, exchange: Exchange, contribution: Contribution) -> Contribution:
         """The contribution as the relay decodes it; what the encoding rounds away stays in the state's residuals."""
@@ -257,6 +276,12 @@ class Learner:
             _keep_exchange_state(
                 self.state, e, {k: torch.where(fresh, value, state[k]) for k, value in update.state.items()}
             )
+
+
+def upload_noise_size(learner: Learner, names: Collection[str]) -> int:
+    """How many normal numbers `contribute` needs, under the name NOISE, for an upload to these exchanges."""
+    due = [e for e in learner.exchanges if e.name in names]
+    return 0 if learner.spec.privacy is None else noise_size(learner.spec.privacy, due, learner.channels)
 
 
 def batch_draws(learner: Learner) -> dict[str, int]:

@@ -11,6 +11,7 @@ from consilience.exchanges.base import Received
 from consilience.exchanges.owning import OwningExchange
 from consilience.learner.device import widest_float
 from consilience.learner.learner import Batch, Learner
+from consilience.learner.private_training import private_losses
 
 
 def train(
@@ -28,7 +29,8 @@ def train(
     for batch in batches:
         progress = torch.full((), batch.progress, dtype=learner.dtype, device=learner.device)
         learner.binding.assign(values_before_batch(learner, received, progress))
-        losses += _step(learner, batch, count, received, mean_gradient)
+        take_step = _step if batch.private is None else _private_step
+        losses += take_step(learner, batch, count, received, mean_gradient)
         if mean_gradient is not None and last_only is not None:
             mean_gradient.copy_(torch.where(last_only, learner.binding.gradient, mean_gradient))
         steps += 1
@@ -67,6 +69,16 @@ def _step(
     loss, terms = learner.losses(batch, samples, received)
     learner.binding.gradient.zero_()
     loss.backward()  # type: ignore[no-untyped-call]
+    _optimizer_step(learner, summed)
+    return terms
+
+
+def _private_step(
+    learner: Learner, batch: Batch, samples: Tensor, received: Mapping[str, Received], summed: Tensor | None
+) -> Tensor:
+    tensors = learner.binding.tensors(learner.state)
+    gradient, terms = private_losses(learner, tensors, batch, samples, received)
+    learner.binding.gradient.copy_(gradient)
     _optimizer_step(learner, summed)
     return terms
 

@@ -19,11 +19,15 @@ from consilience.exchanges.base import Contribution, Received
 from consilience.learner.batches import LearnerKey, LocalWork, plan_batches
 from consilience.learner.device import drawn_on, seeded
 from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING, draw_uniform
-from consilience.learner.learner import Batch, Learner, batch_draws
+from consilience.learner.learner import Batch, Learner, PrivateStep, batch_draws, upload_noise_size
 from consilience.learner.local_training import reset_optimizer, train, zero_gradient
 from consilience.learner.modules import Representations
+from consilience.learner.noise_source import SAMPLING, SIMULATED, STEP_NOISE, UPLOAD_NOISE, NoiseSource
 from consilience.learner.passes import choose, count_correct, needs_representations, represent
+from consilience.learner.private_training import draw_batch
+from consilience.learner.private_uploads import NOISE
 from consilience.learner.state import LearnerState
+from consilience.privacy.plan import StepPlan
 from consilience.randomness import seed_of
 from consilience.task import AnswerKind
 
@@ -49,9 +53,15 @@ class LearnerSession:
     """One learner at work. Making a session binds the learner's modules to its state."""
 
     def __init__(
-        self, learner: Learner, state: LearnerState, key: LearnerKey, samples: LocalSamples, work: LocalWork
+        self,
+        learner: Learner,
+        state: LearnerState,
+        key: LearnerKey,
+        samples: LocalSamples,
+        work: LocalWork,
+        noise: NoiseSource = SIMULATED,
     ) -> None:
-        self.learner, self.key, self.samples, self.work = learner, key, samples, work
+        self.learner, self.key, self.samples, self.work, self.noise = learner, key, samples, work, noise
         self._mean_gradient: Tensor | None = None  # of the round's batches
         learner.bind(state)
 
@@ -71,7 +81,7 @@ class LearnerSession:
             learner.start_round(self._represent(), learner.count(len(self.samples)), draws, received)
         # Numbers that the model draws itself, as dropout does, depend on the learner and the round alone.
         with seeded(self.samples.inputs.device, seed_of("model", self.key.seed, round_, self.key.number)):
-            losses, self._mean_gradient = train(learner, self._batches(round_), len(self.samples), received)
+            losses, self._mean_gradient = train(learner, self._planned_batches(round_), len(self.samples), received)
         return losses
 
     def upload(
@@ -80,6 +90,10 @@ class LearnerSession:
         """What the learner uploads to every exchange in `received`, as the relay decodes it."""
         learner = self.learner
         draws = self._sample_draws(received.keys(), round_, AFTER_TRAINING)
+        if learner.spec.privacy is not None:
+            purpose = f"{UPLOAD_NOISE} {' '.join(received)}"  # roles of one learner upload to other exchanges
+            normal = self.noise.normal(purpose, self.key, round_, AFTER_TRAINING, upload_noise_size(learner, received))
+            draws[NOISE] = drawn_on(self.samples.inputs.device, normal)
         seen = self._represent() if needs_representations(learner, received) else learner.no_samples()
         lap("represent")
         gradient = zero_gradient(learner) if self._mean_gradient is None else self._mean_gradient
@@ -104,6 +118,12 @@ class LearnerSession:
 
     # -- what the steps need -------------------------------------------------------------------------------------------
 
+    def _planned_batches(self, round_: int) -> Iterator[Batch]:
+        privacy = self.learner.spec.privacy
+        if privacy is None or not privacy.steps:
+            return self._batches(round_)
+        return self._private_batches(round_, privacy.steps[len(self.samples)])
+
     def _batches(self, round_: int) -> Iterator[Batch]:
         samples, device = self.samples, self.samples.inputs.device
         planned = plan_batches(self.work, self.key, round_, len(samples), even=samples.even)
@@ -114,6 +134,24 @@ class LearnerSession:
             draws = {owner: drawn_on(device, draw(owner, (n, len(positions)))) for owner, n in drawing.items()}
             at = torch.from_numpy(positions).to(device)
             yield Batch(samples.inputs[chosen], samples.targets[chosen], draws, at, (step + 1) / len(planned))
+
+    def _private_batches(self, round_: int, plan: StepPlan) -> Iterator[Batch]:
+        """Batches of samples that are drawn by chance, as many as `_batches` has."""
+        samples, device, size = self.samples, self.samples.inputs.device, len(self.samples)
+        steps, rate = self.work.epochs * -(-size // self.work.batch_size), torch.tensor(plan.rate)
+        noise, expected = (
+            torch.tensor(x, dtype=self.learner.dtype, device=device) for x in (plan.noise, plan.expected)
+        )
+        for step in range(steps):
+            chance = self.noise.uniform(SAMPLING, self.key, round_, step, size)
+            positions, drawn = draw_batch(chance, rate, plan.capacity)
+            normal = self.noise.normal(STEP_NOISE, self.key, round_, step, self.learner.binding.parameters.size)
+            at, chosen = positions.to(device), torch.from_numpy(samples.index)[positions].to(device)
+            draw = partial(draw_uniform, key=self.key, round_=round_, step=step)
+            wanted = batch_draws(self.learner).items()
+            draws = {owner: drawn_on(device, draw(owner, (n, plan.capacity))) for owner, n in wanted}
+            private = PrivateStep(drawn.to(device), drawn_on(device, normal), noise, expected)
+            yield Batch(samples.inputs[chosen], samples.targets[chosen], draws, at, (step + 1) / steps, private)
 
     def _sample_draws(self, names: Collection[str], round_: int, step: int) -> dict[str, Tensor]:
         """Random numbers for all samples, for those of the exchanges named that want them."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from consilience.functional.training_augmentation import Augmentation
+from consilience.learner.private_uploads import LearnerPrivacy
 from consilience.method import Role
 from consilience.objectives import TwoAnswers
 from consilience.optimizers import Optimizer
@@ -39,6 +40,7 @@ class LearnerSpec:
     augmentation: Augmentation | None = None  # of the samples of a mini-batch
     symbols: int = 0  # size of the alphabet where inputs are codes of characters
     named: bool = True  # whether `model` is a name or file by which the model can be built anywhere
+    privacy: LearnerPrivacy | None = None  # how uploads are made private
     file_sha256: str = ""  # of the user's file, where the model comes from one
 
     @property

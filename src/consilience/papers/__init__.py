@@ -9,6 +9,7 @@ from consilience.papers.flesd.figure4 import FIGURE4 as FLESD_FIGURE4
 from consilience.papers.flesd.figure5 import FIGURE5 as FLESD_FIGURE5
 from consilience.papers.flesd.table1 import TABLE1 as FLESD_TABLE1
 from consilience.papers.partners import PARTNERS
+from consilience.papers.privacy import PRIVACY
 from consilience.papers.robustness import ROBUSTNESS
 from consilience.papers.thesis.asynchrony import ASYNCHRONY
 from consilience.papers.thesis.classes import CLASSES
@@ -45,6 +46,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
         *_THESIS,
         ROBUSTNESS,
         PARTNERS,
+        PRIVACY,
         *(each for experiment in _FLESD for each in flesd.SIZES.reproductions(experiment)),
         *(each for experiment in _TWO_STAGE for each in two_stage.SIZES.reproductions(experiment)),
     )

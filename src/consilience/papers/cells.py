@@ -31,6 +31,11 @@ _ADDED = {
     "topology_every": 0,
     "gossip_steps": 1,
     "lost": 0.0,
+    "private": "none",
+    "epsilon": None,
+    "delta": 1e-5,
+    "private_clip": 1.0,
+    "private_uploads": None,
 }
 """Settings that were added after the first results were published, with their defaults."""
 _ADDED_TO_GROUPS = ("attack", "partners")

@@ -15,6 +15,7 @@ from consilience.errors import ConfigurationError
 from consilience.files import replace_file, report_write_errors
 from consilience.learner.initial_state import common_values
 from consilience.learner.learner import Learner
+from consilience.learner.private_uploads import LearnerPrivacy
 from consilience.learner.spec import LearnerSpec
 from consilience.method import Method, Role
 from consilience.methods import build_method
@@ -23,6 +24,7 @@ from consilience.optimizers import build_optimizer
 from consilience.peer.charter_means import MeanRules
 from consilience.simulation.setup.compatibility import check_roles
 from consilience.simulation.setup.participants import Model
+from consilience.simulation.setup.privacy import check_private
 from consilience.task import Public
 from consilience.user_code import absolute_name
 from consilience.validation import describe_error
@@ -38,6 +40,7 @@ from consilience.wire.charter import (
     read_charter,
     start_values_file,
 )
+from consilience.wire.privacy import PrivacySettings
 from consilience.wire.roles import PublicSetSettings, RoleSettings, describe_public_set
 
 
@@ -71,18 +74,20 @@ def create_charter(
     seed: int = 0,
     rules: Rules | None = None,
     means: MeanRules | None = None,
+    privacy: PrivacySettings | None = None,
 ) -> tuple[Charter, CommonValues]:
     """The charter of a federation for learners of these models, and the common values it starts from.
 
     method: its name, or FILE.py:NAME, and its settings. The charter names a file without its folder. means: how means
-    resist a bad member; by default norms are clipped, and weights capped if the creator's samples are known.
+    resist a bad member; by default norms are clipped, and weights capped if the creator's samples are known. privacy:
+    how uploads are made private; the creator's samples then set no cap, which would tell how many there are.
     """
     settings = dict(method)
     chosen = build_method(absolute_name(settings.pop("name")), settings)
     _refuse_turns(chosen)
     _refuse_local_only(chosen)
     roles, public = _roles(chosen, task)
-    learners = [_learner(role, model, task, public) for model in models for role in roles.values()]
+    learners = [_learner(role, model, task, public, privacy) for model in models for role in roles.values()]
     first: dict[str, Learner] = {}
     for learner in learners:
         for key, channel in learner.channels.items():
@@ -95,11 +100,11 @@ def create_charter(
     common = {n: values for each in learners[: len(roles)] for n, values in common_values(each, seed).items()}
     starts = {name: {k: t.numpy(force=True) for k, t in values.items()} for name, values in common.items()}
     merged = merge_channels([learner.channels for learner in learners])
-    resist = (means or MeanRules()).apply
-    channels: dict[str, schema.Channel] = {key: resist(channel, task.counts) for key, channel in merged.items()}
+    resist, counts = (means or MeanRules()).apply, () if privacy is not None else task.counts
+    channels: dict[str, schema.Channel] = {key: resist(channel, counts) for key, channel in merged.items()}
     charter = build_charter(name, {**method, "name": chosen.name}, task.classes, channels, starts, seed, rules)
     scaling = None if task.scaling is None else ScalingSettings.model_validate(task.scaling.record())
-    more: dict[str, Any] = {"scaling": scaling, "labels": task.labels, "columns": task.columns}
+    more: dict[str, Any] = {"privacy": privacy, "scaling": scaling, "labels": task.labels, "columns": task.columns}
     if len(roles) > 1 or public is not None:
         more |= {"roles": _role_settings(chosen, roles, task.learners), "public_set": public}
         return read_charter(charter.model_copy(update=more).to_toml(), f"federation {name!r}"), starts
@@ -193,9 +198,15 @@ def _role_settings(method: Method, roles: Mapping[str, Role], learners: int) -> 
         raise ConfigurationError(f"method {method.name!r}: {describe_error(error)}") from None
 
 
-def _learner(role: Role, model: Model, task: TaskShape, public: PublicSetSettings | None) -> Learner:
+def _learner(
+    role: Role, model: Model, task: TaskShape, public: PublicSetSettings | None, privacy: PrivacySettings | None
+) -> Learner:
     build = model_factory(model, task.inputs, task.classes, task.width) if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(model, "__name__", "own model")
     role = replace(role, objective=role.objective.for_held_out(False))  # nothing of an own model travels
     shown = None if public is None or role.data == "own" else Public(public.samples, public.sha256)
-    return Learner(LearnerSpec(build, role, build_optimizer("sgd", 0.1, 0.0, 0.0), task.inputs, name, public=shown))
+    private = None if privacy is None else LearnerPrivacy(privacy.private, privacy.clip, noise=1.0)
+    optimizer = build_optimizer("sgd", 0.1, 0.0, 0.0)
+    learner = Learner(LearnerSpec(build, role, optimizer, task.inputs, name, public=shown, privacy=private))
+    check_private(learner)
+    return learner

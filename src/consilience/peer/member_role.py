@@ -17,9 +17,11 @@ from consilience.exchanges.base import Contribution, Received
 from consilience.learner.batches import LearnerKey
 from consilience.learner.initial_state import CommonValues, common_values, first_state
 from consilience.learner.learner import Learner
+from consilience.learner.noise_source import SECRET
 from consilience.learner.session import LearnerSession, LocalSamples, is_finite
 from consilience.method import Method
 from consilience.peer.state import Arrays, ChannelUpload
+from consilience.privacy.plan import StepPlan
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.engines.jobs import non_finite_parameter, non_finite_upload
 from consilience.simulation.engines.shared_data import SharedData, data_arrays, on_device
@@ -53,6 +55,18 @@ class MemberRole:
     def trains(self) -> bool:
         """Whether it takes local steps."""
         return self.plan.work.epochs > 0
+
+    @property
+    def step_plan(self) -> StepPlan | None:
+        """How it takes private steps; None where its steps are not private."""
+        privacy = self.plan.spec.privacy
+        return None if privacy is None or not privacy.steps else privacy.steps[len(self.session.samples)]
+
+    @property
+    def private_steps(self) -> int:
+        """How many private steps it takes in a round."""
+        batches = -(-len(self.session.samples) // self.plan.work.batch_size)
+        return 0 if self.step_plan is None else self.plan.work.epochs * batches
 
     def hold(self, name: str, answer: Answer) -> None:
         """Hold an answer from now on, in the place of the last."""
@@ -143,6 +157,5 @@ def _build_role(name: str, setup: Setup, number: int) -> MemberRole:
     common = common_values(learner, seed)
     state = first_state(learner, seed, number, common, setup.data.counts_of(members.samples(0)))
     mine = LocalSamples(data.inputs, data.targets, members.samples(0), members.shareable(0), bool(members.even[0]))
-    return MemberRole(
-        name, setup, data, LearnerSession(learner, state, LearnerKey(seed, number), mine, plan.work), common
-    )
+    session = LearnerSession(learner, state, LearnerKey(seed, number), mine, plan.work, SECRET)
+    return MemberRole(name, setup, data, session, common)

@@ -28,9 +28,12 @@ from torch import Tensor, nn
 from consilience.channels import Answer
 from consilience.config.schedules import as_number, at_round
 from consilience.errors import ConfigurationError, TrainingError
-from consilience.exchanges.base import Contribution, Exchange
+from consilience.exchanges.base import Contribution, Exchange, View
 from consilience.exchanges.owning import OwningExchange
+from consilience.learner.batches import LearnerKey
 from consilience.learner.draws import AFTER_TRAINING
+from consilience.learner.noise_source import SECRET, UPLOAD_NOISE
+from consilience.learner.private_uploads import noise_size, private_contributions
 from consilience.learner.residuals import as_sent
 from consilience.method import Method
 from consilience.peer.connection import RelayConnection, connect_to_relay
@@ -38,6 +41,7 @@ from consilience.peer.exchange_context import ExchangeContext
 from consilience.peer.loop_objective import LoopObjective
 from consilience.peer.member_method import check_exchanges, member_method
 from consilience.peer.one_pass import Loader, one_pass
+from consilience.peer.privacy_budget import PrivacyBudget, charter_plan, check_fixed_encoder, loop_privacy
 from consilience.peer.shared_gradients import SharedGradients
 from consilience.peer.state import ChannelUpload
 from consilience.wire.charter import Charter, values_fingerprint
@@ -89,6 +93,8 @@ class Peer(AbstractContextManager["Peer"]):
         _refuse_moves_before_batches(self.exchanges, self.charter)
         self._context = ExchangeContext(connection, self.method, self.exchanges)
         self._gradients = SharedGradients(self.exchanges, self._context)
+        plan = charter_plan(self.charter, [e for e in self.exchanges if e.name in self.role.uploading])
+        self._budget, self._privacy = PrivacyBudget(plan, connection.state), loop_privacy(plan, self.charter.name)
         pending = connection.state.pending
         self._step, self._round = 0, max(connection.state.round, pending.round if pending else 0, 0)
         if model is not None:
@@ -120,6 +126,11 @@ class Peer(AbstractContextManager["Peer"]):
     def bytes_sent(self) -> int:
         """Bytes of the bodies uploaded so far."""
         return self.connection.client.bytes_sent
+
+    @property
+    def privacy_spent(self) -> float:
+        """Epsilon of all uploads so far, with the delta of the charter; 0 where uploads are not private."""
+        return self._budget.spent
 
     @property
     def modules(self) -> Mapping[str, nn.ModuleDict]:
@@ -239,30 +250,14 @@ class Peer(AbstractContextManager["Peer"]):
         """
         round_ = max(self._round, self.connection.state.round) + 1
         due = [e for e in self.exchanges if e.name in self.role.uploading and round_ % e.every == 0]
-        return self._upload(model, loader, round_, due, wait)
+        return _upload(self, model, loader, round_, due, wait)
 
     def introduce(self, model: nn.Module, loader: Loader, wait: float = 0.0) -> bool:
         """Upload the untrained model's representations before the first round, as published; later it does nothing."""
         if self._round > 0 or self.connection.state.round >= 0:
             return True
         due = [e for e in self.exchanges if e.uploads_before_training and e.name in self.role.uploading]
-        return self._upload(model, loader, 0, due, wait)
-
-    def _upload(self, model: nn.Module, loader: Loader, round_: int, due: list[Exchange], wait: float) -> bool:
-        connection, outbox = self.connection, self.connection.outbox
-        self._context.use_model(model)
-        end = time.monotonic() + max(wait, connection.timeout)
-        if connection.state.unconfirmed:
-            outbox.flush(end - time.monotonic())
-        due = [e for e in due if e.name in outbox.open_channels and self._context.has_reference(e)]
-        left = end - time.monotonic()  # the pass over the data is the caller's own work, and not limited
-        uploads: dict[str, ChannelUpload] = {}
-        if due and not connection.state.unconfirmed:
-            with torch.no_grad():
-                uploads = _contributions(self, due, loader, round_)
-        self._step, self._round = 0, round_
-        self._objective.keep()
-        return outbox.queue(round_, uploads) and outbox.flush(left)
+        return _upload(self, model, loader, 0, due, wait)
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
@@ -273,6 +268,25 @@ class Peer(AbstractContextManager["Peer"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _upload(peer: Peer, model: nn.Module, loader: Loader, round_: int, due: list[Exchange], wait: float) -> bool:
+    connection, outbox = peer.connection, peer.connection.outbox
+    peer._context.use_model(model)
+    end = time.monotonic() + max(wait, connection.timeout)
+    if connection.state.unconfirmed:
+        outbox.flush(end - time.monotonic())
+    due = [e for e in due if e.name in outbox.open_channels and peer._context.has_reference(e)]
+    left = end - time.monotonic()  # the pass over the data is the caller's own work, and not limited
+    uploads: dict[str, ChannelUpload] = {}
+    if due and not connection.state.unconfirmed and peer._budget.allows_upload():
+        check_fixed_encoder(peer._privacy, peer._context.require_model().features)
+        with torch.no_grad():
+            uploads = _contributions(peer, due, loader, round_)
+        peer._budget.add_upload()
+    peer._step, peer._round = 0, round_
+    peer._objective.keep()
+    return outbox.queue(round_, uploads) and outbox.flush(left)
 
 
 def _downloaded(peer: Peer) -> list[str]:
@@ -304,13 +318,18 @@ def _contributions(peer: Peer, due: list[Exchange], loader: Loader, round_: int)
     needed = any(e.needs_representations for e in due)
     seen, samples = one_pass(context.require_model(), loader, peer.charter.classes, needed)
     count = torch.full((), float(samples), device=context.device)
-    uploads = {}
-    for e in (at_round(e, round_) for e in due):
-        channel = peer.connection.channels[e.name]
+    views, given = dict[str, View](), dict[str, Contribution]()
+    due, channels, uploads = [at_round(e, round_) for e in due], peer.connection.channels, {}
+    for e in due:
         draws = context.draws(e, e.sample_draws, samples, round_, AFTER_TRAINING)
-        view = context.view(e, **seen, samples=count, gradients=peer._gradients.mean(e), **draws)
-        contribution = _checked_finite(e.name, e.contribute(context.state(e), view, context.received(e)))
-        sent, residuals = as_sent(channel, contribution, context.residuals(channel))
+        views[e.name] = context.view(e, **seen, samples=count, gradients=peer._gradients.mean(e), **draws)
+        given[e.name] = _checked_finite(e.name, e.contribute(context.state(e), views[e.name], context.received(e)))
+    if peer._privacy is not None:
+        size = noise_size(peer._privacy, due, channels)
+        normal = SECRET.normal(UPLOAD_NOISE, LearnerKey(0, 0), round_, AFTER_TRAINING, size).to(context.device)
+        given = private_contributions(peer._privacy, due, channels, views, given, normal)
+    for e in due:
+        sent, residuals = as_sent(channels[e.name], given[e.name], context.residuals(channels[e.name]))
         uploads[e.name] = ChannelUpload(
             {k: _numpy(t) for k, t in sent.tensors.items()},
             _numpy(sent.weight),

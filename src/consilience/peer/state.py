@@ -58,7 +58,8 @@ class PeerState:
     awaiting: moving means that have this member's upload and have not aggregated it, with the version it was made from.
     residuals: what encodings have rounded away so far, by channel and tensor. private: what the own answer needs beside
     the model, such as class shares and a private head; it is never sent. receipt: of the newest acknowledged upload.
-    etag: of the newest download; not saved.
+    spent: what the privacy budget has been spent on: uploads, private steps, and those before the last upload. etag: of
+    the newest download; not saved.
     """
 
     round: int = -1
@@ -68,6 +69,7 @@ class PeerState:
     pending: PendingUpload | None = None
     private: Arrays = field(default_factory=dict)
     receipt: dict[str, Any] = field(default_factory=dict)
+    spent: dict[str, int] = field(default_factory=lambda: {"uploads": 0, "steps": 0, "released": 0})
     etag: str = ""
 
     @property

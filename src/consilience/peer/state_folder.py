@@ -96,6 +96,7 @@ class StateFolder:
             "residuals": all_stored(state.residuals),
             "private": stored(state.private) if state.private else None,
             "receipt": state.receipt,
+            "spent": state.spent,
             "pending": pending
             and {
                 "round": pending.round,
@@ -187,6 +188,7 @@ class StateFolder:
             None if index["pending"] is None else self._read_pending(index["pending"]),
             {} if private is None else self._part(load(self._read(private)), private),
             dict(index.get("receipt", {})),
+            {key: int(index.get("spent", {}).get(key, 0)) for key in ("uploads", "steps", "released")},
         )
 
     def _read_pending(self, saved: dict[str, Any]) -> PendingUpload:

@@ -27,6 +27,7 @@ from consilience.peer.connection import RelayConnection
 from consilience.peer.member_method import check_charter_channels
 from consilience.peer.member_role import MemberRole, build_roles
 from consilience.peer.others import OtherMembers
+from consilience.peer.privacy_budget import PrivacyBudget, with_charter_privacy
 from consilience.peer.state import ChannelUpload
 from consilience.simulation.engines.probing import ProbeSamples, probe
 from consilience.simulation.engines.shared_data import SharedData, data_arrays, on_device
@@ -49,7 +50,7 @@ class RoundResult:
     """The results of a round: accuracy on the member's own test set, loss terms, and how the exchange went.
 
     accuracy_own: of the member's own answer, with the test classes weighted as among its training samples; None where
-    it has no other answer than its model's.
+    it has no other answer than its model's. epsilon: what uploads have spent of the privacy budget; None without one.
     """
 
     round: int
@@ -60,6 +61,7 @@ class RoundResult:
     bytes_up: int
     bytes_down: int
     accuracy_own: float | None = None
+    epsilon: float | None = None
 
 
 @dataclass
@@ -99,7 +101,7 @@ class FederatedTrainer:
             raise ConfigurationError(
                 f"your data has {data.classes} classes, and federation {charter.name!r} has {charter.classes}"
             )
-        config = in_one_round(config, method)
+        config = with_charter_privacy(in_one_round(config, method), charter)
         self.rounds = config.training.rounds
         samples = data, None if public is None else _public_data(data, public)
         self.roles = build_roles(charter, connection.number, config, method, samples, model)
@@ -116,6 +118,10 @@ class FederatedTrainer:
         self._model_in = self.main  # the role with the newest model
         self.stopped: Callable[[], bool] = lambda: False
         """Whether to stop, and not to wait for the others any longer."""
+        self.budget = PrivacyBudget(
+            self.main.setup.privacy, connection.state, self.main.step_plan, self.main.private_steps
+        )
+        """What uploads may reveal, where they are private."""
         self.others = OtherMembers(connection, lambda: self.stopped())
         connection.inbox.last_moves = frozenset[str]().union(*(r.learner.moved_before_batches for r in self.roles))
         for role in self.roles:
@@ -174,11 +180,15 @@ class FederatedTrainer:
             return False
         connection = self.connection
         self._take_model(role)
-        open_ = [name for name in due if not connection.state.unconfirmed and _may_upload(connection, name)]
+        self.budget.add_steps(role.private_steps if train else 0)
+        may = not connection.state.unconfirmed and self.budget.allows_upload()
+        open_ = [name for name in due if may and _may_upload(connection, name)]
         role.restore_residuals(connection.state.residuals)
         uploads = self._work(role, open_, train)
         traveling = {name: each for name, each in uploads.items() if name in connection.channels}
         self._now.own = {n: Answer(dict(u.tensors), u.weight) for n, u in uploads.items() if n not in traveling}
+        if traveling:
+            self.budget.add_upload()
         self._now.acknowledged &= connection.outbox.queue(self._now.number, traveling) and connection.outbox.flush(
             connection.timeout
         )
@@ -236,7 +246,8 @@ class FederatedTrainer:
         now, client = self._now, self.connection.client
         up, down = client.bytes_sent - now.bytes_before[0], client.bytes_received - now.bytes_before[1]
         tested, own = self.test(), self.test_own()
-        return RoundResult(self.round, tested, now.losses, now.acknowledged, now.received, up, down, own)
+        spent = None if self.budget.plan is None else self.budget.spent
+        return RoundResult(self.round, tested, now.losses, now.acknowledged, now.received, up, down, own, spent)
 
     def _fetch(self, names: Sequence[str]) -> dict[str, Answer]:
         connection, end = self.connection, time.monotonic() + self.wait

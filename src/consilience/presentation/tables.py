@@ -144,6 +144,7 @@ def _caption(summaries: Sequence[Summary], more: Sequence[str], gained: bool) ->
     if best_row(summaries) is not None:
         sentences.append("*: most accurate.")
     sentences += gain_captions(summaries) if gained else []
+    sentences += privacy_captions(summaries)
     return " ".join([*sentences, *(OPTIONAL_METRICS[key][1] for key in more)])
 
 
@@ -151,6 +152,16 @@ def gain_captions(summaries: Sequence[Summary]) -> list[str]:
     """What helped and harmed mean, and which run is the control."""
     controls = [method_label(s["method"], s["settings"]) for s in summaries if is_control(s)]
     return [GAIN_CAPTION, *(CONTROL_CAPTION.format(label=label) for label in controls)]
+
+
+def privacy_captions(summaries: Sequence[Summary]) -> list[str]:
+    """What uploads of private runs have revealed at most, and between which data sets nobody can tell."""
+    told = {
+        f"Private ({p['private']}): epsilon {p['epsilon']:.3g} at delta {p['delta']:.0e} between {p['neighboring']}."
+        for p in (s.get("privacy") for s in summaries)
+        if p
+    }
+    return sorted(told)
 
 
 def optional_metrics(summaries: Sequence[Summary]) -> list[str]:

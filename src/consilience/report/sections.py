@@ -14,6 +14,7 @@ from consilience.presentation.gains import is_control
 from consilience.presentation.method_looks import look_order
 from consilience.presentation.ranking import rank
 from consilience.presentation.tables import OPTIONAL_METRICS
+from consilience.report.audit_section import audit_sections
 from consilience.report.baseline_section import baseline_sections
 from consilience.report.confusion_section import confusion_sections
 from consilience.report.feature_sections import feature_sections, folders_with_checkpoint
@@ -69,6 +70,7 @@ def _task_sections(
     yield from _losses(best, note, prefix)
     yield from confusion_sections(methods, prefix)
     yield from leakage_sections(runs, prefix)
+    yield from audit_sections(runs, prefix)
     yield from feature_sections(methods, prefix, with_checkpoint)
     yield from _time(runs, prefix)
     yield _reproduce(runs, prefix)

@@ -19,6 +19,7 @@ from consilience.presentation.tables import (
     format_optional,
     gain_captions,
     optional_metrics,
+    privacy_captions,
 )
 from consilience.report.metrics import Rows
 from consilience.report.runs import ReportedRun
@@ -45,6 +46,7 @@ def _summary(runs: Sequence[ReportedRun], prefix: str) -> Section:
         for run, gain in zip(runs, gained, strict=True)
     ]
     text = _caption(runs) + (f"\n\n{' '.join(gain_captions(summaries))}" if any(gained) else "")
+    text += "".join(f"\n\n{sentence}" for sentence in privacy_captions(summaries))
     return Section("Summary", table=rows, best=best_row(summaries), explanation=text, name=f"{prefix}summary")
 
 

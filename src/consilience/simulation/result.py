@@ -38,6 +38,8 @@ class Result:
     diverged: Mapping[int, str] = field(default_factory=dict)
     accuracy_source: str = "classifier"
     """What predicts classes in `accuracy`: the learners' own classifier, or the name of a probe."""
+    privacy: Mapping[str, Any] | None = None
+    """Mechanism, neighboring relation and budget, where uploads are private; `summary` adds what was spent."""
     trained: Mapping[str, LearnerModels] = field(default_factory=dict, repr=False)
     """The models after the last round, "last", and with a validation split after the best one of each seed, "best"."""
 
@@ -221,6 +223,11 @@ class Result:
             "ensemble": _spread(self._optional_metric("accuracy_ensemble")),
             "heads": _spread(self._optional_metric("accuracy_heads")),
             "dependence": _spread(self._optional_metric("dependence")),
+            **(
+                {}
+                if self.privacy is None
+                else {"privacy": _privacy_spent(self.privacy, self._optional_metric("epsilon"))}
+            ),
             **{name: _spread(self._optional_metric(name)) for name in config.evaluation.metrics if name != "confusion"},
             **({"confusion": self.confusion().tolist()} if "confusion" in config.evaluation.metrics else {}),
             "bytes": {way: float(total.mean() / rounds) for way, total in self._moved().items()},
@@ -332,6 +339,11 @@ def _spread(values: np.ndarray) -> dict[str, Any]:
         "worst": float(np.nanmin(values, axis=1).mean()),
         "by_seed": [float(x) for x in by_seed],
     }
+
+
+def _privacy_spent(plan: Mapping[str, Any], spent: np.ndarray) -> dict[str, Any]:
+    """What uploads have revealed at most: spent, (seeds, learners), by the learner that has spent most."""
+    return {"epsilon": float(np.max(spent)) if spent.size else 0.0, **plan}
 
 
 def _by_learner(values: np.ndarray) -> list[list[float | None]]:

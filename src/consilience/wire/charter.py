@@ -24,6 +24,7 @@ from consilience.validation import describe_error
 from consilience.wire import codec, schema
 from consilience.wire.encodings import ENCODINGS, Bit, Encoding, encoding_name
 from consilience.wire.headers import Parts
+from consilience.wire.privacy import PrivacySettings
 from consilience.wire.robustness import PLAIN, Robustness, build_robustness
 from consilience.wire.roles import PublicSetSettings, RoleSettings
 from consilience.wire.section import CharterSection
@@ -178,6 +179,7 @@ class Charter(CharterSection):
         description="the public key of the relay, which signs receipts and answers; the relay adds it",
     )
     rules: Rules = Rules()
+    privacy: PrivacySettings | None = Field(default=None, description="how uploads are made private, where they are")
     roles: RoleSettings | None = Field(default=None, description="who has which role, where there are several")
     public_set: PublicSetSettings | None = Field(default=None, description="the samples that all members have")
     channel_settings: dict[str, ChannelSettings] = Field(alias="channels", min_length=1)

@@ -101,6 +101,8 @@ def run_checkpoint(run: RunState) -> Checkpoint:
     if run.chosen is not None:
         arrays["chosen"] = run.chosen.astype(np.uint8)
     arrays["took_part"] = run.took_part.astype(np.uint8)
+    if run.privacy is not None:
+        arrays |= {f"privacy.{name}": getattr(run.privacy, name) for name in run.privacy.fields}
     arrays |= {f"models.{key}": places for key, places in model_places(run).items()}
     numbers = {
         "models": [_model_source(plan.spec) for plan in run.engine.plans],
@@ -153,6 +155,8 @@ def restore_run(run: RunState, checkpoint: Checkpoint) -> None:
     if run.chosen is not None:
         run.chosen = arrays["chosen"].astype(bool)
     apply_partners(run)
+    for name in run.privacy.fields if run.privacy is not None else ():
+        getattr(run.privacy, name)[:] = arrays[f"privacy.{name}"]
     run.diverged = {int(f): str(what) for f, what in numbers["diverged"].items()}
 
 

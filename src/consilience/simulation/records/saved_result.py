@@ -53,8 +53,15 @@ def read_result(folder: Path, model: Model | Sequence[Model] | None) -> dict[str
         "folder": folder,
         "diverged": dict(enumerate(summary["diverged"])),
         "accuracy_source": summary["accuracy_source"],
+        "privacy": _privacy_of(summary),
         "trained": _models(run, history, model) if run.has_checkpoint else {},
     }
+
+
+def _privacy_of(summary: dict[str, Any]) -> dict[str, Any] | None:
+    """The mechanism and the budget of a private run, without what was spent."""
+    known = summary.get("privacy")
+    return None if known is None else {key: value for key, value in known.items() if key != "epsilon"}
 
 
 def _models(run: RunFolder, history: History, model: Model | Sequence[Model] | None) -> dict[str, LearnerModels]:

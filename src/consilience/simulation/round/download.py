@@ -77,7 +77,10 @@ def _fetch(
                 downloading = np.flatnonzero(reads[f])
                 if not downloading.size:
                     continue
-                batch, which = federation.answers(name, downloading, run.round, catching_up, draw=int(draw))
+                sent = federation.answers(name, downloading, run.round, catching_up, draw=int(draw))
+                if run.on_answer is not None:
+                    sent = run.on_answer((f, name, run.round, catching_up, int(draw)), sent)
+                batch, which = sent
                 numbers = run.answers.add(batch) + which
                 for i in cohorts:
                     rows = run.setup.cohorts.rows[i][f, downloading]

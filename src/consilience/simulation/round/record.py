@@ -26,6 +26,7 @@ def new_record(run: RunState) -> Record:
     more += metric_keys(setup.evaluation.metrics, setup.data.train.classes)
     more += ["dependence"] if setup.evaluation.watched_layer is not None else []
     more += ["partners_rand"] if run.chosen is not None and setup.partners.groups is not None else []
+    more += ["epsilon"] if run.privacy is not None else []
     more += ["bytes.public"] if setup.method.host is not None else []
     return empty_record(*setup.federations.shape, run.learners, more)
 
@@ -36,6 +37,12 @@ def record_public_set(run: RunState, record: Record, joined: int) -> None:
         received = run.setup.public_bytes * (run.setup.federations.joins == joined)
         record["bytes.public"] += received
         record["bytes.down"] += received
+
+
+def record_spent(run: RunState, record: Record) -> None:
+    """Record what each learner has spent of its privacy budget so far."""
+    if run.privacy is not None:
+        record["epsilon"][:] = run.privacy.epsilon()
 
 
 def record_work(run: RunState, record: Record, job: Work, result: JobResult) -> dict[str, float]:

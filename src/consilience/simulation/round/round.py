@@ -20,12 +20,12 @@ from consilience.simulation.round.link_bytes import record_link_bytes
 from consilience.simulation.round.model_location import return_models
 from consilience.simulation.round.newest_parts import with_newest_parts
 from consilience.simulation.round.participation import Presence, draw_presence
-from consilience.simulation.round.record import new_record, record_public_set, record_work
+from consilience.simulation.round.record import new_record, record_public_set, record_spent, record_work
 from consilience.simulation.round.run_state import RunState
 from consilience.simulation.round.scopes import set_scopes
 from consilience.simulation.round.start import open_channels, start_learners
 from consilience.simulation.round.turns import take_turns
-from consilience.simulation.round.upload import expect_uploads, upload
+from consilience.simulation.round.upload import expect_uploads, spend, upload, within_budget
 from consilience.simulation.round.work import do_local_work, uploads_due
 
 
@@ -43,6 +43,7 @@ class Rounds(RunState):
         for role in self.setup.roles:
             self._run_role(role, presence, record, train=False)
         return_models(self)
+        record_spent(self, record)
         return record
 
     def run(self, evaluate: bool) -> Record:
@@ -64,6 +65,7 @@ class Rounds(RunState):
                 evaluate_models(self, record)
         record_partners(self, record)
         record["participated"][:] = self.took_part = presence.participates
+        record_spent(self, record)
         return record
 
     def _run_role(self, role: str, presence: Presence, record: Record, *, train: bool, evaluate: bool = False) -> None:
@@ -73,15 +75,17 @@ class Rounds(RunState):
         names = tuple(dict.fromkeys(name for uploads in due.values() for name in uploads))
         if not train and not names:
             return
-        expect_uploads(self, due, presence, names)
+        uploading = within_budget(self, presence, train=train)
+        expect_uploads(self, due, uploading, names)
         in_turn = [cohort for cohort in due if self.learners[cohort].role.turns is not None]
         at_once = {cohort: uploads for cohort, uploads in due.items() if cohort not in in_turn}
-        work = [do_local_work(self, at_once, presence, train=train, evaluate=evaluate)]
+        work = [do_local_work(self, at_once, uploading, train=train, evaluate=evaluate)]
         work += [take_turns(self, cohort, presence, record) for cohort in in_turn]
         for job, result in chain.from_iterable(work):
             for phase, seconds in record_work(self, record, job, result).items():
                 spent[phase] += seconds
             upload(self, job)
+            spend(self, job)
         share_wall_time(time.perf_counter() - started, spent, record)
         started = time.perf_counter()
         record_link_bytes(self, record, due, set_scopes(self, presence))

@@ -7,6 +7,8 @@ import numpy as np
 from consilience.simulation.engines.answers import AnswerStore
 from consilience.simulation.engines.base import Engine
 from consilience.simulation.federation import Federation
+from consilience.simulation.round.privacy_ledger import PrivacyLedger
+from consilience.simulation.round.seen_upload import OnAnswer, OnUpload
 from consilience.simulation.setup.setup import Setup
 from consilience.wire.byte_count import ByteCount
 
@@ -26,8 +28,14 @@ class RunState:
         self.byte_counts = [ByteCount(learner.channels, learner.moved_before_batches) for learner in self.learners]
         self.federations: list[Federation] = []
         self.round = 0
+        self.on_upload: OnUpload | None = None
+        self.on_answer: OnAnswer | None = None
         self.diverged: dict[int, str] = {}
         """Federations of a sweep in which a value became NaN or infinite, and where; the others go on."""
+        self.privacy = (
+            None if setup.privacy is None else PrivacyLedger(setup.privacy, setup.federations.shape, engine.plans)
+        )
+        """What learners have spent of their privacy budgets; None where uploads are not private."""
         self.took_part = np.ones(setup.federations.shape, dtype=bool)  # in the last round
         plan, (federations, learners) = setup.partners, setup.federations.shape
         self.chosen = np.zeros((federations, learners, learners), dtype=bool) if plan.partners.chosen else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -12,6 +13,7 @@ from consilience.simulation.engines.jobs import Work
 from consilience.simulation.round.misbehave import misbehave
 from consilience.simulation.round.participation import Presence
 from consilience.simulation.round.run_state import RunState
+from consilience.simulation.round.seen_upload import SeenUpload
 from consilience.simulation.round.work import UploadsDue
 
 
@@ -38,9 +40,25 @@ def upload(run: RunState, job: Work) -> None:
             mine = {k: t[taken] for k, t in tensors.items()}
             channel = run.learners[job.cohort].channels[name]
             sent, weight = misbehave(run.setup.federations.attacks, who, channel, mine, weights[taken])
+            if run.on_upload is not None:
+                rows, held = job.rows[some], job.held[name][some]
+                run.on_upload(SeenUpload(run.round, name, int(f), job.cohort, rows, who, held, sent, weight))
             for refused in run.federations[f].upload(name, who, sent, weight, versions[some], run.round):
                 k = int(np.flatnonzero(who == refused)[0])
                 _return_refused(run, job.cohort, int(job.rows[some[k]]), name, {key: t[k] for key, t in mine.items()})
+
+
+def within_budget(run: RunState, presence: Presence, *, train: bool) -> Presence:
+    """Who trains, and who uploads too: not those whose privacy budget is spent. They still download."""
+    if run.privacy is None:
+        return presence
+    return replace(presence, online=presence.online & run.privacy.allowed(train))
+
+
+def spend(run: RunState, job: Work) -> None:
+    """Note what the private uploads and steps of a job have spent."""
+    if run.privacy is not None:
+        run.privacy.record(job.cohort, job.rows, job.online & bool(job.uploads), trained=job.train)
 
 
 def _return_refused(run: RunState, cohort: int, row: int, name: str, sent: Mapping[str, Tensor]) -> None:

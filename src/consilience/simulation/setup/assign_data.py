@@ -61,14 +61,25 @@ class AssignedData:
         return np.stack([first, first + size], axis=1)
 
 
-def assign_data(config: Config, method: Method, data: Dataset, variants: Variants, first: int = 0) -> AssignedData:
+def assign_data(
+    config: Config,
+    method: Method,
+    data: Dataset,
+    variants: Variants,
+    first: int = 0,
+    kept: np.ndarray | None = None,
+) -> AssignedData:
     """Split the data between the learners of every federation; variants have the same split.
 
-    first: the number of the first learner, where others are elsewhere; it decides which samples are held out.
+    first: the number of the first learner, where others are elsewhere; it decides which samples are held out. kept:
+    (seeds, training samples) which samples each federation has; all are then split as the first seed's are.
     """
     seeds = range(config.federation.seed, config.federation.seed + config.federation.seeds)
-    local_datasets = tuple(split_for_seed(config, method, data, seed) for seed in seeds)
+    splits = seeds if kept is None else seeds[:1]
+    local_datasets = tuple(split_for_seed(config, method, data, seed) for seed in splits)
     train, parts = concat_training_sets(data, local_datasets, variants.learners)
+    if kept is not None:
+        parts = [[part[mine[part]] for part in parts[0]] for mine in kept]
     counts = [class_counts(train.targets, mine, data.classes) for mine in parts]
     parts, held = hold_out(parts, seeds, config.evaluation.validation, method.host, first)
     if config.evaluation.validation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from consilience.learner.learner import Learner
 from consilience.learner.spec import LearnerSpec
 from consilience.method import Method
 from consilience.models import is_model_file, model_digest, model_factory
+from consilience.privacy.plan import PrivacyPlan
 from consilience.simulation.engines.cohort import CohortPlan
 from consilience.simulation.setup.assign_data import AssignedData, members_of
 from consilience.simulation.setup.compatibility import (
@@ -30,6 +31,7 @@ from consilience.simulation.setup.compatibility import (
 from consilience.simulation.setup.federations import Federations
 from consilience.simulation.setup.participants import Participant
 from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan, check_exchanges
+from consilience.simulation.setup.privacy import check_private, learner_privacy
 from consilience.simulation.setup.resistance import check_robustness
 from consilience.simulation.setup.variants import Variants
 from consilience.task import Public
@@ -58,9 +60,10 @@ def plan_cohorts(
     federations: Federations,
     data: AssignedData,
     partners: PartnerPlan = EVERYBODY,
+    privacy: PrivacyPlan | None = None,
 ) -> Cohorts:
     """Put learners that can be stacked into one cohort; refuse exchanges that do not suit each other."""
-    planner = _CohortPlanner(config, method, variants, federations.seeds, data)
+    planner = _CohortPlanner(config, method, variants, federations.seeds, data, privacy)
     stackable: dict[str, list[int]] = {}  # places in the list of participants
     for place, participant in enumerate(variants.participants[0]):
         stackable.setdefault(participant.stacking_key, []).append(place)
@@ -96,6 +99,7 @@ class _CohortPlanner:
     variants: Variants
     seeds: tuple[int, ...]
     data: AssignedData
+    privacy: PrivacyPlan | None
 
     def same_shapes(self, places: list[int]) -> list[list[int]]:
         """Federations by the size of their public set, where these learners use it: it decides tensor shapes."""
@@ -112,9 +116,11 @@ class _CohortPlanner:
         rows = [(f, place) for f in federations for place in places]
         participants = [self._participants(f)[place] for f, place in rows]
         settings = _individual_settings(participants)
-        spec = self._spec(participant, settings, federations)
         members = members_of([f for f, _ in rows], participants, self.seeds, self.data, self.method.host)
+        spec = self._spec(participant, settings, federations)
+        spec = replace(spec, privacy=learner_privacy(self.privacy, participant, members.sizes))
         learner = Learner(spec)
+        check_private(learner)
         check_width(learner, config.model.width)
         least = min_batch_size(learner, members, participant, data)
         if config.evaluation.watch is not None:

@@ -12,6 +12,7 @@ import numpy as np
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.method import Method
+from consilience.privacy.plan import PrivacyPlan
 from consilience.simulation.setup.assign_data import AssignedData, assign_data
 from consilience.simulation.setup.cohorts import Cohorts, plan_cohorts
 from consilience.simulation.setup.compatibility import check_ensemble, check_metrics, check_roles, check_validation
@@ -19,6 +20,7 @@ from consilience.simulation.setup.evaluation_plan import EvaluationPlan, plan_ev
 from consilience.simulation.setup.federations import Federations, build_federations
 from consilience.simulation.setup.participants import Model, Participant
 from consilience.simulation.setup.partners import EVERYBODY, PartnerPlan, plan_partners
+from consilience.simulation.setup.privacy import plan_privacy
 from consilience.simulation.setup.variants import Variants, variants_of
 
 log = logging.getLogger("consilience")
@@ -35,6 +37,7 @@ class Setup:
     cohorts: Cohorts
     evaluation: EvaluationPlan
     partners: PartnerPlan = EVERYBODY
+    privacy: PrivacyPlan | None = None  # of what is uploaded
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -70,11 +73,13 @@ def build_setup(
     first: int = 0,
     *,
     elsewhere: bool = False,
+    kept: np.ndarray | None = None,
 ) -> Setup:
     """Assign data, roles and models to learners, and refuse what cannot work together.
 
     first: the number of the first learner, where others are elsewhere. elsewhere: the others have roles of their own,
-    so that these learners need not have all of them.
+    so that these learners need not have all of them. kept: (seeds, training samples) which samples each federation
+    has, of one split for all of them: shadow federations of an audit.
     """
     if method.settings.get("own_model") and not config.evaluation.validation:
         log.warning(
@@ -90,11 +95,11 @@ def build_setup(
     check_validation(config.evaluation.validation, method, evaluation.accuracy_source)
     check_metrics(config.evaluation.metrics, method, variants, data.classes)
     federations = build_federations(config, method, variants.learners, variants.count)
-    assigned = assign_data(config, method, data, variants, first)
+    assigned = assign_data(config, method, data, variants, first, kept)
     variants = replace(variants, participants=_with_batches(config, variants, assigned))
-    partners = plan_partners(config, method)
-    cohorts = plan_cohorts(config, method, variants, federations, assigned, partners)
-    return Setup(method, variants, federations, assigned, cohorts, evaluation, partners)
+    partners, privacy = plan_partners(config, method), plan_privacy(config, variants.participants[0])
+    cohorts = plan_cohorts(config, method, variants, federations, assigned, partners, privacy)
+    return Setup(method, variants, federations, assigned, cohorts, evaluation, partners, privacy)
 
 
 def _with_batches(config: Config, variants: Variants, data: AssignedData) -> tuple[tuple[Participant, ...], ...]:

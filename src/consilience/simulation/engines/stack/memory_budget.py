@@ -24,6 +24,7 @@ _USABLE_SHARE = 0.85  # of the free memory: libraries need the rest for themselv
 _STEP_FACTOR = 2.5  # memory of a step, as a multiple of what the forward pass saves for the backward pass
 _OPTIMIZER_COPIES = 5  # copies of a learner's parameters that exist while an optimizer updates them
 _EXCHANGE_COPIES = 4  # of what is exchanged: the upload, in the channel, held, and on the way to the learner
+_GRADIENT_COPIES = 4  # of a sample's own gradient in a private step: by parameter, end to end, clipped, and in between
 _PASS_SHARE = 0.15  # of the free memory, for one forward pass when nothing is trained
 _PASS_BYTES = 2**29  # that a pass works on at once, to keep a device busy
 _BUSY_BYTES = 2**30  # saved by a forward pass, from which on one learner keeps a device busy by itself
@@ -95,6 +96,7 @@ class MemoryNeeds:
         kept, largest = _kept(learner, self.batch)
         self.sample = max(kept // self.batch, 1)
         self.step = int(_STEP_FACTOR * kept) + _OPTIMIZER_COPIES * learner.binding.gradient.nbytes + _exchanged(learner)
+        self.step += _private_step(learner, self.sample)
         seen = learner.task.width + math.prod(learner.task.inputs)  # of each sample, in the pass that exchanges share
         self.passed = int(plan.members.sizes.max()) * 2 * seen * learner.dtype.itemsize if learner.channels else 0
         self.largest, self.busy = largest, kept >= _BUSY_BYTES and learner.device.type == "cuda"
@@ -110,6 +112,15 @@ class MemoryNeeds:
         most = max(1, min(int(budget // (self.state + self.step + self.passed)), _MAX_VALUES // max(self.largest, 1)))
         groups = -(-rows // most)
         return -(-rows // groups)
+
+
+def _private_step(learner: Learner, sample: int) -> int:
+    """Bytes that a private step takes beyond others: every sample's own gradient, and a larger batch."""
+    privacy = learner.spec.privacy
+    if privacy is None or not privacy.steps:
+        return 0
+    room = max(plan.capacity for plan in privacy.steps.values())
+    return room * int(_GRADIENT_COPIES * learner.binding.gradient.nbytes + _STEP_FACTOR * sample)
 
 
 def _exchanged(learner: Learner) -> int:

@@ -15,9 +15,10 @@ from torch.func import vmap
 
 from consilience.errors import ConfigurationError, first_sentence
 from consilience.learner.initial_state import template_state
-from consilience.learner.learner import Batch, Learner, batch_draws
+from consilience.learner.learner import Batch, Learner, batch_draws, upload_noise_size
 from consilience.learner.local_training import values_before_batch
 from consilience.learner.passes import represent
+from consilience.learner.private_uploads import NOISE
 from consilience.learner.state import LearnerState, Tensors
 from consilience.simulation.engines.stack.batched_layers import Layers
 from consilience.simulation.engines.stack.stacked_answers import one_received
@@ -114,6 +115,7 @@ def _run_two_learners(learner: Learner) -> None:
         row, received = LearnerState.from_dict(state), one_received(held)
         uploading = {e.name: received[e.name] for e in learner.exchanges if e.name in learner.uploading}
         draws = {e.name: zeros(e.sample_draws) for e in learner.exchanges if e.sample_draws}
+        draws[NOISE] = torch.zeros(upload_noise_size(learner, uploading), dtype=torch.float64, device=learner.device)
         gradient = None if learner.optimized is None else torch.zeros_like(row.parameters)
         with learner.bound(row, *binding.tensors(row)):
             learner.contribute(represent(learner, inputs, targets), count, draws, uploading, gradient)

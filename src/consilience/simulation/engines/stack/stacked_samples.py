@@ -8,6 +8,7 @@ from torch import Tensor
 
 from consilience.learner.batches import StackedKeys, batch_widths, plan_stacked_batches
 from consilience.learner.draws import draw_stacked_uniform
+from consilience.learner.noise_source import stacked_normal
 from consilience.simulation.engines.cohort import CohortPlan, Members
 
 
@@ -72,3 +73,7 @@ class StackedSamples:
     def draw(self, owner: str, draws: int, samples: int, step: Tensor) -> Tensor:
         """Uniform numbers, the same as the loop's, (rows, draws, samples)."""
         return draw_stacked_uniform(owner, (draws, samples), self.keys, self.round, step)
+
+    def normal(self, purpose: str, size: int, step: Tensor) -> Tensor:
+        """Standard normal numbers, the same as the loop's, (rows, size)."""
+        return stacked_normal(purpose, self.keys, self.round, step, size)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from consilience.learner.draws import AFTER_TRAINING, BEFORE_TRAINING
-from consilience.learner.learner import Batch, Learner, batch_draws
+from consilience.learner.learner import Batch, Learner, batch_draws, upload_noise_size
 from consilience.learner.local_training import (
     last_batch_only,
     optimized_gradient,
@@ -25,7 +25,9 @@ from consilience.learner.local_training import (
     with_rescaled_steps,
 )
 from consilience.learner.modules import Representations
+from consilience.learner.noise_source import UPLOAD_NOISE
 from consilience.learner.passes import needs_representations, represent
+from consilience.learner.private_uploads import NOISE
 from consilience.learner.spec import OPTIMIZER
 from consilience.learner.state import LearnerState, Tensors
 from consilience.simulation.engines.cohort import Cohort
@@ -296,9 +298,14 @@ class StackedTrainer:
 
     def _sample_draws(self, names: Iterable[str], step: int) -> Tensors:
         """Random numbers for all samples, for those of the exchanges named that want them."""
+        names = tuple(names)
         wanted = {e.name: e.sample_draws for e in self.learner.exchanges if e.name in names and e.sample_draws}
         when, longest = torch.full_like(self.samples.step, step), self.samples.longest
-        return {name: self.samples.draw(name, draws, longest, when) for name, draws in wanted.items()}
+        found = {name: self.samples.draw(name, draws, longest, when) for name, draws in wanted.items()}
+        if self.learner.spec.privacy is not None and step == AFTER_TRAINING:
+            purpose = f"{UPLOAD_NOISE} {' '.join(names)}"
+            found[NOISE] = self.samples.normal(purpose, upload_noise_size(self.learner, names), when)
+        return found
 
 
 def _copy_where(rows: Tensor | None, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:

@@ -8,6 +8,7 @@ from consilience.learner.learner import Learner
 from consilience.simulation.engines.cohort import Cohort
 from consilience.simulation.engines.shared_data import SharedData
 from consilience.simulation.engines.stack.memory_budget import MemoryBudget
+from consilience.simulation.engines.stack.private_trainer import PrivateTrainer
 from consilience.simulation.engines.stack.stacked_trainer import StackedTrainer
 
 _MAX_TRAINERS = 8  # kept ready: those used last
@@ -34,7 +35,9 @@ class TrainerCache:
         if key not in self._trainers:
             while len(self._trainers) >= _MAX_TRAINERS:
                 del self._trainers[next(iter(self._trainers))]
-            self._trainers[key] = StackedTrainer(
+            privacy = self.learners[cohort].spec.privacy
+            kind = PrivateTrainer if privacy is not None and privacy.steps else StackedTrainer
+            self._trainers[key] = kind(
                 self.learners[cohort],
                 self.cohorts[cohort],
                 self.data,

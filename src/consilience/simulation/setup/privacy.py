@@ -1,0 +1,179 @@
+"""The privacy of a simulation: the plan of its budget, and what cannot be private is refused here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
+
+import numpy as np
+import torch
+from torch import nn
+
+from consilience.config.config import Config
+from consilience.errors import ConfigurationError
+from consilience.exchanges.averaging import AveragingExchange
+from consilience.exchanges.base import Exchange
+from consilience.learner.learner import Learner
+from consilience.learner.private_uploads import LearnerPrivacy, traveling
+from consilience.method import Role
+from consilience.privacy.plan import PrivacyPlan
+from consilience.simulation.setup.participants import Participant
+
+log = logging.getLogger("consilience")
+
+
+def uploaded(role: Role) -> list[Exchange]:
+    """The exchanges of a role whose uploads leave the learner."""
+    return [e for e in traveling(role.exchanges) if e.name in role.uploading]
+
+
+def upload_rounds(role: Role) -> Iterator[int]:
+    """The rounds in which a role uploads anything, without end; 0 is before the first."""
+    due = uploaded(role)
+    if any(e.uploads_before_training for e in due):
+        yield 0
+    for round_ in count(1) if due else ():
+        if any(round_ % e.every == 0 for e in due):
+            yield round_
+
+
+def plan_privacy(config: Config, participants: Sequence[Participant]) -> PrivacyPlan | None:
+    """The plan of a private run; None where nothing is private, or nothing leaves any learner."""
+    asked, rounds = config.privacy, config.training.rounds
+    if asked.private == "none":
+        return None
+    _refuse_other_ways_out(participants, asked.private)
+    _refuse_choice_by_samples(config)
+    planned: dict[int, int] = {}
+    for each in participants:
+        own = sum(1 for _ in _until(upload_rounds(each.role), rounds))
+        planned[each.learner] = planned.get(each.learner, 0) + own
+    most, sent = max(planned.values()), [e for each in participants for e in uploaded(each.role)]
+    if not most:
+        return None
+    assert asked.epsilon is not None
+    releases = asked.private == "upload" or any(isinstance(e, AveragingExchange) for e in sent)
+    return PrivacyPlan(asked.private, asked.epsilon, asked.delta, asked.clip, asked.uploads or most, releases)
+
+
+def learner_privacy(
+    plan: PrivacyPlan | None, participant: Participant, sizes: Sequence[int] | np.ndarray
+) -> LearnerPrivacy | None:
+    """What the learners of a cohort do; sizes: how many samples they have. None where they upload nothing."""
+    if plan is None or not uploaded(participant.role):
+        return None
+    small = int(min(sizes))
+    if plan.delta >= 1 / small:
+        log.warning(
+            "delta is %g, and a learner has %d samples: a mechanism that publishes one of them would be as private; "
+            "use a delta well below %.1g",
+            plan.delta, small, 1 / small,
+        )  # fmt: skip
+    if plan.private != "training":
+        return LearnerPrivacy(plan.private, plan.clip, plan.noise)
+    (last,) = islice(upload_rounds(participant.role), plan.uploads - 1, plan.uploads)
+    batch, steps = participant.batch_size, {}
+    for size in {int(size) for size in sizes}:
+        steps[size] = plan.for_steps(size, batch, last * participant.epochs * -(-size // batch))
+    return LearnerPrivacy(plan.private, plan.clip, plan.noise, steps)
+
+
+def check_private(learner: Learner) -> None:
+    """Refuse a learner whose uploads the mechanism does not make private."""
+    privacy = learner.spec.privacy
+    if privacy is None or privacy.private == "upload":
+        return
+    _refuse_exchanges(learner, privacy.private)
+    if privacy.private == "training":
+        _refuse_coupled_samples(learner)
+    else:
+        _refuse_trained_encoder(learner)
+
+
+def _until(rounds: Iterator[int], last: int) -> Iterator[int]:
+    for round_ in rounds:
+        if round_ > last:
+            return
+        yield round_
+
+
+def _refuse_other_ways_out(participants: Sequence[Participant], private: str) -> None:
+    """Refuse methods that send more than what exchanges upload, or train in several roles with private steps."""
+    for each in participants:
+        if each.role.turns is not None:
+            raise ConfigurationError(
+                f"private is {private!r}, and split learning sends the cut layer's output of every sample and its "
+                f"class, without noise; choose a method that uploads once per round, such as fedavg or fedproto"
+            )
+        if private != "upload" and each.role.data == "public":
+            raise ConfigurationError(
+                f"private is {private!r}, and role {each.role_name!r} shares what models say of a public set; it can "
+                f"be private with private='upload'"
+            )
+
+
+def _refuse_choice_by_samples(config: Config) -> None:
+    """Refuse partners that are chosen by a learner's own samples: whom it asks would reveal something of them."""
+    if config.network.partners.startswith("useful"):
+        raise ConfigurationError(
+            f"private is {config.privacy.private!r}, and partners is {config.network.partners!r}: learners would choose "
+            f"by their validation samples whom they ask, without noise; use partners='similar(K)', which compares what "
+            f"was uploaded, or lists"
+        )
+
+
+def _refuse_exchanges(learner: Learner, private: str) -> None:
+    """Refuse exchanges whose upload neither is class means nor uses parameters alone."""
+    for e in uploaded(learner.role):
+        if e.has_round_start or e.has_batch_hook or (e.needs_representations and not isinstance(e, AveragingExchange)):
+            raise ConfigurationError(
+                f"private is {private!r}, and the upload of exchange {e.name!r} depends on single samples in a way "
+                f"that has no known bound; use private='upload', or a method such as fedproto or fedavg"
+            )
+        if private == "fixed-encoder" and not (isinstance(e, AveragingExchange) and e.feature_tensors):
+            raise ConfigurationError(
+                f"private is 'fixed-encoder', and exchange {e.name!r} uploads what was trained on the samples; use "
+                f"private='training', or a method that shares mean features alone, such as fedproto"
+            )
+
+
+def _refuse_coupled_samples(learner: Learner) -> None:
+    """Refuse learners of which a sample's gradient depends on other samples."""
+    objective, model = learner.role.objective, learner.task.model
+    normalizes = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in learner.model.modules())
+    if normalizes:
+        raise ConfigurationError(
+            f"private is 'training', and model {model!r} has BatchNorm, which mixes the samples of a batch: no sample "
+            f"has a gradient of its own; use a model without it, such as lenet5 or mlp, or private='upload'"
+        )
+    if objective.compares_samples or objective.layers or not objective.labeled:
+        raise ConfigurationError(
+            f"private is 'training', and objective {objective.name!r} compares samples: no sample has a gradient of "
+            f"its own; use private='upload', or objective=cross-entropy"
+        )
+    if objective.init_state(learner.task, torch.ones(learner.task.classes)):
+        raise ConfigurationError(
+            "private is 'training', and the method's loss is calibrated by the class shares of all samples of a "
+            "learner: a sample's gradient depends on the others; set the method's objective=cross-entropy, or use "
+            "private='upload'"
+        )
+
+
+def _refuse_trained_encoder(learner: Learner) -> None:
+    """Refuse a model whose features training changes."""
+    model = learner.task.model
+    trained = [n for n, _ in learner.model.features.named_parameters() if f"features.{n}" not in learner.binding.frozen]
+    if trained:
+        raise ConfigurationError(
+            f"private is 'fixed-encoder', and training changes the encoder of model {model!r}: "
+            f"features.{trained[0]} is not frozen; give a model whose features have requires_grad=False, with weights "
+            f"that never saw the learners' data, or use private='training'"
+        )
+    learner.modules.set_training(True)
+    changing = [m for m in learner.model.features.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    if any(m.training and m.track_running_stats for m in changing):
+        raise ConfigurationError(
+            f"private is 'fixed-encoder', and BatchNorm in the encoder of model {model!r} follows the samples in "
+            f"training; let its train() keep it in evaluation mode, or use a model without it"
+        )

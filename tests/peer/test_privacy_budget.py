@@ -1,0 +1,189 @@
+"""A member's privacy over a relay: noise nobody can compute, and a budget that survives restarts and ends uploads."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from consilience.errors import ConfigurationError
+from consilience.learner.batches import LearnerKey
+from consilience.learner.noise_source import SECRET, SIMULATED
+from consilience.models import SplitModel
+from consilience.peer.peer import Peer
+from consilience.privacy.gaussian import epsilon_of_releases, noise_of_releases
+from consilience.wire.charter import Rules, read_charter
+from consilience.wire.headers import Parts
+from consilience.wire.privacy import PrivacySettings
+from tests.peer_tools import batches, decoded, federation, net, train
+from tests.relay_tools import serving
+
+AT_ONCE = Rules(min_contributions=1, deadline=0.2)
+PROTOTYPES = {"name": "fedproto"}
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def private(uploads: int = 3, epsilon: float = 4.0, kind: str = "upload", clip: float = 1.0) -> PrivacySettings:
+    return PrivacySettings.model_validate(
+        {"private": kind, "epsilon": epsilon, "delta": 1e-5, "clip": clip, "uploads": uploads}
+    )
+
+
+def bodies(peer: Peer) -> list[dict[str, np.ndarray]]:
+    """What a peer uploads from now on, as the relay reads it."""
+    seen: list[dict[str, np.ndarray]] = []
+    send = peer.connection.client.upload
+
+    def noted(round_: int, parts: Parts, body: bytes, seconds: float) -> dict[str, object]:
+        seen.append(decoded(peer, parts, body))
+        return send(round_, parts, body, seconds)
+
+    peer.connection.client.upload = noted  # type: ignore[method-assign]
+    return seen
+
+
+def test_charter_names_the_budget(tmp_path: Path) -> None:
+    with federation(tmp_path, PROTOTYPES, privacy=private()) as made:
+        text = made.charter.to_toml()
+        assert read_charter(text).privacy == private()
+        assert '[privacy]\nprivate = "upload"\nepsilon = 4.0' in text
+    with federation(tmp_path / "other", PROTOTYPES) as made:
+        assert "privacy" not in made.charter.to_toml(), "other charters keep their bytes"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epsilon": 0}, {"epsilon": float("inf")}, {"delta": 1.0}, {"clip": -1}, {"uploads": 0}]
+)
+def test_a_charter_with_an_impossible_budget_is_refused(wrong: dict[str, float], tmp_path: Path) -> None:
+    with federation(tmp_path, PROTOTYPES, privacy=private()) as made:
+        changed = made.charter.model_dump(by_alias=True)
+        changed["privacy"] |= wrong
+        with pytest.raises(ValueError, match=f"privacy.{next(iter(wrong))}"):
+            type(made.charter).model_validate(changed)
+
+
+def test_uploads_have_noise_and_stop_when_the_budget_is_spent(tmp_path: Path) -> None:
+    with (
+        federation(tmp_path, PROTOTYPES, rules=AT_ONCE, privacy=private(uploads=2)) as made,
+        serving(made.store) as relay,
+    ):
+        model, loader = net(), batches(1)
+        peer = made.join(relay.url, 0)
+        sent = bodies(peer)
+        assert peer.privacy_spent == 0
+        spent = []
+        for _ in range(4):
+            peer.refresh()
+            train(peer, model, loader)
+            peer.share(model, loader)
+            spent.append(peer.privacy_spent)
+        noise = noise_of_releases(4.0, 1e-5, 2)
+        expected = [epsilon_of_releases(noise, count, 1e-5) for count in (1, 2, 2, 2)]
+        assert spent == pytest.approx(expected) and spent[-1] == pytest.approx(4.0)
+        assert len(sent) == 2 and made.round_of(0) == 2, "nothing is sent after the last upload"
+        assert all((body["prototypes.count"] == 1).all() for body in sent), "counts would tell about the data"
+        assert all(np.abs(body["prototypes.mean"]).max() <= 1 for body in sent), "bounds of the charter hold"
+
+
+def test_nobody_can_compute_the_noise() -> None:
+    key = LearnerKey(0, 0)
+    one, other = (SECRET.normal("x", key, 1, 0, 20_000) for _ in range(2))
+    assert not torch.equal(one, other)
+    assert torch.equal(SIMULATED.normal("x", key, 1, 0, 50), SIMULATED.normal("x", key, 1, 0, 50))
+    for drawn in (one, SIMULATED.normal("x", key, 1, 0, 20_000)):
+        assert abs(float(drawn.mean())) < 0.04 and float(drawn.std()) == pytest.approx(1.0, abs=0.03)
+    assert 0 <= float(SECRET.uniform("x", key, 1, 0, 1000).min()) < 0.05
+
+
+def test_two_peers_with_the_same_data_upload_different_noise(tmp_path: Path) -> None:
+    with federation(tmp_path, PROTOTYPES, rules=AT_ONCE, privacy=private()) as made, serving(made.store) as relay:
+        model, loader = net(), batches(1)
+        peers = [made.join(relay.url, number) for number in range(2)]
+        sent = [bodies(peer) for peer in peers]
+        for peer in peers:
+            peer.share(model, loader)
+        assert not np.array_equal(sent[0][0]["prototypes.mean"], sent[1][0]["prototypes.mean"])
+
+
+def test_the_budget_survives_a_restart_and_a_lost_folder(tmp_path: Path) -> None:
+    with (
+        federation(tmp_path, PROTOTYPES, rules=AT_ONCE, privacy=private(uploads=3)) as made,
+        serving(made.store) as relay,
+    ):
+        model, loader = net(), batches(1)
+        peer = made.join(relay.url, 0)
+        peer.share(model, loader)
+        peer.share(model, loader)
+        before = peer.privacy_spent
+        peer.close()
+        again = made.join(relay.url, 0)
+        assert again.privacy_spent == before > 0
+        again.close()
+        shutil.rmtree(tmp_path / "peer-0")
+        lost = made.join(relay.url, 0)
+        assert lost.privacy_spent >= before, "what the relay has counts, whatever is known here"
+        lost.share(model, loader)
+        lost.share(model, loader)
+        assert lost.privacy_spent <= 4.0 + 1e-9
+
+
+def test_an_upload_that_was_never_sent_costs_nothing(tmp_path: Path) -> None:
+    with federation(tmp_path, PROTOTYPES, rules=AT_ONCE, privacy=private(uploads=3)) as made:
+        model, loader = net(), batches(1)
+        with serving(made.store) as relay:
+            peer = made.join(relay.url, 0, timeout=0.5)
+        for _ in range(4):  # nobody listens
+            peer.share(model, loader)
+        assert peer.waiting and peer.connection.state.spent["uploads"] == 1
+
+
+def test_error_feedback_sees_noised_values_alone(tmp_path: Path) -> None:
+    """With the same noise, what is sent and the residual depend on the data through the noised upload alone."""
+    method = {"name": "fedavg-1bit", "down": "float32"}
+    with federation(tmp_path, method, rules=AT_ONCE, privacy=private()) as made, serving(made.store) as relay:
+        model = made.common()
+        peer = made.join(relay.url, 0, model)
+        peer.refresh()
+        train(peer, model, batches(1))
+        peer.share(model, batches(1))
+        residual = {k: v for parts in peer.connection.state.residuals.values() for k, v in parts.items()}
+        deviation = 2 * noise_of_releases(4.0, 1e-5, 3)
+        total = np.concatenate([value.ravel() for value in residual.values()])
+        assert total.std() > 0.3 * deviation, "the residual is of noise, not of the small change of weights"
+
+
+@pytest.mark.parametrize("kind", ["training", "fixed-encoder"])
+def test_what_a_loop_of_ones_own_cannot_promise_is_refused(kind: str, tmp_path: Path) -> None:
+    def frozen() -> SplitModel:
+        model = net()
+        model.features.requires_grad_(False)
+        return model
+
+    with (
+        federation(tmp_path, PROTOTYPES, rules=AT_ONCE, models=(frozen,), privacy=private(kind=kind)) as made,
+        serving(made.store) as relay,
+    ):
+        if kind == "training":
+            with pytest.raises(ConfigurationError, match=r"noise in every step .* `consilience join`"):
+                made.join(relay.url, 0)
+            return
+        peer = made.join(relay.url, 0)
+        with pytest.raises(ConfigurationError, match=r"features\.\S+ of your model is trained"):
+            peer.share(net(), batches(1))
+        assert peer.share(frozen(), batches(1)) and peer.privacy_spent > 0
+
+
+def test_a_charter_for_what_cannot_be_private_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigurationError, match="calibrated by the class shares"),
+        federation(tmp_path, {"name": "consilience"}, privacy=private(kind="training")),
+    ):
+        pass
+    with (
+        pytest.raises(ConfigurationError, match="training changes the encoder"),
+        federation(tmp_path, PROTOTYPES, privacy=private(kind="fixed-encoder")),
+    ):
+        pass
