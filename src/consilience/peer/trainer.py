@@ -23,7 +23,7 @@ from consilience.export import describe_inputs, make_card, write_model
 from consilience.learner.initial_state import CommonValues
 from consilience.learner.own_answer import own_answer_of
 from consilience.method import Method, Role
-from consilience.peer.connection import RelayConnection
+from consilience.peer.connection import Connection
 from consilience.peer.member_method import check_charter_channels
 from consilience.peer.member_role import MemberRole, build_roles
 from consilience.peer.others import OtherMembers
@@ -49,7 +49,7 @@ class RoundResult:
     """The results of a round: accuracy on the member's own test set, loss terms, and how the exchange went.
 
     accuracy_own: of the member's own answer, with the test classes weighted as among its training samples; None where
-    it has no other answer than its model's.
+    it has no other answer than its model's. members: without a relay, the round of each member's upload that counted.
     """
 
     round: int
@@ -60,6 +60,7 @@ class RoundResult:
     bytes_up: int
     bytes_down: int
     accuracy_own: float | None = None
+    members: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -85,7 +86,7 @@ class FederatedTrainer:
 
     def __init__(
         self,
-        connection: RelayConnection,
+        connection: Connection,
         config: Config,
         method: Method,
         data: Dataset,
@@ -145,7 +146,8 @@ class FederatedTrainer:
         receiving = {name for role in self.roles for name in role.learner.receiving}
         moving = [name for name in channels if name in receiving and channels[name].moves]
         self._receive(self.connection.inbox.download(moving, {}, self.connection.timeout))
-        if self.connection.state.round < 0:
+        first = 1 if self.connection.repeats_rounds else 0  # what was published before a restart is exchanged again
+        if self.connection.state.round < first:
             for step in range(len(self.steps)):
                 if self.upload(step, train=False):
                     self.exchange()
@@ -179,9 +181,10 @@ class FederatedTrainer:
         uploads = self._work(role, open_, train)
         traveling = {name: each for name, each in uploads.items() if name in connection.channels}
         self._now.own = {n: Answer(dict(u.tensors), u.weight) for n, u in uploads.items() if n not in traveling}
-        self._now.acknowledged &= connection.outbox.queue(self._now.number, traveling) and connection.outbox.flush(
-            connection.timeout
-        )
+        if not (connection.repeats_rounds and self._now.number <= connection.state.round):  # else it is published
+            self._now.acknowledged &= connection.outbox.queue(self._now.number, traveling) and connection.outbox.flush(
+                connection.timeout
+            )
         return True
 
     def _begin_round(self, train: bool) -> None:
@@ -191,6 +194,8 @@ class FederatedTrainer:
         for role in self.roles:
             role.follow_schedules(self.round)
         number = max(self.round, connection.state.round + train)  # a new folder continues where the relay is
+        if connection.repeats_rounds and connection.state.round == self.round:
+            number = self.round  # it was published, and not saved, before a restart
         self._now = _RoundState(number, (connection.client.bytes_sent, connection.client.bytes_received))
         if self.others.late_means:
             found = connection.inbox.download(self.others.late_means, {}, connection.timeout)
@@ -236,12 +241,11 @@ class FederatedTrainer:
         now, client = self._now, self.connection.client
         up, down = client.bytes_sent - now.bytes_before[0], client.bytes_received - now.bytes_before[1]
         tested, own = self.test(), self.test_own()
-        return RoundResult(self.round, tested, now.losses, now.acknowledged, now.received, up, down, own)
+        counted = self.connection.counted_rounds(now.number)
+        return RoundResult(self.round, tested, now.losses, now.acknowledged, now.received, up, down, own, counted)
 
     def _fetch(self, names: Sequence[str]) -> dict[str, Answer]:
         connection, end = self.connection, time.monotonic() + self.wait
-        channels = merge_channels([role.learner.channels for role in self.roles])
-        draws = {n: c.draw for n, c in channels.items() if isinstance(c, schema.Pool) and n in names}
         if connection.charter.roles is not None and names:
             mine = connection.charter.roles.uploads_of(connection.number)
             awaited = [n for n in names if n not in mine or not connection.channels[n].moves]
@@ -251,7 +255,15 @@ class FederatedTrainer:
             if connection.inbox.aggregated(names, end, connection.timeout):
                 break
             connection.inbox.wait(min(end - time.monotonic(), 5.0))
-        return connection.inbox.download(names, draws, connection.timeout, self._now.number)
+        if names:
+            connection.wait_for_others(self._now.number, self.wait, self.stopped)
+        return self._download(names)
+
+    def _download(self, names: Sequence[str]) -> dict[str, Answer]:
+        """The answers of the round that is under way."""
+        channels = merge_channels([role.learner.channels for role in self.roles])
+        draws = {n: c.draw for n, c in channels.items() if isinstance(c, schema.Pool) and n in names}
+        return self.connection.inbox.download(names, draws, self.connection.timeout, self._now.number)
 
     def _receive(self, found: Mapping[str, Answer]) -> None:
         """Hold answers from now on, and let them change the model where they do."""
@@ -296,7 +308,11 @@ class FederatedTrainer:
             return False
         restore_learner([role.session.state for role in self.roles], checkpoint)
         self.round = checkpoint.round
-        if self.connection.state.round > self.round:  # stopped between download and saving: the download counts
+        if self.connection.repeats_rounds:  # with what counted in that round, whatever has come since
+            names = [name for role in self.roles for name in role.learner.receiving if name in self.connection.channels]
+            self._now = _RoundState(self.round, (0, 0))
+            self._receive(self._download(list(dict.fromkeys(names))))
+        elif self.connection.state.round > self.round:  # stopped between download and saving: the download counts
             self._receive(self.connection.state.answers)
             self._take_model(self.main)
         return True
@@ -327,7 +343,7 @@ class FederatedTrainer:
         self.connection.close()
 
 
-def _first_answer(connection: RelayConnection, name: str, channel: schema.Channel, common: CommonValues) -> Answer:
+def _first_answer(connection: Connection, name: str, channel: schema.Channel, common: CommonValues) -> Answer:
     """The answer before any download: nothing with count 0, or the common values at the start."""
     if name in connection.state.answers:
         return connection.state.answers[name]
@@ -348,7 +364,7 @@ def _first_answer(connection: RelayConnection, name: str, channel: schema.Channe
     return connection.state.answers[name]
 
 
-def _may_upload(connection: RelayConnection, name: str) -> bool:
+def _may_upload(connection: Connection, name: str) -> bool:
     """Whether a channel would accept an upload now: a change is measured from common values that are held."""
     if name not in connection.channels:
         return True
