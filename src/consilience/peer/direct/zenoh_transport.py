@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,8 +85,16 @@ class ZenohTransport:
         own = f"{self._tokens}/{self._name}/{uuid4().hex}"
         self._key = f"{self._messages}/{self._name}"
         self._token = self._session.liveliness().declare_token(own)
-        self._queryable = self._session.declare_queryable(self._key, self._reply)
+        self._queryable = self._session.declare_queryable(self._key)
+        # A callback of zenoh's own would run in a thread that keeps the process alive after its end.
+        self._thread = threading.Thread(target=self._answer_all, name="zenoh", daemon=True)
+        self._thread.start()
         self._own_token = own
+
+    def _answer_all(self) -> None:
+        for query in self._queryable:
+            with query:  # whoever asks waits until it is closed
+                self._reply(query)
 
     def _reply(self, query: zenoh.Query) -> None:
         payload = query.payload
@@ -128,6 +137,7 @@ class ZenohTransport:
         self._queryable.undeclare()
         self._token.undeclare()
         self._session.close()
+        self._thread.join(_TOKEN_SECONDS)
 
 
 def _config(
