@@ -158,7 +158,9 @@ class Wards:
     def options(self, name: str, kind: str = "tls") -> list[str]:
         """The same as options of `consilience join`."""
         settings = self.settings(name, kind)
-        found = [f"--{key.replace('_', '-')}={settings[key]}" for key in settings if key not in ("peers", "listen", "wait")]
+        found = [
+            f"--{key.replace('_', '-')}={settings[key]}" for key in settings if key not in ("peers", "listen", "wait")
+        ]
         return [*found, *(f"--peers={text}" for text in settings["peers"]), f"--listen={settings['listen'][0]}"]
 
 

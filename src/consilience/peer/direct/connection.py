@@ -81,11 +81,6 @@ class DirectConnection(Connection):
     def open(self, seconds: float, network: PeerNetwork) -> None:
         """Wait for another member, get what it has, and continue after this member's newest round."""
         present = self._wait_for_somebody(seconds)
-        if self._is_used_twice():
-            raise ConfigurationError(
-                f"{self.name} is connected already: another process uses its key; stop it, or wait until the others "
-                f"have noticed that it has ended"
-            )
         self.client.fetch(list(self.client.numbers), self.timeout)
         others = self.client.other_charters
         if others and not present - others.keys():
@@ -105,13 +100,6 @@ class DirectConnection(Connection):
         while not (present := self.client.present()) and time.monotonic() < end:
             time.sleep(_FIRST_POLL)
         return present
-
-    def _is_used_twice(self) -> bool:
-        """Whether another process is connected as this member; one that was killed a moment ago is soon gone."""
-        end = time.monotonic() + self.timeout
-        while (twice := self.name in self.client.everybody_present()) and time.monotonic() < end:
-            time.sleep(_FIRST_POLL)
-        return twice
 
     def _alone(self, seconds: float, network: PeerNetwork) -> RelayUnreachable:
         where = ", ".join(map(str, network.peers)) or "no address given"

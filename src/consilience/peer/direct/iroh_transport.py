@@ -51,13 +51,14 @@ class IrohTransport:
         self._answer, self._largest, self._relays = answer, largest, list(relays)
         self._connections: dict[str, Any] = {}
         self._repeats = RepeatFilter()
+        dialed = [(address, self._target(address)) for address in addresses[0]]
+        options = self._options(secret, addresses[1])
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="iroh", daemon=True)
         self._tasks: set[asyncio.Task[None]] = set()
-        dialed = [(address, self._target(address)) for address in addresses[0]]
         self._thread.start()
         try:
-            self._endpoint = self._run(self._bind(secret, addresses[1]), _CONNECT_SECONDS)
+            self._endpoint = self._run(self._iroh.Endpoint.bind(options), _CONNECT_SECONDS)
         except self._iroh.IrohError as error:
             listed = ", ".join(str(address) for address in addresses[1]) or "a free port"
             self._stop()
@@ -84,19 +85,18 @@ class IrohTransport:
         relay = self._relays[0] if self._relays else None
         return iroh.EndpointAddr(iroh.EndpointId.from_bytes(keys[address.member]), relay, where)
 
-    async def _bind(self, secret: bytes, listen: Sequence[Address]) -> Any:
+    def _options(self, secret: bytes, listen: Sequence[Address]) -> Any:
         iroh = self._iroh
         if len(listen) > 1:
             raise ConfigurationError("iroh listens at one address; give --listen once")
         mode = iroh.RelayMode.custom_from_urls(self._relays) if self._relays else iroh.RelayMode.disabled()
-        options = iroh.EndpointOptions(
+        return iroh.EndpointOptions(
             preset=iroh.preset_minimal(),
             alpns=[ALPN],
             relay_mode=mode,
             secret_key=secret,
             bind_addr=_resolve(listen[0]) if listen else "0.0.0.0:0",
         )
-        return await iroh.Endpoint.bind(options)
 
     def _begin(self, dialed: Sequence[tuple[Address, Any]]) -> None:
         self._spawn(self._accept())
@@ -201,6 +201,8 @@ class IrohTransport:
 
     def close(self) -> None:
         """Close the endpoint, and end the thread."""
+        if self._loop.is_closed():
+            return
         with contextlib.suppress(self._iroh.IrohError, TimeoutError):
             self._run(self._end(), _CONNECT_SECONDS)
         self._stop()
@@ -210,7 +212,9 @@ class IrohTransport:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._connections.clear()
         await self._endpoint.close()
+        del self._endpoint  # the port is free when nothing refers to it
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -237,5 +241,6 @@ def _import_iroh() -> Any:
     return iroh
 
 
-def _reason(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).split("\n")[0][:300]
+def _reason(error: Any) -> str:
+    text = error.debug_message() if hasattr(error, "debug_message") else str(error)
+    return (text or type(error).__name__).split("\n")[0][:300]

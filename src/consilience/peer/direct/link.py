@@ -67,11 +67,7 @@ class DirectLink:
 
     def present(self) -> set[str]:
         """The other members that are connected now, as they call themselves."""
-        return self.everybody_present() & set(self.others)
-
-    def everybody_present(self) -> set[str]:
-        """The same, with this member's own name where another process uses it."""
-        return self._transport.present() if self._transport is not None else set()
+        return self._transport.present() & set(self.others) if self._transport is not None else set()
 
     def close(self) -> None:
         """Close all connections."""

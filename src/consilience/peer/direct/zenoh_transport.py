@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from consilience.errors import ConfigurationError
 from consilience.extras import install_command
@@ -82,14 +81,12 @@ class ZenohTransport:
             raise
 
     def _open(self) -> None:
-        own = f"{self._tokens}/{self._name}/{uuid4().hex}"
         self._key = f"{self._messages}/{self._name}"
-        self._token = self._session.liveliness().declare_token(own)
+        self._token = self._session.liveliness().declare_token(f"{self._tokens}/{self._name}")
         self._queryable = self._session.declare_queryable(self._key)
         # A callback of zenoh's own would run in a thread that keeps the process alive after its end.
         self._thread = threading.Thread(target=self._answer_all, name="zenoh", daemon=True)
         self._thread.start()
-        self._own_token = own
 
     def _answer_all(self) -> None:
         for query in self._queryable:
@@ -107,10 +104,10 @@ class ZenohTransport:
     # -- what a transport does -----------------------------------------------------------------------------------------
 
     def present(self) -> set[str]:
-        """Names of the members that are connected now, and this one's where another process uses it."""
-        replies = self._session.liveliness().get(f"{self._tokens}/*/*", timeout=_TOKEN_SECONDS)
+        """Names of the members that are connected now, as they call themselves."""
+        replies = self._session.liveliness().get(f"{self._tokens}/*", timeout=_TOKEN_SECONDS)
         keys = [str(reply.ok.key_expr) for reply in replies if reply.ok is not None]
-        return {key.split("/")[-2] for key in keys if key != self._own_token}
+        return {key.rpartition("/")[2] for key in keys} - {self._name}
 
     def ask(self, request: bytes, seconds: float, member: str | None = None) -> dict[str, bytes]:
         """Send a request to one member, or to all that are connected; the replies that came in time, by member."""
@@ -134,6 +131,8 @@ class ZenohTransport:
 
     def close(self) -> None:
         """Close the session."""
+        if self._session.is_closed():
+            return
         self._queryable.undeclare()
         self._token.undeclare()
         self._session.close()
