@@ -48,8 +48,7 @@ def small_charter(
 ) -> Charter:
     """The charter of members with keys of `secret_of`."""
     method = {"name": "representation-sharing"}
-    more = {"seed": 5, "rules": Rules(**rules)}
-    charter = build_charter("wards", method, CLASSES, channels or small_channels(), {}, **more)
+    charter = build_charter("wards", method, CLASSES, channels or small_channels(), {}, 5, Rules(**rules))
     return with_members(charter, [(name, public_key(secret_of(name))) for name in names])
 
 

@@ -15,7 +15,8 @@ from consilience.wire.charter import message_of
 from consilience.wire.codec import Codec
 from consilience.wire.headers import Part
 from tests.direct_tools import CLASSES, NAMES, secret_of, signed, small_charter
-from tests.relay.test_same_as_simulator import Channels, any_channel, compare, simulate_upload
+from tests.local_relay import Channels
+from tests.relay.test_same_as_simulator import any_channel, compare, simulate_upload
 
 
 @st.composite

@@ -97,7 +97,10 @@ def test_what_a_relay_would_refuse_is_refused_although_it_is_signed() -> None:
     assert refused(mailbox, signed(CHARTER, "north", 1, parts={"weights": Part(weight=1)}).data) == "unknown-channel"
     parts = parts_of(CHARTER, ["prototypes"])
     message = message_of(CHARTER.channels, "up", parts)
-    far = {"prototypes.mean": np.full((CLASSES, WIDTH), 1.0, np.float32), "prototypes.count": np.ones(CLASSES)}
+    far: dict[str, np.ndarray] = {
+        "prototypes.mean": np.full((CLASSES, WIDTH), 1.0, np.float32),
+        "prototypes.count": np.ones(CLASSES),
+    }
     body = bytearray(Codec(message).encode(far))
     at = body.index(np.float16(1.0).tobytes() * WIDTH)
     body[at : at + 2] = np.float16(np.nan).tobytes()

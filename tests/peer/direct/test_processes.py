@@ -37,9 +37,15 @@ class Members:
         parts = make_local_datasets(data, 3, partition="iid", shift="none", seed=seed).parts
         for name, part in zip(NAMES, parts, strict=True):
             own = np.sort(part)
-            arrays = {"inputs": data.inputs[own], "targets": data.targets[own], "classes": data.classes}
-            tests = {"test_inputs": data.test_inputs, "test_targets": data.test_targets}
-            np.savez(folder / f"{name}.npz", **arrays, **tests, scaling=data.scaling.of_pixels)
+            np.savez(
+                folder / f"{name}.npz",
+                inputs=data.inputs[own],
+                targets=data.targets[own],
+                test_inputs=data.test_inputs,
+                test_targets=data.test_targets,
+                classes=data.classes,
+                scaling=data.scaling.of_pixels,
+            )
         self.children = {name: Child() for name in NAMES}
 
     def arguments(self, name: str) -> str:

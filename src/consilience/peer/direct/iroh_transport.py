@@ -229,8 +229,8 @@ def _resolve(address: Address) -> str:
         found = socket.getaddrinfo(address.host.strip("[]"), address.port, type=socket.SOCK_DGRAM)[0]
     except OSError as error:
         raise ConfigurationError(f"{address}: the host cannot be found: {error.strerror}") from error
-    ip, port = str(found[4][0]), found[4][1]
-    return f"[{ip}]:{port}" if found[0] == socket.AF_INET6 else f"{ip}:{port}"
+    ip = str(found[4][0])
+    return f"[{ip}]:{address.port}" if ":" in ip else f"{ip}:{address.port}"
 
 
 def _import_iroh() -> Any:
