@@ -1,8 +1,9 @@
 """Three wards learn together without a relay: each sends its own signed messages to the others, and aggregates itself.
 
-Each ward has its own samples, mostly of three or four digits, and its own kind of model. It trains alone first, and then
-with the others, in a process of its own. They talk over zenoh on this machine; between machines, write tls/ addresses and
-give certificates. Needs the extra p2p.
+Each ward has samples mostly of three or four digits, and a model of its own. It trains alone first, and then with the
+others, in a process of its own: after each round it waits for theirs, so that runs with one seed are the same. They
+talk over zenoh on this machine; between machines, write tls/ addresses and give certificates. Needs the extra p2p. The
+setting was chosen on seeds from 1000 on; seeds 0 to 3 gave north +4.6 points, south +2.7 and west +1.7.
 
     python examples/three_peers.py
 """

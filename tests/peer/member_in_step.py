@@ -16,7 +16,7 @@ from consilience.config.config import read_config
 from consilience.data import Dataset
 from consilience.data.scaling import Scaling
 from consilience.methods import build_method
-from consilience.peer.connection import Connection, connect_to_relay
+from consilience.peer.connection import FederationConnection, connect_to_relay
 from consilience.peer.direct.connection import connect_to_peers
 from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.trainer import FederatedTrainer
@@ -34,7 +34,7 @@ def join(
     data = Dataset("local", inputs, targets, *tests, int(arrays["classes"]), Scaling("pixels", (mean,), (std,)))
     config = read_config(Path(config_file))
     method = build_method(config.method.name, config.method.settings)
-    connection: Connection = (
+    connection: FederationConnection = (
         connect_to_peers(PeerNetwork(**json.loads(url)), folder)
         if url.startswith("{")
         else connect_to_relay(url, token, folder)

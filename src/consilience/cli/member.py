@@ -22,7 +22,7 @@ from consilience.errors import CheckpointError, ConfigurationError
 from consilience.files import lock_file
 from consilience.methods import build_method
 from consilience.peer.charter_means import MeanRules
-from consilience.peer.connection import Connection, connect_to_relay
+from consilience.peer.connection import FederationConnection, connect_to_relay
 from consilience.peer.create_charter import TaskShape, create_charter, with_members, write_charter
 from consilience.peer.direct.connection import connect_to_peers
 from consilience.peer.direct.network import PeerNetwork
@@ -151,7 +151,7 @@ def join(config: Config, where: RelayAddress | PeerNetwork, options: JoinOptions
         raise SystemExit(130)
 
 
-def _connect(where: RelayAddress | PeerNetwork, options: JoinOptions) -> Connection:
+def _connect(where: RelayAddress | PeerNetwork, options: JoinOptions) -> FederationConnection:
     if isinstance(where, RelayAddress):
         known = {"ca_file": where.ca_file, "relay_key": where.relay_key}
         return connect_to_relay(where.url, where.token, options.folder, 5.0, **known)
@@ -162,7 +162,7 @@ def _connect(where: RelayAddress | PeerNetwork, options: JoinOptions) -> Connect
     return connect_to_peers(where, options.folder)
 
 
-def _train(connection: Connection, config: Config, options: JoinOptions) -> bool:
+def _train(connection: FederationConnection, config: Config, options: JoinOptions) -> bool:
     """Play the rounds that are left; return whether the user stopped it."""
     built = member_method(connection.charter, options.method)
     method = {**connection.charter.method, "name": built.source}

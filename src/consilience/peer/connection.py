@@ -51,7 +51,7 @@ def connect_to_relay(
         raise
 
 
-class Connection:
+class FederationConnection:
     """A member's side of its federation: who it is there, what it holds, and what it has to send over its link.
 
     timeout: the most seconds that a call may take where it is not asked to wait.
@@ -108,7 +108,7 @@ class Connection:
         """Wait for the other members' uploads of a round, where they come straight from them."""
 
 
-class RelayConnection(Connection):
+class RelayConnection(FederationConnection):
     """One member's connection to its relay. Without the relay it opens with the state of its folder.
 
     timeout: the most seconds that a call may take where it is not asked to wait. relay_key: the relay's public key; by

@@ -33,7 +33,7 @@ from consilience.exchanges.owning import OwningExchange
 from consilience.learner.draws import AFTER_TRAINING
 from consilience.learner.residuals import as_sent
 from consilience.method import Method
-from consilience.peer.connection import Connection, connect_to_relay
+from consilience.peer.connection import FederationConnection, connect_to_relay
 from consilience.peer.direct.connection import connect_to_peers
 from consilience.peer.direct.network import PeerNetwork
 from consilience.peer.exchange_context import ExchangeContext
@@ -81,7 +81,7 @@ def _connect(
     timeout: float,
     ca_file: str | None,
     relay_key: str | None,
-) -> Connection:
+) -> FederationConnection:
     if isinstance(url, str):
         return connect_to_relay(url, token, folder, timeout, ca_file, relay_key)
     if token or ca_file or relay_key:
@@ -95,7 +95,7 @@ class Peer(AbstractContextManager["Peer"]):
     """One member of a federation, used from its own training loop."""
 
     def __init__(
-        self, connection: Connection, model: nn.Module | None = None, method: str | Method | None = None
+        self, connection: FederationConnection, model: nn.Module | None = None, method: str | Method | None = None
     ) -> None:
         self.connection, self.charter = connection, connection.charter
         _refuse_roles(self.charter)

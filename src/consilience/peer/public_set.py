@@ -12,7 +12,7 @@ import numpy as np
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, RelayError, RelayUnreachable
 from consilience.files import replace_file, report_write_errors
-from consilience.peer.connection import Connection, RelayConnection
+from consilience.peer.connection import FederationConnection, RelayConnection
 from consilience.wire.roles import PublicSetSettings, encode_public_set
 
 log = logging.getLogger("consilience.peer")
@@ -23,7 +23,7 @@ _PROGRESS = 15.0  # seconds between messages while it waits
 
 
 def find_public_set(
-    connection: Connection,
+    connection: FederationConnection,
     own: np.ndarray,
     given: np.ndarray | None = None,
     wait: float = 120.0,

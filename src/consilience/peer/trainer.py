@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from consilience.channels import LAST_MOVE, Answer, empty_answer
+from consilience.channels import Answer
 from consilience.config.config import Config
 from consilience.data import Dataset
 from consilience.errors import ConfigurationError, TrainingError
 from consilience.evaluation import accuracy
 from consilience.export import describe_inputs, make_card, write_model
-from consilience.learner.initial_state import CommonValues
 from consilience.learner.own_answer import own_answer_of
 from consilience.method import Method, Role
-from consilience.peer.connection import Connection
+from consilience.peer.connection import FederationConnection
+from consilience.peer.member_answers import download_answers, first_answer
 from consilience.peer.member_method import check_charter_channels
 from consilience.peer.member_role import MemberRole, build_roles
 from consilience.peer.others import OtherMembers
@@ -39,9 +39,7 @@ from consilience.simulation.records.checkpoint import (
 from consilience.simulation.records.run_folder import RunFolder
 from consilience.simulation.setup.participants import Model
 from consilience.simulation.simulate import in_one_round
-from consilience.wire import schema
 from consilience.wire.agreement import merge_channels
-from consilience.wire.charter import values_fingerprint
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class FederatedTrainer:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: FederationConnection,
         config: Config,
         method: Method,
         data: Dataset,
@@ -122,7 +120,7 @@ class FederatedTrainer:
         for role in self.roles:
             role.follow_schedules(0)
             for name, channel in role.learner.channels.items():
-                role.hold(name, _first_answer(connection, name, channel, role.common))
+                role.hold(name, first_answer(connection, name, channel, role.common))
 
     @property
     def main(self) -> MemberRole:
@@ -257,13 +255,7 @@ class FederatedTrainer:
             connection.inbox.wait(min(end - time.monotonic(), 5.0))
         if names:
             connection.wait_for_others(self._now.number, self.wait, self.stopped)
-        return self._download(names)
-
-    def _download(self, names: Sequence[str]) -> dict[str, Answer]:
-        """The answers of the round that is under way."""
-        channels = merge_channels([role.learner.channels for role in self.roles])
-        draws = {n: c.draw for n, c in channels.items() if isinstance(c, schema.Pool) and n in names}
-        return self.connection.inbox.download(names, draws, self.connection.timeout, self._now.number)
+        return download_answers(connection, self.roles, names, self._now.number)
 
     def _receive(self, found: Mapping[str, Answer]) -> None:
         """Hold answers from now on, and let them change the model where they do."""
@@ -310,8 +302,7 @@ class FederatedTrainer:
         self.round = checkpoint.round
         if self.connection.repeats_rounds:  # with what counted in that round, whatever has come since
             names = [name for role in self.roles for name in role.learner.receiving if name in self.connection.channels]
-            self._now = _RoundState(self.round, (0, 0))
-            self._receive(self._download(list(dict.fromkeys(names))))
+            self._receive(download_answers(self.connection, self.roles, names, self.round))
         elif self.connection.state.round > self.round:  # stopped between download and saving: the download counts
             self._receive(self.connection.state.answers)
             self._take_model(self.main)
@@ -343,28 +334,7 @@ class FederatedTrainer:
         self.connection.close()
 
 
-def _first_answer(connection: Connection, name: str, channel: schema.Channel, common: CommonValues) -> Answer:
-    """The answer before any download: nothing with count 0, or the common values at the start."""
-    if name in connection.state.answers:
-        return connection.state.answers[name]
-    if name not in common:
-        return empty_answer(channel)
-    values = {k: t.numpy(force=True).copy() for k, t in common[name].items()}
-    settings = connection.charter.channel_settings.get(name)
-    if settings is not None and values_fingerprint(channel, values) != settings.start:
-        found = connection.inbox.download([name], {}, connection.timeout)
-        if name not in found:
-            raise ConfigurationError(
-                f"the common values of {name!r} cannot be made here, and the relay cannot be reached"
-            )
-        return found[name]
-    if name in connection.inbox.last_moves:
-        values |= {f"{LAST_MOVE}{k}": np.zeros_like(v) for k, v in values.items()}
-    connection.state.answers[name] = Answer(values, np.zeros(()), 0)
-    return connection.state.answers[name]
-
-
-def _may_upload(connection: Connection, name: str) -> bool:
+def _may_upload(connection: FederationConnection, name: str) -> bool:
     """Whether a channel would accept an upload now: a change is measured from common values that are held."""
     if name not in connection.channels:
         return True

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from consilience.errors import CheckpointError, ConfigurationError, RelayUnreachable
 from consilience.files import MEMBER_FOLDER
-from consilience.peer.connection import Connection
+from consilience.peer.connection import FederationConnection
 from consilience.peer.direct.key_file import read_key
 from consilience.peer.direct.link import DirectLink
 from consilience.peer.direct.network import PeerNetwork
@@ -60,7 +60,7 @@ def _name_of(charter: Charter, public: str, network: PeerNetwork) -> str:
     )
 
 
-class DirectConnection(Connection):
+class DirectConnection(FederationConnection):
     """One member's side of a federation without a relay."""
 
     client: DirectLink
