@@ -181,8 +181,8 @@ def _train(connection: FederationConnection, config: Config, options: JoinOption
     resumed = trainer.resume(connection.folder)
     federation_of = f"{connection.charter.name} ({config.method.label})"
     say(f"{connection.name} in {federation_of}, {len(data.targets)} samples; saved in {connection.folder}")
+    _remove_lines_after(place, trainer.round)  # also where it was killed before its first checkpoint
     if resumed:
-        _remove_lines_after(place, trainer.round)
         say(f"resumed after round {trainer.round}")
     try:
         with _asked_to_stop() as asked:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import trustme
 
+import consilience
 from consilience.errors import CheckpointError, ConfigurationError, RelayUnreachable
 from consilience.peer.direct.connection import DirectConnection, connect_to_peers
 from consilience.peer.state import ChannelUpload
@@ -252,3 +253,15 @@ def test_a_key_that_the_charter_does_not_list_is_refused(wards: Wards, tmp_path:
     (tmp_path / "mine.key").write_text("something else")
     with pytest.raises(ConfigurationError, match="is not the key of a member; `consilience key FILE` makes one"):
         connect_to_peers(wards.network("north", key=str(tmp_path / "mine.key")))
+
+
+def test_join_takes_a_network_or_a_relay_and_not_a_mixture(wards: Wards) -> None:
+    with pytest.raises(ConfigurationError, match="a PeerNetwork has no relay: leave out token and relay_key"):
+        consilience.join(wards.network("north"), "cs1_token")
+
+
+def test_a_charter_for_a_relay_is_refused(wards: Wards, tmp_path: Path) -> None:
+    charter = wards.network("north").read_charter().model_copy(update={"members": ()})
+    (tmp_path / "relay.toml").write_text(charter.to_toml())
+    with pytest.raises(ConfigurationError, match="lists no members: it is for a relay"):
+        connect_to_peers(wards.network("north", charter=str(tmp_path / "relay.toml")))
